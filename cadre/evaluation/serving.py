@@ -62,9 +62,15 @@ class TeamEndpoint:
         try:
             sample = await self._sample(pending)
             message = sample.message or Message("assistant", sample.text)
-            answer = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids)).with_tool_call_ids(
-                pending.id
-            )
+            prompt_tokens, completion_tokens = len(sample.prompt_ids), len(sample.token_ids)
+            answer = Answer(
+                message,
+                sample.finish,
+                prompt_tokens,
+                completion_tokens,
+                token_ids=sample.token_ids,
+                logprobs=sample.logprobs,
+            ).with_tool_call_ids(pending.id)
         except PromptError as error:
             _reject(pending, RequestError(400, str(error), "messages", "context_length_exceeded"))
         except EngineError as error:

@@ -102,6 +102,8 @@ class Answer:
     completion_tokens: int = 0
 
     error: RequestError | None = None
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
 
     def with_tool_call_ids(self, prefix: str) -> Answer:
         """Return the answer with ids of its tool calls that follow from the id of the call, the same in every run."""

@@ -405,6 +405,7 @@ class EpisodeSpec:
     roles       the role of each call that the program may make
     memo        the folder of the results that `cadre_program.memo` keeps
     replayable  whether an instance that receives the same answers makes the same calls
+    embeddings  the URL that requests for embeddings are passed on to
     """
 
     task: Task
@@ -412,6 +413,7 @@ class EpisodeSpec:
     launch: LaunchSpec
     memo: Path
     replayable: bool
+    embeddings: str = ""
 
 
 @dataclass(eq=False)
@@ -473,6 +475,7 @@ class Host:
     ) -> tuple[Instance, ProgramState]:
         launch = episode.launch
         instance = Instance(self.server.sessions, episode.roles, launch.limits)
+        instance.session.embeddings = episode.embeddings
         try:
             task = {"id": episode.task.id, **episode.task.data}
             url, key = self.server.url, instance.session.key

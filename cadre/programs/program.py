@@ -11,9 +11,11 @@ import asyncio
 import copy
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 from weakref import WeakSet
@@ -61,6 +63,8 @@ class Program(Env):
     steady       clock, random and uuid of its Python processes are the same in every run of a task; false: as they are
     clock        where that clock stands, in UTC; it moves on with what the program sleeps
     steady_secrets  true: what the system draws at random (secrets, os.urandom) is the same too
+    embeddings   the URL of an endpoint that requests for embeddings are passed on to
+    schema_retries  how often a role is asked again for an answer that breaks the JSON schema it has to keep to
 
     and those of `tasks`.
     """
@@ -87,6 +91,8 @@ class Program(Env):
         steady: bool = True,
         clock: str = CLOCK,
         steady_secrets: bool = False,
+        embeddings: str = "",
+        schema_retries: Annotated[int, Field(ge=0, le=10)] = 1,
         **of_tasks: Any,
     ) -> None:
         super().__init__(task)
@@ -102,7 +108,10 @@ class Program(Env):
         self._host = shared_host()
         # Removed with the last copy of the episode.
         self._memo = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
-        self.episode = EpisodeSpec(task, make_role_rules(roles, models), launch, Path(self._memo.name), replayable)
+        self.episode = EpisodeSpec(
+            task, make_role_rules(roles, models), launch, Path(self._memo.name), replayable, embeddings
+        )
+        self.schema_retries, self.retries_left = schema_retries, schema_retries
         self.reward, self.turn_reward = reward, turn_reward
         # The team reward of a failure, if it is a number, and the margin otherwise; None leaves its branch out.
         rule = ErrorRule() if errors == "lowest" else errors
@@ -170,7 +179,15 @@ class Program(Env):
         for role, sample in samples.items():
             message = sample.message or Message("assistant", sample.text)
             error = None if sample.failure is None else context_error(sample.failure.error)
-            answers[role] = Answer(message, sample.finish, len(sample.prompt_ids), len(sample.token_ids), error)
+            answers[role] = Answer(
+                message,
+                sample.finish,
+                len(sample.prompt_ids),
+                len(sample.token_ids),
+                error,
+                sample.token_ids,
+                sample.logprobs,
+            )
         return await self._answer(answers)
 
     def fork(self) -> Self:
@@ -208,6 +225,16 @@ class Program(Env):
             new_answers.append(
                 AnsweredCall(call.call, call.occurrence, call.delay_s, role, answer, conversation, beside)
             )
+        malformed_roles = [
+            answered.role
+            for answered in new_answers
+            if answered.call.schema is not None
+            and answered.answer.error is None
+            and not is_satisfied(answered.call, answered.answer.message)
+        ]
+        if malformed_roles and not self.turn_reward:
+            return self._reject_malformed(malformed_roles)
+        self.retries_left = self.schema_retries
         self.new_answers = tuple(new_answers)
         self.previous_state, self.state = self.state, None
         if self.turn_reward:
@@ -218,6 +245,30 @@ class Program(Env):
         parts = {"malformed": float(malformed)} if constrained else {}
         await self.until_ready()
         return rewards.add_rewards(self.step_reward, Reward(parts=parts))
+
+    def _reject_malformed(self, roles: Sequence[str]) -> Reward:
+        """Ask again for answers that break their JSON schema. Raises ProgramFailed once that was done often enough.
+
+        Other endpoints force such answers into the schema, so programs do not expect anything else. Sampling is not
+        forced here, as no grammar library is at hand: a break costs the role the margin of a failure.
+        """
+        warn_of_schemas()
+        if not self.retries_left:
+            failure = ProgramFailed(
+                f"{roles[0]} broke the JSON schema of its answer {self.schema_retries + 1} times "
+                "(settings.schema_retries)."
+            )
+            if self.failure_reward is None:
+                failure.margin = self.failure_margin
+                raise failure
+            self._host.server.loop.call_soon_threadsafe(self.instance.close)
+            self.previous_state, self.instance = self.state, SharedInstance()
+            self._set_state(None, ProgramState((), ProgramResult(error=str(failure))), Reward())
+            return rewards.add_rewards(self.step_reward, Reward(parts={"malformed": float(len(roles))}))
+        self.retries_left -= 1
+        margin = self.failure_margin or 0.0
+        reward = Reward(local=dict.fromkeys(roles, -margin), parts={"malformed": float(len(roles))})
+        return reward
 
     def acting_calls(self) -> dict[str, ProgramCall]:
         """Return the call of each role that acts now, as the program made it."""
@@ -276,6 +327,16 @@ class Program(Env):
                 raise
             self.step_reward = rewards.add_rewards(reward, self.outcome.reward)
         self.total_team_reward += self.step_reward.team
+
+
+@lru_cache
+def warn_of_schemas() -> None:
+    """Say once that structured outputs are checked, not forced."""
+    sys.stderr.write(
+        "warning: the program asks for structured outputs. Sampling is not forced into their JSON schema: an answer "
+        "that breaks it is asked for again (settings.schema_retries), then the episode has failed. Describe the JSON "
+        "in the prompt, and show an example.\n"
+    )
 
 
 def context_error(message: str) -> RequestError:

@@ -7,16 +7,20 @@ configuration. No body holds a time: a program that is replayed must read the sa
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from cadre.envs.images import image
+from cadre.errors import CadreError
 from cadre.programs.calls import Answer, ModelCall, RequestError, merge_messages, number_tool_calls
-from cadre.types import Message, Tool, ToolCall
+from cadre.types import Image, Message, Tool, ToolCall
 
 MAX_TOOLS = 256
 MAX_STOPS = 16
+MAX_COMPLETIONS = 16
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 # Settings of a request that are not followed.
 IGNORED_FIELDS = (
@@ -48,13 +52,17 @@ class ReplyFormat:
     usage   whether a stream ends with the numbers of tokens
     note    what the request asks for and does not get
     extra   fields of the request that clients expect back
+    count   completions of one request
+    logprobs  whether it has the log-probability of every token
     """
 
-    api: Literal["chat", "responses"]
+    api: Literal["chat", "responses", "messages"]
     stream: bool = False
     usage: bool = False
     note: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+    count: int = 1
+    logprobs: bool = False
 
 
 # Fields
@@ -124,22 +132,48 @@ def parse_count(body: dict[str, Any], names: Sequence[str]) -> int | None:
     return None
 
 
+def parse_image(value: Any, where: str) -> Image:
+    """Return the image of a `data:` URL. Raises RequestError for any other URL, which would be fetched from elsewhere,
+    and for what is no image."""
+    url = parse_text(value.get("url") if isinstance(value, dict) else value, where)
+    head, _, data = url.partition(",")
+    if not head.startswith("data:") or not head.endswith(";base64"):
+        raise RequestError(
+            400, f"{where}: got the URL {url[:60]!r}; expected data:image/png;base64,... Send the image itself.", where
+        )
+    try:
+        return image(base64.b64decode(data, validate=True))
+    except (ValueError, CadreError) as error:
+        raise RequestError(400, f"{where}: {error}", where) from None
+
+
 def parse_content(value: Any, where: str) -> str:
     """Return the text of a message's content: a text, or a list of parts that are text."""
+    text, images = parse_parts(value, where)
+    if images:
+        raise RequestError(400, f"{where}: got an image; expected text alone.", where)
+    return text
+
+
+def parse_parts(value: Any, where: str) -> tuple[str, tuple[Image, ...]]:
+    """Return the text and the images of a message's content: a text, or a list of parts."""
     if value is None or isinstance(value, str):
-        return parse_optional_text(value, where)
-    texts = []
+        return parse_optional_text(value, where), ()
+    texts, images = [], []
     for number, part in enumerate(parse_list(value, where)):
         part_where = f"{where}[{number}]"
         entry = {"text": part} if isinstance(part, str) else parse_object(part, part_where)
+        if entry.get("type") in ("image_url", "input_image"):
+            images.append(parse_image(entry.get("image_url"), f"{part_where}.image_url"))
+            continue
         if "text" not in entry and "refusal" not in entry:
             raise RequestError(
                 400,
-                f"{part_where}: got a part of type {describe_value(entry.get('type'))}; expected text alone.",
+                f"{part_where}: got a part of type {describe_value(entry.get('type'))}; expected text or an image.",
                 part_where,
             )
         texts.append(parse_text(entry.get("text", entry.get("refusal")), part_where))
-    return "\n".join(texts)
+    return "\n".join(texts), tuple(images)
 
 
 def describe_value(value: Any) -> str:
@@ -219,10 +253,8 @@ def parse_chat_call(body: dict[str, Any]) -> ModelCall:
     for name in ("functions", "function_call", "audio"):
         if body.get(name) is not None:
             raise RequestError(400, f"{name}: not supported; expected tools, and text.", name)
-    if body.get("n") not in (None, 1):
-        raise RequestError(400, f"n: got {describe_value(body['n'])}; expected 1.", "n")
-    if body.get("logprobs") or body.get("top_logprobs"):
-        raise RequestError(400, "logprobs: not supported; expected false.", "logprobs")
+    if (parse_count(body, ("n",)) or 1) > MAX_COMPLETIONS:
+        raise RequestError(400, f"n: got {body['n']}; expected at most {MAX_COMPLETIONS}.", "n")
     if any(modality != "text" for modality in parse_list(body.get("modalities"), "modalities")):
         raise RequestError(400, f"modalities: got {describe_value(body['modalities'])}; expected text.", "modalities")
     messages = parse_list(body.get("messages"), "messages")
@@ -253,7 +285,7 @@ def _parse_chat_message(raw: Any, where: str) -> Message:
         got = describe_value(entry.get("role"))
         raise RequestError(400, f"{where}.role: got {got}; expected one of {', '.join(ROLES)}.", f"{where}.role")
     raw_calls = parse_list(entry.get("tool_calls"), f"{where}.tool_calls") if role == "assistant" else []
-    content = parse_content(entry.get("content"), f"{where}.content")
+    content, images = parse_parts(entry.get("content"), f"{where}.content")
     tool_calls = []
     for number, raw_call in enumerate(raw_calls):
         call_where = f"{where}.tool_calls[{number}]"
@@ -267,24 +299,43 @@ def _parse_chat_message(raw: Any, where: str) -> Message:
             )
         )
     tool_call_id = parse_text(entry.get("tool_call_id"), f"{where}.tool_call_id") if role == "tool" else ""
-    return Message(role, content, tuple(tool_calls), tool_call_id)  # type: ignore[arg-type]
+    return Message(role, content, tuple(tool_calls), tool_call_id, images)  # type: ignore[arg-type]
 
 
 def parse_chat_format(body: dict[str, Any]) -> ReplyFormat:
     """Return the form of the answer to a request to `/v1/chat/completions`."""
     options = parse_object(body.get("stream_options"), "stream_options")
     usage = parse_flag(options.get("include_usage"), "include_usage")
-    return ReplyFormat("chat", parse_flag(body.get("stream"), "stream"), usage, describe_ignored(body))
+    return ReplyFormat(
+        "chat",
+        parse_flag(body.get("stream"), "stream"),
+        usage,
+        describe_ignored(body),
+        count=parse_count(body, ("n",)) or 1,
+        logprobs=bool(body.get("logprobs") or body.get("top_logprobs")),
+    )
 
 
-def chat_body(call: ModelCall, answer: Answer, call_id: str) -> dict[str, Any]:
-    """Return the body of an answer that is sent in one piece."""
-    content, tool_calls = answer.message.content, _chat_tool_calls(answer)
-    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-    if tool_calls:
-        message |= {"content": content or None, "tool_calls": tool_calls}
-    choice = {"index": 0, "message": message, "finish_reason": _chat_finish(answer), "logprobs": None}
-    return {**_chat_head(call, call_id, "chat.completion"), "choices": [choice], "usage": _chat_usage(answer)}
+def chat_body(call: ModelCall, answers: Sequence[Answer], call_id: str, logprobs: bool = False) -> dict[str, Any]:
+    """Return the body of answers that are sent in one piece."""
+    choices = []
+    for index, answer in enumerate(answers):
+        content, tool_calls = answer.message.content, _chat_tool_calls(answer)
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if tool_calls:
+            message |= {"content": content or None, "tool_calls": tool_calls}
+        entries = _chat_logprobs(answer) if logprobs else None
+        choices.append({"index": index, "message": message, "finish_reason": _chat_finish(answer), "logprobs": entries})
+    return {**_chat_head(call, call_id, "chat.completion"), "choices": choices, "usage": _chat_usage(answers)}
+
+
+def _chat_logprobs(answer: Answer) -> dict[str, Any]:
+    """Return the log-probabilities of a completion. Tokens are named by their ids, as the endpoint has no tokenizer."""
+    tokens: list[dict[str, Any]] = [
+        {"token": f"token_id:{token}", "bytes": None, "logprob": logprob, "top_logprobs": []}
+        for token, logprob in zip(answer.token_ids, answer.logprobs, strict=True)
+    ]
+    return {"content": tokens, "refusal": None}
 
 
 def _chat_tool_calls(answer: Answer) -> list[dict[str, Any]]:
@@ -298,12 +349,9 @@ def _chat_finish(answer: Answer) -> str:
     return "tool_calls" if answer.message.tool_calls else answer.finish
 
 
-def _chat_usage(answer: Answer) -> dict[str, int]:
-    return {
-        "prompt_tokens": answer.prompt_tokens,
-        "completion_tokens": answer.completion_tokens,
-        "total_tokens": answer.prompt_tokens + answer.completion_tokens,
-    }
+def _chat_usage(answers: Sequence[Answer]) -> dict[str, int]:
+    prompt, completion = answers[0].prompt_tokens, sum(answer.completion_tokens for answer in answers)
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def _chat_head(call: ModelCall, call_id: str, kind: str) -> dict[str, Any]:
@@ -315,28 +363,33 @@ class ChatStream:
 
     content_type = "text/event-stream"
 
-    def __init__(self, call: ModelCall, call_id: str, usage: bool) -> None:
+    def __init__(self, call: ModelCall, call_id: str, reply_format: ReplyFormat) -> None:
         self._head = _chat_head(call, call_id, "chat.completion.chunk")
-        self._usage = usage
+        self._format = reply_format
 
     def opening(self) -> Iterable[bytes]:
-        return [self._event({"role": "assistant", "content": ""})]
+        return [self._event({"role": "assistant", "content": ""}, index=index) for index in range(self._format.count)]
 
     def keep_alive(self) -> bytes:
         return self._event({})
 
-    def closing(self, answer: Answer) -> Iterator[bytes]:
-        if answer.message.content:
-            yield self._event({"content": answer.message.content})
-        if answer.message.tool_calls:
-            yield self._event({"tool_calls": [{"index": n, **call} for n, call in enumerate(_chat_tool_calls(answer))]})
-        yield self._event({}, _chat_finish(answer))
-        if self._usage:
-            yield _data_line({**self._head, "choices": [], "usage": _chat_usage(answer)})
+    def closing(self, answers: Sequence[Answer]) -> Iterator[bytes]:
+        for index, answer in enumerate(answers):
+            logprobs = _chat_logprobs(answer) if self._format.logprobs else None
+            if answer.message.content or logprobs:
+                yield self._event({"content": answer.message.content}, index=index, logprobs=logprobs)
+            if answer.message.tool_calls:
+                calls = [{"index": n, **call} for n, call in enumerate(_chat_tool_calls(answer))]
+                yield self._event({"tool_calls": calls}, index=index)
+            yield self._event({}, _chat_finish(answer), index)
+        if self._format.usage:
+            yield _data_line({**self._head, "choices": [], "usage": _chat_usage(answers)})
         yield b"data: [DONE]\n\n"
 
-    def _event(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
+    def _event(
+        self, delta: dict[str, Any], finish: str | None = None, index: int = 0, logprobs: dict[str, Any] | None = None
+    ) -> bytes:
+        choice = {"index": index, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
         return _data_line({**self._head, "choices": [choice]})
 
 
@@ -358,7 +411,9 @@ def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple
     included = [str(name) for name in parse_list(body.get("include"), "include")]
     if body.get("top_logprobs") or any("logprobs" in name for name in included):
         raise RequestError(
-            400, "logprobs: not supported; expected neither top_logprobs nor logprobs in include.", "include"
+            400,
+            "logprobs: not supported here; expected no top_logprobs, and none in include. Take chat completions.",
+            "include",
         )
     earlier: tuple[Message, ...] = ()
     previous_id = body.get("previous_response_id")
@@ -412,14 +467,16 @@ def _parse_responses_input(value: Any) -> Iterator[Message]:
             yield Message("assistant", "", (call,))
         elif kind == "function_call_output":
             call_id = parse_text(entry.get("call_id"), f"{where}.call_id")
-            yield Message("tool", parse_content(entry.get("output"), f"{where}.output"), tool_call_id=call_id)
+            text, images = parse_parts(entry.get("output"), f"{where}.output")
+            yield Message("tool", text, tool_call_id=call_id, images=images)
         else:
             role = ROLES.get(str(entry.get("role")))
             if kind != "message" or role is None or role == "tool":
                 got = describe_value(kind if kind != "message" else entry.get("role"))
                 expected = "expected a message, a function_call or its output"
                 raise RequestError(400, f"{where}: got {got}; {expected}.", where)
-            yield Message(role, parse_content(entry.get("content"), f"{where}.content"))  # type: ignore[arg-type]
+            text, images = parse_parts(entry.get("content"), f"{where}.content")
+            yield Message(role, text, images=images)  # type: ignore[arg-type]
 
 
 def parse_responses_format(body: dict[str, Any]) -> ReplyFormat:
@@ -503,7 +560,8 @@ class ResponsesStream:
     def keep_alive(self) -> bytes:
         return self._event("response.in_progress", response=self._head)
 
-    def closing(self, answer: Answer) -> Iterator[bytes]:
+    def closing(self, answers: Sequence[Answer]) -> Iterator[bytes]:
+        (answer,) = answers
         body = responses_body(self._call, answer, self._call_id, self._extra)
         for index, item in enumerate(body["output"]):
             position = {"item_id": item["id"], "output_index": index}
@@ -548,37 +606,6 @@ class ReplyWriter(Protocol):
         """Return bytes that every client ignores; they keep the connection from timing out."""
         ...
 
-    def closing(self, answer: Answer) -> Iterable[bytes]:
-        """Return what holds the answer."""
+    def closing(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+        """Return what holds the answers, one unless the request asks for more."""
         ...
-
-
-class BodyWriter:
-    """Writes a JSON body in one piece. JSON may begin with whitespace, which keeps the connection alive."""
-
-    content_type = "application/json"
-
-    def __init__(self, call: ModelCall, call_id: str, reply_format: ReplyFormat) -> None:
-        self._call, self._call_id, self._format = call, call_id, reply_format
-
-    def opening(self) -> Iterable[bytes]:
-        return ()
-
-    def keep_alive(self) -> bytes:
-        return b" "
-
-    def closing(self, answer: Answer) -> Iterable[bytes]:
-        if self._format.api == "chat":
-            body = chat_body(self._call, answer, self._call_id)
-        else:
-            body = responses_body(self._call, answer, self._call_id, self._format.extra)
-        return [json.dumps(body).encode()]
-
-
-def make_writer(call: ModelCall, call_id: str, reply_format: ReplyFormat) -> ReplyWriter:
-    """Return the writer of an answer in the form that the client asked for; `call_id` is unique in the session."""
-    if not reply_format.stream:
-        return BodyWriter(call, call_id, reply_format)
-    if reply_format.api == "chat":
-        return ChatStream(call, call_id, reply_format.usage)
-    return ResponsesStream(call, call_id, reply_format.extra)

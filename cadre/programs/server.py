@@ -15,6 +15,8 @@ import re
 import socket
 import sys
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, Literal, TypeVar
@@ -30,7 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cadre.errors import EngineError
 from cadre.file_limits import raise_descriptor_limit, too_few_descriptors
-from cadre.programs import protocol
+from cadre.programs import anthropic, protocol, writers
 from cadre.programs.calls import RequestError, validate_constraints
 from cadre.programs.rewards import parse_reward
 from cadre.programs.sessions import FOLDER, PendingCall, Session, Sessions
@@ -52,11 +54,15 @@ READ_S = 60.0
 REJECTED_S = 1.0
 MAX_CONNECTIONS = 4_096
 MIN_CONNECTIONS = 4
+# Answers for embeddings that are kept, and seconds that one may take.
+MAX_EMBEDDINGS = 10_000
+EMBEDDINGS_S = 120.0
 # Kinds of refused requests that are printed.
 MAX_REFUSALS = 100
 # Descriptors of this process that are kept for everything else.
 RESERVED_DESCRIPTORS = 24
 
+_embeddings: dict[tuple[str, bytes], bytes] = {}
 Handler = Callable[[Session, Request], Awaitable[Any]]
 Phase = Literal["head", "body"]
 
@@ -186,6 +192,8 @@ def make_application(sessions: Sessions, refusals: RefusalLog) -> Starlette:
     handlers: list[tuple[str, str, Handler]] = [
         ("POST", "/chat/completions", post_chat_completion),
         ("POST", "/responses", post_response),
+        ("POST", "/messages", post_message),
+        ("POST", "/embeddings", post_embeddings),
         ("POST", "/rewards", post_reward),
         ("GET", "/models", get_models),
         ("GET", "/models/{name:path}", get_model),
@@ -197,7 +205,8 @@ def make_application(sessions: Sessions, refusals: RefusalLog) -> Starlette:
     ]
 
     async def request_error(request: Request, error: RequestError) -> Response:
-        return JSONResponse(error.body, error.status)
+        is_messages = request.url.path.endswith("/messages")
+        return JSONResponse(anthropic.error_body(error) if is_messages else error.body, error.status)
 
     async def http_error(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path[-80:]}: {error.detail}."
@@ -222,7 +231,49 @@ async def post_chat_completion(session: Session, request: Request) -> Any:
     body = await read_call(session, request)
     call, reply_format = protocol.parse_chat_call(body), protocol.parse_chat_format(body)
     validate_constraints(call)
-    return DelayedResponse(session, session.attach(call, is_retry(request)), reply_format, keep_alive_s(request))
+    pending = session.attach_several(call, is_retry(request), reply_format.count)
+    return DelayedResponse(session, pending, reply_format, keep_alive_s(request))
+
+
+async def post_message(session: Session, request: Request) -> Any:
+    body = await read_call(session, request)
+    call, reply_format = anthropic.parse_messages_call(body), anthropic.parse_messages_format(body)
+    validate_constraints(call)
+    return DelayedResponse(session, [session.attach(call, is_retry(request))], reply_format, keep_alive_s(request))
+
+
+async def post_embeddings(session: Session, request: Request) -> Response:
+    """Pass a request on to `session.embeddings`. The answer is kept: a replay must read the same numbers."""
+    body = await read_body(request)
+    if not session.embeddings:
+        raise RequestError(
+            400,
+            "embeddings: no model here makes them; expected settings.embeddings, the URL of an endpoint that does, "
+            "such as http://127.0.0.1:8001/v1.",
+            "input",
+        )
+    key = (session.embeddings, body)
+    if key not in _embeddings:
+        _embeddings[key] = await asyncio.to_thread(fetch_embeddings, session.embeddings, body)
+        while len(_embeddings) > MAX_EMBEDDINGS:
+            del _embeddings[next(iter(_embeddings))]
+    return Response(_embeddings[key], media_type="application/json")
+
+
+def fetch_embeddings(url: str, body: bytes) -> bytes:
+    """Return the answer of an endpoint for embeddings. Raises RequestError if it has none."""
+    headers = {"content-type": "application/json"}
+    if key := os.environ.get("CADRE_EMBEDDINGS_KEY"):
+        headers["authorization"] = f"Bearer {key}"
+    address = f"{url.rstrip('/')}/embeddings"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=EMBEDDINGS_S) as answer:
+            return bytes(answer.read(MAX_BODY_BYTES))
+    except urllib.error.HTTPError as error:
+        text = error.read(2000).decode(errors="replace")
+        raise RequestError(error.code if 400 <= error.code < 600 else 502, f"embeddings: {address}: {text}") from None
+    except (OSError, ValueError) as error:
+        raise RequestError(502, f"embeddings: {address} does not answer: {error}.") from None
 
 
 async def post_response(session: Session, request: Request) -> Any:
@@ -238,7 +289,7 @@ async def post_response(session: Session, request: Request) -> Any:
             session.responses[f"resp_{pending.id}"] = (*conversation, answer.result().message)
 
     pending.answer.add_done_callback(store)
-    return DelayedResponse(session, pending, reply_format, keep_alive_s(request))
+    return DelayedResponse(session, [pending], reply_format, keep_alive_s(request))
 
 
 async def post_reward(session: Session, request: Request) -> Response:
@@ -312,7 +363,7 @@ class DelayedResponse:
     """
 
     def __init__(
-        self, session: Session, pending: PendingCall, reply_format: protocol.ReplyFormat, keep_alive_s: float
+        self, session: Session, pending: list[PendingCall], reply_format: protocol.ReplyFormat, keep_alive_s: float
     ) -> None:
         self._pending, self._format, self._keep_alive_s = pending, reply_format, keep_alive_s
         self._folder = session.folder
@@ -323,25 +374,34 @@ class DelayedResponse:
                 pass
 
         disconnected = asyncio.ensure_future(wait_for_disconnect())
-        self._pending.connections += 1
-        self._pending.was_connected = True
+        for pending in self._pending:
+            pending.connections += 1
+            pending.was_connected = True
         try:
             await self._respond(disconnected, scope, receive, send)
         finally:
-            self._pending.connections -= 1
+            for pending in self._pending:
+                pending.connections -= 1
             disconnected.cancel()
+
+    def _error(self) -> BaseException | None:
+        """Return the error of the first call that has one."""
+        errors = (pending.answer.exception() for pending in self._pending if pending.answer.done())
+        return next((error for error in errors if error is not None), None)
 
     async def _respond(self, disconnected: asyncio.Future[None], scope: Any, receive: Any, send: Any) -> None:
         is_answered = await self._wait(disconnected)
         if not is_answered and disconnected.done():
             return
-        error = self._pending.answer.exception() if is_answered else None
+        error = self._error() if is_answered else None
         if isinstance(error, RequestError):
-            await JSONResponse(error.body, error.status)(scope, receive, send)
+            body = anthropic.error_body(error) if self._format.api == "messages" else error.body
+            await JSONResponse(body, error.status)(scope, receive, send)
             return
 
         # From here on the status is 200, whatever comes.
-        writer = protocol.make_writer(self._pending.call, self._pending.id, self._format)
+        first = self._pending[0]
+        writer = writers.make_writer(first.call, first.id, self._format)
         headers = [(b"content-type", writer.content_type.encode()), (b"cache-control", b"no-store")]
         if self._format.note:
             headers.append((b"x-cadre-note", self._format.note.encode("ascii", "replace")))
@@ -357,21 +417,27 @@ class DelayedResponse:
             is_answered = await self._wait(disconnected)
             if not is_answered and disconnected.done():
                 return
-        if self._pending.answer.exception() is not None:
+        if self._error() is not None:
             return  # the connection breaks off, and the client's retry gets the error
-        parts = writer.closing(self._pending.answer.result())
+        parts = writer.closing([pending.answer.result() for pending in self._pending])
         if self._folder:
             parts = (part.replace(FOLDER.encode(), self._folder.encode()) for part in parts)
         await send_parts(parts)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-        self._pending.is_delivered = self._pending.is_delivered or not disconnected.done()
+        for pending in self._pending:
+            pending.is_delivered = pending.is_delivered or not disconnected.done()
 
     async def _wait(self, disconnected: asyncio.Future[None]) -> bool:
-        """Wait for the answer, a disconnect or the next sign of life. Returns True if there is an answer."""
-        if not self._pending.answer.done():
-            futures: list[asyncio.Future[Any]] = [self._pending.answer, disconnected]
-            await asyncio.wait(futures, timeout=self._keep_alive_s, return_when=asyncio.FIRST_COMPLETED)
-        return self._pending.answer.done()
+        """Wait for the answers, a disconnect or the next sign of life. Returns True if there are all answers, or an
+        error."""
+        until = asyncio.get_running_loop().time() + self._keep_alive_s
+        while unanswered := [pending.answer for pending in self._pending if not pending.answer.done()]:
+            seconds = until - asyncio.get_running_loop().time()
+            if seconds <= 0.0 or disconnected.done() or self._error() is not None:
+                break
+            futures: list[asyncio.Future[Any]] = [*unanswered, disconnected]
+            await asyncio.wait(futures, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return not unanswered or self._error() is not None
 
 
 # Limits of connections

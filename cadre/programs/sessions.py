@@ -88,6 +88,17 @@ class Session:
     _unanswered: list[PendingCall] = field(default_factory=list)
     _forgotten_count: int = 0
 
+    def attach_several(self, call: ModelCall, is_retry: bool, count: int) -> list[PendingCall]:
+        """Return the pending calls of a request for several completions, as `attach` does."""
+        if count == 1:
+            return [self.attach(call, is_retry)]
+        equal_calls = self.calls.get(call.content, [])
+        abandoned = [pending for pending in equal_calls if pending.is_abandoned]
+        repeated = abandoned[:count] if not is_retry else equal_calls[-count:]
+        if len(repeated) == count and not any(pending.has_failed for pending in repeated):
+            return repeated
+        return [self.attach(call, False) for _ in range(count)]
+
     def attach(self, call: ModelCall, is_retry: bool) -> PendingCall:
         """Return the pending call of a request: a new one, or the one that the client repeats.
 

@@ -35,7 +35,7 @@ def test_a_program_that_does_not(tmp_path):
 
 def test_a_program_that_fails_on_nonsense(tmp_path):
     told = report(tmp_path, "raises")
-    assert told.broken == ()
+    assert told.broken[0].startswith("No task completes. The first, task train-0: KeyError: 'mistake'")
     assert "KeyError: 'mistake'" in told.notes[0]
 
 

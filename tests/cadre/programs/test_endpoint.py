@@ -76,8 +76,8 @@ def test_tools_go_there_and_back():
         ]
         assert asked.create(model="planner", messages=later, tools=[TOOL]).choices[0].message.content == "Done."
         said, *returned = endpoint.calls[1].messages[1:]
-        assert said.tool_calls == (ToolCall("call_a", "add", '{"a": 1}'), ToolCall("call_b", "add", "{}"))
-        assert [message.tool_call_id for message in returned] == ["call_a", "call_b"]
+        assert said.tool_calls == (ToolCall("call_0", "add", '{"a": 1}'), ToolCall("call_1", "add", "{}"))
+        assert [message.tool_call_id for message in returned] == ["call_0", "call_1"]
         assert endpoint.calls[0].tools[0].description == "Adds."
 
 
@@ -181,7 +181,10 @@ def test_an_answer_that_is_waited_for_keeps_its_connection_alive(stream, monkeyp
 def test_a_call_that_comes_again_is_attached_to_the_first():
     with answering(lambda call: None) as endpoint:
         with pytest.raises(openai.APITimeoutError):
-            client(endpoint, timeout=0.1).chat.completions.create(model="coder", messages=USER)
+            # A client that names its timeout gets signs of life before it.
+            client(endpoint, timeout=0.1).chat.completions.create(
+                model="coder", messages=USER, extra_headers={"x-stainless-read-timeout": "600"}
+            )
         time.sleep(0.1)
         threading.Timer(0.1, lambda: endpoint.answer(0, Message("assistant", "Once."))).start()
         made = client(endpoint).chat.completions.create(model="coder", messages=USER)
@@ -288,8 +291,8 @@ BAD = [
     ("/chat/completions", {"model": "coder", "messages": [{"role": "bot", "content": "x"}]}, 400),
     ("/chat/completions", {"model": "coder", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400),
     ("/chat/completions", {"model": "coder", "messages": [{"role": "tool", "content": "x"}]}, 400),
-    ("/chat/completions", {"model": "coder", "messages": USER, "n": 2}, 400),
-    ("/chat/completions", {"model": "coder", "messages": USER, "logprobs": True}, 400),
+    ("/chat/completions", {"model": "coder", "messages": USER, "n": 100}, 400),
+    ("/chat/completions", {"model": "coder", "messages": USER, "n": "two"}, 400),
     ("/chat/completions", {"model": "coder", "messages": USER, "stream": "yes"}, 400),
     ("/chat/completions", {"model": "coder", "messages": USER, "stop": [1]}, 400),
     ("/chat/completions", {"model": "coder", "messages": USER, "max_tokens": 0}, 400),
@@ -309,7 +312,7 @@ BAD = [
     ("/responses", {"model": "coder", "input": "x", "include": ["message.output_text.logprobs"]}, 400),
     ("/responses", {"model": "coder", "input": [{"type": "computer_call"}]}, 400),
     ("/responses", {"model": "coder", "input": "x", "background": True}, 400),
-    ("/embeddings", {}, 404),
+    ("/embeddings", {}, 400),
     ("/models", {}, 405),
 ]
 

@@ -88,7 +88,8 @@ def test_a_folder_has_one_name_and_the_model_may_use_it(tmp_path):
     (tmp_path / "prog.py").write_text(
         "import os\n"
         "def main(task, client):\n"
-        "    said = client.chat.completions.create(model='planner', messages=[{'role': 'user', 'content': os.getcwd()}])\n"
+        "    messages = [{'role': 'user', 'content': os.getcwd()}]\n"
+        "    said = client.chat.completions.create(model='planner', messages=messages)\n"
         "    open(said.choices[0].message.content, 'w').write('x')\n"
         "    return float(os.path.exists('made.txt'))\n"
     )
