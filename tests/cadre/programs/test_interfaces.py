@@ -1,0 +1,172 @@
+"""What else programs ask of an endpoint: Anthropic's interface, several completions, log-probabilities, images,
+embeddings, and a word about what is refused."""
+
+import base64
+import json
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import httpx2
+import numpy
+import openai
+import pytest
+
+from cadre.envs.images import image
+from cadre.programs.calls import Answer
+from cadre.types import Message, ToolCall
+from tests.cadre.programs.answering import answering
+
+USER = [{"role": "user", "content": "Go."}]
+PICTURE = image(numpy.zeros((2, 3, 3), numpy.uint8))
+DATA_URL = f"data:image/png;base64,{base64.b64encode(PICTURE.png).decode()}"
+
+
+def says(text):
+    return lambda call: Message("assistant", text)
+
+
+def client(endpoint):
+    return openai.OpenAI(base_url=endpoint.url, api_key=endpoint.session.key, max_retries=0)
+
+
+def post(endpoint, path, body):
+    headers = {"x-api-key": endpoint.session.key}
+    return httpx2.post(f"{endpoint.url}{path}", json=body, headers=headers)
+
+
+def test_anthropics_messages_go_there_and_back():
+    call = Message("assistant", "I look.", (ToolCall("call_0", "look", '{"x": 1}'),))
+    with answering(lambda request: call if len(request.messages) == 2 else Message("assistant", "Done.")) as endpoint:
+        body = {
+            "model": "planner",
+            "max_tokens": 5,
+            "system": [{"type": "text", "text": "Be brief."}],
+            "messages": USER,
+            "tools": [{"name": "look", "description": "Looks.", "input_schema": {"type": "object"}}],
+            "tool_choice": {"type": "any"},
+            "stop_sequences": ["END"],
+        }
+        first = post(endpoint, "/messages", body).json()
+        assert first["stop_reason"] == "tool_use"
+        assert [block["type"] for block in first["content"]] == ["text", "tool_use"]
+        assert first["content"][1]["input"] == {"x": 1}
+        result = {"type": "tool_result", "tool_use_id": first["content"][1]["id"], "content": "seen"}
+        later = [*USER, {"role": "assistant", "content": first["content"]}, {"role": "user", "content": [result]}]
+        second = post(endpoint, "/messages", {**body, "messages": later}).json()
+        assert second["content"] == [{"type": "text", "text": "Done."}]
+        assert second["stop_reason"] == "end_turn"
+    request, after = endpoint.calls
+    assert request.messages == (Message("system", "Be brief."), Message("user", "Go."))
+    assert (request.choice, request.stop, request.max_tokens) == ("required", ("END",), 5)
+    assert after.messages[2].tool_calls == (ToolCall("call_0", "look", '{"x": 1}'),)
+    assert after.messages[3] == Message("tool", "seen", tool_call_id="call_0")
+
+
+def test_anthropics_stream_and_errors():
+    with answering(says("Yes.")) as endpoint:
+        body = {"model": "planner", "max_tokens": 5, "messages": USER, "stream": True}
+        events = [line for line in post(endpoint, "/messages", body).text.splitlines() if line.startswith("event")]
+        assert events == [
+            f"event: {name}"
+            for name in (
+                "message_start",
+                "content_block_start",
+                "content_block_delta",
+                "content_block_stop",
+                "message_delta",
+                "message_stop",
+            )
+        ]
+        wrong = post(endpoint, "/messages", {"model": "nobody", "messages": USER})
+        assert wrong.status_code == 404
+        assert wrong.json()["error"]["type"] == "not_found_error"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_completions_are_several_calls(stream):
+    with answering(lambda call: Message("assistant", str(len(endpoint.came)))) as endpoint:
+        made = client(endpoint).chat.completions.create(model="coder", messages=USER, n=3, stream=stream)
+        if stream:
+            texts = ["", "", ""]
+            for chunk in made:
+                for choice in chunk.choices:
+                    texts[choice.index] += choice.delta.content or ""
+        else:
+            texts = [choice.message.content for choice in made.choices]
+        assert texts == ["1", "2", "3"]
+        assert [pending.occurrence for pending in endpoint.came] == [0, 1, 2]
+
+
+def test_log_probabilities_are_those_of_the_sampled_tokens():
+    with answering(lambda call: None) as endpoint:
+
+        async def resolve():
+            answer = Answer(Message("assistant", "Yes."), "stop", 3, 2)
+            endpoint.came[0].answer.set_result(replace(answer, token_ids=(7, 2), logprobs=(-0.5, -0.25)))
+
+        threading.Timer(0.3, lambda: endpoint.server.submit(resolve())).start()
+        made = client(endpoint).chat.completions.create(model="coder", messages=USER, logprobs=True)
+        tokens = made.choices[0].logprobs.content
+        assert [(token.token, token.logprob) for token in tokens] == [("token_id:7", -0.5), ("token_id:2", -0.25)]
+
+
+def test_images_reach_the_model_by_all_three_interfaces():
+    with answering(says("Seen.")) as endpoint:
+        text = {"type": "text", "text": "What?"}
+        content = [text, {"type": "image_url", "image_url": {"url": DATA_URL}}]
+        client(endpoint).chat.completions.create(model="coder", messages=[{"role": "user", "content": content}])
+        items = [{"type": "input_text", "text": "What?"}, {"type": "input_image", "image_url": DATA_URL}]
+        client(endpoint).responses.create(model="coder", input=[{"role": "user", "content": items}])
+        source = {"type": "base64", "media_type": "image/png", "data": DATA_URL.partition(",")[2]}
+        block = {"type": "image", "source": source}
+        post(endpoint, "/messages", {"model": "coder", "messages": [{"role": "user", "content": [text, block]}]})
+        seen = Message("user", "What?", images=(PICTURE,))
+        assert [call.messages for call in endpoint.calls] == [(seen,)] * 3
+        content[1] = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+        with pytest.raises(openai.BadRequestError, match="expected data:image/png;base64"):
+            client(endpoint).chat.completions.create(model="coder", messages=[{"role": "user", "content": content}])
+
+
+class Embedder(BaseHTTPRequestHandler):
+    count = 0
+
+    def do_POST(self):
+        type(self).count += 1
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        vector = {"object": "embedding", "index": 0, "embedding": [float(len(asked["input"])), float(self.count)]}
+        body = json.dumps({"object": "list", "data": [vector], "model": "e", "usage": {}}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_embeddings_are_passed_on_and_the_same_again():
+    embedder = HTTPServer(("127.0.0.1", 0), Embedder)
+    threading.Thread(target=embedder.serve_forever, daemon=True).start()
+    with answering(says("x")) as endpoint:
+        body = {"model": "e", "input": "four"}
+        refused = post(endpoint, "/embeddings", body)
+        assert refused.status_code == 400
+        assert "settings.embeddings" in refused.json()["error"]["message"]
+        endpoint.session.embeddings = f"http://127.0.0.1:{embedder.server_port}/v1"
+        answers = [post(endpoint, "/embeddings", body).json()["data"][0]["embedding"] for _ in range(2)]
+        assert answers == [[4.0, 1.0]] * 2
+    embedder.shutdown()
+
+
+def test_a_refused_request_is_a_warning_once_a_kind(capfd):
+    with answering(says("x")) as endpoint:
+        for _ in range(3):
+            for tool in ("web_search", "file_search"):
+                body = {"model": "coder", "input": "x", "tools": [{"type": tool}]}
+                assert post(endpoint, "/responses", body).status_code == 400
+        post(endpoint, "/responses", {"model": "coder", "input": "x", "background": True})
+    warnings = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(warnings) == 2
+    assert "refused POST /v1/responses of model 'coder' with 400: tools[0].type" in warnings[0]
+    assert '[{"type": "web_search"}]' in warnings[0]
