@@ -147,14 +147,6 @@ def parse_image(value: Any, where: str) -> Image:
         raise RequestError(400, f"{where}: {error}", where) from None
 
 
-def parse_content(value: Any, where: str) -> str:
-    """Return the text of a message's content: a text, or a list of parts that are text."""
-    text, images = parse_parts(value, where)
-    if images:
-        raise RequestError(400, f"{where}: got an image; expected text alone.", where)
-    return text
-
-
 def parse_parts(value: Any, where: str) -> tuple[str, tuple[Image, ...]]:
     """Return the text and the images of a message's content: a text, or a list of parts."""
     if value is None or isinstance(value, str):

@@ -4,6 +4,7 @@ embeddings, and a word about what is refused."""
 import base64
 import json
 import threading
+import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -105,7 +106,12 @@ def test_log_probabilities_are_those_of_the_sampled_tokens():
             answer = Answer(Message("assistant", "Yes."), "stop", 3, 2)
             endpoint.came[0].answer.set_result(replace(answer, token_ids=(7, 2), logprobs=(-0.5, -0.25)))
 
-        threading.Timer(0.3, lambda: endpoint.server.submit(resolve())).start()
+        def resolve_once_there():
+            while not endpoint.came:
+                time.sleep(0.02)
+            endpoint.server.submit(resolve())
+
+        threading.Thread(target=resolve_once_there, daemon=True).start()
         made = client(endpoint).chat.completions.create(model="coder", messages=USER, logprobs=True)
         tokens = made.choices[0].logprobs.content
         assert [(token.token, token.logprob) for token in tokens] == [("token_id:7", -0.5), ("token_id:2", -0.25)]

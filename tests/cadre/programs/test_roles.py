@@ -58,5 +58,6 @@ def test_ids_of_tool_calls_are_numbered_and_keep_their_numbers():
     assert first == second
     assert longer[: len(first)] == first
     assert names == ("q", "r")
-    # A result of another call is another conversation.
-    assert number_tool_calls(conversation("q", "r")[::-1])[0] != first[::-1]
+    # The results in another order are another conversation.
+    calls, *results = conversation("q", "r")
+    assert number_tool_calls([calls, *reversed(results)])[0] != first
