@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import itertools
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,10 +124,9 @@ def write_programs(file: Path, outcomes: Sequence[Outcome]) -> None:
             out.write(f"> {one.feedback}\n\n" if one.feedback else "")
 
 
-def write_results(cell: Cell, outcomes: Sequence[Outcome], model: str, seed: int) -> None:
+def write_results(cell: Cell, outcomes: Sequence[Outcome], model: str, command: str, seed: int) -> None:
     """Append the shares of a cell, and its token limit, to results/prompts.jsonl."""
     name = f"prompts.{model}.{cell.task}.{cell.prompt}.{cell.temperature:g}"
-    command = f"python bench/prompts.py {' '.join(sys.argv[1:])}"
     for share in SHARES:
         mean = sum(outcome.shares[share] for outcome in outcomes) / len(outcomes)
         record("prompts", f"{name}.{share}", [mean], "fraction", command, len(outcomes), [seed])
@@ -154,11 +152,16 @@ def main() -> None:
     outcomes = measure(sampler, cells, options.programs, limits, options.seed)
     write_programs(options.programs_to, outcomes)
     print(f"{sampler.rate:.1f} tokens a second, prompts included", flush=True)
+    command = (
+        f"python bench/prompts.py {' '.join(options.tasks)} --model DIR --prompts {' '.join(options.prompts)} "
+        f"--temperatures {' '.join(map(str, options.temperatures))} --programs {options.programs} "
+        f"--max-tokens {' '.join(map(str, options.max_tokens))}"
+    )
     for cell in cells:
         own = [outcome for outcome in outcomes if outcome.cell == cell]
         print(f"{cell.task}, {cell.prompt} at {cell.temperature:g}: {summarise(own)}", flush=True)
         if options.write:
-            write_results(cell, own, options.model.name, options.seed)
+            write_results(cell, own, options.model.name, command, options.seed)
 
 
 if __name__ == "__main__":

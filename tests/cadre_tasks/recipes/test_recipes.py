@@ -141,7 +141,7 @@ def test_the_papers_settings() -> None:
 def test_a_file_comes_before_a_composition_of_the_same_name() -> None:
     name = "plan-path-qwen2.5-coder-0.5b"
     assert name in recipes()
-    assert load(name).sampling.max_tokens == 384
+    assert load(name).sampling.max_tokens == 512
     assert load(f"{name}-L2").sampling.max_tokens == 4096
 
 
