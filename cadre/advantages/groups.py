@@ -12,20 +12,22 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
 
 from cadre.advantages.returns import (
     RETURNS,
+    SUMS,
     Credit,
     ScoredSample,
     episode_rewards,
     episodes_through,
     part_of_episodes,
+    reward_of,
     size_of_returns,
 )
 from cadre.declare import declare, declared
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, nearest
 from cadre.rollout.walk import TreeSample
 from cadre.settings.user_code import load_function
 from cadre.statistics import EXACT, is_constant, is_rounding
@@ -238,7 +240,11 @@ def compute_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[Sco
 
     Raises ConfigError if a return is not a finite number.
     """
-    returns_of = load_function("algorithm.returns", credit.returns, RETURNS)
+    returns_of: Callable[[TreeSample, Credit], float]
+    if credit.part:
+        returns_of = partial(SUMS[credit.returns], reward=reward_of(credit))
+    else:
+        returns_of = load_function("algorithm.returns", credit.returns, RETURNS)
     return [
         replace(
             scored,
@@ -269,6 +275,8 @@ def compare_samples(
     from the reference is in the first alone. All groups use the running means in `state`, which stay as they are;
     `update_running_means` returns the next ones.
     """
+    if credit.parts:
+        return compare_parts(samples, credit)
     groups = _compare_once(samples, credit, state)
     if credit.second is None:
         return groups
@@ -291,6 +299,66 @@ def compare_samples(
         std = max(group.std, max(second_stds) if credit.second_weight else 0.0)  # it has one if either comparison has
         summed.append(AdvantageGroup(group.key, members, std))
     return summed
+
+
+def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[AdvantageGroup]:
+    """Return the groups with the advantages of GDPO (arXiv 2601.05242): each part of the reward is normalised in its
+    group, the advantages are summed with their weights, and the sum is normalised over the batch.
+
+        A = sum over parts k of w_k * (R_k - mean of the group) / std of the group,   advantage = (A - mean) / std
+
+    Mean and deviation of A are those of all samples of a policy, which count as in the statistics of their groups. A
+    sum of rewards that is normalised once gives equal advantages to groups whose parts differ in size. Raises
+    ConfigError for a part that no step reports.
+    """
+    _check_parts_reported(samples, credit)
+    compared = [_compare_once(samples, replace(credit, parts=(), part=part)) for part, _ in credit.parts]
+    totals: dict[tuple[int, ...] | Key, float] = defaultdict(float)
+    for groups, (_, weight) in zip(compared, credit.parts, strict=True):
+        for group in groups:
+            for scored in group.samples:
+                totals[scored.tree_sample.position] += weight * scored.advantages[0]
+
+    # The batch of each policy.
+    by_policy: dict[str, list[ScoredSample]] = defaultdict(list)
+    for group in compared[0]:
+        for scored in group.samples:
+            by_policy[scored.sample.policy].append(scored)
+    advantages: dict[tuple[int, ...] | Key, float] = {}
+    for members in by_policy.values():
+        values = tuple(totals[scored.tree_sample.position] for scored in members)
+        batch = GroupReturns(values, tuple(scored.count for scored in members), (0.0,) * len(values))
+        divisor = batch.std or 1.0
+        advantages |= {
+            scored.tree_sample.position: advantage
+            for scored, advantage in zip(members, _subtract_baseline(batch, _mean_of_all, divisor), strict=True)
+        }
+
+    return [
+        AdvantageGroup(
+            group.key,
+            tuple(replace(scored, advantages=(advantages[scored.tree_sample.position],)) for scored in group.samples),
+            max(groups[index].std for groups in compared),
+        )
+        for index, group in enumerate(compared[0])
+    ]
+
+
+def _mean_of_all(group: GroupReturns) -> list[float]:
+    """Return the mean of all values for each; exactly 0 if it is a residue of rounding, as it is of equal groups."""
+    mean, largest = group.mean, max(map(abs, group.values))
+    return [0.0 if is_rounding(mean, largest, EXACT) else mean] * len(group.values)
+
+
+def _check_parts_reported(samples: Sequence[ScoredSample], credit: Credit) -> None:
+    reported = {part for scored in samples for branch in scored.tree_sample.branches for part in branch.reward.parts}
+    for part, _ in credit.parts:
+        if part not in reported:
+            raise ConfigError(
+                f"algorithm.parts: got {part!r}, which no reward of the step reports; expected some of "
+                f"{', '.join(sorted(reported)) or 'none, as the environment reports no parts'}."
+                f"{nearest(part, sorted(reported))} Name one of them, or report it in every step (`Reward.parts`)."
+            )
 
 
 def _compare_once(
@@ -363,7 +431,7 @@ def _episodes(
     for scored, value, through in zip(members, values, paths, strict=True):
         returns = dict.fromkeys(through, value)
         if credit.returns == "episode":
-            rewards = episode_rewards(scored.tree_sample, credit)
+            rewards = episode_rewards(scored.tree_sample, credit, reward_of(credit))
             returns = {path: reward + value - scored.returns for path, reward in rewards.items()}
         weights = {path: 1.0 / counts[scored.sample.role, path] for path in through}
         episodes.append(tuple(EpisodeReturn(path, returns[path], weights[path]) for path in through))

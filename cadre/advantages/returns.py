@@ -35,6 +35,8 @@ class Credit:
     decay          of the running means
     threshold      reward from which an episode has passed, for the return `passed`
     second         another comparison, whose advantage is added, times `second_weight`
+    parts          (part of the reward, weight): each part is compared by itself, and the advantages are summed (GDPO)
+    part           the only part of the reward that returns are made of; "" for the reward
 
     With a critic only `alpha` and `gamma` matter.
     """
@@ -50,6 +52,8 @@ class Credit:
     threshold: float = 1.0
     second: Credit | None = None
     second_weight: float = 1.0
+    parts: tuple[tuple[str, float], ...] = ()
+    part: str = ""
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,34 @@ def role_reward(branch: Branch, role: str, alpha: float) -> float:
 def absolute_reward(branch: Branch, role: str, alpha: float) -> float:
     """Return `|alpha * team| + |local[role]|`, from which the size of a return is computed."""
     return abs(alpha * branch.reward.team) + abs(branch.reward.local.get(role, 0.0))
+
+
+def part_reward(part: str) -> RoleReward:
+    """Return the reward of a role that is one part of a branch's reward, 0.0 where it is not reported.
+
+    The part "tool/ran" of the role tool rewards this role alone; a part without a role's name rewards every role.
+    """
+
+    def reward(branch: Branch, role: str, alpha: float) -> float:
+        owner, slash, _ = part.partition("/")
+        if slash and owner in branch.choice and owner != role:
+            return 0.0
+        return branch.reward.parts.get(part, 0.0)
+
+    return reward
+
+
+def reward_of(credit: Credit) -> RoleReward:
+    """Return the reward that returns are made of: a role's reward, or one part of it."""
+    return part_reward(credit.part) if credit.part else role_reward
+
+
+def absolute_reward_of(credit: Credit) -> RoleReward:
+    """Return the absolute reward from which the size of a return is computed."""
+    if not credit.part:
+        return absolute_reward
+    reward = part_reward(credit.part)
+    return lambda branch, role, alpha: abs(reward(branch, role, alpha))
 
 
 # Returns that need no more than the sample's own step.
@@ -337,7 +369,7 @@ SUMS: dict[str, Callable[[TreeSample, Credit, RoleReward], float]] = {
 def size_of_returns(sample: TreeSample, credit: Credit) -> float:
     """Return the sum of absolute rewards that the sample's return is made of, which its rounding is relative to."""
     if credit.returns in SUMS:
-        return SUMS[credit.returns](sample, credit, absolute_reward)
+        return SUMS[credit.returns](sample, credit, absolute_reward_of(credit))
     if credit.returns == "difference":
         value, root_value, node_value, episodes = _mean_rewards(sample, credit, absolute_reward)
         return 2 * max(value, root_value, node_value) / math.sqrt(episodes)

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cadre.advantages.batch import Plan
 from cadre.advantages.returns import Credit
-from cadre.algorithms.common import CARRY, LOOKAHEAD, MANY, SCALE, Algorithm, Carry, ManySiblings, Scale
+from cadre.algorithms.common import CARRY, LOOKAHEAD, MANY, PARTS, SCALE, Algorithm, Carry, ManySiblings, Parts, Scale
 from cadre.rollout import shapes
 from cadre.settings.user_code import load_function
 
@@ -21,10 +21,11 @@ class AtGrpo(Algorithm):
     carry: Carry = Field("argmax", description=CARRY)
     lookahead: int = Field(2, ge=0, description=LOOKAHEAD)
     scale: Scale = Field("std", description=SCALE)
+    parts: Parts = Field(default_factory=dict, description=PARTS)
 
     def plan(self) -> Plan:
         """Return siblings at every decision, `(r - mean) / std` among them, the argmax continues (algorithm 1)."""
         carry = load_function("algorithm.carry", self.carry, shapes.CARRIES)
         shape = shapes.greedy(self.k, carry, self.lookahead)
-        credit = Credit("first_paid", "node", "mean", self.scale, self.alpha)
+        credit = Credit("first_paid", "node", "mean", self.scale, self.alpha, parts=tuple(self.parts.items()))
         return Plan(shape, credit, tree_weight="by_decision")

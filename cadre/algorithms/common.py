@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, FiniteFloat
 
 from cadre.advantages.batch import Plan
 from cadre.advantages.groups import SCALES
@@ -13,6 +13,7 @@ from cadre.rollout.shapes import PerTurn
 from cadre.settings import Section
 from cadre.settings.user_code import one_of
 
+Parts = Annotated[dict[str, FiniteFloat], Field(description="a part of the reward: its weight")]
 Carry = Annotated[str, one_of(shapes.CARRIES)]
 Scale = Annotated[str, one_of(SCALES)]
 
@@ -20,6 +21,7 @@ CARRY = "which sibling the episode goes on with"
 LOOKAHEAD = "so many decisions in a row that pay nobody fan out, to be worth what follows them; 0 for none"
 SCALE = "divide by the group's standard deviation (std), by its mean absolute return (mean), or by nothing (none)"
 MANY = "siblings a decision, also by turn or by role"
+PARTS = "parts of the reward with their weights, each normalised by itself (GDPO, arXiv 2601.05242); none: the reward"
 ALPHA = "a role's reward is alpha * team + local"
 
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from cadre.advantages.batch import Plan
 from cadre.advantages.returns import Credit
-from cadre.algorithms.common import SCALE, Algorithm, Scale
+from cadre.algorithms.common import PARTS, SCALE, Algorithm, Parts, Scale
 from cadre.rollout import shapes
 from cadre.settings import LossConfig, Positive
 
@@ -23,10 +23,12 @@ class Episodes(Algorithm):
 
     k: Positive = Field(4, description="episodes a task")
     scale: Scale = Field("std", description=SCALE)
+    parts: Parts = Field(default_factory=dict, description=PARTS)
 
     def plan(self) -> Plan:
         """Return k whole episodes and `(R - mean) / std` over them (arXiv 2402.03300, equation 3)."""
-        credit = Credit("episode", self.group, "mean", self.scale, self.alpha, count="episodes")
+        parts = tuple(self.parts.items())
+        credit = Credit("episode", self.group, "mean", self.scale, self.alpha, count="episodes", parts=parts)
         return Plan(shapes.independent(self.k), credit)
 
 

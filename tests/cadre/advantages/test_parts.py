@@ -1,0 +1,86 @@
+"""Rewards of several parts that are normalised apart (GDPO), every number worked out by hand."""
+
+import math
+
+import pytest
+
+from cadre.advantages.groups import compare_samples
+from cadre.advantages.returns import Credit, samples_of
+from cadre.errors import ConfigError
+from cadre.types import Branch, Node, Reward, Task, Tree
+from tests.cadre.advantages.trees import assign, node
+
+GDPO = Credit("step", "node", "mean", "std", parts=(("correct", 1.0), ("format", 0.5)))
+
+
+def scored(role: str, *parts: dict[str, float]) -> Node:
+    """Return one decision of a role whose completions have these parts; the reward itself is their sum."""
+    branches = [
+        Branch({role: index}, Reward(sum(named.values()), parts=named), True, False)
+        for index, named in enumerate(parts)
+    ]
+    return node(0, {role: len(parts)}, branches)
+
+
+def advantages_of(roots: list[Node], credit: Credit) -> list[list[float]]:
+    groups = assign([Tree(Task(str(index), {}), root) for index, root in enumerate(roots)], credit)
+    return [[member.advantages[0] for member in group.samples] for group in groups]
+
+
+def test_each_part_is_normalised_in_its_group_and_the_sum_over_the_batch() -> None:
+    """In the first group only `correct` differs: +1 and -1 with weight 1. In the second only `format`: +1 and -1 with
+    weight 0.5. The sums 1, -1, 0.5, -0.5 have the mean 0 and the deviation sqrt((1 + 1 + 0.25 + 0.25) / 4)."""
+    first = scored("a", {"correct": 1.0, "format": 1.0}, {"correct": 0.0, "format": 1.0})
+    second = scored("a", {"correct": 0.0, "format": 0.3}, {"correct": 0.0, "format": 0.0})
+    deviation = math.sqrt(0.625)
+    assert advantages_of([first, second], GDPO) == [
+        pytest.approx([1.0 / deviation, -1.0 / deviation]),
+        pytest.approx([0.5 / deviation, -0.5 / deviation]),
+    ]
+    # The sum of rewards, normalised once, does not tell a right answer from a well-formed one.
+    once = Credit("step", "node", "mean", "std")
+    assert advantages_of([first, second], once) == [pytest.approx([1.0, -1.0]), pytest.approx([1.0, -1.0])]
+
+
+def test_parts_that_cancel_in_the_sum_of_rewards_still_teach() -> None:
+    """Both completions earn 1; apart, `correct` (weight 1) says +1 and -1 and `format` (weight 0.5) the opposite: 0.5
+    and -0.5, of the deviation 0.5."""
+    root = scored("a", {"correct": 1.0, "format": 0.0}, {"correct": 0.0, "format": 1.0})
+    assert advantages_of([root], GDPO) == [pytest.approx([1.0, -1.0])]
+    assert advantages_of([root], Credit("step", "node", "mean", "std")) == [[0.0, 0.0]]
+
+
+def test_groups_without_variance_in_any_part_have_none() -> None:
+    silent = scored("a", {"correct": 0.1, "format": 0.7}, {"correct": 0.1, "format": 0.7})
+    loud = scored(
+        "a", {"correct": 1.0, "format": 0.1}, {"correct": 0.0, "format": 0.1}, {"correct": 0.0, "format": 0.1}
+    )
+    (kept, zero) = assign([Tree(Task("loud", {}), loud), Tree(Task("silent", {}), silent)], GDPO)
+    assert [member.advantages[0] for member in zero.samples] == [0.0, 0.0]
+    assert not zero.has_variance
+    assert kept.has_variance
+    # correct: mean 1/3, deviation sqrt(2)/3: sqrt(2), -1/sqrt(2) twice; over the batch of five the mean is 0 and the
+    # deviation sqrt((2 + 1/2 + 1/2) / 5).
+    root2, deviation = math.sqrt(2.0), math.sqrt(0.6)
+    expected = [root2 / deviation, -1 / root2 / deviation, -1 / root2 / deviation]
+    assert [member.advantages[0] for member in kept.samples] == pytest.approx(expected)
+
+
+def test_a_part_of_one_role_rewards_no_other() -> None:
+    """`tool/ran` differs among the joint actions, of which the planner's two completions hold one each."""
+    branches = [
+        Branch({"tool": index, "planner": index}, Reward(parts={"tool/ran": value, "goal": 1.0}), True, False)
+        for index, value in enumerate((1.0, 0.0))
+    ]
+    root = node(0, {"tool": 2, "planner": 2}, branches)
+    credit = Credit("step", "node", "mean", "std", parts=(("tool/ran", 1.0), ("goal", 1.0)))
+    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), credit)
+    by_role = {member.sample.text: member.advantages[0] for group in groups for member in group.samples}
+    assert by_role["planner0"] == by_role["planner1"] == 0.0
+    assert by_role["tool0"] == -by_role["tool1"] > 0.0
+
+
+def test_a_part_that_no_step_reports_is_named() -> None:
+    root = scored("a", {"correct": 1.0}, {"correct": 0.0})
+    with pytest.raises(ConfigError, match=r"'corect', which no reward of the step reports.*Did you mean correct\?"):
+        assign([Tree(Task("t", {}), root)], Credit("step", "node", "mean", "std", parts=(("corect", 1.0),)))
