@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from statistics import fmean
 
 from cadre.advantages.returns import (
@@ -31,7 +31,7 @@ from cadre.errors import ConfigError, nearest
 from cadre.rollout.walk import TreeSample
 from cadre.settings.user_code import load_function
 from cadre.statistics import EXACT, is_constant, is_rounding
-from cadre.types import Message
+from cadre.types import Message, SamplePosition
 
 Key = tuple[str | int, ...]
 # Exponential means of returns by role, or by role and turn; kept in the checkpoint.
@@ -240,19 +240,19 @@ def compute_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[Sco
 
     Raises ConfigError if a return is not a finite number.
     """
-    returns_of: Callable[[TreeSample, Credit], float]
-    if credit.part:
-        returns_of = partial(SUMS[credit.returns], reward=reward_of(credit))
+    if credit.part:  # it is summed as the reward is
+        values = [SUMS[credit.returns](scored.tree_sample, credit, reward_of(credit)) for scored in samples]
     else:
         returns_of = load_function("algorithm.returns", credit.returns, RETURNS)
+        values = [returns_of(scored.tree_sample, credit) for scored in samples]
     return [
         replace(
             scored,
-            returns=_finite("algorithm.returns", credit.returns, returns_of(scored.tree_sample, credit)),
+            returns=_finite("algorithm.returns", credit.returns, value),
             size=size_of_returns(scored.tree_sample, credit),
             count=part_of_episodes(scored.tree_sample) if credit.count == "episodes" else 1.0,
         )
-        for scored in samples
+        for scored, value in zip(samples, values, strict=True)
     ]
 
 
@@ -313,7 +313,7 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
     """
     _check_parts_reported(samples, credit)
     compared = [_compare_once(samples, replace(credit, parts=(), part=part)) for part, _ in credit.parts]
-    totals: dict[tuple[int, ...] | Key, float] = defaultdict(float)
+    totals: dict[SamplePosition, float] = defaultdict(float)
     for groups, (_, weight) in zip(compared, credit.parts, strict=True):
         for group in groups:
             for scored in group.samples:
@@ -324,7 +324,7 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
     for group in compared[0]:
         for scored in group.samples:
             by_policy[scored.sample.policy].append(scored)
-    advantages: dict[tuple[int, ...] | Key, float] = {}
+    advantages: dict[SamplePosition, float] = {}
     for members in by_policy.values():
         values = tuple(totals[scored.tree_sample.position] for scored in members)
         batch = GroupReturns(values, tuple(scored.count for scored in members), (0.0,) * len(values))

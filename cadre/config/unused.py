@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from cadre.algorithms import ALGORITHMS
 from cadre.algorithms.custom import DISCOUNTED_RETURNS, OPTIONS, shape_options
 from cadre.config.conditions import Condition, Setting, explain
 from cadre.config.experiment import Config, Experiment
@@ -188,6 +189,18 @@ CONDITIONS: tuple[Condition[Experiment], ...] = (
         lambda setting, _: setting.section.reward_model is None,
         "algorithm.reward_model rewards each answer and no team",
         algorithm="rlhf",
+    ),
+    *(
+        Condition[Any](
+            "algorithm.alpha",
+            lambda setting, _: not setting.section.parts,
+            "algorithm.parts are compared in place of the team's reward and a role's own",
+            "Remove it, or report both as parts.",
+            expected="1",
+            algorithm=name,
+        )
+        for name, kind in ALGORITHMS.items()
+        if "parts" in kind.model_fields
     ),
     *(_shape_option_condition(option) for option in OPTIONS),
     Condition(

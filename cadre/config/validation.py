@@ -375,6 +375,25 @@ def check_preference(experiment: Experiment) -> None:
             )
 
 
+def check_parts(experiment: Experiment) -> None:
+    """Parts of a reward that are normalised apart leave no place for costs that belong to the whole."""
+    plan, name = experiment.plan, experiment.config.algorithm.name
+    if not plan.credit.parts:
+        return
+    if not any(weight for _, weight in plan.credit.parts):
+        raise ConfigError(
+            "algorithm.parts: got weights that are all 0, under which nothing is learned; expected one that is not. "
+            "Set one, such as 1.0."
+        )
+    costs = {"algorithm.kl": plan.kl, "credit.overlong_buffer": plan.selection.overlong_buffer}
+    for option, value in costs.items():
+        if value:
+            raise ConfigError(
+                f"{option}: got {value:g} with algorithm.parts of {name}, each of which is compared by itself, and a "
+                "cost is of none of them; expected 0. Set loss.kl in place of algorithm.kl, or report it as a part."
+            )
+
+
 def check_only_positive(experiment: Experiment) -> None:
     """With `only_positive`, failures are left out by their reward, which a penalty would change."""
     if experiment.plan.only_positive and experiment.plan.kl:
@@ -571,6 +590,7 @@ TRAINING_CHECKS = (
     check_learner_ranks,
     check_preference,
     check_only_positive,
+    check_parts,
     check_stale_samples,
     check_overlong_buffer,
     check_role_weights,

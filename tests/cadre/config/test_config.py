@@ -247,6 +247,11 @@ BAD = {
         ["algorithm=ippo", "credit.drop_groups=lowest_mean", "credit.drop_fraction=0.5"],
         ["credit.drop_groups", "critic", "expected none"],
     ),
+    "parts that weigh nothing": (["algorithm.parts={goal: 0.0}"], ["algorithm.parts", "expected one that is not"]),
+    "costs beside parts": (
+        ["algorithm.parts={goal: 1.0}", "algorithm.kl=0.1"],
+        ["algorithm.kl", "algorithm.parts", "loss.kl"],
+    ),
     "a fraction of nothing": (["credit.drop_fraction=0.5"], ["credit.drop_fraction", "credit.drop_groups"]),
     "minibatches under a loss without a ratio": (
         ["algorithm=magrpo", "learner.minibatch_size=16"],

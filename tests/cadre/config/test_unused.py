@@ -29,6 +29,13 @@ REMOTE = "team={policies: {a: seed, b: {model: m, url: 'http://x', frozen: true}
 IPPO, CRITIC = "algorithm=ippo", "algorithm.critic.policy=seed"
 SINGLE = ("env=plan-path-single-agent", "team={policies: {shared: seed}, roles: {agent: shared}}")
 RLHF = "algorithm={name: rlhf, alpha: 0.5}"
+# The algorithms that compare parts of a reward, with the team that each one trains.
+STILL = "team={policies: {a: seed, b: {model: seed, frozen: true}}, roles: {tool: a, planner: b}}"
+PARTED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("grpo", "grpo_by_role", "matpo", "at_grpo"), ()),
+    "flow_grpo": (STILL,),
+    "m_grpo": ("team={policies: {a: seed, b: seed}, roles: {tool: a, planner: b}}",),
+}
 VLLM, TORCH = "sampling.engine=vllm", "sampling.engine=torch"
 
 
@@ -135,6 +142,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [IPPO, "algorithm.token_gamma=0.5"],
         [IPPO, "algorithm.token_gamma=0.5", "algorithm.critic.level=token"],
     ),
+    **{
+        f"algorithm.alpha of {name}": (
+            [*team, f"algorithm={{name: {name}, k: 2, parts: {{goal: 1.0}}, alpha: 0.5}}"],
+            [*team, f"algorithm={{name: {name}, k: 2, alpha: 0.5}}"],
+        )
+        for name, team in PARTED.items()
+    },
     "algorithm.alpha of rlhf": ([*SINGLE, RLHF, "algorithm.reward_model=."], [*SINGLE, RLHF]),
     "algorithm.critic.policy.sampling.*": (
         [IPPO, CRITIC, "algorithm.critic.policy.sampling.top_k=2"],
