@@ -1,0 +1,86 @@
+"""A program that fails is a branch with a reward, and an overflow of the context reaches it as the API's error."""
+
+import asyncio
+
+from cadre.errors import PromptError
+from cadre.programs.program import Program
+from cadre.rollout import shapes
+from cadre.rollout.episodes import grow_many
+from cadre.rollout.grow import Rollout
+from cadre.types import Task
+from tests.helpers.games import scripted_team
+
+TASK = Task("t", {"word": "fox"})
+PROGRAM = """
+import openai
+
+def ask(client, text):
+    messages = [{"role": "user", "content": text}]
+    return client.chat.completions.create(model="planner", messages=messages).choices[0].message.content
+
+def picky(task, client):
+    said = ask(client, task["word"])
+    if said == "0":
+        raise ValueError("cannot read it")
+    return 0.5
+
+def trims(task, client):
+    ask(client, "first")
+    try:
+        return float(len(ask(client, "long " * 100)))
+    except openai.BadRequestError as error:
+        assert error.code == "context_length_exceeded" and "maximum context length is 50 tokens" in str(error)
+        return float(len(ask(client, "short")))
+"""
+
+
+def grow(tmp_path, name, answer, **settings):
+    (tmp_path / "prog.py").write_text(PROGRAM)
+
+    class Named:
+        roles = ("planner",)
+
+    team, _ = scripted_team(Named, answer)
+    reported = []
+    rollout = Rollout(
+        lambda task: Program(task, f"{tmp_path}/prog.py:{name}", ["planner"], **settings),
+        team,
+        shapes.greedy(3),
+        1.0,
+        failed=reported.append,
+    )
+    trees, failures = asyncio.run(grow_many([TASK], rollout, 7))
+    assert failures == []
+    return trees[0].root, reported
+
+
+def test_a_failed_sibling_is_worth_less_than_the_lowest(tmp_path):
+    root, reported = grow(tmp_path, "picky", lambda request, index: str(index))
+    # A failure is never raised to what its siblings earned: it earned nothing, less the margin.
+    assert [branch.reward.team for branch in root.branches] == [-0.1, 0.5, 0.5]
+    assert [(failure.branches, failure.dropped) for failure in reported] == [(1, False)]
+    root, _ = grow(tmp_path, "picky", lambda request, index: str(index), errors=-2.0)
+    assert [branch.reward.team for branch in root.branches] == [-2.0, 0.5, 0.5]
+    root, _ = grow(tmp_path, "picky", lambda request, index: str(index), errors="drop")
+    assert [branch.reward.team for branch in root.branches] == [0.5, 0.5]
+
+
+def test_a_tree_of_failures_alone_is_kept(tmp_path):
+    root, reported = grow(tmp_path, "picky", lambda request, index: "0")
+    assert len(root.branches) == 3
+    assert all(branch.failure is not None for branch in root.branches)
+    assert reported[0].branches == 3
+
+
+def test_an_overflow_is_an_error_that_the_program_may_answer(tmp_path):
+    def answer(request, index):
+        if request.messages[-1].content.startswith("long"):
+            raise PromptError("Role 'planner': its prompt has 400 tokens, and the model's context holds 50 with it.")
+        return "four"
+
+    root, reported = grow(tmp_path, "trims", answer)
+    overflow = root.branches[0].child or root.branches[1].child or root.branches[2].child
+    assert overflow.samples["planner"][0].failure.reason == "prompt"
+    last = next(branch.child for branch in overflow.branches if branch.child)
+    assert [branch.reward.team for branch in last.branches] == [4.0, 4.0, 4.0]
+    assert reported == []
