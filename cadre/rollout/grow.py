@@ -283,7 +283,7 @@ async def step_copies(
 
 
 def action_key(action: Mapping[str, Sample]) -> tuple[Any, ...]:
-    """Return the part of a joint action that decides which state it leads to."""
+    """Return the part of a joint action that decides which state it leads to. Some environments report cut-offs."""
     return tuple((role, sample.text, sample.message, sample.failure, sample.finish) for role, sample in action.items())
 
 
