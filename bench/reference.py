@@ -60,7 +60,7 @@ METRICS = {
     "preference/pairs": "pairs of joint actions that earned differently",
     "reward_model/score": "score of the reward model, mean (algorithm.reward_model)",
     "parts/PART": "a part of the reward, as the environment names it: mean over the steps of the roles that are told "
-    "it, those that name no part left out; never trained on",
+    "it, those that name no part left out; trained on with algorithm.parts alone",
     "ROLE/reward": "what the role was paid a sample, alpha * team + local, local while absent too; mean",
     "ROLE/tokens": "tokens of a completion, mean",
     "ROLE/tokens_max": "tokens of the longest completion",
@@ -121,6 +121,8 @@ EVALUATION = {
     "decisions": "decisions an episode, mean",
     "tokens": "tokens sampled an episode, mean",
     "parts": "parts of the reward by name: mean over episodes of the mean over their steps, as `parts/PART`",
+    "outcomes": "by task, its success and its reward, which is null if the episode failed; `cadre compare` pairs them",
+    "tasks_sha256": "of the tasks' names and contents",
     "exact": "figures of a game whose decisions can be listed, by name (games_of_theory.md); missing for others",
 }
 SECTIONS = (

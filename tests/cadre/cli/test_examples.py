@@ -67,7 +67,7 @@ def test_two_agents_that_know_nothing_of_cadre(tmp_path: Path, monkeypatch: pyte
     settings = ["run=examples/programs/plain.py:main", "roles=[scout,walker]", "tasks=examples/programs/tasks.jsonl"]
     done = call("check", "program", *settings)
     assert done.code == 0, done.err
-    assert "5 of 5 tasks, played again with the same answers, asked for the same" in done.out
+    assert re.search(r"\b(\d+) of \1 tasks, played again with the same answers, asked for the same", done.out)
     small = ["train.steps=1", "train.tasks_per_step=2", "evaluate.tasks=2", "sampling.max_tokens=8"]
     done = call("train", "examples/programs/plain.yaml", *small, "--run", str(tmp_path / "run"))
     assert done.code == 0, done.err
