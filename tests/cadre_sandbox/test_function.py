@@ -2,6 +2,7 @@
 that is more than an answer."""
 
 import asyncio
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,13 +12,25 @@ from tests.cadre_sandbox.attacks import cheats
 ARGUMENTS = "import sys\narguments = ([[1, 2], [0, 3]], int(sys.stdin.read() or 0))\n"
 
 
-def call(program: str, stdin: str = "", limits: Limits | None = None, prelude: str = "") -> Called:
-    async def run() -> Called:
-        async with Sandbox(workers=1) as sandbox:
-            function = FunctionProgram(program, "f", ARGUMENTS, prelude)
-            return await sandbox.call(function, stdin, limits or Limits(cpu_s=1.0))
+# The sandbox that all tests of this file share, and the event loop that it belongs to.
+SHARED: list[tuple[asyncio.Runner, Sandbox]] = []
 
-    return asyncio.run(run())
+
+@pytest.fixture(scope="module", autouse=True)
+def sandbox() -> Iterator[None]:
+    with asyncio.Runner() as runner:
+        shared = Sandbox(workers=1)
+        runner.run(shared.__aenter__())
+        SHARED.append((runner, shared))
+        yield
+        SHARED.clear()
+        runner.run(shared.__aexit__(None, None, None))
+
+
+def call(program: str, stdin: str = "", limits: Limits | None = None, prelude: str = "") -> Called:
+    ((runner, shared),) = SHARED
+    function = FunctionProgram(program, "f", ARGUMENTS, prelude)
+    return runner.run(shared.call(function, stdin, limits or Limits(cpu_s=1.0)))
 
 
 @pytest.mark.parametrize(

@@ -64,10 +64,12 @@ def test_a_planner_and_two_workers_at_once(tmp_path: Path, monkeypatch: pytest.M
 
 def test_two_agents_that_know_nothing_of_cadre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    settings = ["run=examples/programs/plain.py:main", "roles=[scout,walker]", "tasks=examples/programs/tasks.jsonl"]
+    tasks = (ROOT / "examples" / "programs" / "tasks.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "tasks.jsonl").write_text("".join(tasks[:5]))
+    settings = ["run=examples/programs/plain.py:main", "roles=[scout,walker]", f"tasks={tmp_path / 'tasks.jsonl'}"]
     done = call("check", "program", *settings)
     assert done.code == 0, done.err
-    assert re.search(r"\b(\d+) of \1 tasks, played again with the same answers, asked for the same", done.out)
+    assert "4 of 4 tasks, played again with the same answers, asked for the same" in done.out
     small = ["train.steps=1", "train.tasks_per_step=2", "evaluate.tasks=2", "sampling.max_tokens=8"]
     done = call("train", "examples/programs/plain.yaml", *small, "--run", str(tmp_path / "run"))
     assert done.code == 0, done.err
