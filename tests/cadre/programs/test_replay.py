@@ -59,6 +59,7 @@ def test_it_asks_for_the_same(name):
     assert len(branch(program(name))) >= 2
 
 
+@pytest.mark.slow
 def test_a_clock_may_stand_elsewhere_and_be_left_as_it_is():
     env = program("dated", clock="2031-05-06T07:08:09")
     assert env.observe()["planner"].messages[0].content.startswith("2031-05-06 07:08:09 ")
@@ -69,6 +70,7 @@ def test_a_clock_may_stand_elsewhere_and_be_left_as_it_is():
         program("dated", clock="noon")
 
 
+@pytest.mark.slow
 def test_secrets_are_drawn_by_the_system_unless_the_recipe_says_otherwise():
     with pytest.raises(Diverged):
         branch(program("drawn_by_the_system"))
