@@ -134,24 +134,22 @@ def evaluate_sampled(
     target: str, changes: Sequence[str], note: Path, tasks: int, samples: int, seed: int, clock: Clock
 ) -> dict[str, Any]:
     """Return the report of held-out tasks that are played several times with the untrained team, at the temperature of
-    `changes`; played once, and kept in `note`."""
-    if not note.exists():
-        clock.left()
-        temperature = next(
-            one.partition("=")[2] for one in reversed(changes) if one.startswith("sampling.temperature=")
-        )
-        chosen = ["--tasks", str(tasks), "--samples", str(samples), "--temperature", temperature, "--seed", str(seed)]
-        report = _evaluated([target, *changes, *chosen])
-        note.write_text(json.dumps(report))
-    kept: dict[str, Any] = json.loads(note.read_text())
-    return kept
+    `changes`."""
+    temperature = next(one.partition("=")[2] for one in reversed(changes) if one.startswith("sampling.temperature="))
+    chosen = ["--tasks", str(tasks), "--samples", str(samples), "--temperature", temperature, "--seed", str(seed)]
+    return _report_once([target, *changes, *chosen], note, clock)
 
 
 def play_sampled(target: str, changes: Sequence[str], note: Path, temperature: float, clock: Clock) -> dict[str, Any]:
-    """The report of 20 held-out tasks, four times each at a temperature; played once and kept."""
+    """Return the report of 20 held-out tasks, four times each at a temperature."""
+    chosen = ["--tasks", "20", "--samples", "4", "--temperature", str(temperature)]
+    return _report_once([target, *changes, *chosen], note, clock)
+
+
+def _report_once(arguments: Sequence[str], note: Path, clock: Clock) -> dict[str, Any]:
+    """Return the report of an evaluation, which is made once and kept in `note`."""
     if not note.exists():
         clock.left()
-        chosen = ["--tasks", "20", "--samples", "4", "--temperature", str(temperature)]
-        note.write_text(json.dumps(_evaluated([target, *changes, *chosen])))
+        note.write_text(json.dumps(_evaluated(arguments)))
     report: dict[str, Any] = json.loads(note.read_text())
     return report
