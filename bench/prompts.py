@@ -3,7 +3,7 @@
     python bench/prompts.py plan-path sokoban sudoku --model DIR [--prompts full function] [--temperatures 0.3 0.5 0.7]
         [--programs 48] [--max-tokens 512] [--programs-to FILE] [--write]
 
-DIR is a folder with a Llama or Qwen2 model, such as Qwen2.5-Coder-0.5B-Instruct. The tasks are of the training split,
+DIR is the folder of a model, such as Qwen2.5-Coder-0.5B-Instruct. The tasks are of the training split,
 four programs each, and a program is the first of its episode. `ran` is without an error, `answered` with an answer that
 can be read, `solved` with one that solves the task; the intervals are Wilson's, 95%. All programs go to
 `--programs-to` (runs/prompts.md), to be read. `--write` appends `prompts.MODEL.TASK.PROMPT.TEMPERATURE.SHARE` and the
@@ -16,16 +16,20 @@ import argparse
 import asyncio
 import itertools
 import math
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cadre import random_keys
+from cadre.engines.torch import TorchEngine
 from cadre.envs.spec import EnvSpec
+from cadre.rollout.batching import gather
+from cadre.settings import PolicyConfig
 from cadre.statistics import rate_interval
-from cadre.types import Sample
+from cadre.types import Request, Sample, Sampling
 from common import record
-from quick_sampler import Completion, QuickSampler
 
 FIRST_TASK = 2_000  # of the training split
 SAME_TASK = 4  # programs of one task
@@ -39,6 +43,15 @@ class Cell:
     task: str
     prompt: str
     temperature: float
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A text of so many tokens, and how it ended: stop or length."""
+
+    text: str
+    finish: str
+    tokens: int
 
 
 @dataclass(frozen=True)
@@ -81,16 +94,20 @@ async def try_program(cell: Cell, env: Any, completion: Completion) -> Outcome:
     return Outcome(cell, env.task.id, completion, run.status, run.answer, feedback, reward.parts["tool/goal"] == 1.0)
 
 
-def measure(
-    sampler: QuickSampler, cells: Sequence[Cell], count: int, limits: dict[str, int], seed: int
-) -> list[Outcome]:
-    """Sample the programs of all cells as one batch and try each."""
+def measure(engine: TorchEngine, cells: Sequence[Cell], count: int, limits: dict[str, int], seed: int) -> list[Outcome]:
+    """Sample the programs of all cells in batches that fit into memory, and try each."""
     made = [(cell, env) for cell in cells for env in make_envs(cell, count)]
-    prompts = [env.observe()["tool"].messages[-1].content for _, env in made]
-    heat, tokens = [cell.temperature for cell, _ in made], [limits[cell.prompt] for cell, _ in made]
-    completions = sampler.sample(prompts, heat, tokens, seed)
+
+    async def sample(number: int) -> Completion:
+        cell, env = made[number]
+        sampling = Sampling(temperature=cell.temperature, max_tokens=limits[cell.prompt])
+        messages = env.observe()["tool"].messages
+        request = Request("tool", "model", messages, 1, sampling, random_keys.key(seed, number))
+        (drawn,) = await engine.sample(request)
+        return Completion(drawn.text, drawn.finish, len(drawn.token_ids))
 
     async def try_all() -> list[Outcome]:
+        completions = await gather(*map(sample, range(len(made))))
         pairs = zip(made, completions, strict=True)
         return [await try_program(cell, env, completion) for (cell, env), completion in pairs]
 
@@ -147,11 +164,15 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="append to results/prompts.jsonl")
     options = parser.parse_args()
     limits = dict(zip(options.prompts, itertools.cycle(options.max_tokens), strict=False))
-    sampler = QuickSampler(str(options.model))
+    # Frozen, as weights that are trained are held in float32.
+    policy = PolicyConfig(model=str(options.model), frozen=True, dtype="bfloat16")
+    engine = TorchEngine(options.model, {"model": policy}, options.seed, is_trained=False)
     cells = [Cell(*row) for row in itertools.product(options.tasks, options.prompts, options.temperatures)]
-    outcomes = measure(sampler, cells, options.programs, limits, options.seed)
+    started = time.monotonic()
+    outcomes = measure(engine, cells, options.programs, limits, options.seed)
     write_programs(options.programs_to, outcomes)
-    print(f"{sampler.rate:.1f} tokens a second, prompts included", flush=True)
+    rate = engine.sampled_tokens / (time.monotonic() - started)
+    print(f"{rate:.1f} tokens a second, prompts and programs included", flush=True)
     command = (
         f"python bench/prompts.py {' '.join(options.tasks)} --model DIR --prompts {' '.join(options.prompts)} "
         f"--temperatures {' '.join(map(str, options.temperatures))} --programs {options.programs} "
