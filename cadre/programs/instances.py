@@ -14,7 +14,7 @@ import re
 import tempfile
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -485,7 +485,7 @@ class Host:
                 running = ProgramThread(load_threaded_function(launch.words[0]), task, f"{url}/v1", key, folder)
             else:
                 fork_server = await self._fork_server(launch)
-                running = await fork_server.start(StartOrder(task, url, key, episode.memo, folder_copy))
+                running = await fork_server.start(StartOrder(task, url, key, episode.memo, launch.limits, folder_copy))
                 self.running[key] = running
                 running.ended.add_done_callback(lambda ended: self.running.pop(key, None))
             instance.attach(running)
@@ -496,7 +496,11 @@ class Host:
         return instance, state
 
     async def _fork_server(self, launch: LaunchSpec) -> ForkServer:
-        """Return the launch's fork server; start one if there is none, or it could not be started, or has ended."""
+        """Return the launch's fork server; start one if there is none, or it could not be started, or has ended.
+
+        Launches that differ in their limits alone share one: each instance is started with its own limits.
+        """
+        launch = replace(launch, limits=InstanceLimits())
         starting = self.fork_servers.get(launch)
         if starting is None or (
             starting.done()

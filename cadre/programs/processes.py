@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from cadre.errors import ConfigError
 from cadre.file_limits import MIB, read_text
 from cadre.programs import inside
-from cadre.programs.settings import LaunchSpec
+from cadre.programs.settings import InstanceLimits, LaunchSpec
 from cadre.settings.user_code import load_function
 
 INSIDE = Path(inside.__file__).parent
@@ -375,6 +375,7 @@ class StartOrder:
     task          the task as JSON values
     url, key      the server of the endpoint and the key of the session
     memo          the folder of the results that `cadre_program.memo` keeps
+    limits        the resources that it may use
     folder_copy   a folder whose copy it starts in; None for an empty one
     """
 
@@ -382,6 +383,7 @@ class StartOrder:
     url: str
     key: str
     memo: Path
+    limits: InstanceLimits = field(default_factory=InstanceLimits)
     folder_copy: Path | None = None
 
 
@@ -453,7 +455,7 @@ class ForkServer:
             control=str(running.control),
             caches=str(running.caches),
             environment=environment,
-            limits=self.launch.limits.kernel,
+            limits=order.limits.kernel,
         )
         try:
             running.pid = await started

@@ -2,35 +2,21 @@
 that is more than an answer."""
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
 from cadre_sandbox import Called, FunctionProgram, Limits, Sandbox
 from tests.cadre_sandbox.attacks import cheats
+from tests.helpers.sandboxes import shared_sandbox
 
 ARGUMENTS = "import sys\narguments = ([[1, 2], [0, 3]], int(sys.stdin.read() or 0))\n"
 
 
-# The sandbox that all tests of this file share, and the event loop that it belongs to.
-SHARED: list[tuple[asyncio.Runner, Sandbox]] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def sandbox() -> Iterator[None]:
-    with asyncio.Runner() as runner:
-        shared = Sandbox(workers=1)
-        runner.run(shared.__aenter__())
-        SHARED.append((runner, shared))
-        yield
-        SHARED.clear()
-        runner.run(shared.__aexit__(None, None, None))
-
-
-def call(program: str, stdin: str = "", limits: Limits | None = None, prelude: str = "") -> Called:
-    ((runner, shared),) = SHARED
-    function = FunctionProgram(program, "f", ARGUMENTS, prelude)
-    return runner.run(shared.call(function, stdin, limits or Limits(cpu_s=1.0)))
+def call(
+    program: str, stdin: str = "", limits: Limits | None = None, prelude: str = "", arguments: str = ARGUMENTS
+) -> Called:
+    function = FunctionProgram(program, "f", arguments, prelude)
+    return asyncio.run(shared_sandbox().call(function, stdin, limits or Limits(cpu_s=1.0)))
 
 
 @pytest.mark.parametrize(
@@ -145,13 +131,8 @@ def test_errors_count_the_programs_own_lines(program: str, line: str) -> None:
 
 
 def test_functions_among_the_arguments_do_not_show_in_errors() -> None:
-    async def run() -> str:
-        async with Sandbox(workers=1) as sandbox:
-            given = "def half(x):\n    return 1 / x\narguments = (half,)\n"
-            function = FunctionProgram("def f(half):\n    x = 0\n    return half(x)\n", "f", given)
-            return (await sandbox.call(function)).result.stderr
-
-    lines = asyncio.run(run()).splitlines()
+    given = "def half(x):\n    return 1 / x\narguments = (half,)\n"
+    lines = call("def f(half):\n    x = 0\n    return half(x)\n", arguments=given).result.stderr.splitlines()
     assert lines[1] == '  File "<program>", line 3, in f'
     assert lines[-1] == "ZeroDivisionError: division by zero"
     assert "<arguments>" not in "".join(lines)
@@ -174,14 +155,14 @@ RECURSIVE = "def f(a, b):\n    return g(40)\ndef g(n):\n    return n < 2 or g(n 
     ],
 )
 def test_a_program_that_runs_out_of_time_gets_its_outermost_loop(program: str, place: str) -> None:
-    called = call(program, limits=Limits(cpu_s=0.6))
+    called = call(program, limits=Limits(cpu_s=0.3))
     assert (called.result.status, called.returned) == ("timeout", False)
-    assert called.result.stderr == f"TimeoutError: the program was still running after 0.5 s, {place}\n"
+    assert called.result.stderr == f"TimeoutError: the program was still running after 0.2 s, {place}\n"
 
 
 def test_a_program_that_stops_the_clock_still_runs_out_of_time() -> None:
     stopping = "import signal\nsignal.setitimer(signal.ITIMER_PROF, 0)\ndef f(a, b):\n    while True: pass\n"
-    called = call(stopping, limits=Limits(cpu_s=0.6))
+    called = call(stopping, limits=Limits(cpu_s=0.2))
     assert (called.result.status, called.returned) == ("timeout", False)
 
 
@@ -242,19 +223,11 @@ def test_the_next_program_finds_nothing_of_the_last() -> None:
 
 
 def test_a_script_counts_its_own_lines_behind_a_prelude() -> None:
-    async def run() -> str:
-        async with Sandbox(workers=1) as sandbox:
-            return (await sandbox.run("y = x\nz\n", prelude="import sys\nx = 1\n")).stderr
-
-    assert asyncio.run(run()).splitlines()[1] == '  File "<program>", line 2, in <module>'
+    result = asyncio.run(shared_sandbox().run("y = x\nz\n", prelude="import sys\nx = 1\n"))
+    assert result.stderr.splitlines()[1] == '  File "<program>", line 2, in <module>'
 
 
 def test_a_prelude_changes_no_random_number() -> None:
-    async def run() -> list[str]:
-        async with Sandbox(workers=1) as sandbox:
-            whole = await sandbox.run("import random\nprint(random.random())\n")
-            parted = await sandbox.run("print(random.random())\n", prelude="import random\n")
-            return [whole.stdout, parted.stdout]
-
-    whole, parted = asyncio.run(run())
-    assert whole == parted != ""
+    whole = asyncio.run(shared_sandbox().run("import random\nprint(random.random())\n"))
+    parted = asyncio.run(shared_sandbox().run("print(random.random())\n", prelude="import random\n"))
+    assert whole.stdout == parted.stdout != ""

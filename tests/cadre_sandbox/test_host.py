@@ -10,6 +10,7 @@ from cadre_sandbox import Limits, Sandbox
 from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.inside.host import NAME
 from tests.helpers.assaults import assault
+from tests.helpers.sandboxes import shared_sandbox
 
 ASK = """
 import os, platform, posix, socket, _socket, uuid, sysconfig, logging, asyncio
@@ -29,10 +30,10 @@ print(*names)
 )
 def test_every_program_is_told_the_same_name(level: str, mode: str) -> None:
     async def go() -> str:
-        async with Sandbox(level, mode=mode, workers=1) as sandbox:  # type: ignore[arg-type]
-            result = await sandbox.run(ASK, limits=Limits(cpu_s=5.0))
-            assert result.status == "ok", result.stderr
-            return result.stdout
+        sandbox = shared_sandbox(level) if mode == "pool" else Sandbox(level, mode="cold", workers=1)  # type: ignore[arg-type]
+        result = await sandbox.run(ASK, limits=Limits(cpu_s=5.0))
+        assert result.status == "ok", result.stderr
+        return result.stdout
 
     assert set(asyncio.run(go()).split()) == {NAME}
     assert socket.gethostname() == os.uname().nodename  # ours is as it was
@@ -54,9 +55,5 @@ def test_no_way_leads_to_the_host_s_own_name(level: str, user: str) -> None:
 
 
 def test_nor_does_a_solution_under_test() -> None:
-    async def go() -> bool:
-        async with Sandbox("confined", workers=1) as sandbox:
-            program = "import socket\ndef name():\n    return socket.gethostname()"
-            return (await check_tests(sandbox, program, f"assert name() == {NAME!r}")).ok
-
-    assert asyncio.run(go())
+    program = "import socket\ndef name():\n    return socket.gethostname()"
+    assert asyncio.run(check_tests(shared_sandbox(), program, f"assert name() == {NAME!r}")).ok

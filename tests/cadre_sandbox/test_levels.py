@@ -14,6 +14,7 @@ from cadre_sandbox.inside import layers, namespaces, seccomp, syscalls
 from cadre_sandbox.levels import Trial
 from cadre_sandbox.worker import WorkerDied
 from cadre_tasks import sandbox
+from tests.helpers.sandboxes import shared_sandbox
 
 
 def trial_of(monkeypatch: pytest.MonkeyPatch, holding: set[str]) -> None:
@@ -98,7 +99,7 @@ def test_what_is_given_up_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 def test_a_child_that_arms_less_is_given_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """The trainer compares what the child says with what the level promises."""
     monkeypatch.setitem(layers.LAYERS, "confined", (*layers.CONFINED_LAYERS, "one more"))
-    result: Result = asyncio.run(Sandbox("process").run("pass"))
+    result: Result = asyncio.run(shared_sandbox("process").run("pass"))
     assert result.status == "ok"
     trial = asyncio.run(levels.attack_level("confined"))
     assert not trial.holds
@@ -124,7 +125,7 @@ def test_the_table_has_a_row_for_each_level() -> None:
 
 def test_a_folder_needs_isolated() -> None:
     with pytest.raises(SandboxError, match="only level 'isolated'"):
-        asyncio.run(Sandbox("confined").run("pass", limits=Limits(folder_mb=1)))
+        asyncio.run(shared_sandbox().run("pass", limits=Limits(folder_mb=1)))
 
 
 def test_a_folder_is_writable_and_wiped() -> None:
@@ -136,8 +137,7 @@ def test_a_folder_is_writable_and_wiped() -> None:
     )
 
     async def go() -> list[Result]:
-        async with Sandbox("isolated", workers=1) as box:
-            return [await box.run(program, limits=Limits(folder_mb=1)) for _ in range(2)]
+        return [await shared_sandbox("isolated").run(program, limits=Limits(folder_mb=1)) for _ in range(2)]
 
     for result in asyncio.run(go()):
         assert (result.status, result.stdout) == ("ok", "[]\n1000 ['d']\n"), result.stderr
@@ -175,11 +175,7 @@ def test_the_standard_streams_by_path(level: str) -> None:
         "open('/dev/stderr', 'w').write('error')\n"
     )
 
-    async def go() -> Result:
-        async with Sandbox(level, workers=1) as box:  # type: ignore[arg-type]
-            return await box.run(program, "input")
-
-    result = asyncio.run(go())
+    result = asyncio.run(shared_sandbox(level).run(program, "input"))  # type: ignore[arg-type]
     assert (result.stdout, result.stderr) == ("input input\nmore\nend\n", "error")
 
 
@@ -194,11 +190,7 @@ def test_proc_shows_nothing_but_the_program() -> None:
         "    try: print(open(f'/proc/self/{name}').read())\n    except OSError as error: print(error.errno)"
     )
 
-    async def go() -> Result:
-        async with Sandbox("isolated", workers=1) as box:
-            return await box.run(program)
-
-    shown, *rest = asyncio.run(go()).stdout.splitlines()
+    shown, *rest = asyncio.run(shared_sandbox("isolated").run(program)).stdout.splitlines()
     assert shown == "[2, 2, 2, 2, 2, True]"
     assert rest == ["13"] * 7 + ["2"] * 2
 

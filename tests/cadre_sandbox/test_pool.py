@@ -12,10 +12,11 @@ import pytest
 
 from cadre_sandbox import pool
 from cadre_tasks.sandbox import Limits, Result, Sandbox, run
+from tests.helpers.sandboxes import shared_sandbox
 from tests.helpers.slow import few_of
 
 ROOT = Path(__file__).parents[2]
-SHORT = Limits(cpu_s=0.3)
+SHORT = Limits(cpu_s=0.2)
 
 PROGRAMS: dict[str, tuple[str, str, str, str]] = {  # name: program, stdin, status, stdout
     "prints": ("print('hello')", "", "ok", "hello\n"),
@@ -71,7 +72,7 @@ def test_programs_end_the_same_warm_and_cold(mode: pool.Mode) -> None:
 
 
 def test_the_error_says_where() -> None:
-    result = asyncio.run(run("def f():\n    return [][1]\nf()"))
+    result = asyncio.run(shared_sandbox().run("def f():\n    return [][1]\nf()"))
     assert result.stderr.splitlines()[-1] == "IndexError: list index out of range"
     assert "return [][1]" in result.stderr
     assert "cadre" not in result.stderr
@@ -79,11 +80,10 @@ def test_the_error_says_where() -> None:
 
 def test_a_set_prints_in_the_same_order_in_every_process() -> None:
     async def go() -> set[str]:
-        seen = set()
-        for _ in range(3):
-            async with Sandbox("confined", workers=1) as sandbox:
-                seen.add((await sandbox.run("print({'a', 'b', 'c', 'd', 'e'})")).stdout)
-        return seen
+        program = "print({'a', 'b', 'c', 'd', 'e'})"
+        async with Sandbox("confined", workers=1) as sandbox:
+            runs = [await box.run(program) for box in (shared_sandbox(), sandbox, sandbox)]
+        return {result.stdout for result in runs}
 
     assert len(asyncio.run(go())) == 1
 
@@ -95,13 +95,13 @@ def test_several_event_loops_share_one_sandbox() -> None:
 
 def test_cancelled_runs_give_their_slots_back() -> None:
     async def go() -> str:
-        async with Sandbox("confined", workers=1) as sandbox:
-            tasks = [asyncio.create_task(sandbox.run("import time; time.sleep(9)")) for _ in range(3)]
-            await asyncio.sleep(0.3)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            return (await sandbox.run("print(1)")).stdout
+        sandbox = shared_sandbox()
+        tasks = [asyncio.create_task(sandbox.run("import time; time.sleep(9)")) for _ in range(3)]
+        await asyncio.sleep(0.1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return (await sandbox.run("print(1)")).stdout
 
     assert asyncio.run(go()) == "1\n"
 
@@ -109,13 +109,12 @@ def test_cancelled_runs_give_their_slots_back() -> None:
 def test_first_come_first_served() -> None:
     async def go() -> list[int]:
         order: list[int] = []
-        async with Sandbox("confined", workers=1) as sandbox:
 
-            async def one(number: int) -> None:
-                await sandbox.run("pass")
-                order.append(number)
+        async def one(number: int) -> None:
+            await shared_sandbox().run("pass")
+            order.append(number)
 
-            await asyncio.gather(*(one(number) for number in range(8)))
+        await asyncio.gather(*(one(number) for number in range(8)))
         return order
 
     assert asyncio.run(go()) == list(range(8))
@@ -123,12 +122,12 @@ def test_first_come_first_served() -> None:
 
 def test_a_dead_parent_is_replaced() -> None:
     async def go() -> tuple[Result, Result]:
-        async with Sandbox("confined", workers=1) as sandbox:
-            await sandbox.run("pass")
-            running = asyncio.create_task(sandbox.run("import time; time.sleep(0.5); print(1)"))
-            await asyncio.sleep(0.2)
-            os.kill(parent_of(sandbox), signal.SIGKILL)
-            return await running, await sandbox.run("print(2)")
+        sandbox = shared_sandbox()
+        await sandbox.run("pass")
+        running = asyncio.create_task(sandbox.run("import time; time.sleep(0.3); print(1)"))
+        await asyncio.sleep(0.1)
+        os.kill(parent_of(sandbox), signal.SIGKILL)
+        return await running, await sandbox.run("print(2)")
 
     retried, next_one = asyncio.run(go())
     assert (retried.status, retried.stdout) == ("ok", "1\n")
@@ -243,14 +242,14 @@ def test_nothing_outlives_the_trainer(level: str, end: str) -> None:
 
 def test_a_forked_trainer_starts_its_own_parents() -> None:
     async def go() -> tuple[str, int, str]:
-        async with Sandbox("confined", workers=1) as sandbox:
-            await sandbox.run("pass")
-            child = os.fork()
-            if child == 0:
-                result = asyncio.new_event_loop().run_until_complete(in_child(sandbox))
-                os._exit(0 if result == "1\n" else 1)
-            _, status = await asyncio.to_thread(os.waitpid, child, 0)
-            return "", status, (await sandbox.run("print(2)")).stdout
+        sandbox = shared_sandbox()
+        await sandbox.run("pass")
+        child = os.fork()
+        if child == 0:
+            result = asyncio.new_event_loop().run_until_complete(in_child(sandbox))
+            os._exit(0 if result == "1\n" else 1)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        return "", status, (await sandbox.run("print(2)")).stdout
 
     async def in_child(sandbox: Sandbox) -> str:
         result = await sandbox.run("print(1)")

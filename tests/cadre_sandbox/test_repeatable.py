@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Mapping
 from functools import cache
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from cadre_sandbox import Limits, Sandbox
 from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.pool import seed_of
-from tests.helpers.slow import few_of
+from tests.helpers.sandboxes import shared_sandbox
 
 ADDR_NO_RANDOMIZE = 0x0040000
 MIX = "\nimport json\nx = [{} for _ in range(300)]\nprint(json.dumps(x))"  # leaves another memory behind than it found
@@ -43,44 +42,39 @@ ORDERS = {
 }
 
 
-def outputs(level: str, program: str, stdins: tuple[str, ...] = ("",) * 3) -> list[str]:
-    """What the program prints: in three runs each of two sandboxes, other programs in between."""
-    return all_outputs(level, {"": program}, stdins)[""]
+@cache
+def outputs_in_two_sandboxes(level: str) -> dict[str, set[str]]:
+    """Return what each program prints: in three runs each of two sandboxes, other programs in between."""
 
-
-def all_outputs(level: str, programs: Mapping[str, str], stdins: tuple[str, ...] = ("",) * 3) -> dict[str, list[str]]:
-    """The same of several programs by their names, in the same sandboxes."""
-
-    async def go() -> dict[str, list[str]]:
-        printed: dict[str, list[str]] = {name: [] for name in programs}
+    async def run_all() -> dict[str, set[str]]:
+        printed: dict[str, set[str]] = {name: set() for name in (*DRAWS, *ORDERS)}
         for _ in range(2):
             async with Sandbox(level, workers=1) as sandbox:  # type: ignore[arg-type]
-                for number, stdin in enumerate(stdins):
-                    for name, program in programs.items():
-                        result = await sandbox.run(program, stdin)
+                for number in range(3):
+                    for name, program in (DRAWS | ORDERS).items():
+                        result = await sandbox.run(program)
                         assert result.status == "ok", (name, result.stderr)
-                        printed[name].append(result.stdout)
+                        printed[name].add(result.stdout)
                     await sandbox.run(MIX * (number + 1))
         return printed
 
-    return asyncio.run(go())
+    return asyncio.run(run_all())
 
 
-@cache
-def outputs_of_draws(level: str) -> dict[str, list[str]]:
-    return all_outputs(level, DRAWS)
+def output(program: str, stdin: str = "") -> str:
+    return asyncio.run(shared_sandbox().run(program, stdin)).stdout
 
 
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("level", ["confined", "isolated"])
 def test_equal_programs_on_equal_input_print_the_same(level: str, name: str) -> None:
-    assert len(set(outputs_of_draws(level)[name])) == 1
+    assert len(outputs_in_two_sandboxes(level)[name]) == 1
 
 
 def test_another_input_or_program_draws_otherwise() -> None:
     program = DRAWS["random"]
-    assert len(set(outputs("confined", program, ("", "a", "b")))) == 3
-    assert outputs("confined", program, ("",)) != outputs("confined", program + "\n", ("",))
+    assert len({output(program, stdin) for stdin in ("", "a", "b") * 2}) == 3
+    assert output(program) != output(program + "\n")
 
 
 def test_draws_of_one_run_differ() -> None:
@@ -89,7 +83,7 @@ def test_draws_of_one_run_differ() -> None:
         "draws += [os.urandom(8) for _ in range(9)] + [time.time(), time.time()] + [random.random()]\n"
         "print(len(set(draws)))"
     )
-    assert set(outputs("confined", program, ("",))) == {"21\n"}
+    assert output(program) == "21\n"
 
 
 def randomization_can_be_left_out() -> bool:
@@ -97,23 +91,18 @@ def randomization_can_be_left_out() -> bool:
     return subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("level", "name"),
-    few_of(
-        [(level, name) for level in ("confined", "isolated") for name in ORDERS],
-        [("confined", "objects"), ("isolated", "functions"), ("isolated", "a printed address")],
-    ),
-)
+@pytest.mark.parametrize("name", ORDERS)
+@pytest.mark.parametrize("level", ["confined", "isolated"])
 def test_the_order_of_sets_is_the_same(level: str, name: str) -> None:
     if not randomization_can_be_left_out():
         pytest.skip("this machine forbids personality(ADDR_NO_RANDOMIZE)")
-    assert len(set(outputs(level, ORDERS[name]))) == 1
+    assert len(outputs_in_two_sandboxes(level)[name]) == 1
 
 
 def test_a_seed_of_ones_own_means_what_it_means_elsewhere() -> None:
     program = "import random; random.seed(42); print(random.random(), random.Random(7).getrandbits(64))"
     plain = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert set(outputs("confined", program)) == {plain.stdout}
+    assert output(program) == plain.stdout
 
 
 def test_numpy_draws_the_same_where_a_program_has_it() -> None:
@@ -146,7 +135,7 @@ def test_the_clocks_go_on() -> None:
         "print(0.2 <= slept < 60, *(slept + 0.3 <= seconds < 60 for seconds in took))\n"
         "class Timer:\n    clock = time.time\n    wait = time.sleep\nTimer().clock(); Timer().wait(0)"
     )
-    assert set(outputs("confined", program, ("",))) == {"True True True\n"}
+    assert output(program) == "True True True\n"
 
 
 def test_every_clock_begins_at_one_moment() -> None:
@@ -158,7 +147,7 @@ def test_every_clock_begins_at_one_moment() -> None:
         "print(int(time.clock_gettime(time.CLOCK_REALTIME) - time.time()))\n"
         "print(abs(time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.monotonic_ns()) < 10**9)"
     )
-    assert set(outputs("confined", program, ("",))) == {"2026 1 1 1970 True\nTrue\n1970\n0\nTrue\n"}
+    assert output(program) == "2026 1 1 1970 True\nTrue\n1970\n0\nTrue\n"
 
 
 def test_a_solution_that_draws_gets_the_same_verdict_each_time() -> None:
@@ -166,8 +155,7 @@ def test_a_solution_that_draws_gets_the_same_verdict_each_time() -> None:
     tests = "\n".join(f"assert f() < {bound}" for bound in range(100, 1000, 100))
 
     async def go() -> set[tuple[int, int]]:
-        async with Sandbox("confined") as sandbox:
-            verdicts = await asyncio.gather(*(check_tests(sandbox, program, tests) for _ in range(4)))
+        verdicts = await asyncio.gather(*(check_tests(shared_sandbox(), program, tests) for _ in range(4)))
         return {(verdict.passed, verdict.total) for verdict in verdicts}
 
     assert len(asyncio.run(go())) == 1

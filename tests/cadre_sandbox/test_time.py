@@ -11,6 +11,7 @@ import pytest
 from cadre_sandbox import Limits, Result, Sandbox
 from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.inside import watch
+from tests.helpers.sandboxes import shared_sandbox
 
 LIMITS = Limits(cpu_s=0.5)
 BURN = "import time\nbegan = time.process_time()\nwhile time.process_time() - began < {}: pass\nprint('done')"
@@ -43,8 +44,8 @@ def busy() -> Iterator[None]:
 
 def run_all() -> dict[str, Result]:
     async def go() -> list[Result]:
-        async with Sandbox("confined") as sandbox:
-            return await asyncio.gather(*(sandbox.run(program, "", LIMITS) for program, _ in PROGRAMS.values()))
+        sandbox = shared_sandbox(workers=2)
+        return await asyncio.gather(*(sandbox.run(program, "", LIMITS) for program, _ in PROGRAMS.values()))
 
     return dict(zip(PROGRAMS, asyncio.run(go()), strict=True))
 
@@ -79,11 +80,8 @@ def test_a_solution_under_load(busy: None) -> None:
 def test_too_much_cpu_time_is_too_much_however_it_ended() -> None:
     """Between two looks of the warm parent a program may pass its limit and end: it has passed it all the same."""
 
-    async def go() -> Result:
-        async with Sandbox("confined", workers=1) as sandbox:
-            return await sandbox.run(BURN.format(0.06), "", Limits(cpu_s=0.05, wall_s=5.0))
-
-    assert asyncio.run(go()).status == "timeout"
+    run = shared_sandbox().run(BURN.format(0.06), "", Limits(cpu_s=0.05, wall_s=5.0))
+    assert asyncio.run(run).status == "timeout"
 
 
 def test_waiting_for_a_core_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pytest
 from cadre_sandbox import Result, Sandbox, SandboxError, SandboxUnavailable, pool, worker
 from cadre_sandbox.checkers import check_calls, check_stdio, check_tests
 from cadre_sandbox.worker import WorkerDied, endings_in
+from tests.helpers.sandboxes import shared_sandbox
 
 SQUARE = "print(int(input()) ** 2)"
 
@@ -70,7 +71,7 @@ def killer_of_children(sandbox: Sandbox) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("programs", [8, pytest.param(80, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("programs", [4, pytest.param(80, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("grandchildren", [False, True], ids=["parents", "children"])
 def test_killed_again_and_again_no_program_is_judged_wrong(grandchildren: bool, programs: int) -> None:
     """One process is killed for every two programs that end, in the middle of two others."""
@@ -100,6 +101,7 @@ def test_no_checker_judges_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) ->
         raise BlockingIOError(errno.EAGAIN, "no process left")
 
     sandbox = Sandbox("confined", workers=1)
+    monkeypatch.setattr(pool, "PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(subprocess, "Popen", no_process)
     program = "def f(x): return x"
     checks = (
@@ -126,12 +128,9 @@ def test_it_is_tried_again_until_it_works(monkeypatch: pytest.MonkeyPatch) -> No
         return real(content)
 
     monkeypatch.setattr(worker, "make_file", make_file)
-
-    async def go() -> Result:
-        async with Sandbox("confined", workers=1) as sandbox:
-            return await sandbox.run(SQUARE, "5")
-
-    assert asyncio.run(go()).stdout == "25\n"
+    monkeypatch.setattr(pool, "PAUSES_S", (0.0, 0.0, 0.01))
+    assert asyncio.run(shared_sandbox().run(SQUARE, "5")).stdout == "25\n"
+    assert next(failures, None) is None
 
 
 def test_no_descriptor_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,12 +147,14 @@ def test_no_descriptor_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_who_kills_every_child_leaves_no_verdict() -> None:
+def test_who_kills_every_child_leaves_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "PAUSES_S", (0.0,))
+
     async def go() -> None:
-        async with Sandbox("confined", workers=1) as sandbox:
-            await sandbox.run("pass")
-            with killer_of_children(sandbox):
-                await sandbox.run("import time; time.sleep(1.9)")
+        sandbox = shared_sandbox()
+        await sandbox.run("pass")
+        with killer_of_children(sandbox):
+            await sandbox.run("import time; time.sleep(1.9)")
 
     with pytest.raises(SandboxUnavailable, match=r"was killed, and not by its warm parent|warm parent is gone"):
         asyncio.run(go())
@@ -167,15 +168,15 @@ def test_a_solution_that_is_killed_from_outside_is_judged_again() -> None:
         parent = parents_of(sandbox)[0]
         while len(children := children_of(parent)) < 2:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.1)
         os.kill(children[1], signal.SIGKILL)
         killed.append(children[1])
 
     async def go() -> bool:
-        async with Sandbox("confined", workers=1) as sandbox:
-            await sandbox.run("pass")
-            program = "import time\ndef f():\n    time.sleep(0.6)\n    return 1"
-            verdict, _ = await asyncio.gather(check_tests(sandbox, program, "assert f() == 1"), kill_solution(sandbox))
+        sandbox = shared_sandbox()
+        await sandbox.run("pass")
+        program = "import time\ndef f():\n    time.sleep(0.4)\n    return 1"
+        verdict, _ = await asyncio.gather(check_tests(sandbox, program, "assert f() == 1"), kill_solution(sandbox))
         return verdict.ok
 
     assert asyncio.run(go())
@@ -190,9 +191,8 @@ def test_a_program_cannot_make_the_sandbox_look_dead() -> None:
     )
 
     async def go() -> list[Result]:
-        async with Sandbox("confined", workers=1) as sandbox:
-            ends = ("import os; os.kill(os.getpid(), 15)", "import os; os.abort()")
-            return [await sandbox.run(program), *[await sandbox.run(end) for end in ends]]
+        ends = ("import os; os.kill(os.getpid(), 15)", "import os; os.abort()")
+        return [await shared_sandbox().run(text) for text in (program, *ends)]
 
     refused, *ended = asyncio.run(go())
     assert (refused.status, refused.stdout) == ("ok", "refused\n" * 3)
@@ -248,10 +248,9 @@ def test_what_the_clock_ended_is_run_once_more_and_that_counts(
         return [dataclasses.replace(endings[0], killed="wall")] if self.runs and len(runs) <= stuck else endings
 
     async def go() -> Result:
-        async with Sandbox("confined", workers=1) as sandbox:
-            await sandbox.run("")
-            runs.clear()
-            return await sandbox.run("print(1)")
+        await shared_sandbox().run("")
+        runs.clear()
+        return await shared_sandbox().run("print(1)")
 
     plain = worker.Worker.run
     monkeypatch.setattr(worker.Worker, "run", run)
@@ -266,10 +265,9 @@ def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "PAUSES_S", (0.0,))
 
     async def go() -> None:
-        async with Sandbox("confined", workers=1) as sandbox:
-            await sandbox.run("pass")
-            monkeypatch.setattr(worker, "make_file", make_file)
-            await sandbox.run("pass")
+        await shared_sandbox().run("pass")
+        monkeypatch.setattr(worker, "make_file", make_file)
+        await shared_sandbox().run("pass")
 
     with pytest.raises(SandboxUnavailable, match=r"descriptors: this process may have .* ulimit -n \d"):
         asyncio.run(go())

@@ -251,11 +251,13 @@ def prepare_function(reference: str) -> Run:
     """Import the file of a function and return a function that calls it with the task, and a client if it takes one."""
     path, _, name = reference.rpartition(":")
     main = getattr(load_user_imports().import_file(path), name)
+    takes_client = len(inspect.signature(main).parameters) > 1
+    if takes_client:
+        import openai
+    # After the client was imported, here or by the file: it warms up no other.
     importlib.import_module("cadre_client_warmup").warm_up()
     shared_client: Any = None
-    if len(inspect.signature(main).parameters) > 1:
-        import openai
-
+    if takes_client:
         # Made once, as reading certificates is most of what an instance would take to start. It has no connection yet,
         # so forks may share it.
         client_type = openai.AsyncOpenAI if inspect.iscoroutinefunction(main) else openai.OpenAI

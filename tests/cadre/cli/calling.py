@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import sys
 from dataclasses import dataclass
 from unittest import mock
 
+import typer.main
+
 from cadre.cli import main
+
+# Made once: it reads the signatures of all commands.
+get_command = functools.cache(typer.main.get_command)
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,12 @@ def call(*arguments: str) -> Done:
     """`cadre ARGUMENTS`. An exception that a shell would show as a traceback is raised here."""
     out, err, code = io.StringIO(), io.StringIO(), 0
     patched = mock.patch.object(sys, "argv", ["cadre", *arguments])
-    with patched, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        patched,
+        mock.patch.object(typer.main, "get_command", get_command),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         try:
             main()
         except SystemExit as exit:

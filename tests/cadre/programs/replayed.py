@@ -36,6 +36,11 @@ async def ask_async(role, text):
     return (await ASYNC_CLIENT.chat.completions.create(model=role, messages=messages)).choices[0].message.content
 
 
+def run(task):
+    """Run the function that the task names: programs of one fork server, as each server imports the client anew."""
+    return globals()[task["program"]](task)
+
+
 def dated(task):
     begun = time.perf_counter()
     drawn = f"{uuid.uuid4()} {uuid4()} {uuid.uuid1()} {random.random()} {random.Random().random()} {RUN_ID}"

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 from cadre.envs.spec import EnvSpec
+from cadre.programs import instances
 from cadre.programs.check import examine
 from tests.helpers.programs import AGENTS, ROLES
 
@@ -24,7 +25,8 @@ def test_a_program_that_asks_for_the_same(tmp_path):
     assert set(told.prompts) == set(ROLES)
 
 
-def test_a_program_that_does_not(tmp_path):
+def test_a_program_that_does_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(instances, "REPLACED_S", 0.2)
     told = report(tmp_path, "odd")
     assert len(told.broken) == 2
     assert "-user: fox" in told.broken[0]

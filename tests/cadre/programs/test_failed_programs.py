@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from cadre.errors import PromptError
 from cadre.programs.program import Program
 from cadre.rollout import shapes
@@ -10,13 +12,15 @@ from cadre.rollout.grow import Rollout
 from cadre.types import Task
 from tests.helpers.games import scripted_team
 
-TASK = Task("t", {"word": "fox"})
 PROGRAM = """
 import openai
 
 def ask(client, text):
     messages = [{"role": "user", "content": text}]
     return client.chat.completions.create(model="planner", messages=messages).choices[0].message.content
+
+def run(task, client):
+    return globals()[task["program"]](task, client)
 
 def picky(task, client):
     said = ask(client, task["word"])
@@ -34,51 +38,57 @@ def trims(task, client):
 """
 
 
-def grow(tmp_path, name, answer, **settings):
-    (tmp_path / "prog.py").write_text(PROGRAM)
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """One file for all, as each would be imported by a process of its own."""
+    path = tmp_path_factory.mktemp("failed") / "prog.py"
+    path.write_text(PROGRAM)
+    return path
 
+
+def grow(file, name, answer, **settings):
     class Named:
         roles = ("planner",)
 
     team, _ = scripted_team(Named, answer)
     reported = []
     rollout = Rollout(
-        lambda task: Program(task, f"{tmp_path}/prog.py:{name}", ["planner"], **settings),
+        lambda task: Program(task, f"{file}:run", ["planner"], **settings),
         team,
         shapes.greedy(3),
         1.0,
         failed=reported.append,
     )
-    trees, failures = asyncio.run(grow_many([TASK], rollout, 7))
+    trees, failures = asyncio.run(grow_many([Task("t", {"word": "fox", "program": name})], rollout, 7))
     assert failures == []
     return trees[0].root, reported
 
 
-def test_a_failed_sibling_is_worth_less_than_the_lowest(tmp_path):
-    root, reported = grow(tmp_path, "picky", lambda request, index: str(index))
+def test_a_failed_sibling_is_worth_less_than_the_lowest(file):
+    root, reported = grow(file, "picky", lambda request, index: str(index))
     # A failure is never raised to what its siblings earned: it earned nothing, less the margin.
     assert [branch.reward.team for branch in root.branches] == [-0.1, 0.5, 0.5]
     assert [(failure.branches, failure.dropped) for failure in reported] == [(1, False)]
-    root, _ = grow(tmp_path, "picky", lambda request, index: str(index), errors=-2.0)
+    root, _ = grow(file, "picky", lambda request, index: str(index), errors=-2.0)
     assert [branch.reward.team for branch in root.branches] == [-2.0, 0.5, 0.5]
-    root, _ = grow(tmp_path, "picky", lambda request, index: str(index), errors="drop")
+    root, _ = grow(file, "picky", lambda request, index: str(index), errors="drop")
     assert [branch.reward.team for branch in root.branches] == [0.5, 0.5]
 
 
-def test_a_tree_of_failures_alone_is_kept(tmp_path):
-    root, reported = grow(tmp_path, "picky", lambda request, index: "0")
+def test_a_tree_of_failures_alone_is_kept(file):
+    root, reported = grow(file, "picky", lambda request, index: "0")
     assert len(root.branches) == 3
     assert all(branch.failure is not None for branch in root.branches)
     assert reported[0].branches == 3
 
 
-def test_an_overflow_is_an_error_that_the_program_may_answer(tmp_path):
+def test_an_overflow_is_an_error_that_the_program_may_answer(file):
     def answer(request, index):
         if request.messages[-1].content.startswith("long"):
             raise PromptError("Role 'planner': its prompt has 400 tokens, and the model's context holds 50 with it.")
         return "four"
 
-    root, reported = grow(tmp_path, "trims", answer)
+    root, reported = grow(file, "trims", answer)
     overflow = root.branches[0].child or root.branches[1].child or root.branches[2].child
     assert overflow.samples["planner"][0].failure.reason == "prompt"
     last = next(branch.child for branch in overflow.branches if branch.child)

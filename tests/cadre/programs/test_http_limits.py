@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -10,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from cadre.cli import app
 from cadre.errors import EngineError
 from cadre.programs import server
 from cadre.programs.server import Server
 from cadre.types import Message
+from tests.cadre.cli.calling import call
 from tests.cadre.programs.answering import Answering, answering
 from tests.helpers import forked
 
-SECONDS = 0.3
+SECONDS = 0.2
 
 
 @pytest.fixture
@@ -148,21 +151,23 @@ def test_a_flood_of_connections(endpoint: Answering) -> None:
         assert is_answered(endpoint)
 
 
-def test_an_answer_that_is_not_read(endpoint: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is longer than what the system holds of it for a client that does not read."""
+    monkeypatch.setattr(server, "READ_S", SECONDS)
     lost = []
     before = server.LimitedProtocol.connection_lost
     monkeypatch.setattr(
         server.LimitedProtocol, "connection_lost", lambda self, error: (lost.append(1), before(self, error))[1]
     )
-    with connected(endpoint) as asking:
+    body = b'{"model": "planner", "messages": [{"role": "user", "content": "?"}]}'
+    long = Message("assistant", "x" * 20_000_000)
+    with answering(lambda call: long) as endpoint, connected(endpoint) as asking:
         asking.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        asking.sendall(post(endpoint, f"content-type: application/json\r\ncontent-length: {len(body)}\r\n") + body)
+        assert asking.recv(15) == b"HTTP/1.1 200 OK"
         began = time.monotonic()
-        asking.settimeout(0.5)
-        with contextlib.suppress(OSError):
-            while time.monotonic() - began < 30 and not lost:
-                asking.sendall(models(endpoint) * 200)
         while not lost and time.monotonic() - began < 30:
-            time.sleep(0.05)
+            time.sleep(0.02)
     assert lost
 
 
@@ -185,7 +190,15 @@ def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         Server()
 
 
-@pytest.mark.parametrize("command", [pytest.param(["train", "plan-path"], marks=pytest.mark.slow), ["list"]])
+def test_the_command_line_names_too_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "raise_descriptor_limit", lambda: 32)
+    done = call("list")
+    assert done.code == 2
+    assert re.fullmatch(r"error: descriptors: this process may have .* ulimit -n .*\n", done.err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [["train", "plan-path"], ["list"]])
 def test_a_process_of_few_descriptors(command: list[str], tmp_path: Path) -> None:
     limited = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)); {forked.CADRE}"
     code, printed = forked.run(command, tmp_path, limited)

@@ -14,7 +14,7 @@ from cadre.types import Message, Observation, Reward, Sampling, Task
 from tests.cadre.engines import tiny
 from tests.helpers.programs import AGENTS, ROLES
 
-TASKS = [Task(f"t{turns}", {"word": "fox", "turns": turns}) for turns in (1, 2)]
+TASKS = [Task(f"t{turns}", {"word": "fox", "turns": turns, "program": "dialogue"}) for turns in (1, 2)]
 
 
 class Dialogue(Env):
@@ -90,7 +90,7 @@ def paid(trees):
 def max_difference(folder):
     """How far apart the weights are that the two learn, once their trees are seen to be the same."""
     as_env, weights = learned(folder, Dialogue)
-    as_program, others = learned(folder, lambda task: Program(task, f"{AGENTS}:dialogue", ROLES))
+    as_program, others = learned(folder, lambda task: Program(task, f"{AGENTS}:run", ROLES))
     assert tokens(as_env) == tokens(as_program)
     assert paid(as_env) == paid(as_program)
     return max(float((one - other).abs().max()) for one, other in zip(weights, others, strict=True))

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import ConfigError
+from cadre.programs import instances
 from cadre.programs.instances import shared_host
 from cadre.programs.processes import Diverged, ProgramFailed, StartOrder, Stuck
 from cadre.programs.program import Program
@@ -20,11 +22,16 @@ from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
 from cadre.types import Message, Reward, Sample, Task, ToolCall
-from tests.helpers import forked
 from tests.helpers.games import scripted_team
 from tests.helpers.programs import AGENTS, ROLES
 
 TASK = Task("t", {"word": "fox"})
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """A program that asks for something else is not waited for: nothing that it asks for is late."""
+    monkeypatch.setattr(instances, "REPLACED_S", 0.2)
 
 
 # These are told by their signature: whether they take a client, and which.
@@ -201,7 +208,7 @@ def test_tool_calls_go_to_the_program_and_what_it_returns_comes_back():
     assert play(env, "3") == [Reward(team=1.0)]
 
 
-def test_a_program_that_asks_for_something_else_is_told_how(tmp_path):
+def test_a_program_that_asks_for_something_else_is_told_how(tmp_path, impatient):
     env = program("odd")
     asyncio.run(env.step({"planner": "a"}))
     first, second = env.fork(), env.fork()
@@ -211,7 +218,7 @@ def test_a_program_that_asks_for_something_else_is_told_how(tmp_path):
     env.close()
 
 
-def test_divergence_costs_the_branch_and_no_other():
+def test_divergence_costs_the_branch_and_no_other(impatient):
     """What is sampled in the branch is left out, as it was not asked for in the same place; the other is kept."""
     tasks = [Task("one", {"word": "a", "main": "odd"}), Task("two", {"word": "b", "main": "relay"})]
     told = []
@@ -253,10 +260,14 @@ BAD = {
 }
 
 
+def limits_of(name):
+    return InstanceLimits(seconds=0.5 if name == "hangs" else 5.0, memory=2.0, processes=20, calls=5)
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_program_that_misbehaves_fails_and_leaves_nothing_behind(name):
     kind, words = BAD[name]
-    env = program(name, limits=InstanceLimits(seconds=2.0, memory=2.0, processes=20, calls=5))
+    env = program(name, limits=limits_of(name))
     with pytest.raises(kind, match=words):
         play(env, *"aaaaaaa")
     assert wait_for(lambda: left_behind() == [])
@@ -271,7 +282,7 @@ def test_what_fails_may_be_paid():
 @pytest.mark.parametrize("name", sorted(set(BAD) - {"unpaid"}))
 def test_whatever_it_is_that_failed(name):
     """A program that Cadre had to end is paid as one that ended itself is."""
-    env = program(name, errors=-1.0, limits=InstanceLimits(seconds=2.0, memory=2.0, processes=20, calls=5))
+    env = program(name, errors=-1.0, limits=limits_of(name))
 
     async def to_its_end():
         paid = []
@@ -339,7 +350,7 @@ def wait_for(condition, seconds=5.0):
     return condition()
 
 
-def test_side_effects_happen_once_and_folders_are_ones_own(tmp_path):
+def test_side_effects_happen_once_and_folders_are_ones_own(tmp_path, impatient):
     log = tmp_path / "log"
     task = Task("t", {"word": "fox", "log": str(log)})
     for folder, seen in (("fresh", "x"), ("copied", "xx")):
@@ -387,7 +398,8 @@ def test_a_turns_own_reward_needs_no_other_run():
 
 
 def test_models_may_go_by_other_names():
-    env = Program(TASK, f"{AGENTS}:relay", ["boss", "worker"], models={"planner": "boss", "coder": "worker"})
+    task = replace(TASK, data={**TASK.data, "program": "relay"})
+    env = Program(task, f"{AGENTS}:run", ["boss", "worker"], models={"planner": "boss", "coder": "worker"})
     assert list(env.observe()) == ["boss"]
     assert play(env, "a")[0] == Reward()
 
@@ -448,22 +460,41 @@ def test_tasks_are_divided_by_content(tmp_path):
         Program.tasks("train", tasks="nowhere.jsonl")
 
 
+FORKING = """
+import subprocess, time
+
+def main(task):
+    for _ in range(30):
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    time.sleep(1000)
+"""
+PLAYING = """
+import sys, threading, time
+from cadre.programs.instances import shared_host
+from cadre.programs.program import Program
+from cadre.types import Task
+
+host = shared_host()
+env = Program(Task("t", {}), sys.argv[1] + "/forking.py:main", ["planner"])
+threading.Thread(target=env.observe, daemon=True).start()
+while not (started := [task.result() for task in host.fork_servers.values() if task.done()]):
+    time.sleep(0.01)
+print(host.scratch, started[0].process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
 def test_nothing_is_left_when_cadre_is_killed(tmp_path):
-    code = (
-        "import sys, os\n"
-        "from tests.cadre.programs.test_program import *\n"
-        "env = program('forks', limits=InstanceLimits(processes=64, seconds=30.0))\n"
-        "env.observe()\n"
-        "(fork_server,) = shared_host().fork_servers.values()\n"
-        "print(shared_host().scratch, fork_server.result().process.pid, flush=True)\n"
-        "asyncio.run(env.step({'planner': 'a'}))\n"
+    (tmp_path / "forking.py").write_text(FORKING)
+    child = subprocess.Popen(
+        [sys.executable, "-c", PLAYING, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    child = forked.Forked([], Path.cwd(), code)
     folder, pid = child.stdout.readline().split()
     host = shared_host()
     assert wait_for(lambda: len(fresh_family(host, int(pid))) > 30)
     family = fresh_family(host, int(pid))
     child.send_signal(signal.SIGKILL)
+    child.communicate()
     assert wait_for(lambda: not any(os.path.exists(f"/proc/{each}") for each in family))
     assert wait_for(lambda: not os.path.exists(folder))
 

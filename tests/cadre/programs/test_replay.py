@@ -27,8 +27,8 @@ HELD = [
 ]
 
 
-def program(name, **settings):
-    return Program(TASK, f"{REPLAYED}:{name}", ROLES, **settings)
+def program(name, word="fox", **settings):
+    return Program(Task("t", {"word": word, "program": name}), f"{REPLAYED}:run", ROLES, **settings)
 
 
 def branch(env, forks=2):
@@ -80,7 +80,7 @@ def test_secrets_are_drawn_by_the_system_unless_the_recipe_says_otherwise():
 def test_tasks_draw_differently():
     prompts = []
     for word in ("fox", "owl"):
-        env = Program(Task("t", {"word": word}), f"{REPLAYED}:dated", ROLES)
+        env = program("dated", word)
         prompts.append(env.observe()["planner"].messages[0].content)
         env.close()
     assert prompts[0] != prompts[1]
