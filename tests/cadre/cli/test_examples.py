@@ -26,7 +26,8 @@ def block(language: str) -> str:
 
 
 def trained(recipe: str, folder: Path) -> str:
-    done = call("train", recipe, "train.steps=2", "evaluate.tasks=4", "--run", str(folder))
+    small = ["train.steps=2", "train.tasks_per_step=2", "evaluate.tasks=2"]
+    done = call("train", recipe, *small, "--run", str(folder))
     assert done.code == 0, done.err
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
     return done.out
@@ -70,7 +71,7 @@ def test_two_agents_that_know_nothing_of_cadre(tmp_path: Path, monkeypatch: pyte
     done = call("check", "program", *settings)
     assert done.code == 0, done.err
     assert "4 of 4 tasks, played again with the same answers, asked for the same" in done.out
-    small = ["train.steps=1", "train.tasks_per_step=2", "evaluate.tasks=2", "sampling.max_tokens=8"]
+    small = ["train.steps=1", "train.tasks_per_step=1", "evaluate.tasks=1", "sampling.max_tokens=8"]
     done = call("train", "examples/programs/plain.yaml", *small, "--run", str(tmp_path / "run"))
     assert done.code == 0, done.err
 

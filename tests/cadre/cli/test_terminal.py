@@ -12,6 +12,7 @@ from cadre.cli.terminal import complete_recipe, complete_run
 from cadre.config.experiment import load
 from cadre.config.unused import check_overrides_read
 from cadre.errors import ConfigError
+from tests.cadre.cli.calling import call, get_command
 from tests.helpers import forked
 
 
@@ -50,8 +51,11 @@ def test_names_that_begin_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_asks_cadre(shell: str, tmp_path: Path) -> None:
-    script = told(tmp_path, "--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+def test_the_script_asks_cadre(shell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    get_command.cache_clear()  # the variable changes an option
+    script = call("--show-completion", shell).out
+    get_command.cache_clear()
     assert f"_CADRE_COMPLETE=complete_{shell}" in script
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)

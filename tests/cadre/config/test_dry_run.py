@@ -26,6 +26,12 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "total_and_free", lambda device: (32 * GIB, 32 * GIB))
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Activations are not measured, which takes seconds for a model of real size."""
+    monkeypatch.setattr(estimate, "measure_activations", lambda *arguments: 1)
+
+
 def loaded(recipe: str, *more: str) -> Config:
     own = [] if recipe.startswith("plan-path") else [f"settings.source={source()}"]
     held = ["settings.held_out=1"] if recipe.startswith("pairs-humaneval") else []
@@ -33,8 +39,17 @@ def loaded(recipe: str, *more: str) -> Config:
     return load(recipe, [*own, *held, *data, *more])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", LARGE)
 def test_every_large_recipe(recipe: str) -> None:
+    check_totals(recipe)
+
+
+def test_a_large_recipe(unmeasured: None) -> None:
+    check_totals(LARGE[0])
+
+
+def check_totals(recipe: str) -> None:
     chosen = loaded(recipe)
     found = estimate_resources(chosen)
     assert set(found.samples) == set(chosen.team.roles)
@@ -58,7 +73,7 @@ def test_without_data_an_invented_task_stands_in(recipe: str, monkeypatch: pytes
     assert ("data not read" in first) is not recipe.startswith("plan-path")
 
 
-def test_two_whole_models_have_two_of_everything() -> None:
+def test_two_whole_models_have_two_of_everything(unmeasured: None) -> None:
     found = estimate_resources(loaded("maths-qwen3-1.7b"))
     assert total_bytes(found) == 2 * 1_720_574_976 * 16
 
@@ -68,7 +83,7 @@ def test_a_source_that_holds_nothing_is_still_refused() -> None:
         estimate_resources(load("maths-qwen3-1.7b", ["settings.source=/no/such/folder"]))
 
 
-def test_samples_of_a_step_by_hand() -> None:
+def test_samples_of_a_step_by_hand(unmeasured: None) -> None:
     """AT-GRPO draws k a decision: 4 turns of two roles; MAGRPO 4 at the root and 4 below each of 4 branches."""
     assert estimate_resources(loaded("maths-qwen3-1.7b")).samples == {"reasoner": 4 * 4 * 128, "tool": 4 * 4 * 128}
     pairs = estimate_resources(loaded("pairs-humaneval-qwen2.5-coder-3b"))
@@ -85,7 +100,7 @@ def test_adapters_of_one_base_share_it() -> None:
     assert total_bytes(found) == 2 * found.policies["tool"].sizes.parameters + 2 * 16 * trained
 
 
-def test_the_command_and_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_and_what_it_refuses(unmeasured: None) -> None:
     done = CliRunner().invoke(app, ["train", "plan-path-qwen3-1.7b", "--dry-run"])
     assert done.exit_code == 0, done.output
     assert "1,720,574,976 parameters" in done.output

@@ -30,7 +30,7 @@ def test_writers_have_a_set_of_their_own_by_default() -> None:
 
 
 # A single agent and others of the family play the same items.
-@pytest.mark.parametrize("name", few_of(OVER_DATA, ["maths", "code", "tldr"]))
+@pytest.mark.parametrize("name", few_of(OVER_DATA, ["maths", "tldr"]))
 def test_without_data_a_dry_run_has_invented_items(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CADRE_DATA", raising=False)
     settings = with_example(env_class(name), {})
@@ -69,7 +69,7 @@ OWN: dict[str, tuple[dict[str, str], list[dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("name", few_of(OWN, ["maths", "code"]))
+@pytest.mark.parametrize("name", few_of(OWN, ["maths"]))
 def test_a_file_of_your_own(name: str, tmp_path: Path) -> None:
     fields, rows = OWN[name]
     settings = {"data": own(tmp_path, *rows), "fields": fields, "held_out": 1}

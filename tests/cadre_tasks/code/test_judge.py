@@ -7,6 +7,7 @@ import pytest
 from cadre.data.public_sets import humaneval
 from cadre.data.records import CodingProblem
 from cadre.errors import SandboxUnavailable
+from cadre_sandbox import pool
 from cadre_sandbox.worker import Ending, Worker, WorkerDied
 from cadre_tasks.code.judge import (
     Block,
@@ -135,6 +136,7 @@ def test_an_unavailable_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -
         raise WorkerDied("out of processes")
 
     monkeypatch.setattr(Worker, "run", no_worker)
+    monkeypatch.setattr(pool, "PAUSES_S", (0.0, 0.0, 0.0))
     with pytest.raises(SandboxUnavailable, match=r"could not be run.*out of processes"):
         asyncio.run(judge(ADD, UnitTests("assert add(1, 2) == 3")))
 

@@ -16,6 +16,7 @@ from tests.cadre_sandbox.attacks.cheats import CHEATS
 from tests.helpers.code_pairs import AUX, MAIN, PROBLEM, TASK
 from tests.helpers.playing import check, play, seen, source
 from tests.helpers.public_sets import FOLDER, rows
+from tests.helpers.slow import few_of
 
 
 def graded(aux: str, main: str) -> dict[str, float]:
@@ -81,6 +82,11 @@ CASES = {
 }  # fmt: skip
 
 
+# One for each part of the reward; the others are ways to write the same.
+QUICK_CASES = ["the best", "a wrapper", "aux is ignored", "its own aux, a lambda", "alone", "no aux", "no main",
+               "one test in three", "nothing"]  # fmt: skip
+
+
 @pytest.mark.parametrize("opening", ["", "import math\n\n", "class Solution:\n    "])
 def test_a_starter_without_a_body_breaks_nothing(opening: str) -> None:
     """Mistake: a signature before the answers, which makes the whole an error of indentation. Of what is before it all
@@ -98,28 +104,28 @@ def test_a_function_bound_otherwise_may_solve_the_task_and_is_not_paid(main: str
     assert asyncio.run(grade(PROBLEM, "def aux(n): return n\ndef twice(n): return n + n", "x = 1")).verdict.total == 0
 
 
-@pytest.mark.parametrize(
-    ("aux", "main"),
-    [
-        (AUX, "from __future__ import annotations\ndef twice(n: Any) -> Any:\n    return aux(n) + n"),
-        (
-            "def aux(number):\n    return [number]",
-            "def twice(n):\n    a, b = map(aux, [n, n])\n    return a[0] + b[0]",
-        ),
-        (AUX, "def twice(n):\n    same = aux\n    return same(n) + n"),
-        (AUX, "def half(n):\n    return aux(n)\n\ndef twice(n):\n    return half(n) + n"),
-        ("def aux(n):\n    yield n\n    yield n", "def twice(n):\n    a, b = aux(n)\n    return a + b"),
-        (
-            "def aux(xs):\n    xs.append(xs[0])\n    return xs",
-            "def twice(n):\n    xs = [n]\n    aux(xs)\n    return xs[0] + xs[1]",
-        ),
-    ],
-)
+WAYS_TO_USE = [
+    (AUX, "from __future__ import annotations\ndef twice(n: Any) -> Any:\n    return aux(n) + n"),
+    (
+        "def aux(number):\n    return [number]",
+        "def twice(n):\n    a, b = map(aux, [n, n])\n    return a[0] + b[0]",
+    ),
+    (AUX, "def twice(n):\n    same = aux\n    return same(n) + n"),
+    (AUX, "def half(n):\n    return aux(n)\n\ndef twice(n):\n    return half(n) + n"),
+    ("def aux(n):\n    yield n\n    yield n", "def twice(n):\n    a, b = aux(n)\n    return a + b"),
+    (
+        "def aux(xs):\n    xs.append(xs[0])\n    return xs",
+        "def twice(n):\n    xs = [n]\n    aux(xs)\n    return xs[0] + xs[1]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("aux", "main"), few_of(WAYS_TO_USE, WAYS_TO_USE[1::3]))
 def test_ways_to_use_aux(aux: str, main: str) -> None:
     assert graded(aux, main) == pytest.approx(FULL)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", few_of(CASES, [*QUICK_CASES, *list(CASES)[::4]]))
 def test_the_graded_reward_by_hand(case: str) -> None:
     aux, main, expected = CASES[case]
     assert graded(aux, main) == pytest.approx(expected)

@@ -3,13 +3,14 @@
 import asyncio
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from cadre.data.records import CodingProblem
 from cadre_sandbox.checkers import Verdict
-from cadre_tasks.code import source, tester
+from cadre_tasks.code import inspect, source, tester
 from cadre_tasks.code.judge import StdioTests, Tests, UnitTests, extract_code, fenced
 from cadre_tasks.code.tester import Worth
 from tests.helpers.slow import few_of
@@ -34,7 +35,7 @@ def test_honest_tests_are_paid_in_full() -> None:
     assert sum(worth_of("assert add(2, 2) == 4\nassert add(1, 0) == 1").parts.values()) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("hack", few_of(HACKS, HACKS[::3]), ids=lambda hack: hack["name"])
+@pytest.mark.parametrize("hack", few_of(HACKS, HACKS[::6]), ids=lambda hack: hack["name"])
 def test_what_tests_nothing_is_paid_for_being_a_test_at_most(hack: dict[str, str]) -> None:
     text = "```python\n" + hack["text"].replace("@ENTRY@", "add") + "\n```"
     assert sum(worth_of(text).parts.values()) <= 0.2 + 1e-9
@@ -267,8 +268,9 @@ def test_an_example_that_is_spelt_otherwise_is_no_test_of_ones_own(test: str, ow
     assert (asyncio.run(tester.written(f"assert {test}", problem)) is not None) is own
 
 
-def test_a_test_that_cannot_be_run_on_the_right_program_is_none() -> None:
+def test_a_test_that_cannot_be_run_on_the_right_program_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without end; what is equal to nothing is another one."""
+    monkeypatch.setattr(inspect, "LIMITS", replace(inspect.LIMITS, cpu_s=0.5))
     problem = CodingProblem("e", "Same: e(1) is 1.", "e", hidden=(((2,), 2),), reference="def e(n):\n    return n")
     for test, own in (("e(sum(range(10 ** 12))) == 1", False), ("e(1) == e(2)", False), ("e(float('nan')) != 1", True)):
         assert (asyncio.run(tester.written(f"assert {test}", problem)) is not None) is own

@@ -1,8 +1,10 @@
 """Right answers in any form are right, wrong and hostile ones are wrong, and nobody waits long for either."""
 
 import asyncio
+import importlib
 import importlib.util
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -77,7 +79,14 @@ def test_numbers_within_a_tolerance() -> None:
     assert asyncio.run(go()) == [True, False, True, True, False, False]
 
 
-def test_hostile_answers_are_wrong_in_bounded_time_and_the_loop_goes_on() -> None:
+@pytest.mark.parametrize("cpu_s", [0.2, pytest.param(LIMITS.cpu_s, marks=pytest.mark.slow)])
+def test_hostile_answers_are_wrong_in_bounded_time_and_the_loop_goes_on(
+    cpu_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        importlib.import_module("cadre_tasks.maths.same_answer"), "LIMITS", replace(LIMITS, cpu_s=cpu_s)
+    )
+
     async def go() -> tuple[list[bool], float, int]:
         started, turns = time.monotonic(), 0
         task = asyncio.gather(*(same_answer("70", answer) for answer in HOSTILE))

@@ -26,7 +26,7 @@ def test_the_same_ones_are_made_small() -> None:
     assert small == pytest.approx([likely**0.1 for likely in large])
 
 
-@pytest.mark.parametrize("likely", [tendencies, partial(tendencies, spread=0.3)])
+@pytest.mark.parametrize("likely", [tendencies, pytest.param(partial(tendencies, spread=0.3), marks=pytest.mark.slow)])
 def test_moves_are_drawn_by_them(likely: Callable[[Choice], list[float]]) -> None:
     choice = OpenSpiel.choices("tiny_hanabi")[0]
     choices = {game: [choice] for game in GAMES}

@@ -5,9 +5,11 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from transformers import AutoTokenizer
 
 from cadre import random_keys
 from cadre.envs.splits import in_split
+from cadre.plugins import embedded_models
 from cadre_tasks.games.plan_path import PlanPath
 from cadre_tasks.games.sokoban import Sokoban
 from cadre_tasks.games.sudoku import Sudoku
@@ -26,7 +28,14 @@ LONGEST = 96  # new tokens, as the recipes have it
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return make_tokenizer(random_keys.generator("tokenizer"))
+    """The embedded model's, which takes less time than making it again."""
+    return AutoTokenizer.from_pretrained(str(embedded_models()["seed"]))
+
+
+@pytest.mark.slow
+def test_the_embedded_tokenizer_is_the_one_that_is_made(tokenizer) -> None:
+    made = make_tokenizer(random_keys.generator("tokenizer"))
+    assert made.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
 def success(game: str, kind: Kind, count: int) -> float:
@@ -37,19 +46,21 @@ def success(game: str, kind: Kind, count: int) -> float:
     return sum(solved[text] for text in texts) / (len(texts) * count)
 
 
+@pytest.mark.parametrize("count", [5, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("game", GAMES)
-def test_the_right_program_solves_every_task(game: str) -> None:
-    tasks = GAMES[game].tasks("test")[:25]
-    assert solved_by(GAMES[game], RIGHT[game], tasks) == 25
+def test_the_right_program_solves_every_task(game: str, count: int) -> None:
+    tasks = GAMES[game].tasks("test")[:count]
+    assert solved_by(GAMES[game], RIGHT[game], tasks) == count
     assert KINDS[game]["search"].templates == [RIGHT[game]]
 
 
 def test_the_right_program_solves_two_boxes_too() -> None:
-    tasks = Sokoban.tasks("test", boxes=2)[:3]
-    assert solved_by(Sokoban, sokoban.SEARCH, tasks) == 3
+    tasks = Sokoban.tasks("test", boxes=2)[:1]
+    assert solved_by(Sokoban, sokoban.SEARCH, tasks) == 1
 
 
-@pytest.mark.parametrize("game", few_of(GAMES, ["sudoku"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("game", GAMES)
 def test_most_of_the_mixture_is_wrong(game: str) -> None:
     """The likeliest kind rarely solves a task, and three in four programs of the whole mixture fail.
 
@@ -64,7 +75,7 @@ def test_most_of_the_mixture_is_wrong(game: str) -> None:
     assert KINDS[game]["search"].weight == 6
 
 
-@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.parametrize("game", few_of(GAMES, ["sudoku"]))
 def test_no_right_program_stands_in_parts(game: str) -> None:
     """Every sixtieth of those with three mistakes is run here; `python bench/discovery.py check` runs all programs."""
     texts = [text for kind in PARTS[game].values() for text in kind.templates if isinstance(text, str)]

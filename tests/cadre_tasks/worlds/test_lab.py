@@ -125,7 +125,7 @@ def test_a_law_is_what_follows_the_sign_that_names_its_result() -> None:
     ("kind", "depth"),
     few_of(
         [("formula", 1), ("formula", 2), ("causal", 1), ("causal", 2), ("chemistry", 2)],
-        [("formula", 2), ("causal", 1), ("chemistry", 2)],
+        [("causal", 1)],
     ),
 )
 def test_laws_that_do_the_same_are_in_one_split(kind: Kind, depth: int) -> None:
@@ -194,7 +194,7 @@ def test_noise_is_the_same_for_equal_actions() -> None:
     assert all(abs(number - 11) <= 2 for number in results[0])
 
 
-@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.07, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_references_exploits_and_hostile_answers(share: float) -> None:
     check_references("lab", math.ceil(share * 30))
     check_exploits("lab", math.ceil(share * 30))

@@ -91,7 +91,7 @@ def test_one_agent_and_compact_prompts() -> None:
     assert total(rewards, "agent") == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.1, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_references_exploits_and_hostile_answers(share: float) -> None:
     check_references("search", math.ceil(share * 9))
     check_exploits("search", math.ceil(share * 9))
@@ -99,5 +99,5 @@ def test_references_exploits_and_hostile_answers(share: float) -> None:
 
 
 def test_splits_and_contract() -> None:
-    check_splits("search", "question")
+    check_splits("search", "question", 20)
     check_contract(["search-single-agent"], ["Search: river", "Open: 3", "Answer: ada kern [3]"], steps=2, people=6)

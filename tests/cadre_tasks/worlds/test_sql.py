@@ -216,7 +216,7 @@ def test_compact_prompts() -> None:
     assert seen(env, "checker").endswith(f"{task.data['brief']}\n{task.data['reference']}\ngave 1 x 1")
 
 
-@pytest.mark.parametrize("share", [0.25, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.05, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_references_exploits_and_hostile_answers(share: float) -> None:
     check_references("sql", math.ceil(share * 4))
     check_exploits("sql", math.ceil(share * 4))
