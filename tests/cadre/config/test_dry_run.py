@@ -45,7 +45,8 @@ def test_every_large_recipe(recipe: str) -> None:
     check_totals(recipe)
 
 
-def test_a_large_recipe(unmeasured: None) -> None:
+@pytest.mark.usefixtures("unmeasured")
+def test_a_large_recipe() -> None:
     check_totals(LARGE[0])
 
 
@@ -73,7 +74,8 @@ def test_without_data_an_invented_task_stands_in(recipe: str, monkeypatch: pytes
     assert ("data not read" in first) is not recipe.startswith("plan-path")
 
 
-def test_two_whole_models_have_two_of_everything(unmeasured: None) -> None:
+@pytest.mark.usefixtures("unmeasured")
+def test_two_whole_models_have_two_of_everything() -> None:
     found = estimate_resources(loaded("maths-qwen3-1.7b"))
     assert total_bytes(found) == 2 * 1_720_574_976 * 16
 
@@ -83,7 +85,8 @@ def test_a_source_that_holds_nothing_is_still_refused() -> None:
         estimate_resources(load("maths-qwen3-1.7b", ["settings.source=/no/such/folder"]))
 
 
-def test_samples_of_a_step_by_hand(unmeasured: None) -> None:
+@pytest.mark.usefixtures("unmeasured")
+def test_samples_of_a_step_by_hand() -> None:
     """AT-GRPO draws k a decision: 4 turns of two roles; MAGRPO 4 at the root and 4 below each of 4 branches."""
     assert estimate_resources(loaded("maths-qwen3-1.7b")).samples == {"reasoner": 4 * 4 * 128, "tool": 4 * 4 * 128}
     pairs = estimate_resources(loaded("pairs-humaneval-qwen2.5-coder-3b"))
@@ -100,7 +103,8 @@ def test_adapters_of_one_base_share_it() -> None:
     assert total_bytes(found) == 2 * found.policies["tool"].sizes.parameters + 2 * 16 * trained
 
 
-def test_the_command_and_what_it_refuses(unmeasured: None) -> None:
+@pytest.mark.usefixtures("unmeasured")
+def test_the_command_and_what_it_refuses() -> None:
     done = CliRunner().invoke(app, ["train", "plan-path-qwen3-1.7b", "--dry-run"])
     assert done.exit_code == 0, done.output
     assert "1,720,574,976 parameters" in done.output

@@ -208,7 +208,8 @@ def test_tool_calls_go_to_the_program_and_what_it_returns_comes_back():
     assert play(env, "3") == [Reward(team=1.0)]
 
 
-def test_a_program_that_asks_for_something_else_is_told_how(tmp_path, impatient):
+@pytest.mark.usefixtures("impatient")
+def test_a_program_that_asks_for_something_else_is_told_how():
     env = program("odd")
     asyncio.run(env.step({"planner": "a"}))
     first, second = env.fork(), env.fork()
@@ -218,7 +219,8 @@ def test_a_program_that_asks_for_something_else_is_told_how(tmp_path, impatient)
     env.close()
 
 
-def test_divergence_costs_the_branch_and_no_other(impatient):
+@pytest.mark.usefixtures("impatient")
+def test_divergence_costs_the_branch_and_no_other():
     """What is sampled in the branch is left out, as it was not asked for in the same place; the other is kept."""
     tasks = [Task("one", {"word": "a", "main": "odd"}), Task("two", {"word": "b", "main": "relay"})]
     told = []
@@ -350,7 +352,8 @@ def wait_for(condition, seconds=5.0):
     return condition()
 
 
-def test_side_effects_happen_once_and_folders_are_ones_own(tmp_path, impatient):
+@pytest.mark.usefixtures("impatient")
+def test_side_effects_happen_once_and_folders_are_ones_own(tmp_path):
     log = tmp_path / "log"
     task = Task("t", {"word": "fox", "log": str(log)})
     for folder, seen in (("fresh", "x"), ("copied", "xx")):
