@@ -1,16 +1,13 @@
 """What every test may use: a tiny model folder that says digits, and a quiet display."""
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 from rich.console import Console
 
-from tests.helpers.coordination import write_speaker
-
-torch.set_num_threads(1)
 # What a test writes need not survive a power cut, and a run syncs some fifty files and folders.
 os.fsync = lambda descriptor: None
 # What takes longest, in this order, is dealt out first: no worker of `make test` is left with it at the end.
@@ -32,6 +29,20 @@ settings.register_profile("long", deadline=None, max_examples=3000)
 settings.load_profile("suite")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    # The process that deals tests out runs none, and would import torch before the others can begin.
+    if not session.config.pluginmanager.hasplugin("dsession"):
+        import torch
+
+        torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    # What was imported stays: collections need not look through a million objects each time.
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {file: number for number, file in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
@@ -40,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained Llama over twelve tokens: ten digits, an end and a pad."""
+    from tests.helpers.coordination import write_speaker
+
     return write_speaker(tmp_path_factory.mktemp("speaker"))
 
 
