@@ -160,6 +160,13 @@ def calls(task, client):
     return float(said.content == "3")
 
 
+def warmed(task, client):
+    """Whether the types of answers were built before this program was started."""
+    from openai.types.chat import ChatCompletion
+
+    return float(ChatCompletion.__pydantic_complete__)
+
+
 def raises(task, client):
     ask(client, "planner", task["word"])
     raise KeyError("mistake")

@@ -325,6 +325,23 @@ def test_a_start_that_nobody_waits_for_costs_no_other():
     assert play(program("relay"), "a", "a", "b", "c")[-1] == Reward(team=0.5)
 
 
+def test_the_client_of_a_function_is_warmed_up_before_instances_are_forked():
+    """Mistake: only where the file imports the client itself."""
+    env = program("warmed")
+    assert env.observe() == {}
+    assert env.outcome.reward == Reward(team=1.0)
+
+
+def test_programs_that_differ_in_their_limits_share_a_fork_server():
+    first, second = program("relay"), program("relay", limits=InstanceLimits(calls=3))
+    first.observe()
+    count = len(shared_host().fork_servers)
+    with pytest.raises(ProgramFailed, match="more than 3 calls"):
+        play(second, *"aaaa")
+    first.close()
+    assert len(shared_host().fork_servers) == count
+
+
 def test_a_fork_server_that_was_killed_is_started_again():
     env = program("relay")
     env.observe()
