@@ -12,7 +12,7 @@ from typing import Annotated, cast
 import typer
 
 import cadre
-from cadre.cli import evaluate, listing, play, runs, tasks, train
+from cadre.cli import chat, evaluate, listing, play, runs, sweep, tasks, train
 from cadre.cli.terminal import console, escape_unprintable, print_error
 from cadre.concurrency import configure_threads
 from cadre.errors import CadreError, RunError
@@ -52,12 +52,14 @@ def bench(context: typer.Context) -> None:
 
 # In the order of `cadre --help`.
 app.command()(train.train)
+app.command()(sweep.sweep)
 app.command()(train.fork)
 app.command(name="warm-start")(train.warm_start)
 app.command(name="eval")(evaluate.evaluate)
 app.command()(evaluate.compare)
 app.command()(evaluate.audit)
 app.command()(play.play)
+app.command()(chat.chat)
 app.command()(evaluate.serve)
 app.command()(runs.status)
 app.command()(tasks.check)

@@ -26,6 +26,7 @@ from cadre.errors import ConfigError
 from cadre.files import to_json
 from cadre.runs.export import export_policy, plot_paths, write_parquet, write_summary
 from cadre.runs.folder import Run
+from cadre.runs.model_card import check_repository, push_to_hub
 from cadre.runs.progress import format_gpu, read_status
 from cadre.training.checkpoint import CheckpointChoice
 from cadre.view.reading import open_runs
@@ -138,12 +139,20 @@ def export(
     ] = False,
     best: Best = False,
     at: At = None,
+    push: Annotated[str, typer.Option(metavar="OWNER/NAME", help="upload it to the Hugging Face hub as well")] = "",
+    public: Annotated[bool, typer.Option("--public", help="with --push, a new repository is public")] = False,
     trust: Trust = False,
 ) -> None:
     """Write a trained policy as a Hugging Face or PEFT folder, for use without Cadre."""
     if best:
         reject_beside(context, "--best", ["at"])
+    if push:
+        check_repository(push)
+    else:
+        reject_without(context, "--push", ["public"])
     run = Run.open(folder)
     require_new(out, "export")
     export_policy(run, policy, out, merge, trust, CheckpointChoice(best, at))
     print_lines([f"wrote {policy} to {out}"])
+    if push:
+        print_lines([f"uploaded to {push_to_hub(out, push, public)}"])

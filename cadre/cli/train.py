@@ -120,7 +120,7 @@ def _print_result(run: Run, steps_done: int, held_out: int) -> None:
     """
     settings, reports = run.train, run.evaluations()
     stopped = ""
-    if steps_done < settings.steps and not 0 < settings.max_tokens <= run.total("rollout/tokens"):
+    if not run.ended:
         stopped = f"after {steps_done} of {settings.steps} steps"
     elif held_out and (not reports or reports[-1]["step"] < steps_done):
         stopped = f"in the evaluation after {steps_done} steps"
@@ -128,6 +128,8 @@ def _print_result(run: Run, steps_done: int, held_out: int) -> None:
         print_lines([f"Stopped {stopped}; saved. Go on with:\n  {resume_command(run.folder)}"])
         raise typer.Exit(STOPPED)
 
+    if steps_done < settings.steps:
+        print_lines([f"Ended after {steps_done} of {settings.steps} steps by {run.ended}."])
     if len(reports) > 1:
         first, last = reports[0], reports[-1]
         when = f"after {first['step']} steps" if first["step"] else "before"

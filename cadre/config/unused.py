@@ -373,6 +373,16 @@ OVERRIDE_CONDITIONS: tuple[Condition[Config], ...] = (
         )
         for name in ("every", "first")
     ),
+    *(
+        Condition[Any](
+            f"train.{name}",
+            lambda setting, config: not setting.value or (config.evaluate.every > 0 and config.evaluate.tasks > 0),
+            "no evaluation is made during the training (evaluate.every={facts.evaluate.every}, "
+            "evaluate.tasks={facts.evaluate.tasks})",
+            "Remove it, or set evaluate.every.",
+        )
+        for name in ("stop_at_success", "patience")
+    ),
     Condition(
         "train.trees_megabytes",
         lambda setting, _: not setting.value or setting.section.trees_kept > 0,

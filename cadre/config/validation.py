@@ -547,6 +547,12 @@ def check_trackers(experiment: Experiment) -> None:
         raise ConfigError(missing_trackers(absent))
 
 
+def check_on_step(experiment: Experiment) -> None:
+    """The user's function for every step can be loaded."""
+    if experiment.train.on_step is not None:
+        load_function("train.on_step", experiment.train.on_step, {})
+
+
 # ---- Settings without effect, see `cadre.config.conditions`
 
 
@@ -572,6 +578,7 @@ TRAINING_CHECKS = (
     check_settings_read,
     check_training_settings_read,
     check_trackers,
+    check_on_step,
     check_samplers,
     check_cluster,
     check_tasks,

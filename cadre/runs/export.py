@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 import shutil
@@ -20,9 +19,10 @@ from cadre.runs import jsonl
 from cadre.runs.annotations import ANNOTATIONS
 from cadre.runs.folder import Run
 from cadre.runs.kept_trees import iterate_samples, read_entries, read_tree
+from cadre.runs.model_card import escape, write_model_card
 from cadre.runs.records import AnnotationLine
 from cadre.settings.trust import untrusted_code_message
-from cadre.training.checkpoint import LATEST, CheckpointChoice
+from cadre.training.checkpoint import LATEST, CheckpointChoice, read_state
 
 # Where transformers writes chat templates.
 DEFAULT_TEMPLATE, NAMED_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
@@ -35,7 +35,7 @@ def export_policy(
     run: Run, policy: str, out: Path, merge: bool, trust: bool = False, choice: CheckpointChoice = LATEST
 ) -> None:
     """Write the policy of a checkpoint of the run to `out`: a Hugging Face folder, or a PEFT folder for an adapter that
-    is not to be merged into its base.
+    is not to be merged into its base, with a model card.
 
     Nothing else of the run is read. Raises ConfigError if the run has not trained the policy, or if its model needs
     code of its own that the user does not `trust`.
@@ -57,6 +57,8 @@ def export_policy(
         with publish_atomically(out) as (partial,):
             engine.work(engine.export, policy, partial, merge)
             _copy_templates(saved / policy, partial)
+            is_adapter = settings.lora is not None and not merge
+            write_model_card(run, policy, read_state(saved).step, is_adapter, partial)
 
 
 def _copy_templates(saved: Path, out: Path) -> None:
@@ -148,9 +150,9 @@ def _missing_package(package: str, install: str) -> str:
     return f"trees: {package} is not installed; expected it, to write the table. pip install {install}"
 
 
-# The plots: title, and the suffixes of the names of the metrics in it.
 # ---- The summary: `cadre report`
 
+# The plots: title, and the suffixes of the names of the metrics in it.
 PLOTS = {
     "success of sampled episodes": ("rollout/success",),
     "reward by role": ("/reward",),
@@ -174,11 +176,11 @@ def summary_lines(run: Run, price: float = 0.0) -> Iterator[str]:
     """Yield the page without its plots."""
     steps, config = run.metrics(), run.config
     recipe, overrides = run.command()
-    yield from (f"# {_escape(run.folder.resolve().name)}", "")
+    yield from (f"# {escape(run.folder.resolve().name)}", "")
     command = " ".join(filter(None, ["cadre train", recipe, *overrides]))
     yield from (f"`{one_line(command).replace('`', chr(39))}`", "") if recipe else ()
     goal = config.train
-    yield f"{_escape(config.env)}, {config.algorithm.name}, seed {goal.seed}; {len(steps)} of {goal.steps} steps."
+    yield f"{escape(config.env)}, {config.algorithm.name}, seed {goal.seed}; {len(steps)} of {goal.steps} steps."
 
     yield from ("", "## Held-out tasks", "")
     reports = run.evaluations()
@@ -209,11 +211,11 @@ def summary_lines(run: Run, price: float = 0.0) -> Iterator[str]:
     yield from ("", "## Made on", "")
     environment = run.environment()
     packages = {name: environment.get(name) for name in ("cadre", "python")} | environment.get("packages", {})
-    yield f"- {_escape(environment.get('machine', 'an unknown machine'))}"
-    yield "- " + ", ".join(_escape(f"{name} {version}") for name, version in packages.items() if version)
+    yield f"- {escape(environment.get('machine', 'an unknown machine'))}"
+    yield "- " + ", ".join(escape(f"{name} {version}") for name, version in packages.items() if version)
     names = {"cadre": "Cadre", "here": "the folder that it was begun in"}
     commits = [
-        f"{label} at {_escape(environment['commits'][name])}"
+        f"{label} at {escape(environment['commits'][name])}"
         for name, label in names.items()
         if name in environment.get("commits", {})
     ]
@@ -223,11 +225,6 @@ def summary_lines(run: Run, price: float = 0.0) -> Iterator[str]:
     settings = dump(config).rstrip()
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", settings)), default=0))
     yield from ("", "## Settings", "", f"{fence}yaml", settings, fence)
-
-
-def _escape(text: str) -> str:
-    """Return a text of a run's records as one line without Markdown and HTML, as a stranger may have written it."""
-    return re.sub(r"([`\[\]|!])", r"\\\1", html.escape(one_line(text), quote=False))
 
 
 def plot_paths(out: Path) -> list[Path]:

@@ -81,6 +81,8 @@ class Run:
         self.folder, self.config = folder, config
         self.vocabulary, self._images = Vocabulary({}), ImageStore(folder)
         self._trackers: Trackers | None = None
+        # Why its training ended by itself, "" before that; not recorded.
+        self.ended = ""
 
     @property
     def train(self) -> TrainConfig:

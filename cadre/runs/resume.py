@@ -49,6 +49,9 @@ from cadre.types import Task
 CHANGEABLE_SETTINGS = (
     "train.steps",
     "train.max_tokens",
+    "train.stop_at_success",
+    "train.patience",
+    "train.on_step",
     "train.checkpoint_",
     "train.checkpoints_",
     "train.trees_",

@@ -22,6 +22,18 @@ class TrainConfig(Section):
     max_tokens: int = Field(
         0, ge=0, description="stop after the step at which this many tokens have been sampled; 0: never"
     )
+    stop_at_success: float | None = Field(
+        None, ge=0.0, le=1.0, description="stop after an evaluation with at least this success"
+    )
+    patience: int = Field(
+        0,
+        ge=0,
+        description="stop after this many evaluations in a row without a better one; 0: never",
+    )
+    on_step: str | None = Field(
+        None,
+        description="FILE.py:function, called as f(step, metrics) after each step; True ends the training there",
+    )
     seed: int = Field(0, description="seed of all random draws of the run")
     deterministic: bool | None = Field(
         None,

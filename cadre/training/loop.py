@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from typing import Any
 
 from rich.console import Console
 
@@ -21,7 +22,7 @@ from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
 from cadre.config.warnings import find_training_warnings
-from cadre.errors import RunError
+from cadre.errors import ContractError, RunError
 from cadre.evaluation.evaluate import evaluate, exact_field
 from cadre.learn.token_notes import TokenNotes
 from cadre.plugins import configure_sandbox, program_sandbox
@@ -39,6 +40,7 @@ from cadre.runs.resume import (
     task_digests,
 )
 from cadre.settings.trust import only_reading, print_import_notice
+from cadre.settings.user_code import load_function
 from cadre.settings.user_imports import frozen_files
 from cadre.team import Metrics, Team, closed_on_failure
 from cadre.training import metrics
@@ -211,7 +213,7 @@ def restore_state(run: Run, team: Team) -> TrainingState:
 
 
 async def train_loop(training: Training, start: TrainingState, interrupt: Interrupt) -> int:
-    """Train from `start` to `train.steps` or `train.max_tokens`; return the number of updates made in all.
+    """Train from `start` to the end that `find_end` or `train.on_step` gives; return the number of updates made in all.
 
     Sampling runs ahead of learning as far as `train.max_staleness` allows. After an interrupt, a step that is being
     sampled is dropped if it can be sampled again, a step that is learning is finished, and the state is saved.
@@ -226,7 +228,8 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
         if is_due(start.step, every) or start.step == 0:
             await interrupt.stoppable(evaluate_step(training, start.step, queue))
         checkpointer.save()
-        while not interrupt.requested and checkpointer.state.step < goal.steps and not 0 < goal.max_tokens <= tokens:
+        training.run.ended = find_end(training.run, checkpointer.state.step, tokens)
+        while not interrupt.requested and not training.run.ended:
             # Sample: one tree per task, all at once.
             if training.gpu is not None:
                 training.gpu.reset_peak()
@@ -244,12 +247,48 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
                 status.metrics = learned = await learn_step(training, checkpointer.state, sampled, queue, waited)
             tokens += learned["rollout/tokens"]
 
-            # Evaluate and save when due.
+            # Evaluate and save when due, and find out if this was the last step.
             if is_due(checkpointer.state.step, every):
                 await interrupt.stoppable(evaluate_step(training, checkpointer.state.step, queue))
             await checkpointer.save_if_due()
+            training.run.ended = find_end(training.run, checkpointer.state.step, tokens)
+            if goal.on_step is not None and call_on_step(goal.on_step, checkpointer.state.step, learned):
+                training.run.ended = training.run.ended or f"train.on_step ({goal.on_step}) returned True"
         await interrupt.stoppable(evaluate_step(training, checkpointer.state.step, queue))
     return checkpointer.state.step
+
+
+def find_end(run: Run, step: int, tokens: float) -> str:
+    """Return why the training ends after `step` updates and so many sampled tokens; "" if it goes on."""
+    goal, reports = run.train, run.evaluations()
+    if step >= goal.steps:
+        return f"train.steps={goal.steps}"
+    if 0 < goal.max_tokens <= tokens:
+        return f"train.max_tokens={goal.max_tokens}"
+    successes = [report["success"] for report in reports]
+    if goal.stop_at_success is not None and successes and successes[-1] >= goal.stop_at_success:
+        return f"train.stop_at_success={goal.stop_at_success:g}: the last evaluation has {successes[-1]:.1%}"
+    if (
+        goal.patience
+        and len(successes) > goal.patience
+        and max(successes[-goal.patience :]) <= max(successes[: -goal.patience])
+    ):
+        best = reports[successes.index(max(successes))]["step"]
+        return f"train.patience={goal.patience}: no evaluation since step {best} was better"
+    return ""
+
+
+def call_on_step(reference: str, step: int, step_metrics: Metrics) -> bool:
+    """Call the user's function with a step, counted from 1, and a copy of its metrics; return True if it ends the
+    training. Raises ContractError for an error in it, and for any other result than True, False and None."""
+    function: Callable[[int, Metrics], Any] = load_function("train.on_step", reference, {})
+    result = function(step, dict(step_metrics))
+    if result not in (True, False, None):
+        raise ContractError(
+            f"train.on_step: {reference} returned {result!r:.80}; expected True to end the training, or nothing. "
+            "Return that."
+        )
+    return bool(result)
 
 
 def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:

@@ -272,6 +272,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "evaluate.every": (["evaluate.every=5", "evaluate.tasks=0"], ["evaluate.every=5"]),
     "evaluate.first": (["evaluate.first=5", "evaluate.tasks=0"], ["evaluate.first=5"]),
     "train.trees_megabytes": (["train.trees_megabytes=9", "train.trees_kept=0"], ["train.trees_megabytes=9"]),
+    "train.stop_at_success": (["train.stop_at_success=0.9"], ["train.stop_at_success=0.9", "evaluate.every=5"]),
+    "train.patience": (["train.patience=2"], ["train.patience=2", "evaluate.every=5"]),
     "trackers.project": (["trackers.project=x"], ["trackers.project=x", "trackers.names=[mlflow]"]),
 }
 # Declarations of the same path: whichever comes first refuses. This one needs a model that reads images, see below.
