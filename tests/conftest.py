@@ -43,6 +43,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # some libraries report what is left at the end
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {file: number for number, file in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
