@@ -14,7 +14,7 @@ from typing import Any
 import pydantic
 
 from cadre.env import Env, Split
-from cadre.envs.wrappers import add_prompt, centralised, with_prompts
+from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import environments, recipe_folders
 from cadre.settings.section import NUMBER, is_bool_for_number, quoting_advice
@@ -110,7 +110,7 @@ class EnvSpec:
     missing       settings that have no default and were not given
 
     A setting is declared once, with its default, in `__init__`, `tasks` or `roles_of`, whichever uses it; the others
-    may name it.
+    may name it. Every environment has the setting `reward`, `FILE.py:FUNCTION` (`with_reward`).
     """
 
     def __init__(
@@ -121,15 +121,21 @@ class EnvSpec:
         prompts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.declared = env_class(env) if isinstance(env, str) else env
-        played = centralised(self.declared) if central else self.declared
+        declared = declared_settings(self.declared)
+        # A function of the user's pays for the steps of any environment but those that take one themselves.
+        reward = settings.get("reward")
+        is_function = isinstance(reward, str) and ":" in reward and not _takes_text(declared.get("reward"))
+        paid = with_reward(self.declared, str(reward)) if is_function else self.declared
+        played = centralised(paid) if central else paid
         self.env_class = with_prompts(played, prompts) if prompts else played
         self.central, self.prompts = central, prompts
-        declared = declared_settings(self.declared)
-        self.settings = _checked(self.declared, declared, settings)
+        own = {name: value for name, value in settings.items() if not (is_function and name == "reward")}
+        checked = _checked(self.declared, declared, own)
+        self.settings = {name: checked.get(name, value) for name, value in settings.items()}
         defaults = {name: p.default for name, p in declared.items() if p.default is not p.empty}
-        self.all_settings = defaults | self.settings
+        self.all_settings, self._declared_settings = defaults | self.settings, defaults | checked
         constructor = _declared(self.declared, "__init__", 2)
-        self._of_episodes = {name: value for name, value in self.settings.items() if name in constructor}
+        self._of_episodes = {name: value for name, value in checked.items() if name in constructor}
         self.missing = [name for name in declared if name not in self.all_settings]
 
     @property
@@ -166,7 +172,11 @@ class EnvSpec:
         """Return the settings that a method has parameters for, defaults included."""
         parameters = inspect.signature(method).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        return {name: value for name, value in self.all_settings.items() if takes_all or name in parameters}
+        return {name: value for name, value in self._declared_settings.items() if takes_all or name in parameters}
+
+
+def _takes_text(parameter: inspect.Parameter | None) -> bool:
+    return parameter is not None and parameter.annotation in (str, Any)
 
 
 def declared_settings(env: type[Env]) -> dict[str, inspect.Parameter]:

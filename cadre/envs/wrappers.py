@@ -1,20 +1,24 @@
-"""Wrappers of environment classes: one policy for all roles, and system messages by role.
+"""Wrappers of environment classes: one policy for all roles, system messages by role, and a reward of the user's.
 
 `centralised` turns an environment into a game of the single role `team` (MAGRPO's centralised form). Where several
 roles act at once, `team` gets all their conversations in one prompt and answers with a marked part for each; where one
 acts, it sees and says what that role would. `with_prompts` puts a system message before all that a role sees
-(`team.prompts`). Neither changes the environment itself.
+(`team.prompts`). `with_reward` pays what a function of the user's returns. None changes the environment itself.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from cadre.env import Env, Split
-from cadre.types import Drawing, Message, Observation, Reward, Task, images_of
+from cadre.errors import ContractError
+from cadre.settings.user_code import describe_errors, load_function
+from cadre.types import Drawing, Message, Observation, Reward, Sample, Task, images_of
 
 # One policy for all roles.
 
@@ -155,3 +159,84 @@ def add_prompt(observation: Observation, prompts: Mapping[str, str]) -> Observat
     if first.role == "system":
         return replace(observation, messages=(replace(first, content=f"{prompt}\n\n{first.content}"), *rest))
     return replace(observation, messages=(Message("system", prompt), *observation.messages))
+
+
+# A reward of the user's.
+
+
+def with_reward(env_class: type[Env], reference: str) -> type[Env]:
+    """Return the environment class whose steps are paid by a function of the user's, `FILE.py:FUNCTION`.
+
+    It is called after every step as `f(task, texts, reward)`, or with the first of these alone: the task's data, the
+    texts of the step by role, and the reward that the task pays itself. It may be a coroutine. `pay` says what it may
+    return. Whether a task is solved stays as the task says.
+    """
+    function: Callable[..., Any] = load_function("settings.reward", reference, {})
+
+    async def pay_for(self: Any, texts: Mapping[str, str], own: Reward) -> Reward:
+        arguments = (dict(self.task.data), dict(texts), own)
+        with describe_errors(f"settings.reward: {reference}"):
+            result = function(*arguments[: _count_parameters(function)])
+            if inspect.isawaitable(result):
+                result = await result
+        return pay(result, own, reference)
+
+    async def step(self: Any, actions: dict[str, str]) -> Reward:
+        own = await env_class.step(self, actions)
+        # The task's own `step_samples` may call this one, and pays for the step itself.
+        return own if self.is_stepping_samples else await pay_for(self, actions, own)
+
+    async def step_samples(self: Any, samples: Mapping[str, Sample]) -> Reward:
+        self.is_stepping_samples = True
+        try:
+            own = await env_class.step_samples(self, samples)
+        finally:
+            self.is_stepping_samples = False
+        return await pay_for(self, {role: sample.text for role, sample in samples.items()}, own)
+
+    names = {
+        "step": step,
+        "step_samples": step_samples,
+        "is_stepping_samples": False,
+        "__module__": env_class.__module__,
+        "__doc__": env_class.__doc__,
+    }
+    return type(env_class.__name__, (env_class,), names)
+
+
+def _count_parameters(function: Callable[..., Any]) -> int:
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return 3
+    return sum(
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters
+    )
+
+
+def pay(result: Any, own: Reward, reference: str) -> Reward:
+    """Return the reward of a step from what the user's function returned.
+
+    A number is the team reward, and no role has a local one; an object `{"team": 1.0, "local": {"planner": -0.1},
+    "parts": {"style": 0.5}}` or a Reward has all of it; None leaves the task's own. The task's parts are kept for the
+    logs. Raises ContractError for anything else, and for numbers that are not finite.
+    """
+    if result is None:
+        return own
+    if isinstance(result, Reward):
+        fields: Mapping[str, Any] = {"team": result.team, "local": result.local, "parts": result.parts}
+    else:
+        fields = result if isinstance(result, Mapping) else {"team": result}
+    numbers = [fields.get("team", 0.0)]
+    is_valid = set(fields) <= {"team", "local", "parts"}
+    for name in ("local", "parts"):
+        values = fields.get(name, {})
+        is_valid = is_valid and isinstance(values, Mapping) and all(isinstance(key, str) for key in values)
+        numbers += list(values.values()) if is_valid else []
+    if not is_valid or not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+        raise ContractError(
+            f"settings.reward: {reference} returned {result!r:.200}; expected a finite number, None, or an object with "
+            "team, local by role and parts by name, all finite numbers. Return one of them."
+        )
+    local = {role: float(number) for role, number in fields.get("local", {}).items()}
+    parts = {name: float(number) for name, number in fields.get("parts", {}).items()}
+    return Reward(float(fields.get("team", 0.0)), local, {**own.parts, **parts})
