@@ -11,6 +11,11 @@ BLOCK = re.compile(rf"[{MARKS}\s]*?^[ \t]*```[^\n`]*\n(?P<inside>.*?)^[ \t]*```"
 FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 Cell = tuple[int, int]  # (row, column)
 MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
+# Without an example: a model of half a billion parameters gives that for its answer, whatever the state is.
+ASK_MOVES = (
+    "Decide on the moves to execute. End your answer with one line that begins with `Moves:`, then all the letters "
+    "without spaces."
+)
 
 
 def label(word: str) -> re.Pattern[str]:

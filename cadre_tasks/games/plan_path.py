@@ -22,7 +22,7 @@ from cadre.env import GeneratedTasks, Split
 from cadre.envs.drawings import grid
 from cadre.envs.splits import SPLIT_SIZES, in_split
 from cadre.types import Drawing, Task
-from cadre_tasks.answers import MOVES, Cell, numbered, parse_moves
+from cadre_tasks.answers import ASK_MOVES, MOVES, Cell, numbered, parse_moves
 from cadre_tasks.games.returned import read_path
 from cadre_tasks.games.tool_planner import (
     FunctionRequest,
@@ -262,7 +262,7 @@ class PlanPath(ToolPlanner):
         )
 
     def ask_answer(self) -> str:
-        return "Decide on the moves to execute. End your answer with one line such as `Moves: RRD`."
+        return ASK_MOVES
 
     def describe(self, answer: str) -> str:
         outcome = self.outcome(answer)
