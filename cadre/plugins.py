@@ -23,11 +23,16 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
+import os
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
+from urllib.parse import unquote, urlsplit
 
 from cadre.errors import ConfigError
 from cadre.file_limits import read_json
@@ -120,3 +125,36 @@ def _folder(point: EntryPoint) -> Path:
             "package.folder. Install the package anew."
         )
     return Path(next(iter(spec.submodule_search_locations)))
+
+
+# ---- Optional packages
+
+DISTRIBUTION = "cadre-rl"
+
+
+def install_command(*extras: str) -> str:
+    """Return the command that adds extras to this installation: from the index, or from the checkout, the wheel or the
+    repository that it was installed from."""
+    names = f"[{','.join(extras)}]"
+    python = sys.executable or "python"
+    inside = os.path.relpath(python) if python.startswith(os.getcwd() + os.sep) else python
+    return f"{shlex.quote(inside)} -m pip install {_requirement(names)}"
+
+
+def _requirement(extras: str) -> str:
+    try:
+        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    url = str(origin.get("url", ""))
+    path = unquote(urlsplit(url).path)
+    if origin.get("dir_info", {}).get("editable"):
+        folder = os.path.relpath(path) if Path(path) == Path.cwd() else path
+        return f"-e {shlex.quote(folder + extras)}"
+    if "vcs_info" in origin:
+        return shlex.quote(f"{DISTRIBUTION}{extras} @ {origin['vcs_info'].get('vcs', 'git')}+{url}")
+    if url.startswith("file:"):
+        return shlex.quote(path + extras)
+    if url:
+        return shlex.quote(f"{DISTRIBUTION}{extras} @ {url}")
+    return shlex.quote(DISTRIBUTION + extras)

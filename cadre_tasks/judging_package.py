@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from cadre.errors import ConfigError, SandboxError
+from cadre.plugins import install_command
 from cadre_tasks.sandbox import Limits, Sandbox, default
 
 
@@ -31,7 +32,7 @@ class JudgingPackage:
         if spec is None or spec.origin is None:
             raise ConfigError(
                 f"env: this environment {self.does} with the package {self.name}; got a Python without it; expected it "
-                f'installed. Run: pip install "cadre-rl[{self.extra}]"'
+                f"installed. Run: {install_command(self.extra)}"
             )
         return spec.origin
 

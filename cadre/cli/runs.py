@@ -24,6 +24,7 @@ from cadre.cli.terminal import (
 )
 from cadre.errors import ConfigError
 from cadre.files import to_json
+from cadre.plugins import install_command
 from cadre.runs.export import export_policy, plot_paths, write_parquet, write_summary
 from cadre.runs.folder import Run
 from cadre.runs.model_card import check_repository, push_to_hub
@@ -123,8 +124,8 @@ def view(
         from cadre.view.server import serve
     except ImportError as error:
         raise ConfigError(
-            f"view: {error.name} is not installed; expected the extra view. pip install 'cadre-rl[view]', or write the "
-            "page with --export FILE.html, which needs none."
+            f"view: {error.name} is not installed; expected the extra view. Run {install_command('view')}, or write "
+            "the page with --export FILE.html, which needs none."
         ) from None
     serve(runs, port, token, lambda url: print_lines([f"{url}\nCtrl-C ends it."]))
 

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from cadre.errors import CadreError, ConfigError, EngineError
+from cadre.plugins import install_command
 from cadre.settings.engines import ClusterConfig, PlacementConfig
 from cadre.settings.section import apply_changes
 
@@ -34,8 +35,8 @@ def ray_module() -> ModuleType:
         import ray
     except ImportError as error:
         raise EngineError(
-            f"cluster: Ray cannot be imported ({error}); expected it beside Cadre. Install cadre-rl[ray], or remove "
-            "the section cluster to train in one process."
+            f"cluster: Ray cannot be imported ({error}); expected it beside Cadre. Run {install_command('ray')}, or "
+            "remove the section cluster to train in one process."
         ) from None
     return ray
 

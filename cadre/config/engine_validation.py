@@ -76,7 +76,7 @@ def check_samplers(experiment: Experiment) -> None:
             together = ", ".join(other for other, its_kind in kinds.items() if its_kind is kind)
             raise ConfigError(
                 f"sampling.engine: got {experiment.samplers[name].engine} for {together}, and {kind.title} is not "
-                f"installed; {kind.install}, or set sampling.engine=torch."
+                f"installed; {kind.install()}, or set sampling.engine=torch."
             )
 
 

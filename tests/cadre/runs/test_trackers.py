@@ -123,7 +123,7 @@ def test_a_missing_package_is_refused_with_its_extra(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ConfigError, match=rf"pip install 'cadre-rl\[{name}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install .*\[{name}\]"):
         told(tmp_path / "run", name)
     monkeypatch.setattr("cadre.config.validation.find_spec", lambda name: SimpleNamespace(origin=None))
     with pytest.raises(ConfigError, match=rf"got tensorboard, {name}, which are not installed"):

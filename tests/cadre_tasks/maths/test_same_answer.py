@@ -121,6 +121,6 @@ def test_gold_against_gold(name: str, stride: int) -> None:
 def test_without_math_verify_the_tasks_are_refused_in_one_paragraph(env: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """`tasks` is asked before any model loads."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r'pip install "cadre-rl\[maths\]"') as caught:
+    with pytest.raises(ConfigError, match=r"pip install .*\[maths\]") as caught:
         env.tasks("train", source="/nowhere")
     assert "\n" not in str(caught.value)
