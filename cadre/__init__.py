@@ -2,6 +2,7 @@
 
     from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task    what a task of your own is written with
     from cadre import image                                                      and pictures in its messages
+    from cadre import McpServer, Tool, ToolCall, tool                            and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
 
 Nothing is imported before it is used, and torch only where a model is.
@@ -15,33 +16,43 @@ if TYPE_CHECKING:
     from cadre.api import evaluate, load, train
     from cadre.env import Env, GeneratedTasks
     from cadre.envs.images import image
-    from cadre.types import Message, Observation, Reward, Task
+    from cadre.envs.mcp import McpServer
+    from cadre.envs.tools import tool
+    from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Env",
     "GeneratedTasks",
+    "McpServer",
     "Message",
     "Observation",
     "Reward",
     "Task",
+    "Tool",
+    "ToolCall",
     "evaluate",
     "image",
     "load",
+    "tool",
     "train",
 ]
 
 HOMES = {
     "Env": "cadre.env",
     "GeneratedTasks": "cadre.env",
+    "McpServer": "cadre.envs.mcp",
     "Message": "cadre.types",
     "Observation": "cadre.types",
     "Reward": "cadre.types",
     "Task": "cadre.types",
+    "Tool": "cadre.types",
+    "ToolCall": "cadre.types",
     "evaluate": "cadre.api",
     "image": "cadre.envs.images",
     "load": "cadre.api",
+    "tool": "cadre.envs.tools",
     "train": "cadre.api",
 }
 

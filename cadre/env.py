@@ -33,6 +33,12 @@ class Env:
     # True if `step_samples` takes samples that failed because a prompt exceeds the model's context: the state tells who
     # asked, and the episode goes on.
     takes_failures: bool = False
+    # Functions, objects and MCP servers that a role may call, by role; a list is for all. `step` gets the answer that
+    # calls none. A call may take so long, its result has so many characters, and a turn so many completions with calls.
+    tools: Mapping[str, Sequence[Any]] | Sequence[Any] = ()
+    tool_timeout_s: float = 10.0
+    tool_max_chars: int = 4_000
+    tool_turns: int = 8
 
     def __init__(self, task: Task) -> None:
         self.task = task

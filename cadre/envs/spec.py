@@ -14,6 +14,7 @@ from typing import Any
 import pydantic
 
 from cadre.env import Env, Split
+from cadre.envs.tools import check_tools, with_tools
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import environments, recipe_folders
@@ -121,12 +122,17 @@ class EnvSpec:
         prompts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.declared = env_class(env) if isinstance(env, str) else env
+        if self.declared.tools and central:
+            raise ConfigError(
+                f"algorithm.central: got true, and {self.declared.__name__} has tools; expected an environment "
+                "without, as one role writes the texts of all. Take another algorithm, or remove the tools."
+            )
         declared = declared_settings(self.declared)
         # A function of the user's pays for the steps of any environment but those that take one themselves.
         reward = settings.get("reward")
         is_function = isinstance(reward, str) and ":" in reward and not _takes_text(declared.get("reward"))
         paid = with_reward(self.declared, str(reward)) if is_function else self.declared
-        played = centralised(paid) if central else paid
+        played = centralised(paid) if central else with_tools(paid)
         self.env_class = with_prompts(played, prompts) if prompts else played
         self.central, self.prompts = central, prompts
         own = {name: value for name, value in settings.items() if not (is_function and name == "reward")}
@@ -136,6 +142,8 @@ class EnvSpec:
         self.all_settings, self._declared_settings = defaults | self.settings, defaults | checked
         constructor = _declared(self.declared, "__init__", 2)
         self._of_episodes = {name: value for name, value in checked.items() if name in constructor}
+        if self.declared.tools:
+            check_tools(self.declared, self.roles)
         self.missing = [name for name in declared if name not in self.all_settings]
 
     @property

@@ -1,0 +1,449 @@
+"""Tools that roles call in the middle of a turn: functions, objects and MCP servers, run in the step.
+
+    class Sums(Env):
+        roles = ("solver",)
+        tools = {"solver": [calculate, Notebook(), McpServer(["mcp-server-time"], stateless=True)]}
+
+`with_tools` is what makes `tools` work: `EnvSpec` plays an environment class that has some as this subclass of it. A
+completion that calls them is answered by their results, in the same conversation, and only the completion that calls
+none reaches `step`. Arguments come from a model: they are validated against the tool's schema, and whatever goes wrong
+is a text for the model. Functions are stateless, objects are copied with the state (`fork`), MCP servers are replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import ctypes
+import inspect
+import json
+import re
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Annotated, Any, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import PydanticJsonSchemaWarning
+from pydantic_core import SchemaError, to_jsonable_python
+
+from cadre.env import Env
+from cadre.errors import ConfigError, first_line
+from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCall
+
+NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
+# Calls of one completion that are run.
+MAX_CALLS = 16
+LAST_TURN = "\n[This was the last call that is allowed. Answer now.]"
+DOCSTRING_SECTION = re.compile(
+    r"^(Args|Arguments|Parameters|Returns|Yields|Raises|Examples?|Notes?):\s*$", re.MULTILINE
+)
+
+
+class ServerLost(OSError):
+    """A tool's server is gone: a failure of the machine, which says nothing about the call."""
+
+
+@dataclass(frozen=True)
+class RunnableTool:
+    """A tool with the function that runs it, made by `tool`.
+
+    validate   (JSON text) -> arguments by name. Raises ValueError with a message for the model
+    prepare    awaited before the call, without its time limit
+    """
+
+    tool: Tool
+    function: Callable[..., Any]
+    validate: Callable[[str], dict[str, Any]]
+    prepare: Callable[[], Awaitable[None]] | None = None
+
+    def __call__(self, *arguments: Any, **named_arguments: Any) -> Any:
+        return self.function(*arguments, **named_arguments)
+
+
+def tool(function: Callable[..., Any], name: str = "", description: str = "") -> RunnableTool:
+    """Return a function with type hints as a tool. Its docstring describes it, with `Args:` as Google writes them.
+
+    Works as a decorator, and is needed only for another name or description. Raises ConfigError for a function whose
+    arguments have no JSON schema.
+    """
+    if isinstance(function, RunnableTool):
+        return replace(
+            function,
+            tool=replace(
+                function.tool,
+                name=name or function.tool.name,
+                description=description or function.tool.description,
+            ),
+        )
+    # A bound method has the specification of its function, which is made once.
+    method = getattr(function, "__func__", None)
+    specification, model = _specification(method or function, method is not None)
+    names = {field: info.alias or field for field, info in model.model_fields.items()}
+
+    def validate(text: str) -> dict[str, Any]:
+        try:
+            arguments = model.model_validate_json(text)
+        except ValidationError as error:
+            faults = error.errors(include_url=False, include_input=False)[:3]
+            raise ValueError(
+                "; ".join(": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"]))) for fault in faults)
+            ) from None
+        # What the model left out keeps the default of the function itself.
+        return {names[field]: getattr(arguments, field) for field in arguments.model_fields_set}
+
+    made = replace(specification, name=name or specification.name, description=description or specification.description)
+    if not NAME.fullmatch(made.name):
+        raise ConfigError(
+            f"tools: got a function named {made.name!r}; expected letters, digits and underscores, 64 at most, as the "
+            "model writes the name. Name it: tool(function, name=...)."
+        )
+    return RunnableTool(made, function, validate)
+
+
+@lru_cache(maxsize=1024)
+def _specification(function: Callable[..., Any], is_method: bool) -> tuple[Tool, type[BaseModel]]:
+    """Return the tool that a function is, and the model of its arguments, without the first one of a method."""
+    name = getattr(function, "__name__", type(function).__name__)
+    description, argument_docs = _split_docstring(inspect.getdoc(function) or "")
+    model = _arguments_model(function, name, argument_docs, is_method)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PydanticJsonSchemaWarning)  # a default that is no JSON value is left out
+        return Tool(name, description, _without_titles(model.model_json_schema())), model
+
+
+def _arguments_model(
+    function: Callable[..., Any], name: str, argument_docs: Mapping[str, str], is_method: bool
+) -> type[BaseModel]:
+    """Return the model of a function's arguments; fields have aliases, as any name may be an argument's."""
+    try:
+        parameters = list(inspect.signature(function, eval_str=True).parameters.values())[is_method:]
+    except (ValueError, TypeError, NameError) as error:
+        raise ConfigError(
+            f"tools: the arguments of {name} cannot be read ({error}); expected a function with type hints. Write one "
+            "around it."
+        ) from None
+    fields: dict[str, Any] = {}
+    for number, parameter in enumerate(parameters):
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(
+                f"tools: {name} takes {parameter}; expected arguments that are passed by name. Name each of them."
+            )
+        if parameter.annotation is parameter.empty:
+            raise ConfigError(
+                f"tools: the argument {parameter.name} of {name} has no type hint; expected one, which its schema is "
+                f"made from. Write {parameter.name}: str, or what it is."
+            )
+        details: dict[str, Any] = {"alias": parameter.name}
+        if parameter.name in argument_docs:
+            details["description"] = argument_docs[parameter.name]
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[f"argument_{number}"] = (Annotated[parameter.annotation, Field(**details)], default)
+    try:
+        settings = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+        model = create_model(name, __config__=settings, **fields)
+        model.model_json_schema()
+    except (PydanticUserError, SchemaError, TypeError) as error:
+        raise ConfigError(
+            f"tools: the arguments of {name} have no JSON schema ({first_line(error)}); expected types such as str, "
+            "int, list[str], Literal or a pydantic model. Change its type hints."
+        ) from None
+    return model
+
+
+def _split_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """Return a docstring's description, up to its first section, and the descriptions under `Args:`."""
+    sections = list(DOCSTRING_SECTION.finditer(text))
+    if not sections:
+        return text.strip(), {}
+    argument_docs: dict[str, str] = {}
+    for section, following in zip(sections, [*sections[1:], None], strict=True):
+        if section[1] not in ("Args", "Arguments", "Parameters"):
+            continue
+        body = inspect.cleandoc(text[section.end() : following.start() if following else len(text)])
+        for entry in re.finditer(r"^(\w+)\s*(?:\([^)]*\))?:\s*(.*(?:\n[ \t]+.*)*)", body, re.MULTILINE):
+            argument_docs[entry[1]] = " ".join(entry[2].split())
+    return text[: sections[0].start()].strip(), argument_docs
+
+
+def _without_titles(schema: Any, names: bool = False) -> Any:
+    """Return a JSON schema without the titles that pydantic makes of names; `names` if its keys are names."""
+    if isinstance(schema, list):
+        return [_without_titles(entry) for entry in schema]
+    if not isinstance(schema, dict):
+        return schema
+    stripped = {}
+    for key, value in schema.items():
+        if names:
+            stripped[key] = _without_titles(value)
+        elif key in ("default", "const", "enum", "examples"):
+            stripped[key] = value
+        elif key != "title" or not isinstance(value, str):
+            stripped[key] = _without_titles(value, key in ("properties", "$defs"))
+    return stripped
+
+
+def runnable_tools(entries: Sequence[Any], env: Any = None) -> dict[str, RunnableTool]:
+    """Return the tools of an environment's entries by name.
+
+    An entry is a function, the result of `tool`, an object (its public methods), or something with `runnable_tools`,
+    such as an MCP server. A method of the class of `env` is bound to it. Raises ConfigError for equal names.
+    """
+    tools: dict[str, RunnableTool] = {}
+    for entry in entries:
+        for found in _tools_of(entry, env):
+            if found.tool.name in tools:
+                raise ConfigError(
+                    f"tools: got two named {found.tool.name}; expected different names. Rename one: "
+                    "tool(function, name=...)."
+                )
+            tools[found.tool.name] = found
+    return tools
+
+
+def _tools_of(entry: Any, env: Any) -> Iterator[RunnableTool]:
+    if isinstance(entry, RunnableTool):
+        yield entry
+    elif isinstance(entry, type | str | Tool | None):
+        raise ConfigError(
+            f"tools: got {entry!r}; expected a function, an object with methods, or an McpServer. "
+            + ("Write it with parentheses." if isinstance(entry, type) else "Give what is to be called.")
+        )
+    elif hasattr(entry, "runnable_tools"):
+        yield from entry.runnable_tools()
+    elif inspect.isroutine(entry):
+        name = getattr(entry, "__name__", "")
+        if inspect.getattr_static(type(env), name, None) is entry:
+            entry = getattr(env, name)
+        yield tool(entry)
+    else:
+        # In the order of their definition, those of base classes first.
+        names = dict.fromkeys(name for kind in reversed(type(entry).__mro__[:-1]) for name in vars(kind))
+        methods = [name for name in names if not name.startswith("_") and inspect.isroutine(getattr(entry, name))]
+        if not methods:
+            raise ConfigError(
+                f"tools: got {entry!r}, which has no public methods; expected a function, an object with methods, or "
+                "an McpServer. Write its methods without a leading underscore."
+            )
+        yield from (tool(getattr(entry, name)) for name in methods)
+
+
+# Running a call
+
+
+async def run_call(
+    tools: Mapping[str, RunnableTool], call: ToolCall, timeout_s: float, max_chars: int
+) -> tuple[str, bool]:
+    """Return the result of a call as text, and whether it succeeded.
+
+    A call that is invalid, fails, or takes longer than `timeout_s` has a text that says so. Raises ServerLost and
+    MemoryError, which are failures of the machine.
+    """
+    runnable = tools.get(call.name)
+    if runnable is None:
+        return clean_text(f"Error: there is no tool {call.name}; there are {', '.join(tools)}.", max_chars), False
+    try:
+        arguments = runnable.validate(call.arguments)
+    except ValueError as error:
+        return clean_text(f"Error: wrong arguments of {call.name}: {error}", max_chars), False
+    limit: asyncio.Timeout | None = None
+    try:
+        if runnable.prepare is not None:
+            await runnable.prepare()
+        async with asyncio.timeout(timeout_s) as limit:
+            if inspect.iscoroutinefunction(runnable.function):
+                text = as_text(await runnable.function(**arguments))
+            else:
+                text = await _run_in_thread(runnable.function, arguments)
+    except (ServerLost, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a tool raises anything over what a model gives it
+        if limit is not None and limit.expired():
+            return f"Error: {call.name} did not end within {timeout_s:g} s.", False
+        return clean_text(f"Error: {call.name}: {first_line(error)}", max_chars), False
+    return clean_text(text, max_chars), not text.startswith("Error: ")
+
+
+class _Stopped(SystemExit):
+    """Raised in the thread of a call that takes too long. A thread that ends by a SystemExit prints nothing."""
+
+
+async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+    """Return the result of a function as text. If this is cancelled, Python code is stopped and C code left alone."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[str] = loop.create_future()
+
+    def settle(text: str, error: Exception | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(text)
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        text, fault = "", cast(Exception | None, None)
+        try:
+            try:
+                text = as_text(function(**arguments))
+            except StopIteration as error:  # cannot be set as the exception of a future
+                fault = RuntimeError(repr(error))
+            except Exception as error:  # noqa: BLE001 - goes to the caller
+                fault = error
+            except SystemExit as error:  # sys.exit in a tool ends the call alone
+                if isinstance(error, _Stopped):
+                    return
+                fault = RuntimeError(repr(error))
+            with suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(settle, text, fault)
+        except _Stopped:
+            return
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="cadre-tool", daemon=True)
+    thread.start()
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if thread.is_alive() and thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
+        raise
+
+
+def as_text(value: Any) -> str:
+    """Return a tool's result as text: a text as it is, anything else as JSON with its characters as they are."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+
+
+def clean_text(text: str, max_chars: int) -> str:
+    """Return the text with at most `max_chars` of its characters, and U+FFFD for lone surrogates."""
+    left_out = len(text) - max_chars
+    if left_out > 0:
+        text = f"{text[:max_chars]}\n[{left_out:,} more characters are left out.]"
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# The environment with tools
+
+
+def check_tools(env: type[Env], roles: Sequence[str]) -> None:
+    """Raise ConfigError for tools of unknown roles and for entries that are no tools. Starts no server."""
+    for role, entries in _entries_by_role(env).items():
+        if role not in (*roles, ""):
+            raise ConfigError(
+                f"{env.__name__}.tools: got {role!r}; expected roles of it: {', '.join(roles)}. Fix the name."
+            )
+        for entry in entries:
+            if hasattr(entry, "check"):
+                entry.check()
+        runnable_tools([entry for entry in entries if not hasattr(entry, "check")], object.__new__(env))
+
+
+def _entries_by_role(env: type[Env]) -> dict[str, Sequence[Any]]:
+    """Return the entries of an environment's tools by role, those for all roles under ""."""
+    return dict(env.tools) if isinstance(env.tools, Mapping) else {"": env.tools}
+
+
+def with_tools(env_class: type[Env]) -> type[Env]:
+    """Return the environment class whose tools are offered and run; the class itself if it declares none."""
+    if not env_class.tools or issubclass(env_class, WithTools):
+        return env_class
+    names = {"__module__": env_class.__module__, "__qualname__": env_class.__qualname__, "__doc__": env_class.__doc__}
+    return type(env_class.__name__, (WithTools, env_class), names)
+
+
+class WithTools(Env):
+    """Comes before an environment class among the bases. All of its state is replaced and never changed in place.
+
+    _entries      the tools by role, copied with the state
+    _exchanges    calls and results of a role's present turn
+    _past         earlier exchanges by (role, conversation), each with the conversation that it followed
+    _answers      samples of roles that wait for the tools of others that act at once
+    """
+
+    # The step that ends a turn may reward roles whose answers came earlier.
+    pays_absent = True
+
+    def __init__(self, task: Task, *arguments: Any, **settings: Any) -> None:
+        super().__init__(task, *arguments, **settings)
+        self._entries = copy.deepcopy(_entries_by_role(type(self)))
+        self._exchanges: dict[str, tuple[Message, ...]] = {}
+        self._past: dict[tuple[str, str], tuple[tuple[tuple[Message, ...], tuple[Message, ...]], ...]] = {}
+        self._answers: dict[str, Sample] = {}
+
+    def _runnable(self, role: str) -> dict[str, RunnableTool]:
+        return runnable_tools([*self._entries.get(role, ()), *self._entries.get("", ())], self)
+
+    def observe(self) -> dict[str, Observation]:
+        shown = {}
+        for role, observation in super().observe().items():
+            if role in self._answers:
+                continue
+            messages = self._with_past(observation)
+            offered = tuple(runnable.tool for runnable in self._runnable(role).values())
+            messages = (*messages, *self._exchanges.get(role, ()))
+            shown[role] = replace(observation, messages=messages, tools=(*observation.tools, *offered))
+        return shown
+
+    def _with_past(self, observation: Observation) -> tuple[Message, ...]:
+        """Return the messages of a conversation with the calls of earlier turns that it continues."""
+        messages = observation.messages
+        for before, exchange in reversed(self._past.get((observation.role, observation.conversation), ())):
+            if len(messages) > len(before) and messages[: len(before)] == before:
+                messages = (*before, *exchange, *messages[len(before) :])
+        return messages
+
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        calls, errors = 0, 0
+        answers, exchanges = dict(self._answers), dict(self._exchanges)
+        for role, sample in samples.items():
+            exchange, tools = exchanges.get(role, ()), self._runnable(role)
+            turns = sum(message.role == "assistant" for message in exchange)
+            called = sample.message.tool_calls if sample.message is not None and sample.failure is None else ()
+            if not called or turns >= self.tool_turns or not all(call.name in tools for call in called):
+                answers[role] = sample
+                continue
+
+            # Ids are numbered through the conversation, as those of a sample begin at 0 in every completion.
+            number = sum(len(message.tool_calls) for message in exchange)
+            called = tuple(replace(call, id=f"call_{number + index}") for index, call in enumerate(called))
+            results = []
+            for index, call in enumerate(called):
+                text, succeeded = f"Error: {MAX_CALLS} calls at once are run at most.", False
+                if index < MAX_CALLS:
+                    text, succeeded = await run_call(tools, call, self.tool_timeout_s, self.tool_max_chars)
+                calls, errors = calls + 1, errors + (not succeeded)
+                results.append(Message("tool", text, tool_call_id=call.id))
+            if turns + 1 == self.tool_turns:
+                results[-1] = replace(results[-1], content=results[-1].content + LAST_TURN)
+            assert sample.message is not None
+            exchanges[role] = (*exchange, replace(sample.message, tool_calls=called), *results)
+        if calls:
+            self._answers, self._exchanges = answers, exchanges
+            return Reward(parts={"tools/calls": float(calls), "tools/errors": float(errors)})
+
+        acting = super().observe()
+        past = dict(self._past)
+        for role, exchange in exchanges.items():
+            key = (role, acting[role].conversation)
+            past[key] = (*past.get(key, ()), (acting[role].messages, exchange))
+        self._past, self._answers, self._exchanges = past, {}, {}
+        return await super().step_samples({role: answers[role] for role in acting if role in answers})
+
+    def fork(self) -> Self:
+        twin = super().fork()
+        if twin._entries is self._entries:  # the environment's own fork is a shallow copy
+            twin._entries = copy.deepcopy(self._entries)
+        return twin
+
+    def close(self) -> None:
+        super().close()
+        for entry in (entry for entries in self._entries.values() for entry in entries):
+            if hasattr(entry, "runnable_tools"):
+                entry.close()
