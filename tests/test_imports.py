@@ -77,6 +77,21 @@ def test_three_packages_import_one_way() -> None:
             assert roots(path) & {*PACKAGES, "tests"} <= others, path
 
 
+def test_no_two_modules_import_each_other() -> None:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        found = graph[name] = set()
+        for node in nodes(path):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names} & set(names)
+            elif isinstance(node, ast.ImportFrom) and node.module in names:
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= (full & set(names)) or {node.module}
+    assert [(one, other) for one in graph for other in graph[one] if one < other and one in graph[other]] == []
+
+
 def test_arrows_point_one_way() -> None:
     level = {name: number for number, layer in enumerate(LAYERS) for name in layer}
     assert {top for top, _ in modules("cadre")} <= set(level) | {"__main__"}

@@ -59,6 +59,7 @@ def test_no_attack_gets_through(level: str, user: str, slow: bool) -> None:
     assert not slow or {"clock", "watch"} <= stopped_by
 
 
+@pytest.mark.slow
 def test_an_attack_of_every_kind_on_files_does_not_get_through_an_older_landlock() -> None:
     outcomes = assault("confined", "root", 1, attacks.ON_FILES, each=2)
     assert len(outcomes) >= len(attacks.ON_FILES)
@@ -108,6 +109,7 @@ def test_two_hundred_attacks_of_forty_kinds() -> None:
     assert {one.kind for one in attacks.ATTACKS} >= {*attacks.SLOW, *attacks.ON_FILES}
 
 
+@pytest.mark.slow
 def test_the_doors_of_the_kernel_are_there_where_nothing_stops_a_program() -> None:
     """The kernel looks at nine in ten of the calls at level `process`; it may have been built without the others."""
     doors = [one for one in kernel.ATTACKS if "raw(" in one.program and one.kind not in ("mounts", "filter")]
@@ -124,6 +126,7 @@ def test_the_doors_of_the_kernel_are_there_where_nothing_stops_a_program() -> No
     assert len(asyncio.run(go())) <= len(doors) // 5
 
 
+@pytest.mark.slow
 def test_the_attacks_get_through_where_nothing_stops_them() -> None:
     async def go(chosen: list[probes.Attack]) -> list[probes.Outcome]:
         outcomes = []

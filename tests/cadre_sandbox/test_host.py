@@ -11,6 +11,7 @@ from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.inside.host import NAME
 from tests.helpers.assaults import assault
 from tests.helpers.sandboxes import shared_sandbox
+from tests.helpers.slow import few_of
 
 ASK = """
 import os, platform, posix, socket, _socket, uuid, sysconfig, logging, asyncio
@@ -25,8 +26,10 @@ print(*names)
 
 @pytest.mark.parametrize(
     ("level", "mode"),
-    [("process", "pool"), ("confined", "pool"), ("isolated", "pool"), ("confined", "cold")]
-    + [pytest.param(level, "cold", marks=pytest.mark.slow) for level in ("process", "isolated")],
+    few_of(
+        [(level, mode) for level in ("process", "confined", "isolated") for mode in ("pool", "cold")],
+        [("process", "pool"), ("isolated", "pool"), ("confined", "cold")],
+    ),
 )
 def test_every_program_is_told_the_same_name(level: str, mode: str) -> None:
     async def go() -> str:

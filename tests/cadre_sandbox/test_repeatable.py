@@ -11,6 +11,7 @@ from cadre_sandbox import Limits, Sandbox
 from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.pool import seed_of
 from tests.helpers.sandboxes import shared_sandbox
+from tests.helpers.slow import few_of
 
 ADDR_NO_RANDOMIZE = 0x0040000
 MIX = "\nimport json\nx = [{} for _ in range(300)]\nprint(json.dumps(x))"  # leaves another memory behind than it found
@@ -66,7 +67,7 @@ def output(program: str, stdin: str = "") -> str:
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("level", ["confined", "isolated"])
+@pytest.mark.parametrize("level", few_of(["confined", "isolated"], ["isolated"]))
 def test_equal_programs_on_equal_input_print_the_same(level: str, name: str) -> None:
     assert len(outputs_in_two_sandboxes(level)[name]) == 1
 

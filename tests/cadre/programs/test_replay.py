@@ -10,6 +10,7 @@ from cadre.programs.processes import Diverged
 from cadre.programs.program import Program
 from cadre.types import Sample, Task
 from tests.helpers.programs import ROLES
+from tests.helpers.slow import few_of
 
 REPLAYED = str(Path(__file__).parent / "replayed.py")
 TASK = Task("t", {"word": "fox"})
@@ -54,7 +55,7 @@ def branch(env, forks=2):
         env.close()
 
 
-@pytest.mark.parametrize("name", HELD)
+@pytest.mark.parametrize("name", few_of(HELD, ["dated", "child", "staggered", "cached"]))
 def test_it_asks_for_the_same(name):
     assert len(branch(program(name))) >= 2
 

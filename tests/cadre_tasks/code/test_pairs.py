@@ -218,7 +218,13 @@ def as_pair(program: CodingProblem) -> tuple[str, str]:
     return aux, f"def {program.entry}(*arguments):\n    found = aux(*arguments)\n    return found[0]"
 
 
-@pytest.mark.parametrize(("name", "file"), [("humaneval", "humaneval/HumanEval.jsonl"), ("mbpp", "mbpp/mbpp.jsonl")])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    few_of(
+        [("humaneval", "humaneval/HumanEval.jsonl"), ("mbpp", "mbpp/mbpp.jsonl")],
+        [("humaneval", "humaneval/HumanEval.jsonl")],
+    ),
+)
 def test_references_of_the_public_sets_score_full_marks(name: str, file: str) -> None:
     rows(file)
     programs = [one for one in load(name, "test", str(FOLDER)) if isinstance(one, CodingProblem)][::40]

@@ -231,7 +231,7 @@ def test_splits_and_contract() -> None:
 
 def test_a_clear_error_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"cadre-rl\[worlds\]"):
+    with pytest.raises(ConfigError, match=r"pip install .*\[worlds\]"):
         Sql.tasks("train")
 
 
