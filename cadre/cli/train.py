@@ -141,7 +141,7 @@ def _print_result(run: Run, steps_done: int, held_out: int) -> None:
     lines = [f"The run is in {run.folder}. Next:", f"  cadre play {folder}              one episode, to read"]
     if held_out:
         lines.append(f"  cadre eval {folder} --tasks {min(500, held_out):<3}  more held-out tasks")
-    print_lines([*lines, f"  tensorboard --logdir {folder}    the curves"])
+    print_lines([*lines, f"  cadre view {folder}              curves and trees, in a browser"])
 
 
 # ---- cadre fork
