@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import gc
+import importlib
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,17 +22,63 @@ import termios
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
+from multiprocessing import connection, forkserver, resource_tracker
 from pathlib import Path
 
 import torch
 
 CADRE = "from cadre.cli import main; main()"
 
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(
-    ["torch.utils.tensorboard", "transformers.models.llama.modeling_llama", "cadre.cli.app", "cadre.engines.torch"]
+PRELOADED = (
+    "torch.utils.tensorboard",
+    "transformers.models.llama.modeling_llama",
+    "cadre.cli.app",
+    "cadre.engines.torch",
 )
+SERVER = multiprocessing.get_context("forkserver")
+
+
+def start_server() -> None:
+    """Fork the server from this process, which has imported the same: a new interpreter would take seconds to do so.
+
+    tests/conftest.py calls this when the tests are collected and before any of them runs. What pytest has changed by
+    then is put back. Elsewhere than on Linux the server is an interpreter of its own.
+    """
+    if not Path("/proc/self/fd").exists():
+        SERVER.set_forkserver_preload(list(PRELOADED))
+        return
+    for name in PRELOADED:
+        importlib.import_module(name)
+    resource_tracker.ensure_running()
+    alive, ours = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        address = connection.arbitrary_address("AF_UNIX")
+        listener.bind(address)
+        os.chmod(address, 0o600)
+        listener.listen()
+        if not (pid := os.fork()):
+            _serve(listener.detach(), alive)
+    os.close(alive)
+    server = forkserver._forkserver
+    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, ours, pid
+
+
+def _serve(listener: int, alive: int) -> None:
+    """Be the server, in the child, until this process and all that it has forked have ended."""
+    try:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor not in (1, 2, listener, alive):
+                os.dup2(nothing, descriptor)  # not closed: what holds the number still would close another's
+        sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
+        importlib.reload(warnings)  # pytest collects them
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        gc.freeze()
+        forkserver.main(listener, alive, [])
+    finally:
+        os._exit(0)
 
 
 class Forked:
