@@ -42,6 +42,7 @@ def run_tiny(out: Path, *parts: str) -> dict[str, float]:
     return read_figures(out)
 
 
+@pytest.mark.slow  # sampling and both devices' numbers are tried below
 def test_engine_and_learner_run_in_every_form_and_agree_with_the_cpu(out: Path) -> None:
     figures = run_tiny(out, "parity", "shapes", "learning", "sampling", "largest")
     assert figures["gpu.parity.float32.max"] <= max(figures["gpu.parity.float32.padded"], 1e-5)
@@ -88,6 +89,9 @@ def test_sections_that_are_done_are_skipped_and_failures_cost_no_other(
     assert after.startswith(before)
     assert "gpu.parity.float32.max" in after[len(before) :]
     assert "gpu.sampling" not in after[len(before) :]
+    figures = read_figures(out)
+    assert max(value for name, value in figures.items() if name.startswith("gpu.parity.float32.")) < 1e-4
+    assert max(value for name, value in figures.items() if name.startswith("gpu.parity.")) < 0.05
 
 
 def test_nothing_is_begun_without_time(out: Path, capsys: pytest.CaptureFixture[str]) -> None:

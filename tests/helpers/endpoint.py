@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class Endpoint(BaseHTTPRequestHandler):
@@ -33,11 +33,17 @@ class Endpoint(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    """With room for all connections of a batch: one that is turned away is tried again by the kernel a second later."""
+
+    request_queue_size = 256
+
+
 @contextmanager
 def serving() -> Iterator[str]:
     """Within it the endpoint runs at this url."""
-    server = HTTPServer(("127.0.0.1", 0), Endpoint)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = Server(("127.0.0.1", 0), Endpoint)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1"
     finally:

@@ -49,7 +49,7 @@ def serving(how: str) -> Iterator[str]:
     Endless.how = how
     ended.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Endless)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/v1"
     finally:

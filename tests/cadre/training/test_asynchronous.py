@@ -90,7 +90,8 @@ def parted(chosen: Config) -> Team:
     return Team(learning.assignment, playing.samplers, learning.sampling, learning.learners, apart=True)
 
 
-@pytest.mark.parametrize("most", few_of([0, 2], [2]))
+@pytest.mark.slow  # samplers apart are held against the same run below, where they are stopped too
+@pytest.mark.parametrize("most", [0, 2])
 def test_samplers_apart_give_the_same_run(
     speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:

@@ -75,6 +75,7 @@ def test_every_signal_saves(number: signal.Signals, speaker: Path, tmp_path: Pat
     assert steps_saved(tmp_path) == steps_logged(tmp_path) >= 3
 
 
+@pytest.mark.slow  # of the clock alone: test_signals_within_a_second_are_one_wish
 def test_a_second_ctrl_c_within_a_second_loses_nothing(speaker: Path, tmp_path: Path) -> None:
     process = begun(speaker, tmp_path, SLOW + CADRE)
     process.send_signal(signal.SIGINT)
@@ -98,6 +99,7 @@ def test_one_after_more_than_a_second_ends_at_once_and_keeps_the_last_save(speak
     assert "Traceback" not in printed
 
 
+@pytest.mark.slow  # of the clock alone: test_signals_within_a_second_are_one_wish
 def test_a_second_sigterm_is_no_force(speaker: Path, tmp_path: Path) -> None:
     process = begun(speaker, tmp_path, SLOW + CADRE)
     process.send_signal(signal.SIGHUP)

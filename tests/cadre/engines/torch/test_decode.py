@@ -19,7 +19,7 @@ TEXTS = ("a", "move the block", "a much longer prompt that fills more than the s
 MANY = [(TEXTS[0], 5, 90), (TEXTS[1], 1, 3), (TEXTS[2], 3, 40), (TEXTS[3], 7, 12), (TEXTS[0] * 30, 2, 6)]
 
 
-@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "gemma2", "gemma3"]))
+@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "gemma3"]))
 def test_greedy_equals_generate(folders, engine, architecture):
     mine = engine(architecture)
     reference = AutoModelForCausalLM.from_pretrained(folders[architecture], attn_implementation="eager")
@@ -38,7 +38,7 @@ def test_greedy_equals_generate(folders, engine, architecture):
         assert set(completion.logprobs) == {0.0}
 
 
-@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "qwen3", "gemma2", "gemma3"]))
+@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["qwen3", "gemma2"]))
 def test_logprobs_equal_a_plain_forward_and_the_learner(folders, learner, architecture):
     mine = learner(architecture, learning_rate=1e-3)
     reference = AutoModelForCausalLM.from_pretrained(folders[architecture], attn_implementation="eager")
@@ -53,7 +53,7 @@ def test_logprobs_equal_a_plain_forward_and_the_learner(folders, learner, archit
     assert figures["clip_fraction"] == 0.0
 
 
-@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "gemma2", "gemma3"]))
+@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["gemma2", "gemma3"]))
 def test_prompts_held_once_give_what_a_copy_a_row_gives(engine, architecture, monkeypatch):
     """Prompts of many lengths and sibling counts, rows that stop early, and windows shorter than prompts."""
     asked = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
@@ -102,9 +102,9 @@ def test_a_step_is_recorded_once_for_every_place_of_its_keys(engine, monkeypatch
     monkeypatch.setattr(kv_cache, "get_recorder", lambda device: lambda *step: records.append(1) or traced(*step))
     mine = engine()
     mine.graphs = True
-    asked = request("go", 4, 1, max_tokens=30, temperature=50.0)
+    asked = request("go", 4, 1, max_tokens=20, temperature=50.0)
     ((first, *_),) = sample(mine, asked)
-    assert len(records) in range(len(first.token_ids) // 8, 30 // 8 + 5)
+    assert len(records) in range(len(first.token_ids) // 8, 20 // 8 + 5)
     ((plain, *_),) = sample(engine(), asked)
     assert first.token_ids == plain.token_ids
     assert first.logprobs == pytest.approx(plain.logprobs, abs=1e-5)
@@ -149,7 +149,7 @@ def test_who_takes_a_step(engine):
         assert LlamaStep.for_model(own, torch.bfloat16) is None
 
 
-@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["qwen3", "gemma3"]))
+@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["gemma3"]))
 @pytest.mark.parametrize("limits", [{"WIDE": 1}, {"LARGE": 1, "VECTORS": range(4, 9)}], ids=["head", "layers"])
 def test_transposed_products_give_the_same(engine, architecture, limits, monkeypatch):
     asked = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
