@@ -42,6 +42,8 @@ def pytest_collection_finish() -> None:
     # What was imported stays: collections need not look through a million objects each time.
     gc.collect()
     gc.freeze()
+    if forked := sys.modules.get("tests.helpers.forked"):
+        forked.start_server()
 
 
 def pytest_unconfigure() -> None:
@@ -51,19 +53,6 @@ def pytest_unconfigure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     rank = {file: number for number, file in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.nodeid.partition("::")[0], len(rank)))
-
-
-def pytest_collection_finish() -> None:
-    if forked := sys.modules.get("tests.helpers.forked"):
-        forked.start_server()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    """The process that only deals the tests out to others imports no torch: it begins sooner."""
-    import torch
-
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

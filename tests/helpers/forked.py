@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import fcntl
-import gc
 import importlib
 import multiprocessing
 import os
@@ -61,8 +60,8 @@ def start_server() -> None:
         if not (pid := os.fork()):
             _serve(listener.detach(), alive)
     os.close(alive)
-    server = forkserver._forkserver
-    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, ours, pid
+    state = {"address": address, "alive_fd": ours, "pid": pid}
+    vars(forkserver._forkserver).update({f"_forkserver_{name}": value for name, value in state.items()})
 
 
 def _serve(listener: int, alive: int) -> None:
@@ -75,7 +74,6 @@ def _serve(listener: int, alive: int) -> None:
         sys.stdin, sys.stdout, sys.stderr = sys.__stdin__, sys.__stdout__, sys.__stderr__
         importlib.reload(warnings)  # pytest collects them
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        gc.freeze()
         forkserver.main(listener, alive, [])
     finally:
         os._exit(0)
