@@ -240,12 +240,13 @@ class _Connection:
         self._process = os.getpid()
         self.launch, self.opened = launch, Future[tuple[Any, tuple[Tool, ...]]]()
         self._closing: asyncio.Event | None = None
+        self._is_closing = False
         self._ended = _Shared.submit(self._run())
         _Shared.open.add(self)
 
     @property
     def is_open(self) -> bool:
-        return self._process == os.getpid() and not self._ended.done()
+        return self._process == os.getpid() and not self._is_closing and not self._ended.done()
 
     async def _run(self) -> None:
         """Open the connection, and keep it until it is closed."""
@@ -307,6 +308,7 @@ class _Connection:
     def close(self) -> None:
         """End the connection, and the server if it was started for it; returns at once."""
         if self.is_open and self._closing is not None:
+            self._is_closing = True
             with suppress(RuntimeError):
                 _Shared.loop.call_soon_threadsafe(self._closing.set)
 
