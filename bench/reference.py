@@ -80,6 +80,7 @@ METRICS = {
     "POLICY/entropy": "entropy of the policy a token, nats; such means are over sequences that have an advantage",
     "POLICY/ratio": "probability now over probability when sampled, mean a token",
     "POLICY/clip_fraction": "share of the tokens whose ratio was clipped",
+    "POLICY/loss/NAME": "a metric of a loss of your own (loss.function), mean over trained tokens",
     "POLICY/correction_fraction": "share of the tokens that loss.correction changed",
     "POLICY/kl_to_sampler": "divergence from the policy that sampled, a token, estimator k3, nats",
     "POLICY/kl_to_sampler_k1": "the same by estimator k1",

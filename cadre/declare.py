@@ -6,9 +6,12 @@ A setting may name a function of the user's file. What Cadre must know of it bef
     def middle(group):
         return [median(group.values)] * len(group.values)
 
-    needs_group  of a baseline: it is made of the group alone, so that equal returns give no advantage
+    needs_group  of a baseline or of `algorithm.advantages`: it is made of the group alone, so that equal returns give
+                 no advantage
     selects      of a carry: how many branches continue at most, or "all"
     sums_tokens  of an aggregate: a token has the same weight however long its sequence and whatever the others are
+    needs_reference  of a loss: it reads `tokens.reference`, log-probabilities under the reference model
+    needs_entropy    of a loss: gradients go through `tokens.entropy`
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ from cadre.errors import ConfigError, nearest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 # Without a declaration nothing is left out of training, and a carry continues one branch.
-DEFAULTS: dict[str, Any] = {"needs_group": False, "selects": 1, "sums_tokens": False}
+DEFAULTS: dict[str, Any] = {
+    "needs_group": False,
+    "selects": 1,
+    "sums_tokens": False,
+    "needs_reference": False,
+    "needs_entropy": False,
+}
 
 
 def declare(**properties: Any) -> Callable[[Function], Function]:

@@ -21,6 +21,7 @@ from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.rollout import walk
 from cadre.rollout.grow import Shape
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
+from cadre.settings.objective import needs_reference
 from cadre.settings.user_code import load_function
 from cadre.team import Metrics, Team, narrowed
 from cadre.types import Sample, Sampling, TrainingSequence, Tree
@@ -109,10 +110,10 @@ def build_batch(
         ]
         dropped = len(judged) - len(selected)
 
-    # The loss needs the reference only for a divergence of its own.
-    if plan.loss.kl > 0.0 and plan.kl == 0.0:
+    # The loss needs the reference only for a divergence of its own, or if the user's says so.
+    if needs_reference(plan.loss) and plan.kl == 0.0:
         selected = with_reference(selected, team)
-    elif plan.loss.kl == 0.0 and plan.kl > 0.0:
+    elif not needs_reference(plan.loss) and plan.kl > 0.0:
         selected = [replace(scored, reference=()) for scored in selected]
     weighted = weight_by_tree(selected, plan.selection.tree_weight or plan.tree_weight, plan.loss)
     learned = weight_by_role(weighted, plan.selection)

@@ -12,8 +12,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from statistics import fmean
+from textwrap import shorten
 
 from cadre.advantages.returns import (
     RETURNS,
@@ -60,6 +61,7 @@ class GroupReturns:
     episodes  if whole episodes are compared, those through each sample, which may be several; mean and deviation are
               then those of the episodes: the leaves of a tree
     size      the largest sum of absolute rewards that a value was made of; 0 stands for the values themselves
+    samples   the samples themselves, if a function of the user's may look at them
     """
 
     values: tuple[float, ...]
@@ -67,6 +69,7 @@ class GroupReturns:
     running: tuple[float, ...]
     episodes: tuple[tuple[EpisodeReturn, ...], ...] = ()
     size: float = 0.0
+    samples: tuple[ScoredSample, ...] = ()
 
     @cached_property
     def weighted(self) -> list[tuple[float, float]]:
@@ -365,15 +368,21 @@ def _compare_once(
     samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
 ) -> list[AdvantageGroup]:
     grouping = load_function("algorithm.group", credit.group, GROUPINGS)
-    baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
-    scale = load_function("algorithm.scale", credit.scale, SCALES)
+    if credit.advantages:
+        compare: Callable[[Sequence[ScoredSample], GroupReturns], tuple[ScoredSample, ...]] = partial(
+            _call_advantages, load_function("algorithm.advantages", credit.advantages, {}), credit.advantages
+        )
+    else:
+        baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
+        scale = load_function("algorithm.scale", credit.scale, SCALES)
+        compare = partial(_compare_group, credit=credit, baseline=baseline, scale=scale)
     groups: dict[Key, list[ScoredSample]] = defaultdict(list)
     for scored in compute_returns(samples, credit):
         groups[grouping(scored.tree_sample)].append(scored)
     compared = []
     for key, members in groups.items():
         returns = group_returns(members, credit, state)
-        compared.append(AdvantageGroup(key, _compare_group(members, returns, credit, baseline, scale), returns.std))
+        compared.append(AdvantageGroup(key, compare(members, returns), returns.std))
     return compared
 
 
@@ -401,6 +410,45 @@ def _compare_group(
     )
 
 
+def _call_advantages(
+    function: Callable[[GroupReturns], Sequence[float]],
+    name: str,
+    members: Sequence[ScoredSample],
+    returns: GroupReturns,
+) -> tuple[ScoredSample, ...]:
+    """Return the members of one group with the advantages that a function of the user's returns.
+
+    It gets the returns after all costs. If it declares that it needs the group, one without a deviation has 0.
+    """
+    if declared(function, "needs_group") and returns.zero_variance:
+        return tuple(members)
+    after_costs = replace(returns, values=tuple(scored.return_after_costs for scored in members))
+    numbers = check_advantages(name, function(after_costs), len(members))
+    return tuple(replace(scored, advantages=(number,)) for scored, number in zip(members, numbers, strict=True))
+
+
+def check_advantages(name: str, numbers: object, size: int) -> Sequence[float]:
+    """Return what `algorithm.advantages` returned, unless it is anything but a finite number a sample."""
+    if (
+        not isinstance(numbers, list | tuple)
+        or len(numbers) != size
+        or not all(isinstance(number, int | float) for number in numbers)
+    ):
+        text = shorten(repr(numbers), 80, placeholder="...")
+        raise ConfigError(
+            f"algorithm.advantages: {name} returned {text} for a group of {size}; expected a list with a number a "
+            "sample. Return that."
+        )
+    for number in numbers:
+        _finite("algorithm.advantages", name, number)
+    return numbers
+
+
+def named_baseline(credit: Credit) -> str:
+    """Return the reference of the function that decides if a group of equal returns has advantages."""
+    return credit.advantages or credit.baseline
+
+
 def group_returns(
     members: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
 ) -> GroupReturns:
@@ -412,6 +460,7 @@ def group_returns(
         tuple((state or {}).get(running_mean_name(scored.tree_sample, credit.group), 0.0) for scored in members),
         _episodes(members, values, credit) if credit.count == "episodes" else (),
         max(scored.size + abs(scored.overlong) for scored in members),
+        tuple(members),
     )
 
 

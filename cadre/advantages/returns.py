@@ -37,6 +37,7 @@ class Credit:
     second         another comparison, whose advantage is added, times `second_weight`
     parts          (part of the reward, weight): each part is compared by itself, and the advantages are summed (GDPO)
     part           the only part of the reward that returns are made of; "" for the reward
+    advantages     function of the user's that returns a group's advantages in place of baseline and scale
 
     With a critic only `alpha` and `gamma` matter.
     """
@@ -54,6 +55,7 @@ class Credit:
     second_weight: float = 1.0
     parts: tuple[tuple[str, float], ...] = ()
     part: str = ""
+    advantages: str = ""
 
 
 @dataclass(frozen=True)

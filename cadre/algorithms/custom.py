@@ -10,18 +10,29 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from cadre.advantages.batch import Plan
-from cadre.advantages.groups import BASELINES, GROUPINGS, SCALES, GroupReturns
-from cadre.advantages.returns import RETURNS, Count, Credit
+from cadre.advantages.groups import BASELINES, GROUPINGS, SCALES, GroupReturns, check_advantages
+from cadre.advantages.returns import RETURNS, Count, Credit, ScoredSample
 from cadre.algorithms.branching import BUDGET, DECISIONS, ROUNDS, SIBLINGS, WHERE_WORDS, Where
 from cadre.algorithms.common import CARRY, LOOKAHEAD, Algorithm, Carry, ManySiblings, Scale
 from cadre.errors import ConfigError
 from cadre.rollout.growers import WHERE
 from cadre.rollout.shapes import CARRIES, SHAPES, Shape
+from cadre.rollout.walk import TreeSample
 from cadre.settings import Section, TreeWeight
 from cadre.settings.user_code import load_function, one_of
+from cadre.types import Branch, Node, Observation, Reward, Sample
 
-# The group that functions of the user's are tried with before anything is sampled.
-TWO_RETURNS = GroupReturns((0.0, 1.0), (1.0, 1.0), (0.0, 0.0))
+# The group that functions of the user's are tried with before anything is sampled: one right answer, one wrong.
+_ANSWERS = tuple(Sample("role", "policy", text, (1,), (2, 3), (-0.5, -0.5), "stop", 0) for text in ("right", "wrong"))
+_BRANCHES = tuple(Branch({"role": index}, Reward(1.0 - index), True, index == 0) for index in (0, 1))
+_NODE = Node(0, {"role": Observation("role", ())}, {"role": _ANSWERS}, _BRANCHES)
+TWO_RETURNS = GroupReturns(
+    (1.0, 0.0),
+    (1.0, 1.0),
+    (0.0, 0.0),
+    samples=tuple(ScoredSample(TreeSample(0, (), (), _NODE, "role", index), returns=1.0 - index) for index in (0, 1)),
+)
+ADVANTAGES = "in place of baseline and scale: file.py:function, from a group to a list with a number a sample"
 OPTIONS = ("carry", "joint", "lookahead", "where", "decisions", "siblings", "rounds", "budget")
 DISCOUNTED_RETURNS = ("reward_to_go", "best_to_go")
 FUTURE_RETURNS = (*DISCOUNTED_RETURNS, "episode", "difference", "passed")
@@ -34,8 +45,9 @@ class Comparison(Section):
 
     returns: Annotated[str, one_of(RETURNS)] = Field(description="what a sample is worth")
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
-    baseline: Annotated[str, one_of(BASELINES)] = Field(description="what is subtracted; not running")
-    scale: Scale = Field(description="what the difference is divided by")
+    baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description="what is subtracted; not running")
+    scale: Scale | None = Field(None, description="what the difference is divided by")
+    advantages: Annotated[str, one_of({})] | None = Field(None, description=ADVANTAGES)
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
     weight: float = Field(1.0, gt=0.0, description="what it counts beside the first")
 
@@ -57,8 +69,9 @@ class Custom(Algorithm):
     budget: int | None = Field(None, ge=0, description=f"{BUDGET}; for branch")
     returns: Annotated[str, one_of(RETURNS)] = Field(description="what a sample is worth")
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
-    baseline: Annotated[str, one_of(BASELINES)] = Field(description="what is subtracted")
-    scale: Scale = Field(description="what the difference is divided by")
+    baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description="what is subtracted")
+    scale: Scale | None = Field(None, description="what the difference is divided by")
+    advantages: Annotated[str, one_of({})] | None = Field(None, description=ADVANTAGES)
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
     second: Comparison | None = Field(None, description="another comparison, whose advantage is added")
 
@@ -111,7 +124,9 @@ def shape_options(shape: str) -> tuple[str, ...]:
 def credit_of(axes: Custom | Comparison, alpha: float) -> Credit:
     """Return the credit of the named functions."""
     count: Count = "episodes" if axes.returns == "episode" else "decisions"
-    return Credit(axes.returns, axes.group, axes.baseline, axes.scale, alpha, axes.gamma, count)
+    baseline, scale = axes.baseline or "none", axes.scale or "none"
+    advantages = axes.advantages or ""
+    return Credit(axes.returns, axes.group, baseline, scale, alpha, axes.gamma, count, advantages=advantages)
 
 
 def check_comparison(key: str, axes: Custom | Comparison, shape: Shape) -> None:
@@ -127,6 +142,20 @@ def check_comparison(key: str, axes: Custom | Comparison, shape: Shape) -> None:
         )
     load_function(f"{key}.returns", axes.returns, RETURNS)
     load_function(f"{key}.group", axes.group, GROUPINGS)
+    if axes.advantages is not None:
+        if axes.baseline is not None or axes.scale is not None:
+            raise ConfigError(
+                f"{key}.advantages: got {axes.advantages} beside a baseline or a scale, which it replaces; expected "
+                "one of the two. Remove baseline and scale."
+            )
+        own: object = load_function(f"{key}.advantages", axes.advantages, {})(TWO_RETURNS)
+        check_advantages(axes.advantages, own, len(TWO_RETURNS.values))
+        return
+    if axes.baseline is None or axes.scale is None:
+        missing = "baseline" if axes.baseline is None else "scale"
+        raise ConfigError(
+            f"{key}.{missing}: is missing; expected a baseline and a scale, or advantages in place of both. Add it."
+        )
     scale = load_function(f"{key}.scale", axes.scale, SCALES)(TWO_RETURNS)
     if not isinstance(scale, int | float) or not math.isfinite(scale):
         raise ConfigError(f"{key}.scale: {axes.scale} returned {scale!r}; expected one finite number. Return that.")

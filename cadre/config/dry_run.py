@@ -25,6 +25,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, ContractError, EngineError
 from cadre.rollout import batching, episodes
 from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.settings.objective import needs_reference
 from cadre.team import Team, Weights
 from cadre.types import Message, Request, Sample, Sampling, Tool, ToolCall, images_of
 
@@ -333,7 +334,7 @@ def _estimate_policies(experiment: Experiment, batches: Sequence[Sequence[Reques
         memory |= dict.fromkeys(names, available)
 
     plan = experiment.plan
-    has_reference = plan.kl > 0.0 or plan.loss.kl > 0.0 or plan.preference is not None
+    has_reference = plan.kl > 0.0 or needs_reference(plan.loss) or plan.preference is not None
     estimates = {}
     for name, size in measured.items():
         policy, learner = experiment.policies[name], experiment.learners.get(name)

@@ -19,6 +19,7 @@ from cadre.errors import ConfigError
 from cadre.rollout.shapes import SHAPES
 from cadre.settings.engines import LearnerConfig
 from cadre.settings.models import VISION_MODELS, read_model_type
+from cadre.settings.objective import needs_entropy_gradient
 from cadre.settings.section import apply_changes
 from cadre.settings.yaml_file import parse_overrides
 
@@ -132,6 +133,16 @@ CONDITIONS: tuple[Condition[Experiment], ...] = (
     *_sampler_conditions(),
     # The loss.
     *(
+        _loss_condition(
+            name,
+            lambda loss: loss.function is None,
+            "a function ({facts.plan.loss.function}) in place of the ratio",
+            "loss.function=null",
+        )
+        for name in ("ratio", "clip_low", "clip_high", "dual_clip")
+    ),
+    _loss_condition("settings", lambda loss: loss.function is not None, "no function", "loss.function=file.py:name"),
+    *(
         _loss_condition(name, lambda loss: loss.ratio != "none", "ratio {facts.plan.loss.ratio}", "loss.ratio=token")
         for name in ("clip_low", "clip_high")
     ),
@@ -148,7 +159,7 @@ CONDITIONS: tuple[Condition[Experiment], ...] = (
         "loss.aggregate=sequence_sum",
     ),
     _loss_condition(
-        "entropy_tokens", lambda loss: loss.entropy > 0.0, "entropy {facts.plan.loss.entropy:g}", "loss.entropy too"
+        "entropy_tokens", needs_entropy_gradient, "entropy {facts.plan.loss.entropy:g}", "loss.entropy too"
     ),
     _loss_condition(
         "schedule",

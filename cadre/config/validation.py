@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
-from cadre.advantages.groups import BASELINES
+from cadre.advantages.groups import BASELINES, named_baseline
 from cadre.advantages.returns import Credit
 from cadre.concurrency import run_coroutine
 from cadre.config.conditions import check_all_read
@@ -366,6 +366,7 @@ def check_preference(experiment: Experiment) -> None:
     options: dict[str, tuple[object, object]] = {
         "train.max_staleness": (experiment.train.max_staleness, 0),
         "loss.ratio": (plan.loss.ratio, "none"),
+        "loss.function": (plan.loss.function, None),
         "loss.correction": (plan.loss.correction, "none"),
     }
     for option, (got, expected) in options.items():
@@ -411,6 +412,8 @@ def check_only_positive(experiment: Experiment) -> None:
 
 def check_stale_samples(experiment: Experiment) -> None:
     """A loss corrects for samples of earlier weights if there are some."""
+    if experiment.plan.loss.function is not None:  # it has tokens.old, and is responsible
+        return
     # The first optimizer step makes the samples of the others stale, which a ratio corrects for.
     for name in dict.fromkeys(experiment.trained_roles.values()):
         learner = experiment.learners[name]
@@ -430,6 +433,15 @@ def check_stale_samples(experiment: Experiment) -> None:
             f"train.max_staleness: got {max_staleness} under a loss without a ratio or a correction, which takes "
             "samples of earlier weights for samples of its own; expected 0. Add loss.correction=truncate, or lower it."
         )
+
+
+def check_own_loss(experiment: Experiment) -> None:
+    """A loss in a file of the user's returns finite numbers for made-up tokens."""
+    loss = experiment.plan.loss
+    if any(":" in (name or "") for name in (loss.function, loss.ratio, loss.correction, loss.correction_level)):
+        from cadre.learn.loss import check_loss  # imports torch
+
+        check_loss(loss)
 
 
 def check_overlong_buffer(experiment: Experiment) -> None:
@@ -459,7 +471,7 @@ def check_without_std(experiment: Experiment) -> None:
     credit = experiment.plan.credit
     if experiment.plan.selection.without_std == "keep":
         return
-    for baseline in (credit.baseline, *([credit.second.baseline] if credit.second else [])):
+    for baseline in map(named_baseline, (credit, *([credit.second] if credit.second else []))):
         if not declared(load_function("algorithm.baseline", baseline, BASELINES), "needs_group"):
             names = ", ".join(name for name, function in BASELINES.items() if declared(function, "needs_group"))
             advice = ", or declare(needs_group=True) of your own" if ":" in baseline else ""
@@ -499,9 +511,10 @@ def check_group_size(experiment: Experiment) -> None:
         )
     credits = [plan.credit, *([plan.credit.second] if plan.credit.second else [])]
     if all(_has_zero_advantages(credit, experiment.train.tasks_per_step) for credit in credits):
+        baseline = named_baseline(plan.credit)
         single_task = " and train.tasks_per_step=1" if plan.credit.group == "role" else ""
         raise ConfigError(
-            f"algorithm.k: got 1{single_task} with {name}, whose baseline ({plan.credit.baseline}) is made of the "
+            f"algorithm.k: got 1{single_task} with {name}, whose baseline ({baseline}) is made of the "
             "samples of a group, here one each, so that every advantage is 0 and nothing is learned; expected 2 or "
             "more. Raise it, or use an algorithm with another baseline, such as spiral (a running mean) or ippo (a "
             "critic)."
@@ -532,7 +545,7 @@ def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
     if not compares_one.get(credit.group, False):
         return False
     # A baseline of the group is the sample's own return if it is alone.
-    return bool(declared(load_function("algorithm.baseline", credit.baseline, BASELINES), "needs_group"))
+    return bool(declared(load_function("algorithm.baseline", named_baseline(credit), BASELINES), "needs_group"))
 
 
 # ---- Trackers
@@ -600,6 +613,7 @@ TRAINING_CHECKS = (
     check_only_positive,
     check_parts,
     check_stale_samples,
+    check_own_loss,
     check_overlong_buffer,
     check_role_weights,
     check_without_std,

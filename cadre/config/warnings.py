@@ -9,6 +9,7 @@ from cadre.envs.from_data import FromData
 from cadre.envs.spec import name_of
 from cadre.envs.splits import shared_tasks
 from cadre.plugins import environments, trained_on
+from cadre.settings.objective import needs_reference
 from cadre.types import Task
 
 # Tasks per split that are compared.
@@ -52,7 +53,7 @@ def _warn_single_sample_roles(experiment: Experiment) -> list[str]:
 def _warn_adapter_reference(experiment: Experiment) -> list[str]:
     """Warn of a KL penalty on a policy that starts from an adapter: the reference is the plain base."""
     plan = experiment.plan
-    for name in experiment.learners if plan.kl or plan.loss.kl else ():
+    for name in experiment.learners if plan.kl or needs_reference(plan.loss) else ():
         lora = experiment.policies[name].lora
         if lora is not None and lora.path is not None:
             return [

@@ -42,9 +42,11 @@ FORWARD = 256
 def has_gradient(sequence: TrainingSequence, config: LossConfig) -> bool:
     """Return True if a sequence moves the weights at all.
 
-    With advantages of zero it does so only through a critic's targets, an entropy bonus or a KL term.
+    With advantages of zero it does so only through a critic's targets, an entropy bonus, a KL term, or a loss of the
+    user's.
     """
-    if sequence.targets is not None or (any(sequence.mask) and (config.entropy > 0.0 or config.kl > 0.0)):
+    has_other_terms = config.entropy > 0.0 or config.kl > 0.0 or config.function is not None
+    if sequence.targets is not None or (any(sequence.mask) and has_other_terms):
         return True
     # From the end, where completions are.
     pairs = zip(reversed(sequence.mask), reversed(sequence.advantages), strict=True)

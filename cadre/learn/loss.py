@@ -6,16 +6,20 @@ float32 except for the boolean mask. A loss is the sum over the masked tokens, e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cadre.errors import ContractError
-from cadre.learn.loss_functions import CORRECTIONS, LEVELS, OBJECTIVES, Clip
+from cadre.learn.loss_functions import CORRECTIONS, LEVELS, LOSSES, Clip, Correction, Level, Objective
 from cadre.settings import LossConfig
+from cadre.settings.objective import load_own_loss
 from cadre.settings.user_code import load_function
 
 
@@ -60,45 +64,148 @@ def annealed(config: LossConfig, progress: float) -> LossConfig:
     return config.model_copy(update={"entropy": config.entropy * factor, "kl": config.kl * factor})
 
 
-def policy_loss(tokens: Tokens, weights: Tensor, config: LossConfig) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss and the metrics of `token_metrics`.
+@dataclass(frozen=True)
+class LossFunctions:
+    """The functions that a loss names, looked up once.
 
-        -sum_i weights[i] * sum_t (c[i, t] * objective[i, t] + entropy * H[i, t] - kl * c[i, t] * r[i, t] * k2[i, t])
+    loss     returns the loss of each token and metrics of each, all [B, T], from masked tokens
+    metrics  names of these metrics
+    """
 
-    `objective` is that of `config.ratio`, `c` that of `config.correction`, `weights` [B] the weight of a token of each
-    sequence. k2 = (log pi - log reference)^2 / 2, whose gradient is that of KL(pi || reference) on samples of
-    pi (arXiv 2510.01555, section 4; k3 as a loss has another one). After the first of several optimiser steps the
-    samples are those of an earlier pi, so it is weighted by r = pi / pi_old without a gradient, which is 1 before.
+    loss: Callable[[Tokens], tuple[Tensor, dict[str, Tensor]]]
+    level: Level
+    correction: Correction
+    metrics: tuple[str, ...] = ("clipped",)
+
+
+def load_loss(config: LossConfig) -> LossFunctions:
+    """Return the functions of the settings. The user's own loss is called once, on tokens that are made up.
+
+    Raises ConfigError for names that do not exist, and ContractError for a loss of the user's that fails, or that
+    returns something else than finite numbers with finite gradients.
+    """
+    level = load_function("loss.correction_level", config.correction_level, LEVELS)
+    correction = load_function("loss.correction", config.correction, CORRECTIONS)
+    own = load_own_loss(config)
+    if own is not None and config.function is not None:
+        loss = partial(_own_loss, config.function, partial(own, **config.settings))
+        _, metrics = loss(example_tokens())
+        functions = LossFunctions(loss, level, correction, tuple(metrics))
+    elif ":" in config.ratio:
+        objective: Objective = load_function("loss.ratio", config.ratio, {})
+        clip = Clip(config.clip_low, config.clip_high, config.dual_clip)
+        functions = LossFunctions(partial(_own_objective, config.ratio, objective, clip), level, correction)
+    else:
+        bundled = LOSSES[config.ratio]
+        options = [name for name in inspect.signature(bundled).parameters if name != "tokens"]
+        settings = {name: getattr(config, name) for name in options}
+        functions = LossFunctions(partial(bundled, **settings), level, correction)
+    return functions
+
+
+def check_loss(config: LossConfig) -> None:
+    """Call the functions of the user's once on made-up tokens, forward and backward. Raises ContractError."""
+    tokens = example_tokens()
+    loss, _ = policy_loss(tokens, torch.full((len(tokens.mask),), 0.25), config)
+    torch.autograd.backward(loss)
+
+
+def example_tokens() -> Tokens:
+    """Return made-up tokens of two completions, one of three tokens with advantage 1, one of two with -1."""
+    mask = torch.tensor([[True, True, True], [True, True, False]])
+    old = torch.tensor([[-0.5, -1.0, -2.0], [-0.1, -3.0, 0.0]])
+    logprobs = (old + 0.01).requires_grad_()
+    advantages = torch.tensor([[1.0], [-1.0]]) * mask
+    entropy = torch.full((2, 3), 0.5).requires_grad_()
+    return Tokens(logprobs, old, old, advantages, mask, entropy, old - 0.1).masked()
+
+
+def policy_loss(
+    tokens: Tokens, weights: Tensor, config: LossConfig, functions: LossFunctions | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss and the sums of `token_metrics` and of the loss's own metrics.
+
+        sum_i weights[i] * sum_t (c[i, t] * loss[i, t] - entropy * H[i, t] + kl * c[i, t] * r[i, t] * k2[i, t])
+
+    `loss` is that of `config.ratio` or `config.function`, `c` that of `config.correction`, `weights` [B] the weight of
+    a token of each sequence. k2 = (log pi - log reference)^2 / 2, whose gradient is that of KL(pi || reference) on
+    samples of pi (arXiv 2510.01555, section 4; k3 as a loss has another one). After the first of several optimiser
+    steps the samples are those of an earlier pi, so it is weighted by r = pi / pi_old without a gradient, which is 1
+    before. `functions` are those of the settings if they were loaded before.
     """
     tokens = tokens.masked()
-    clip = Clip(config.clip_low, config.clip_high, config.dual_clip)
-    result = load_function("loss.ratio", config.ratio, OBJECTIVES)(tokens, clip)
-    if ":" in config.ratio:  # the user's own function
-        result = _as_pair("loss.ratio", config.ratio, result, "the objective [B, T] and which tokens it clipped")
-        inputs = (tokens.logprobs, tokens.old, tokens.rollout_logprobs, tokens.advantages)
-        _check_numbers("loss.ratio", config.ratio, result[0], tokens.mask, inputs)
-        _check_flags("loss.ratio", config.ratio, result[1], tokens.mask)
-    objective, clipped = result
-    correction, corrected = importance(tokens.old - tokens.rollout_logprobs, tokens.mask, config)
+    functions = functions or load_loss(config)
+    token_loss, metrics = functions.loss(tokens)
+    if tuple(metrics) != functions.metrics:
+        raise ContractError(
+            f"loss.function: {config.function} returned the metrics {', '.join(metrics) or 'none'}, and "
+            f"{', '.join(functions.metrics) or 'none'} when it was first called; expected the same each time, so that "
+            "they can be summed. Return all of them, with zeros where one means nothing."
+        )
+    correction, corrected = importance(tokens.old - tokens.rollout_logprobs, tokens.mask, config, functions)
     divergence = 0.5 * (tokens.logprobs - tokens.reference).square()
     on_policy = correction * tokens.log_ratio.detach().exp()
-    value = correction * objective + config.entropy * tokens.entropy - config.kl * on_policy * divergence
+    value = correction * -token_loss + config.entropy * tokens.entropy - config.kl * on_policy * divergence
     loss = -(weights.unsqueeze(1) * torch.where(tokens.mask, value, 0.0)).sum()
-    return loss, token_metrics(tokens, clipped, corrected)
+    with torch.no_grad():
+        own = {name: torch.where(tokens.mask, numbers, 0).sum() for name, numbers in metrics.items()}
+    return loss, token_metrics(tokens, corrected) | own
 
 
-def importance(log_rho: Tensor, mask: Tensor, config: LossConfig) -> tuple[Tensor, Tensor]:
+def _own_loss(name: str, function: Callable[[Tokens], Any], tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return what the user's loss returns, after a check; a gradient that is no number raises ContractError, too."""
+    # A view of their own, through which no other gradient passes.
+    logprobs = tokens.logprobs.view_as(tokens.logprobs)
+    result = function(replace(tokens, logprobs=logprobs))
+    loss, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+    inputs = (tokens.logprobs, tokens.old, tokens.rollout_logprobs, tokens.advantages, tokens.reference)
+    _check_numbers("loss.function", name, loss, tokens.mask, inputs)
+    if not isinstance(metrics, Mapping) or not all(re.fullmatch(r"[\w.-]+", str(key)) for key in metrics):
+        raise ContractError(
+            f"loss.function: {name} returned {metrics!r} as its second; expected metrics by name, of letters, digits, "
+            "dots and dashes, each a tensor [B, T]. Return those."
+        )
+    for key, numbers in metrics.items():
+        flags = numbers.float() if isinstance(numbers, Tensor) and numbers.dtype == torch.bool else numbers
+        _check_numbers("loss.function", f"{name}, metric {key},", flags, tokens.mask, inputs)
+    if logprobs.requires_grad:
+        if not loss.requires_grad:
+            raise ContractError(
+                f"loss.function: {name} returned a loss without a gradient; expected one that is computed from "
+                "tokens.logprobs. Do not detach it."
+            )
+        check = partial(_check_gradient, name, tokens.mask, inputs)
+        logprobs.register_hook(check)  # type: ignore[no-untyped-call]
+    return loss, dict(metrics)
+
+
+def _check_gradient(name: str, mask: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> None:
+    _check_numbers("loss.function", f"the gradient of {name}", gradient, mask, inputs, "is")
+
+
+def _own_objective(name: str, function: Objective, clip: Clip, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the negated objective of the user's `loss.ratio` and the tokens that it clipped, after a check."""
+    result = function(tokens, clip)
+    objective, clipped = _as_pair("loss.ratio", name, result, "the objective [B, T] and which tokens it clipped")
+    inputs = (tokens.logprobs, tokens.old, tokens.rollout_logprobs, tokens.advantages)
+    _check_numbers("loss.ratio", name, objective, tokens.mask, inputs)
+    _check_flags("loss.ratio", name, clipped, tokens.mask)
+    return -objective, {"clipped": clipped}
+
+
+def importance(
+    log_rho: Tensor, mask: Tensor, config: LossConfig, functions: LossFunctions | None = None
+) -> tuple[Tensor, Tensor]:
     """Return weights [B, T] against the difference of sampler and learner, and where they are not rho. No gradient.
 
     `log_rho` [B, T] is old - rollout_logprobs. Ones where the correction is none.
     """
-    level = load_function("loss.correction_level", config.correction_level, LEVELS)
-    correct = load_function("loss.correction", config.correction, CORRECTIONS)
+    functions = functions or load_loss(config)
     log_rho = log_rho.detach()
-    levelled = level(log_rho, mask)
+    levelled = functions.level(log_rho, mask)
     if ":" in config.correction_level:
         _check_numbers("loss.correction_level", config.correction_level, levelled, mask, (log_rho,))
-    weights = correct(levelled.exp(), config.correction_low, config.correction_high)
+    weights = functions.correction(levelled.exp(), config.correction_low, config.correction_high)
     if ":" not in config.correction:
         return weights
     pair = _as_pair("loss.correction", config.correction, weights, "weights [B, T] and which of them it changed")
@@ -121,7 +228,9 @@ def _described(result: Any) -> str:
     return f"a tensor of {list(result.shape)}" if isinstance(result, Tensor) else f"{type(result).__name__}"
 
 
-def _check_numbers(setting: str, name: str, numbers: Any, mask: Tensor, inputs: Sequence[Tensor]) -> None:
+def _check_numbers(
+    setting: str, name: str, numbers: Any, mask: Tensor, inputs: Sequence[Tensor], verb: str = "returned"
+) -> None:
     """Raise ContractError unless a function of the user's returned a finite number a token for finite inputs."""
     if not isinstance(numbers, Tensor) or numbers.shape != mask.shape or not numbers.is_floating_point():
         dtype = f" of {numbers.dtype}" if isinstance(numbers, Tensor) else ""
@@ -135,7 +244,7 @@ def _check_numbers(setting: str, name: str, numbers: Any, mask: Tensor, inputs: 
     if bool(wrong.any()):
         first = float(numbers.detach()[wrong][0])
         raise ContractError(
-            f"{setting}: {name} returned {first} for {int(wrong.sum())} of {int(mask.sum())} "
+            f"{setting}: {name} {verb} {first} for {int(wrong.sum())} of {int(mask.sum())} "
             "sampled tokens, whose log-probabilities and advantages are finite; expected finite numbers. Guard what it "
             "divides by or takes the logarithm of, and bound what it raises e to."
         )
@@ -150,17 +259,16 @@ def _check_flags(setting: str, name: str, flags: Tensor, mask: Tensor) -> None:
 
 
 @torch.no_grad()
-def token_metrics(tokens: Tokens, clipped: Tensor, corrected: Tensor) -> dict[str, Tensor]:
+def token_metrics(tokens: Tokens, corrected: Tensor) -> dict[str, Tensor]:
     """Return SUMS over the masked tokens; `gap_max` is a maximum.
 
-    `clipped` tokens whose gradient the clip removed or changed, `corrected` ones whose weight the correction changed,
+    `corrected` are tokens whose weight the correction changed,
     `ratio` to the sampler, `kl1` and `kl3` (the estimators k1 and k3 of KL(sampler || policy) of
     http://joschu.net/blog/kl-approx.html), `kl_reference` (k1 of KL(policy || reference)), `entropy`, `gap_max` the
     largest |logprobs - rollout_logprobs|. `tokens` are 0 outside the mask.
     """
     gap = tokens.logprobs - tokens.rollout_logprobs
     return {
-        "clipped": (clipped & tokens.mask).sum(),
         "corrected": (corrected & tokens.mask).sum(),
         "ratio": (gap.exp() * tokens.mask).sum(),
         "kl1": -gap.sum(),

@@ -1,6 +1,6 @@
 """The functions that a loss is made of, by the names that settings use.
 
-    loss.ratio        OBJECTIVES   the objective of each token, in place of log pi * advantage
+    loss.ratio        LOSSES       the loss of each token; `loss.function` is the user's own
     loss.correction   CORRECTIONS  weights against the difference of sampler and learner, at LEVELS
     loss.aggregate    AGGREGATES   the weight of a token of each sequence
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from cadre.declare import declare
 from cadre.types import TrainingSequence
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Objectives: what is maximised, and where the clip removed or changed a token's gradient.
+# Losses of tokens: what is minimised, and where the clip removed or changed a token's gradient.
 
 
 class TokenTensors(Protocol):
-    """The tensors that an objective may read, all [B, T]; `log_ratio` is relative to the start of the update."""
+    """The tensors that the bundled losses read, all [B, T]; `log_ratio` is relative to the start of the update."""
 
     @property
     def logprobs(self) -> Tensor: ...
@@ -46,7 +46,10 @@ class Clip:
     dual: float | None = None
 
 
+# A user's `loss.ratio`: what is maximised, and where the clip changed it.
 Objective = Callable[[TokenTensors, Clip], "tuple[Tensor, Tensor]"]
+# Returns the loss of every token, from the tokens and settings by keyword; or that, and metrics of every token by name.
+Loss = Callable[..., Any]
 
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
@@ -80,22 +83,38 @@ def clipped_weight(logprobs: Tensor, log_ratio: Tensor, advantages: Tensor, clip
     return weight * advantages * logprobs, weight != ratio
 
 
-def policy_gradient(logprobs: Tensor, advantages: Tensor) -> Tensor:
-    """Return `A log pi` (MAGRPO, arXiv 2508.04652, eq. 5): on-policy data only, one step a sample."""
-    return advantages * logprobs
+def ppo(
+    tokens: TokenTensors, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of PPO: the clipped surrogate of every token's ratio."""
+    clip = Clip(clip_low, clip_high, dual_clip)
+    objective, clipped = clipped_surrogate(tokens.log_ratio.exp(), tokens.advantages, clip)
+    return -objective, {"clipped": clipped}
 
 
-OBJECTIVES: dict[str, Objective] = {
-    "token": lambda tokens, clip: clipped_surrogate(tokens.log_ratio.exp(), tokens.advantages, clip),
-    "sequence": lambda tokens, clip: clipped_surrogate(
-        sequence_ratio(tokens.log_ratio, tokens.mask), tokens.advantages, clip
-    ),
-    "cispo": lambda tokens, clip: clipped_weight(tokens.logprobs, tokens.log_ratio, tokens.advantages, clip),
-    "none": lambda tokens, clip: (
-        policy_gradient(tokens.logprobs, tokens.advantages),
-        tokens.mask.new_zeros(tokens.mask.shape),
-    ),
-}
+def gspo(
+    tokens: TokenTensors, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of GSPO: the clipped surrogate of the sequence's ratio."""
+    clip = Clip(clip_low, clip_high, dual_clip)
+    ratio = sequence_ratio(tokens.log_ratio, tokens.mask)
+    objective, clipped = clipped_surrogate(ratio, tokens.advantages, clip)
+    return -objective, {"clipped": clipped}
+
+
+def cispo(tokens: TokenTensors, clip_low: float = 0.2, clip_high: float = 0.2) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the loss of CISPO: the clipped ratio without gradient times that of REINFORCE."""
+    clip = Clip(clip_low, clip_high)
+    objective, clipped = clipped_weight(tokens.logprobs, tokens.log_ratio, tokens.advantages, clip)
+    return -objective, {"clipped": clipped}
+
+
+def policy_gradient(tokens: TokenTensors) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return `-A log pi` (MAGRPO, arXiv 2508.04652, eq. 5): on-policy data only, one step a sample."""
+    return -(tokens.advantages * tokens.logprobs), {"clipped": tokens.mask.new_zeros(tokens.mask.shape)}
+
+
+LOSSES: dict[str, Loss] = {"token": ppo, "sequence": gspo, "cispo": cispo, "none": policy_gradient}
 
 
 # Corrections: weights against the difference of sampler and learner, rho = pi(learner) / pi(sampler) at the start of

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, OBJECTIVES
+from cadre.declare import declared
+from cadre.errors import ConfigError
+from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, LOSSES
 from cadre.settings.engines import LearnerConfig
 from cadre.settings.section import Section, SetKeysOnly, apply_changes, setting_error
 from cadre.settings.team import Policy, PolicyConfig
@@ -63,12 +66,12 @@ class CreditConfig(Section):
 
 # ---- Loss
 
-Ratio = Annotated[str, one_of(OBJECTIVES)]
+Ratio = Annotated[str, one_of(LOSSES)]
 Aggregate = Annotated[str, one_of(AGGREGATES)]
 Correction = Annotated[str, one_of(CORRECTIONS)]
 Level = Annotated[str, one_of(LEVELS)]
 FUNCTIONS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "ratio": OBJECTIVES,
+    "ratio": LOSSES,
     "aggregate": AGGREGATES,
     "correction": CORRECTIONS,
     "correction_level": LEVELS,
@@ -82,9 +85,13 @@ def _names(table: Mapping[str, object]) -> str:
 class LossConfig(Section):
     """The policy loss: the clipped ratio of PPO, averaged over the batch's tokens. The algorithm sets what is unset."""
 
+    function: Annotated[str, one_of({})] | None = Field(
+        None, description="a loss of your own in place of ratio: file.py:function(tokens, **settings)"
+    )
+    settings: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of that function")
     ratio: Ratio = Field(
         "token",
-        description=f"clipped ratio: {_names(OBJECTIVES)}; token is PPO's, sequence GSPO's",
+        description=f"clipped ratio: {_names(LOSSES)}; token is PPO's, sequence GSPO's",
     )
     clip_low: float = Field(0.2, gt=0.0, lt=1.0, description="the ratio is clipped below at 1 - clip_low")
     clip_high: float = Field(0.2, gt=0.0, description="and above at 1 + clip_high")
@@ -125,7 +132,39 @@ def merge_loss(preset: LossConfig, changes: LossConfig) -> LossConfig:
     loss = apply_changes(preset, changes)
     for option, table in FUNCTIONS.items():
         load_function(f"loss.{option}", getattr(loss, option), table)
+    load_own_loss(loss)
     return loss
+
+
+def load_own_loss(loss: LossConfig) -> Callable[..., Any] | None:
+    """Return the user's own loss, None if there is none. Raises ConfigError for settings that it does not take."""
+    if loss.function is None:
+        return None
+    function: Callable[..., Any] = load_function("loss.function", loss.function, {})
+    try:
+        inspect.signature(function).bind(None, **loss.settings)
+    except TypeError as error:
+        raise ConfigError(
+            f"loss.settings: got {', '.join(loss.settings) or 'none'} for {loss.function}, which is called as "
+            f"function(tokens, **settings): {error}; expected its keyword arguments, "
+            f"{', '.join(list(inspect.signature(function).parameters)[1:]) or 'of which it has none'}. Fix the names."
+        ) from None
+    return function
+
+
+def needs_reference(loss: LossConfig) -> bool:
+    """Return True if the loss reads log-probabilities under the reference model."""
+    return loss.kl > 0.0 or _declares(loss, "needs_reference")
+
+
+def needs_entropy_gradient(loss: LossConfig) -> bool:
+    """Return True if gradients go through the entropy of tokens."""
+    return loss.entropy > 0.0 or _declares(loss, "needs_entropy")
+
+
+def _declares(loss: LossConfig, name: str) -> bool:
+    function = load_own_loss(loss)
+    return function is not None and bool(declared(function, name))
 
 
 # ---- Critic

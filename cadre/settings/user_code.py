@@ -110,7 +110,8 @@ def one_of(table: Mapping[str, Any]) -> AfterValidator:
 
 
 def _expected_names(reference: str, table: Mapping[str, Any]) -> str:
-    return f"one of {', '.join(table)}, or file.py:function.{nearest(reference, table)}"
+    names = f"one of {', '.join(table)}, or " if table else ""
+    return f"{names}file.py:function.{nearest(reference, table)}"
 
 
 # ---- Files and modules

@@ -31,13 +31,13 @@ from cadre.engines.torch.ranks import Ranks
 from cadre.errors import ContractError, DivergedError
 from cadre.files import to_json
 from cadre.learn.batching import Batch, has_gradient, minibatches
-from cadre.learn.loss import Tokens, ValueHeads, annealed, policy_loss, value_loss
+from cadre.learn.loss import Tokens, ValueHeads, annealed, load_loss, policy_loss, value_loss
 from cadre.learn.loss_functions import AGGREGATES, Aggregate, Denominators, count_trained_tokens
 from cadre.learn.optimiser import Optimiser
 from cadre.learn.tensors import to_device
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings import CriticConfig, LearnerConfig, LossConfig
-from cadre.settings.objective import merge_heads_learner
+from cadre.settings.objective import merge_heads_learner, needs_entropy_gradient
 from cadre.settings.user_code import load_function
 from cadre.team import Metrics
 from cadre.types import TrainingSequence
@@ -144,8 +144,9 @@ class UpdateMetrics:
     """Sums of one policy's update so far; lives as long as the update.
 
     Losses are sums over its minibatches, `sums` those over its tokens. `logprob_diffs` has by role the sum of
-    |learner's - sampler's log-probability| and the number of tokens. Numbers that a GPU computes are float64 tensors
-    on it until `read`, as to read one is to wait for all work before it.
+    |learner's - sampler's log-probability| and the number of tokens. `loss_metrics` are names of the loss's own.
+    Numbers that a GPU computes are float64 tensors on it until `read`, as to read one is to wait for all work before
+    it.
     """
 
     loss: Scalar = 0.0
@@ -153,9 +154,16 @@ class UpdateMetrics:
     tokens: int = 0
     values: int = 0
     sums: dict[str, Scalar] = field(default_factory=lambda: defaultdict(float))
+    loss_metrics: tuple[str, ...] = ("clipped",)
     max_logprob_diff: Scalar = 0.0
     logprob_diffs: dict[str, list[Scalar]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
     norms: list[float] = field(default_factory=list)
+
+    @property
+    def sum_names(self) -> tuple[str, ...]:
+        """Return the names of the sums over tokens: those of every loss, and those that this loss has."""
+        named = (name for name in TOKEN_MEANS if name != "clipped" or name in self.loss_metrics)
+        return (*named, *(name for name in self.loss_metrics if name != "clipped"))
 
     def add_tokens(self, loss: Tensor, tokens: int, sums: Mapping[str, Tensor]) -> None:
         """Add the loss of some tokens of one forward, and their `cadre.learn.loss.token_metrics`."""
@@ -164,7 +172,7 @@ class UpdateMetrics:
         largest, previous = sums["gap_max"].double(), self.max_logprob_diff
         is_tensor = isinstance(previous, Tensor)
         self.max_logprob_diff = torch.maximum(largest, previous) if is_tensor else largest.clamp_min(previous)
-        for name in TOKEN_MEANS:
+        for name in self.sum_names:
             self.sums[name] = self.sums[name] + sums[name].double()
 
     def add_logprob_diff(self, role: str, total: Scalar, tokens: int) -> None:
@@ -202,6 +210,7 @@ class UpdateMetrics:
             self.tokens,
             self.values,
             sums,
+            self.loss_metrics,
             largest,
             defaultdict(lambda: [0.0, 0.0], diffs),
             self.norms,
@@ -211,11 +220,24 @@ class UpdateMetrics:
         """Return those of all ranks together, which have sequences of these roles; every rank has the same norms."""
         own = self.read()
         counts = (own.loss, own.value_loss, own.tokens, own.values)
-        loss, value_loss, tokens, values, *sums = ranks.sum([*counts, *(own.sums[name] for name in TOKEN_MEANS)])
+        names = self.sum_names
+        loss, value_loss, tokens, values, *sums = ranks.sum([*counts, *(own.sums[name] for name in names)])
         (max_logprob_diff,) = ranks.max([own.max_logprob_diff])
-        by_name = defaultdict(float, zip(TOKEN_MEANS, sums, strict=True))
+        by_name = defaultdict(float, zip(names, sums, strict=True))
         diffs = {role: ranks.sum(own.logprob_diffs[role]) for role in roles}
-        return UpdateMetrics(loss, value_loss, int(tokens), int(values), by_name, max_logprob_diff, diffs, self.norms)
+        return UpdateMetrics(
+            *(
+                loss,
+                value_loss,
+                int(tokens),
+                int(values),
+                by_name,
+                self.loss_metrics,
+                max_logprob_diff,
+                diffs,
+                self.norms,
+            )
+        )
 
     def means(self) -> dict[str, float]:
         """Return means per token and per minibatch, without those that are undefined because nothing was run."""
@@ -224,7 +246,8 @@ class UpdateMetrics:
         if self.values:
             means |= {"value_loss": self.value_loss / minibatches}
         if self.tokens:
-            means |= {name: self.sums[summed] / self.tokens for summed, name in TOKEN_MEANS.items()}
+            names = {name: TOKEN_MEANS.get(name, f"loss/{name}") for name in self.sum_names}
+            means |= {name: self.sums[summed] / self.tokens for summed, name in names.items()}
             means |= {"logprob_diff_max": self.max_logprob_diff}
         means |= {
             f"logprob_diff/{role}": total / tokens for role, (total, tokens) in self.logprob_diffs.items() if tokens
@@ -258,7 +281,9 @@ class Trainer:
         self._optimisers = optimisers
         self._settings = settings
         self._loss = settings.loss
-        self._entropy_tokens = (settings.loss.entropy_tokens or ALL_TOKENS) if settings.loss.entropy else 0
+        has_entropy_gradient = needs_entropy_gradient(settings.loss)
+        self._entropy_tokens = (settings.loss.entropy_tokens or ALL_TOKENS) if has_entropy_gradient else 0
+        self._loss_functions = load_loss(settings.loss)
         self._aggregate = load_aggregate(settings.loss.aggregate)
         self._seed = seed
 
@@ -272,7 +297,7 @@ class Trainer:
         by_policy = {name: self._add_old_logprobs(part) for name, part in by_policy.items() if part}
         weights = {name: self._optimisers[name].weights for name in by_policy}
         steps_before = {name: (optimiser.applied, optimiser.skipped) for name, optimiser in weights.items()}
-        metrics = {name: UpdateMetrics() for name in by_policy}
+        metrics = {name: UpdateMetrics(loss_metrics=self._loss_functions.metrics) for name in by_policy}
 
         # Optimiser steps. The n-th minibatches of all policies go through the model together.
         schedules = {name: self._make_minibatches(name, part) for name, part in by_policy.items()}
@@ -424,13 +449,14 @@ class Trainer:
             entropy=scores.entropy,
             reference=batch.reference,
         )
-        token_weights = [
+        weights_of_tokens = [
             self._aggregate(length, denominators) if name == policy else 0.0
             for name, length in zip(batch.policies, batch.lengths, strict=True)
         ]
         optimiser = self._optimisers[policy].weights
         loss_config = annealed(self._loss, optimiser.updates / optimiser.total)
-        token_loss, sums = policy_loss(tokens, to_device(torch.tensor(token_weights), device), loss_config)
+        token_weights = to_device(torch.tensor(weights_of_tokens), device)
+        token_loss, sums = policy_loss(tokens, token_weights, loss_config, self._loss_functions)
         counts = (host.mask & is_own.unsqueeze(1)).sum(dim=1)
         metrics.add_tokens(token_loss, int(counts.sum()), sums)
 
@@ -458,7 +484,8 @@ class Trainer:
                 return -1.0
             optimiser = self._optimisers[sequence.policy].weights
             denominators = {sequence.policy: Denominators.of([sequence], self._loss.divisor)}
-            losses = self._backward([sequence], denominators, defaultdict(UpdateMetrics))
+            discarded = UpdateMetrics(loss_metrics=self._loss_functions.metrics)
+            losses = self._backward([sequence], denominators, {sequence.policy: discarded})
             norm = optimiser.norm()
             optimiser.clear()
             return norm if math.isfinite(norm) and math.isfinite(losses[sequence.policy]) else math.inf

@@ -5,11 +5,11 @@ import pytest
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, OBJECTIVES
+from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, LOSSES
 from cadre.settings import LossConfig
 from cadre.settings.objective import merge_loss
 
-TABLES = {"ratio": OBJECTIVES, "aggregate": AGGREGATES, "correction": CORRECTIONS, "correction_level": LEVELS}
+TABLES = {"ratio": LOSSES, "aggregate": AGGREGATES, "correction": CORRECTIONS, "correction_level": LEVELS}
 
 
 @pytest.mark.parametrize(("key", "table"), TABLES.items())
