@@ -144,12 +144,12 @@ def add_metrics(*parts: Metrics) -> Metrics:
 
 def update_metrics(updates: Mapping[str, Metrics]) -> Metrics:
     """Return the learners' metrics by policy, and by role where they are of one: `loss` of planner as `planner/loss`,
-    `logprob_diff/tool` as `tool/logprob_diff`."""
+    `logprob_diff/tool` as `tool/logprob_diff`. Metrics of a loss of the user's stay `planner/loss/NAME`."""
     flat: Metrics = {}
     for policy, metrics in updates.items():
         for name, value in metrics.items():
             metric, _, role = name.partition("/")
-            flat[f"{role or policy}/{metric}"] = value
+            flat[f"{policy}/{name}" if metric == "loss" else f"{role or policy}/{metric}"] = value
     return flat
 
 

@@ -16,6 +16,7 @@ from cadre.learn.batching import has_gradient
 from cadre.learn.loss import Tokens, check_loss, load_loss, policy_loss
 from cadre.settings import LossConfig
 from cadre.settings.objective import merge_loss, needs_entropy_gradient, needs_reference
+from cadre.training.metrics import update_metrics
 from cadre.types import TrainingSequence
 
 BETA = """
@@ -73,6 +74,7 @@ def test_metrics_are_means_over_tokens_however_the_minibatch_is_cut(tmp_path: Pa
         metrics.norms.append(1.0)
         means = metrics.read().means()
         assert means["loss/size"] == -3.0
+        assert update_metrics({"planner": means})["planner/loss/size"] == -3.0
         assert means["loss"] == -9.0
         assert "clip_fraction" not in means  # only of a loss that reports `clipped`
 
