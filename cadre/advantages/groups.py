@@ -134,6 +134,13 @@ def _answer_at_root(sample: TreeSample) -> int:
     return branch.choice.get(sample.role, sample.path[0])
 
 
+def _proposal_key(sample: TreeSample) -> Key:
+    """Return the task for a role that acts at the root, and the branch taken there for all others."""
+    root = sample.above[0][0] if sample.above else sample.node
+    key = (sample.tree, sample.role)
+    return key if sample.role in root.samples else (*key, sample.path[0])
+
+
 def _observation_key(sample: TreeSample) -> Key:
     """Return what the role was shown: samples that answer the same are compared (GiGPO, arXiv 2505.10978).
 
@@ -157,6 +164,7 @@ GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
     "role_turn_task": lambda sample: (sample.tree, sample.role, sample.node.turn),
     "role": lambda sample: (sample.role,),
     "subtree": lambda sample: (sample.tree, sample.role, _answer_at_root(sample)),
+    "proposal": _proposal_key,
     "observation": lambda sample: (sample.tree, sample.role, *_observation_key(sample)),
 }
 

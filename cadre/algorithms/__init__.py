@@ -13,7 +13,18 @@ from cadre.algorithms.actor_critic import Ippo, Mappo, Rlhf
 from cadre.algorithms.at_grpo import AtGrpo
 from cadre.algorithms.branching import Arpo, Bpo, TreeGrpo, TreeRl
 from cadre.algorithms.custom import Custom
-from cadre.algorithms.grpo import DrMas, FlowGrpo, Gigpo, Grpo, GrpoByRole, Matpo, MGrpo, Sirius, Spiral
+from cadre.algorithms.grpo import (
+    DrMas,
+    FlowGrpo,
+    Gigpo,
+    Grpo,
+    GrpoByRole,
+    HierarchicalGrpo,
+    Matpo,
+    MGrpo,
+    Sirius,
+    Spiral,
+)
 from cadre.algorithms.magrpo import C3, MaDpo, Magrpo, MagrpoCentral, MaReinforce, MaRemax, MaRloo
 
 KINDS: tuple[type[common.Algorithm], ...] = (
@@ -23,6 +34,7 @@ KINDS: tuple[type[common.Algorithm], ...] = (
     Matpo,
     FlowGrpo,
     MGrpo,
+    HierarchicalGrpo,
     Gigpo,
     TreeGrpo,
     TreeRl,

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from cadre.advantages.batch import Plan
 from cadre.advantages.returns import Credit
-from cadre.algorithms.common import PARTS, SCALE, Algorithm, Parts, Scale
+from cadre.algorithms.common import PARTS, SCALE, Algorithm, ManySiblings, Parts, Scale
 from cadre.rollout import shapes
 from cadre.settings import LossConfig, Positive
 
@@ -106,6 +106,18 @@ class MGrpo(Episodes):
     def plan(self) -> Plan:
         """Return a role's samples of an episode sharing the weight of one, the mean of the paper's resampling."""
         return replace(super().plan(), tree_weight="by_episode")
+
+
+class HierarchicalGrpo(Algorithm):
+    """Hierarchical GRPO (PrimeIntellect-ai/prime-rl): solvers compared on one proposal, proposers on one task."""
+
+    name: Literal["hierarchical_grpo"]
+    k: ManySiblings = Field(4, description="completions of each role at a decision, also by turn or by role")
+
+    def plan(self) -> Plan:
+        """Return `R - mean` in the groups of `proposal`, every proposal and every attempt at it rolled out."""
+        credit = Credit("episode", "proposal", "mean", "none", self.alpha, count="episodes")
+        return Plan(shapes.full(self.k), credit)
 
 
 # Zero-sum games and filtered supervision.

@@ -540,6 +540,7 @@ def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
         "task": shares_return,
         "task_role": shares_return,
         "subtree": shares_return,
+        "proposal": shares_return,
         "role": shares_return and tasks == 1,
     }
     if not compares_one.get(credit.group, False):

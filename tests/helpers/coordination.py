@@ -68,6 +68,7 @@ SETTINGS = {
     "arpo": SCALED,
     "bpo": Setting(),
     "c3": Setting(),
+    "hierarchical_grpo": Setting(),
     "sirius": Setting(steps=60, entropy=0.1, options={"threshold": 0.5}),
     "ma_dpo": Setting(),
     "dr_mas": SCALED,

@@ -42,6 +42,50 @@ def test_c3_is_the_subtree_against_the_other_siblings_subtrees() -> None:
     assert judged(root, "c3") == {"a0": 0.0, "a1": -4.5, "a2": 4.5, "late-a0": -2.0, "late-a1": 2.0}
 
 
+def test_hierarchical_grpo_compares_attempts_at_one_proposal_and_proposals_of_one_task() -> None:
+    """Two proposals with three attempts each, which earn 1, 0, 0 and 1, 1, 0; a proposer earns 1 - the solvers' mean.
+
+    Attempts stand against 1/3 and 2/3. The proposals earn 2/3 and 1/3, against 1/2.
+    """
+
+    def attempts(tag: str, *solved: float) -> Node:
+        proposer = 1.0 - sum(solved) / len(solved)
+        tries = [leaf({"solver": i}, solver=reward, proposer=proposer) for i, reward in enumerate(solved)]
+        return node(0, {"solver": 3}, tries, tag)
+
+    children = (attempts("x-", 1.0, 0.0, 0.0), attempts("y-", 1.0, 1.0, 0.0))
+    root = node(0, {"proposer": 2}, [inner({"proposer": i}, child) for i, child in enumerate(children)])
+    assert judged(root, "hierarchical_grpo") == {
+        "proposer0": pytest.approx(1 / 6),
+        "proposer1": pytest.approx(-1 / 6),
+        "x-solver0": pytest.approx(2 / 3),
+        "x-solver1": pytest.approx(-1 / 3),
+        "x-solver2": pytest.approx(-1 / 3),
+        "y-solver0": pytest.approx(1 / 3),
+        "y-solver1": pytest.approx(1 / 3),
+        "y-solver2": pytest.approx(-2 / 3),
+    }
+
+
+def test_attempts_of_several_turns_are_compared_on_their_proposal() -> None:
+    """Attempts of two turns that earn 3 and 1 on the first proposal, one that earns 8 on the second: 1, -1 and 0."""
+    first = [
+        inner({"solver": i}, node(1, {"solver": 1}, [leaf({"solver": 0}, solver=r)], f"late{i}-"))
+        for i, r in enumerate((3.0, 1.0))
+    ]
+    second = [leaf({"solver": 0}, solver=8.0)]
+    children = (node(0, {"solver": 2}, first, "x-"), node(0, {"solver": 1}, second, "y-"))
+    root = node(0, {"proposer": 2}, [inner({"proposer": i}, child) for i, child in enumerate(children)])
+    got = judged(root, "hierarchical_grpo")
+    assert {text: value for text, value in got.items() if "solver" in text} == {
+        "x-solver0": 1.0,
+        "x-solver1": -1.0,
+        "late0-solver0": 1.0,
+        "late1-solver0": -1.0,
+        "y-solver0": 0.0,
+    }
+
+
 def branched(*pays: float) -> Node:
     """Two episodes of two turns; the second turn of the first was sampled twice. Paid at the end, three numbers."""
     twice = node(1, {"a": 2}, [leaf({"a": 0}, pays[0]), leaf({"a": 1}, pays[1])], tag="s")
