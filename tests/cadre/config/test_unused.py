@@ -19,6 +19,7 @@ from cadre.config.unused import (
     check_overrides_read,
 )
 from cadre.errors import ConfigError
+from cadre.learn import loss_functions
 from cadre.settings.engines import VllmConfig
 from cadre.settings.yaml_file import apply_overrides, dump_yaml
 from tests.cadre.engines import tiny_vision
@@ -54,6 +55,8 @@ def second(**more: object) -> str:
     )
 
 
+# A loss in a file: a copy of a bundled one stands for one of the user's.
+OWN_LOSS = f"loss.function={loss_functions.__file__}:ppo"
 # By path, and by algorithm where the declaration is about one: (overrides that are refused, overrides that work).
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "team.policies.*.device": (
@@ -119,6 +122,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["credit.drop_fraction=0.5"],
         ["credit.drop_fraction=0.5", "credit.drop_groups=lowest_mean"],
     ),
+    "loss.ratio": (["loss.ratio=cispo", OWN_LOSS], ["loss.ratio=cispo"]),
+    "loss.settings": (["loss.settings={clip_low: 0.1}"], ["loss.settings={clip_low: 0.1}", OWN_LOSS]),
     "loss.clip_low": (["loss.clip_low=0.1", "loss.ratio=none"], ["loss.clip_low=0.1"]),
     "loss.clip_high": (["loss.clip_high=0.2", "loss.ratio=none"], ["loss.clip_high=0.2"]),
     "loss.dual_clip": (["loss.dual_clip=3", "loss.ratio=cispo"], ["loss.dual_clip=3"]),
