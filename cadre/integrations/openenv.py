@@ -1,0 +1,234 @@
+"""Environments of OpenEnv (package `openenv-core`, 0.3) by its client: a server that runs, or one started here.
+
+A WebSocket connection is a session with an environment of its own. A fork is another session, which is reset with the
+same seed and given the recorded actions; a server has no copy of a state, so the environment must be deterministic.
+`Pool` says how many sessions a server has at once: sessions that wait are closed and replayed when they are needed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import copy
+import importlib.util
+import json
+import socket
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Self
+
+from cadre.env import Env, GeneratedTasks, Split
+from cadre.errors import ConfigError
+from cadre.integrations import package
+from cadre.types import Message, Observation, Reward, Task
+
+START_TIMEOUT_S = 60.0
+
+
+class Pool:
+    """The sessions of one server, at most `size` at a time; that of the state used longest ago is closed for another.
+
+    Of a synchronous client, as the states of a rollout are stepped one after the other.
+    """
+
+    def __init__(self, url: str, size: int, timeout_s: float) -> None:
+        self.url, self.size, self.timeout_s = url, size, timeout_s
+        # By state, the one used longest ago first.
+        self.sessions: dict[int, Any] = {}
+
+    def open(self, state: int) -> Any:
+        """Return a new session for a state, without an episode."""
+        while len(self.sessions) >= self.size:
+            self.close(next(iter(self.sessions)))
+        client = package("openenv.core", "openenv").GenericEnvClient(self.url, message_timeout_s=self.timeout_s).sync()
+        try:
+            client.connect()
+        except (OSError, TimeoutError) as error:
+            raise ConfigError(
+                f"settings.url: no OpenEnv server answers at {self.url} ({error}); expected a running one with "
+                f"{self.size} sessions at once. Start it, or name its app in settings.app."
+            ) from None
+        self.sessions[state] = client
+        return client
+
+    def get(self, state: int) -> Any:
+        """Return the session of a state, or None if it has none any more."""
+        client = self.sessions.pop(state, None)
+        if client is not None:
+            self.sessions[state] = client
+        return client
+
+    def close(self, state: int) -> None:
+        if (client := self.sessions.pop(state, None)) is not None:
+            client.close()
+
+
+@lru_cache
+def pool_of(url: str, size: int, timeout_s: float) -> Pool:
+    return Pool(url, size, timeout_s)
+
+
+@lru_cache
+def start_server(app: str) -> str:
+    """Start a server of this machine for `module:app`, once, and return its URL. It ends with this process."""
+    package("openenv.core", "openenv")
+    module = app.partition(":")[0]
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    if found is None or ":" not in app:
+        raise ConfigError(
+            f"settings.app: got {app!r}, which is no installed module with an app; expected MODULE:NAME of the "
+            "environment's server, such as echo_env.server.app:app. Install its package, or fix the name."
+        )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # Every session that is closed is an error in the log of the server.
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        app,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--log-level",
+        "critical",
+    ]
+    server = subprocess.Popen(command)
+    atexit.register(server.terminate)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and server.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return f"http://127.0.0.1:{port}"
+        time.sleep(0.05)
+    server.terminate()
+    raise ConfigError(
+        f"settings.app: the server of {app} did not start within {START_TIMEOUT_S:g} s; its messages are above. "
+        f"Try: python -m uvicorn {app}"
+    )
+
+
+class OpenEnv(Env):
+    """Settings:
+
+    url           of a running server; or
+    app           MODULE:NAME of a server's app in an installed package, which is started on this machine
+    action        the field of an action that the answer is; "" if the answer is the whole action, as JSON
+    action_fields other fields of every action
+    observation   the field of an observation that is shown; without it all of them as JSON
+    prompt        a system message
+    reset         arguments of every reset, besides the task's seed
+    turns         an episode that takes more steps is over, without success
+    solved        sum of rewards from which an episode that is over is a success
+    sessions      how many the server has at once (its `max_concurrent_envs`)
+    timeout_s     of a reset or step
+    count         tasks of the training split; a tenth as many for testing, with other seeds
+    """
+
+    roles = ("agent",)
+
+    def __init__(
+        self,
+        task: Task,
+        url: str = "",
+        app: str = "",
+        action: str = "message",
+        action_fields: dict[str, Any] | None = None,
+        observation: str = "",
+        prompt: str = "",
+        reset: dict[str, Any] | None = None,
+        turns: int = 20,
+        solved: float = 1.0,
+        sessions: int = 1,
+        timeout_s: float = 60.0,
+    ) -> None:
+        super().__init__(task)
+        if bool(url) == bool(app):
+            raise ConfigError(
+                f"settings.url: got url {url!r} and app {app!r}; expected one of them: a running server, or the app of "
+                "one to start. Give one."
+            )
+        self.pool = pool_of(url or start_server(app), max(1, sessions), timeout_s)
+        self.action, self.fields, self.observation = action, dict(action_fields or {}), observation
+        self.reset_arguments, self.turns, self.solved = dict(reset or {}), turns, solved
+        self.actions: tuple[dict[str, Any], ...] = ()
+        self.total, self.over = 0.0, False
+        result = self._open()
+        self.messages = (*((Message("system", prompt),) if prompt else ()), Message("user", self._shown(result)))
+
+    def _open(self) -> Any:
+        """Open a session, reset it and repeat the actions; return the last result."""
+        client = self.pool.open(id(self))
+        weakref.finalize(self, self.pool.close, id(self)).atexit = False
+        result = client.reset(seed=self.task.data["seed"], **self.reset_arguments)
+        for action in self.actions:
+            result = client.step(action)
+        return result
+
+    def _shown(self, result: Any) -> str:
+        shown = result.observation
+        if self.observation:
+            if self.observation not in shown:
+                raise ConfigError(
+                    f"settings.observation: got {self.observation!r}; expected a field of the observations: "
+                    f"{', '.join(shown) or 'none'}. Fix the name."
+                )
+            shown = shown[self.observation]
+        return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+
+    def observe(self) -> dict[str, Observation]:
+        return {} if self.over else {"agent": Observation("agent", self.messages)}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        (text,) = actions.values()
+        action = self._action_of(text)
+        if action is None:
+            self.over = True
+            return Reward(parts={"valid": 0.0})
+        if self.pool.get(id(self)) is None:
+            self._open()
+        try:
+            result = self.pool.get(id(self)).step(action)
+        except RuntimeError:  # the server refuses the action, as one of the wrong type
+            self.over = True
+            self.pool.close(id(self))
+            return Reward(parts={"valid": 0.0})
+        self.actions = (*self.actions, action)
+        reward = float(result.reward or 0.0)
+        self.total += reward
+        self.over = bool(result.done) or len(self.actions) >= self.turns
+        self.messages = (*self.messages, Message("assistant", text), Message("user", self._shown(result)))
+        return Reward(reward, parts={"valid": 1.0})
+
+    def _action_of(self, text: str) -> dict[str, Any] | None:
+        """Return the action of an answer; None for an answer that is to be JSON and is not an object."""
+        if self.action:
+            return {**self.fields, self.action: text}
+        try:
+            action = json.loads(text)
+        except ValueError:
+            return None
+        return {**self.fields, **action} if isinstance(action, Mapping) else None
+
+    def fork(self) -> Self:
+        return copy.copy(self)
+
+    def close(self) -> None:
+        self.pool.close(id(self))
+
+    @property
+    def success(self) -> bool:
+        return self.over and self.total >= self.solved
+
+    @classmethod
+    def tasks(cls, split: Split, count: int = 1000, **settings: Any) -> Sequence[Task]:
+        size, first = (count, 0) if split == "train" else (max(1, count // 10), 1_000_000)
+        return GeneratedTasks(size, lambda index: {"seed": first + index}, split)
