@@ -68,7 +68,7 @@ class Mutant:
     tests: tuple[str, ...]
 
 
-LOSS_VALUE = "value = correction * objective + config.entropy * tokens.entropy - config.kl * on_policy * divergence"
+LOSS_VALUE = "value = correction * -token_loss + config.entropy * tokens.entropy - config.kl * on_policy * divergence"
 MASK = "mask=(False,) * prompt + (True,) * completion,"
 CLAMP = "bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages"
 SEQUENCE_RATIO = "return mean.detach().exp() * (log_ratio - log_ratio.detach()).exp()"

@@ -334,7 +334,7 @@ def test_what_is_expected_is_never_the_solutions() -> None:
 
 
 def test_a_solution_that_fails_says_how() -> None:
-    endless = check_tests(default(), "while True: pass", "assert f() == 1", limits=Limits(cpu_s=0.2))
+    endless = check_tests(default(), "while True: pass", "assert f() == 1", limits=Limits(cpu_s=0.2, wall_s=20.0))
     assert asyncio.run(endless).status == "timeout"
     assert "ZeroDivisionError" in verdict_on("1 / 0", "assert f() == 1").failures[0]
     assert verdict_on("def f(): return [0] * 10**10", "assert f() == 1").passed == 0

@@ -28,7 +28,8 @@ def test_a_run_ends_with_where_to_look(speaker: Path, tmp_path: Path) -> None:
     assert lines[0].endswith("games.py:Pair, grpo, independent(2), 1 policy")
     assert lines[-5].startswith("success on 2 held-out tasks: ")
     assert lines[-4] == f"The run is in {run}. Next:"
-    assert [line.split()[0] for line in lines[-3:]] == ["cadre", "cadre", "tensorboard"]
+    assert [line.split()[0] for line in lines[-3:]] == ["cadre"] * 3
+    assert lines[-1].split()[1] == "view"
 
 
 @pytest.mark.slow
