@@ -85,10 +85,13 @@ class Instance:
         self.session = sessions.add(Session(roles.models, self._receive_call, self._receive_reward, accepts=roles.find))
         self.running: RunningProgram | None = None
 
+    def use_folder(self, root: Path) -> None:
+        """Give the program's folder one name in its calls. To be called before it starts, as it may call at once."""
+        self.session.folder = str(root)
+
     def attach(self, running: RunningProgram) -> None:
         """Take the program that was started."""
         self.running = running
-        self.session.folder = str(running.root)
         self._answered_at = time.monotonic()
         running.ended.add_done_callback(lambda ended: self._changed.set())
 
@@ -483,10 +486,13 @@ class Host:
             running: RunningProgram
             if launch.isolation == "thread":
                 folder = Path(tempfile.mkdtemp(dir=self.scratch))
+                instance.use_folder(folder)
                 running = ProgramThread(load_threaded_function(launch.words[0]), task, f"{url}/v1", key, folder)
             else:
                 fork_server = await self._fork_server(launch)
-                running = await fork_server.start(StartOrder(task, url, key, episode.memo, launch.limits, folder_copy))
+                running = await fork_server.start(
+                    StartOrder(task, url, key, episode.memo, launch.limits, folder_copy, instance.use_folder)
+                )
                 self.running[key] = running
                 running.ended.add_done_callback(lambda ended: self.running.pop(key, None))
             instance.attach(running)

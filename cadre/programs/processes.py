@@ -377,6 +377,7 @@ class StartOrder:
     memo          the folder of the results that `cadre_program.memo` keeps
     limits        the resources that it may use
     folder_copy   a folder whose copy it starts in; None for an empty one
+    on_root       called with the instance's own folder before its process starts, which may call at once
     """
 
     task: Mapping[str, Any]
@@ -385,6 +386,7 @@ class StartOrder:
     memo: Path
     limits: InstanceLimits = field(default_factory=InstanceLimits)
     folder_copy: Path | None = None
+    on_root: Callable[[Path], None] = lambda root: None
 
 
 @dataclass(eq=False)
@@ -409,6 +411,7 @@ class ForkServer:
         """Fork an instance and return once it has a process. If the caller is cancelled, the instance is killed."""
         name = str(next(self.numbers))
         running = ProgramProcess(self.table, self.scratch / name, lambda: self.send(kill=name))
+        order.on_root(running.root)
         running.control.mkdir(parents=True)
         running.temporary.mkdir()
         # What was made in the folder for caches while the program was imported is there in every instance.

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import ConfigError
-from cadre.programs.processes import Diverged
+from cadre.programs.processes import Diverged, ForkServer
 from cadre.programs.program import Program
 from cadre.types import Sample, Task
 from tests.helpers.programs import ROLES
@@ -85,6 +85,26 @@ def test_tasks_draw_differently():
         prompts.append(env.observe()["planner"].messages[0].content)
         env.close()
     assert prompts[0] != prompts[1]
+
+
+def test_a_folder_has_its_name_for_a_program_that_calls_at_once(tmp_path, monkeypatch):
+    """Mistake: the folder is known once the start has returned, which the first call of a quick program is ahead of."""
+    (tmp_path / "prog.py").write_text(
+        "import os\n"
+        "def main(task, client):\n"
+        "    client.chat.completions.create(model='planner', messages=[{'role': 'user', 'content': os.getcwd()}])\n"
+    )
+    start = ForkServer.start
+
+    async def start_slowly(self, order):
+        running = await start(self, order)
+        await asyncio.sleep(0.3)
+        return running
+
+    monkeypatch.setattr(ForkServer, "start", start_slowly)
+    env = Program(TASK, f"{tmp_path}/prog.py:main", ROLES)
+    assert env.observe()["planner"].messages[0].content == "/srv/program/work"
+    env.close()
 
 
 def test_a_folder_has_one_name_and_the_model_may_use_it(tmp_path):
