@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
+from cadre.env import GeneratedTasks, Split
 from cadre.errors import ConfigError
 from cadre.plugins import install_command
+from cadre.types import Task
 
 
 def package(module: str, extra: str) -> Any:
@@ -18,3 +21,9 @@ def package(module: str, extra: str) -> Any:
             f"env: {extra} needs the package {module.split('.')[0]}, which cannot be imported ({error}); expected it "
             f"to be installed. Run: {install_command(extra)}"
         ) from None
+
+
+def seeded_tasks(split: Split, count: int) -> Sequence[Task]:
+    """Return `count` tasks for training, or a tenth as many for testing, that are seeds; the splits share none."""
+    size, first = (count, 0) if split == "train" else (max(1, count // 10), 1_000_000)
+    return GeneratedTasks(size, lambda index: {"seed": first + index}, split)

@@ -7,9 +7,9 @@ import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from cadre.env import Env, GeneratedTasks, Split
+from cadre.env import Env, Split
 from cadre.errors import ConfigError
-from cadre.integrations import package
+from cadre.integrations import package, seeded_tasks
 from cadre.types import Message, Observation, Reward, Task
 
 
@@ -125,5 +125,4 @@ class Gymnasium(Env):
 
     @classmethod
     def tasks(cls, split: Split, count: int = 1000, **settings: Any) -> Sequence[Task]:
-        size, first = (count, 0) if split == "train" else (max(1, count // 10), 1_000_000)
-        return GeneratedTasks(size, lambda index: {"seed": first + index}, split)
+        return seeded_tasks(split, count)

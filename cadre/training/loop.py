@@ -260,11 +260,14 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
 
 def find_end(run: Run, step: int, tokens: float) -> str:
     """Return why the training ends after `step` updates and so many sampled tokens; "" if it goes on."""
-    goal, reports = run.train, run.evaluations()
+    goal = run.train
     if step >= goal.steps:
         return f"train.steps={goal.steps}"
     if 0 < goal.max_tokens <= tokens:
         return f"train.max_tokens={goal.max_tokens}"
+    if goal.stop_at_success is None and not goal.patience:
+        return ""  # the evaluations are not read after every step for nothing
+    reports = run.evaluations()
     successes = [report["success"] for report in reports]
     if goal.stop_at_success is not None and successes and successes[-1] >= goal.stop_at_success:
         return f"train.stop_at_success={goal.stop_at_success:g}: the last evaluation has {successes[-1]:.1%}"

@@ -226,17 +226,15 @@ class UpdateMetrics:
         by_name = defaultdict(float, zip(names, sums, strict=True))
         diffs = {role: ranks.sum(own.logprob_diffs[role]) for role in roles}
         return UpdateMetrics(
-            *(
-                loss,
-                value_loss,
-                int(tokens),
-                int(values),
-                by_name,
-                self.loss_metrics,
-                max_logprob_diff,
-                diffs,
-                self.norms,
-            )
+            loss,
+            value_loss,
+            int(tokens),
+            int(values),
+            by_name,
+            self.loss_metrics,
+            max_logprob_diff,
+            diffs,
+            self.norms,
         )
 
     def means(self) -> dict[str, float]:
