@@ -97,6 +97,7 @@ GPU_METRICS = {
     "gpu/sampling_bandwidth_fraction": "share",
     "gpu/sampling_tokens_per_s": "tokens/s",
     "gpu/sampling_peak_gb": "GB",
+    "gpu/busy_fraction": "share",
 }
 # The seconds that a section needs at least; with fewer left it is not begun.
 LEAST_SECONDS = 45.0
@@ -301,6 +302,8 @@ def against_trl(bench: Bench, shape: Shape, ratio: str, samplers: Sequence[str] 
             # Both sides in one call, on the same machine: Cadre's step is measured again if an earlier call did it.
             engine = "vllm" if has_vllm() else "torch"
             if f"{shape.name}.{engine}" not in bench.steps:
+                if f"step.{shape.name}.{engine}" in bench.failed:
+                    raise RuntimeError("Cadre's step failed in this call, see above; TRL's lines are written")
                 measure_step(bench, shape, engine)
             ours = bench.steps[f"{shape.name}.{engine}"]
             bench.keep(f"{ratio}_{sampler}", [each / ours for each in steps["step_s"]], "ratio")

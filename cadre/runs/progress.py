@@ -219,7 +219,8 @@ def wrap_step_line(head: str, rewards: Sequence[str], rest: Sequence[str]) -> li
 
 def format_gpu(metrics: Mapping[str, float]) -> list[str]:
     """Return lines about the GPUs, of at most `WIDTH` columns: seconds by phase, MFU of learning, the bandwidth
-    fraction of sampling, and the memory. None for a run on CPUs; without its peak rates if the GPU is unknown."""
+    fraction of sampling, the part of the step in which the GPU computes, and the memory. None for a run on CPUs;
+    without its peak rates if the GPU is unknown."""
     if "gpu/learning_peak_gb" not in metrics:
         return []
     learning, sampling = f"learning {metrics['time/update_s']:.1f} s", f"sampling {metrics['time/sample_s']:.1f} s"
@@ -231,7 +232,8 @@ def format_gpu(metrics: Mapping[str, float]) -> list[str]:
         f"{name} {metrics[f'time/{name}_s']:.1f} s" for name in ("sync", "sleep", "wake") if f"time/{name}_s" in metrics
     ]
     peak = max(metrics["gpu/learning_peak_gb"], metrics["gpu/sampling_peak_gb"])
-    line = ", ".join([sampling, learning, *phases, f"peak {peak:.1f} GB"])
+    busy = [f"busy {metrics['gpu/busy_fraction']:.0%}"] if "gpu/busy_fraction" in metrics else []
+    line = ", ".join([sampling, learning, *phases, *busy, f"peak {peak:.1f} GB"])
     return textwrap.wrap(f"GPU: {line}", WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
 
 

@@ -338,7 +338,7 @@ async def learn_step(
         seconds["time/update_s"] = update_seconds
         seconds |= training.gpu.sampling_metrics(sampled.trees, sampled_step.seconds)
         seconds |= training.gpu.learning_metrics(batch.sequences, update_seconds)
-        seconds["gpu/learning_peak_gb"] = training.gpu.peak_gb()
+        seconds |= training.gpu.step_metrics() | {"gpu/learning_peak_gb": training.gpu.peak_gb()}
     trained_roles = training.experiment.trained_roles
     step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan.credit.alpha, trained_roles)
     step_metrics = step_metrics | staleness | seconds

@@ -3,9 +3,12 @@ rates a step reaches."""
 
 from __future__ import annotations
 
+import logging
 import math
+import threading
+import time
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -24,6 +27,8 @@ from cadre.types import Node, Sample, TrainingSequence, Tree
 if TYPE_CHECKING:
     from cadre.config.experiment import Experiment
     from cadre.settings import LossConfig
+
+log = logging.getLogger(__name__)
 
 
 def compute_step_metrics(
@@ -191,6 +196,7 @@ class GpuMeter:
     loss: LossConfig
     peaks: GpuPeaks | None
     gpus: int = 1
+    utilisation: Utilisation | None = None
 
     def reset_peak(self) -> None:
         """Begin a phase of which `peak_gb` will be the memory."""
@@ -203,6 +209,11 @@ class GpuMeter:
         import torch
 
         return torch.cuda.max_memory_allocated() / 1e9
+
+    def step_metrics(self) -> Metrics:
+        """Return the metrics of a whole step, which begins where this was called last."""
+        busy = None if self.utilisation is None else self.utilisation.drain()
+        return {} if busy is None else {"gpu/busy_fraction": busy}
 
     def sampling_metrics(self, trees: Sequence[Tree], seconds: float) -> Metrics:
         """Return the metrics of sampling these trees in so many seconds."""
@@ -257,6 +268,34 @@ class GpuMeter:
         return read
 
 
+class Utilisation:
+    """Part of the time in which a GPU runs kernels, of any process, from readings in a thread.
+
+    `read` returns it for the last fraction of a second, as NVIDIA's driver measures it. A failed reading ends the
+    thread. It ends with the process.
+    """
+
+    def __init__(self, read: Callable[[], float], pause: float = 0.1) -> None:
+        self._read, self._pause = read, pause
+        self._readings: list[float] = []
+        threading.Thread(target=self._watch, name="gpu-utilisation", daemon=True).start()
+
+    def drain(self) -> float | None:
+        """Return the mean of the readings since the last call; None if there are none."""
+        readings, self._readings = self._readings, []
+        return fmean(readings) if readings else None
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                reading = self._read()
+                self._readings.append(reading)  # to the list that there is now, not at the time of the call
+            except Exception as error:  # noqa: BLE001 - drivers fail in many ways, and training goes on without it
+                log.info("The utilisation of the GPU is not measured: %s", error)
+                return
+            time.sleep(self._pause)
+
+
 def longest_chain(node: Node, policies: Iterable[str]) -> int:
     """Return the most tokens of these policies that follow one another in the tree, the longest sample of each
     decision."""
@@ -291,7 +330,8 @@ def make_gpu_meter(experiment: Experiment) -> GpuMeter | None:
     for names, device in zip(experiment.engines, devices, strict=True):
         ranks[str(device)] = max(ranks.get(str(device), 1), experiment.ranks(names), 1)
     name = torch.cuda.get_device_properties(devices[0]).name
-    return GpuMeter(policy_costs(experiment), experiment.plan.loss, find_peaks(name), sum(ranks.values()))
+    utilisation = Utilisation(lambda: torch.cuda.utilization(devices[0]) / 100)
+    return GpuMeter(policy_costs(experiment), experiment.plan.loss, find_peaks(name), sum(ranks.values()), utilisation)
 
 
 def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:

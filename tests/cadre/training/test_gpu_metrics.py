@@ -2,6 +2,8 @@
 
 import io
 import json
+import queue
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +18,15 @@ from cadre.learn.prefix_tree import PrefixTree
 from cadre.runs.progress import Progress, format_gpu, read_status
 from cadre.settings import LossConfig
 from cadre.training import loop
-from cadre.training.metrics import GpuMeter, GpuPeaks, PolicyCost, find_peaks, longest_chain, make_gpu_meter
+from cadre.training.metrics import (
+    GpuMeter,
+    GpuPeaks,
+    PolicyCost,
+    Utilisation,
+    find_peaks,
+    longest_chain,
+    make_gpu_meter,
+)
 from cadre.types import Branch, Node, Reward, Sample, Task, TrainingSequence, Tree
 from tests.helpers.training import configured, play
 
@@ -95,6 +105,36 @@ def test_an_unknown_gpu_has_no_fractions() -> None:
     meter = GpuMeter(COSTS, LossConfig(), None)
     assert meter.sampling_metrics([TREE], 2.0).keys() == {"gpu/sampling_tokens_per_s"}
     assert meter.learning_metrics([sequence((1, 2, 3))], 2.0) == {"gpu/learning_tokens_per_s": 1.0}
+
+
+def test_the_busy_fraction_is_the_mean_of_the_readings_of_a_step() -> None:
+    readings, wanted = queue.Queue[float](), threading.Semaphore(0)
+
+    def read() -> float:
+        wanted.release()  # so all readings before this one are kept
+        return readings.get(timeout=60)
+
+    meter = GpuMeter(COSTS, LossConfig(), PEAKS, utilisation=Utilisation(read, pause=0.0))
+    wanted.acquire()
+    for step, expected in (([0.5, 1.0, 0.75], 0.75), ([0.0, 0.5], 0.25)):
+        for reading in step:
+            readings.put(reading)
+            assert wanted.acquire(timeout=60)
+        assert meter.step_metrics() == {"gpu/busy_fraction": expected}
+    assert meter.step_metrics() == {}
+    assert GpuMeter(COSTS, LossConfig(), PEAKS).step_metrics() == {}
+
+
+def test_a_gpu_whose_utilisation_cannot_be_read_has_no_busy_fraction() -> None:
+    tried = threading.Event()
+
+    def read() -> float:
+        tried.set()
+        raise ModuleNotFoundError("pynvml does not seem to be installed")
+
+    utilisation = Utilisation(read, pause=0.0)
+    assert tried.wait(60)
+    assert utilisation.drain() is None
 
 
 @pytest.mark.parametrize(
@@ -204,6 +244,7 @@ def test_lines_of_a_step_on_a_gpu() -> None:
     fractions = ("gpu/learning_mfu", "gpu/sampling_bandwidth_fraction")
     unknown = {name: value for name, value in metrics.items() if name not in fractions}
     assert format_gpu(unknown) == ["    GPU: sampling 1.2 s, learning 0.8 s, sync 0.3 s, wake 0.1 s, peak 61.0 GB"]
+    assert "wake 0.1 s, busy 93%" in format_gpu(unknown | {"gpu/busy_fraction": 0.934})[0]
     assert format_gpu({"time/sample_s": 1.0}) == []
     out = io.StringIO()
     rest = {"rollout/success": 0.5, "rollout/tokens": 40.0, "time/wait_s": 3.0, "time/learn_s": 1.0, "one/reward": 1.0}
