@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -147,10 +148,13 @@ def train_cadre(recipe: Recipe, changes: Sequence[str], folder: Path, run: Path,
     file = folder / "recipe.yaml"
     file.write_text(yaml.safe_dump(dict(recipe.sections), sort_keys=False))
     began, memory = time.monotonic(), GpuMemory()
-    with memory.watching():
-        run_logged([*CADRE, "train", str(file), *changes, "--run", str(run)], folder / "train.log", seconds)
+    try:
+        with memory.watching():
+            run_logged([*CADRE, "train", str(file), *changes, "--run", str(run)], folder / "train.log", seconds)
+    finally:
+        with suppress(FileNotFoundError):
+            shutil.copy(run / "metrics.jsonl", folder)
     text = (run / "metrics.jsonl").read_text()
-    (folder / "metrics.jsonl").write_text(text)
     return Steps.of([json.loads(line) for line in text.splitlines()], memory.peak, time.monotonic() - began)
 
 
@@ -185,17 +189,20 @@ def run_logged(command: Sequence[str], log: Path, seconds: float) -> None:
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            end_group(process)
+            end_session(process)
     if code:
         raise RuntimeError(f"{command[1:5]} ended with {code}; its last lines:\n{tail(log)}")
     if code is None:
         raise RuntimeError(f"{command[1:5]} was not done after {seconds:.0f} s; its last lines:\n{tail(log)}")
 
 
-def end_group(process: subprocess.Popen[Any]) -> None:
-    """Kill the process and all others of its session, such as vLLM's, which would hold the GPU's memory."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, 9)
+def end_session(process: subprocess.Popen[Any]) -> None:
+    """Kill the process and all others of its session, such as vLLM's, which would hold the GPU's memory: these are in
+    process groups of their own."""
+    for other in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
+        with suppress(OSError):
+            if os.getsid(other) == process.pid:
+                os.kill(other, signal.SIGKILL)
     process.wait()
 
 

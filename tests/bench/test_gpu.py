@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from pathlib import Path
 
@@ -184,13 +185,15 @@ def test_steps_leave_out_the_warm_up() -> None:
         Steps.of(lines[:2])
 
 
-def test_a_process_that_is_late_is_ended_with_its_children(tmp_path: Path) -> None:
-    mark = tmp_path / "alive"
-    child = f"sleep 2; touch {mark}"
-    with pytest.raises(RuntimeError, match="not done after 1 s"):
-        gpu_runs.run_logged(["sh", "-c", f"({child}) & echo begun; sleep 60"], tmp_path / "log", 1.0)
+def test_a_process_that_is_late_is_ended_with_its_children_also_in_another_group(tmp_path: Path) -> None:
+    mark, moved = tmp_path / "alive", tmp_path / "moved"
+    child = f"import os, time; os.setpgrp(); open({str(moved)!r}, 'w'); time.sleep(3); open({str(mark)!r}, 'w')"
+    command = f'{sys.executable} -c "{child}" & echo begun; sleep 60'
+    with pytest.raises(RuntimeError, match="not done after 2 s"):
+        gpu_runs.run_logged(["sh", "-c", command], tmp_path / "log", 2.0)
     assert (tmp_path / "log").read_text() == "begun\n"
-    time.sleep(1.5)
+    assert moved.exists()
+    time.sleep(2.5)
     assert not mark.exists()
 
 
