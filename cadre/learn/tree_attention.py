@@ -95,7 +95,12 @@ class Layout:
 
     @staticmethod
     def of(tree: PrefixTree, device: torch.device, flex: bool = False) -> Layout:
-        """Return the layout of a tree for tensors on `device`; `flex` for FlexAttention."""
+        """Return the layout of a tree for tensors on `device`; `flex` for FlexAttention.
+
+        Raises ValueError for a padded tree without FlexAttention, which alone runs the nodes of no path.
+        """
+        if not flex and tree.chains and tree.chains[-1].end != len(tree.token_ids):
+            raise ValueError(f"got a tree of {len(tree.token_ids)} nodes, {tree.chains[-1].end} of them in paths")
         blocks, prefixes = cover(tree) if device.type == "cpu" and not flex else ([], [])
         depths, ends = to_device(tree.depths, device), to_device(tree.ends, device)
         large = [block for block in blocks if block.size >= ALONE and not block.prefix]

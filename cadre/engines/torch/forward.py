@@ -34,6 +34,7 @@ from cadre.engines.torch.trials import choose_learning_form
 from cadre.errors import DivergedError, EngineError
 from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
 from cadre.learn.loss import ValueHeads
+from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.tensors import take, to_device
 from cadre.learn.tree_attention import FLEX_BLOCK
 from cadre.settings import LearnerConfig
@@ -210,7 +211,7 @@ class MicroBatchRunner:
     def collate(self, micro: MicroBatch) -> Batch:
         """Return the sequences of one forward as padded tensors, with their images."""
         tree = micro.tree
-        if tree is not None and self._precision.form.flex:
+        if tree is not None and self._choose_precision(tree).form.flex:
             tree = tree.padded(FLEX_BLOCK)
         batch = collate(micro.data, self.model.device, tree)
         if self._pictures is None:
@@ -222,24 +223,24 @@ class MicroBatchRunner:
         """Run every sequence with its policy's adapter; the backward pass needs the same context."""
         if batch.tree is None:
             return self._adapters.rows(segments(batch.policies))
-        if self._choose_precision(batch).form.compiled:
+        if self._choose_precision(batch.tree).form.compiled:
             return self._adapters.joined(batch.tree.policies, next(self.model.parameters()).dtype)
         return self._adapters.rows(batch.tree.policies, batch.tree.readers)
 
     def _without_adapters(self, batch: Batch) -> AbstractContextManager[None]:
         """Run a batch on the base alone."""
-        is_compiled = batch.tree is not None and self._choose_precision(batch).form.compiled
+        is_compiled = batch.tree is not None and self._choose_precision(batch.tree).form.compiled
         return self._adapters.joined((), next(self.model.parameters()).dtype) if is_compiled else self._adapters.rows()
 
     def score(self, batch: Batch, entropy_tokens: int = 0) -> Scores:
         """Return the outputs of the model and the value heads for a batch."""
-        precision = replace(self._choose_precision(batch), entropy_tokens=entropy_tokens)
+        precision = replace(self._choose_precision(batch.tree), entropy_tokens=entropy_tokens)
         scores: Scores = self.scorer(batch, precision, self.heads)
         return scores
 
-    def _choose_precision(self, batch: Batch) -> Precision:
+    def _choose_precision(self, tree: PrefixTree | None) -> Precision:
         """Return the precision and form of a forward. A small one without gradients is not worth a compilation."""
-        if batch.tree is None or torch.is_grad_enabled() or len(batch.tree.token_ids) >= MIN_COMPILED:
+        if tree is None or torch.is_grad_enabled() or len(tree.token_ids) >= MIN_COMPILED:
             return self._precision
         return replace(self._precision, form=TreeForm())
 
@@ -262,7 +263,7 @@ class MicroBatchRunner:
 
         def run(batch: Batch) -> list[list[float]]:
             with self.use_adapters(batch) if reference is None else self._without_adapters(batch):
-                logprobs: list[list[float]] = scorer(batch, self._choose_precision(batch)).logprobs.tolist()
+                logprobs: list[list[float]] = scorer(batch, self._choose_precision(batch.tree)).logprobs.tolist()
             return logprobs
 
         return self._run_all(sequences, run, [len(sequence.token_ids) for sequence in sequences], scorer)

@@ -96,6 +96,19 @@ def test_adapters_of_several_policies_in_compiled_layers(team, traced):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 4  # not one for each layer
 
 
+@pytest.mark.parametrize("least", [0, 10_000])
+def test_a_small_forward_without_gradients_is_not_compiled_and_not_padded(learner, traced, monkeypatch, least):
+    one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
+    monkeypatch.setattr(forward, "MIN_COMPILED", least)
+    data = trees(("p",), [(40, 8)])
+    mine, theirs = (side.engine.work(side._runner.compute_logprobs, data) for side in (one, other))
+    assert max(abs(a - b) for pair in zip(mine, theirs, strict=True) for a, b in zip(*pair, strict=True)) < 1e-5
+    micro = next(one._runner.split(data))
+    with torch.no_grad():
+        nodes = len(one._runner.collate(micro).tree.token_ids)
+    assert nodes == (256 if least == 0 else len(micro.tree.token_ids))
+
+
 def test_layers_with_adapters_at_other_places_are_not_compiled(team):
     adapters = team({"p": 4}, "llama").engine.loaded.adapters
     layers = team({"p": 4}, "llama").engine.loaded.model.base_model.layers
