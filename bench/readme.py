@@ -116,6 +116,12 @@ HIGHLIGHTS = (
         "cadre bench e2e --models smollm2 --smollm2 DIR",
     ),
     Highlight(
+        "a training step on one H200 against TRL's, both with vLLM, Qwen3-0.6B",
+        ("gpu.step.vs_trl_vllm",),
+        "{} times as fast",
+        "python bench/gpu.py step rivals",
+    ),
+    Highlight(
         "attacks on the sandbox that got through",
         ("sandbox.attacks_through", "sandbox.attacks_tried"),
         "{} of {}",
@@ -125,7 +131,7 @@ HIGHLIGHTS = (
 
 
 def highlights() -> str:
-    """Markdown: the five rows of README; a row that lacks one of its lines says so."""
+    """Markdown: the rows of README's table; a row that lacks one of its lines says so."""
     found = latest()
     lines = ["| what | measured | command |", "|---|---|---|"]
     for row in HIGHLIGHTS:

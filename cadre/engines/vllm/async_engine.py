@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,15 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from cadre.engines.vllm import weight_transfer
 from cadre.engines.vllm.adapters import Adapter
-from cadre.engines.vllm.engine import Call, Depth, EngineCall, EngineCompletion, Launch, sampling_parameters
+from cadre.engines.vllm.engine import (
+    Call,
+    Depth,
+    EngineCall,
+    EngineCompletion,
+    Launch,
+    sampling_parameters,
+    wait_while_alive,
+)
 from cadre.errors import EngineError
 
 # That vLLM's processes have to free what they hold before they are killed.
@@ -52,40 +60,44 @@ class AsyncEngine:
             raise _engine_died(self._launch.source) from error
 
     async def abort(self, name: str) -> None:
-        await self._engine.abort(name)
+        await self._answer(self._engine.abort(name))
 
     async def pause(self) -> None:
-        await self._engine.pause_generation(mode="keep", clear_cache=False)
+        await self._answer(self._engine.pause_generation(mode="keep", clear_cache=False))
 
     async def resume(self) -> None:
-        await self._engine.resume_generation()
+        await self._answer(self._engine.resume_generation())
 
     async def add_adapter(self, adapter: Adapter, folder: Path) -> None:
         lora = LoRARequest(adapter.name, adapter.number, str(folder), load_inplace=False)
-        if not await self._engine.add_lora(lora):
+        if not await self._answer(self._engine.add_lora(lora)):
             raise EngineError(f"vLLM did not take the adapter {adapter.name} from {folder}; what it says is above.")
         self._loras[adapter.number] = lora
 
     async def remove_adapter(self, adapter: Adapter) -> None:
-        await self._engine.remove_lora(adapter.number)
+        await self._answer(self._engine.remove_lora(adapter.number))
         del self._loras[adapter.number]
 
     async def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
-        client = TransferClient(self._engine, asyncio.get_running_loop(), version)
+        client = TransferClient(self._engine, self._answer, asyncio.get_running_loop(), version)
         await asyncio.to_thread(weight_transfer.send, self._launch.transfer, client, weights, self._dtype)
 
     async def clear_prefix_cache(self) -> None:
-        await self._engine.reset_prefix_cache(reset_running_requests=True)
+        await self._answer(self._engine.reset_prefix_cache(reset_running_requests=True))
 
     async def sleep(self, depth: Depth) -> None:
         if depth == "cache":
             await self.pause()
-            await self._engine.release_kv_cache_memory()
+            await self._answer(self._engine.release_kv_cache_memory())
         else:
-            await self._engine.sleep(level=1 if depth == "offload" else 2, mode="keep")
+            await self._answer(self._engine.sleep(level=1 if depth == "offload" else 2, mode="keep"))
 
     async def wake(self, part: str) -> None:
-        await self._engine.wake_up(tags=[part])
+        await self._answer(self._engine.wake_up(tags=[part]))
+
+    async def _answer(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Return the engine's answer. Raises EngineError if it dies before."""
+        return await wait_while_alive(work, lambda: self._engine.errored, _engine_died(self._launch.source))
 
     async def shutdown(self) -> None:
         engine, self._engine = self._engine, None
@@ -119,11 +131,11 @@ class Stream:
 class TransferClient:
     """The engine's weight life cycle, as vLLM's trainers drive it, for a sender in another thread.
 
-    `version` is that of the sent weights.
+    `answer` waits for the engine as long as it lives; `version` is that of the sent weights.
     """
 
-    def __init__(self, engine: Any, loop: asyncio.AbstractEventLoop, version: int) -> None:
-        self._engine, self._loop, self._version = engine, loop, version
+    def __init__(self, engine: Any, answer: Callable[..., Any], loop: asyncio.AbstractEventLoop, version: int) -> None:
+        self._engine, self._answer, self._loop, self._version = engine, answer, loop, version
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         self._wait(self._engine.init_weight_transfer_engine(WeightTransferInitRequest(init_info)))
@@ -138,7 +150,7 @@ class TransferClient:
         self._wait(self._engine.finish_weight_update(weight_version or str(self._version)))
 
     def _wait(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        asyncio.run_coroutine_threadsafe(self._answer(work), self._loop).result()
 
 
 def _convert(output: Any, call: Call) -> EngineCompletion:

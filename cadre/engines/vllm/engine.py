@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from transformers import AutoConfig, GenerationConfig
@@ -38,11 +39,15 @@ ENVIRONMENT = {
 }
 # vLLM would bind its threads to cores of its own, whatever else runs there.
 CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+# How often a dead engine is looked for while a call waits for it.
+ALIVE_SECONDS = 2.0
 # Imported by vLLM in its engine process and in its workers.
 SCHEDULER = "cadre.engines.vllm.scheduler.PartScheduler"
 WORKER_EXTENSION = "cadre.engines.vllm.worker.WorkerExtension"
 # Handles of GPU memory cross between our own processes as Python objects.
 IPC_ENVIRONMENT = {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -301,6 +306,22 @@ class Backend(Protocol):
     async def shutdown(self) -> None:
         """End the engine's processes, and the tasks that wait for them."""
         ...
+
+
+async def wait_while_alive(work: Coroutine[Any, Any, T], is_dead: Callable[[], bool], death: EngineError) -> T:
+    """Return what the engine answers. Raises `death` if it dies first.
+
+    vLLM tells requests that its process has died, but not those who wait for its other answers: they would for ever.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        while not task.done():
+            await asyncio.wait([task], timeout=ALIVE_SECONDS)
+            if not task.done() and is_dead():
+                raise death
+        return task.result()
+    finally:
+        task.cancel()
 
 
 def sampling_parameters(call: Call) -> dict[str, Any]:

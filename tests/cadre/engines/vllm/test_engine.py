@@ -196,3 +196,29 @@ def test_vllm_that_cannot_be_imported_is_told_of(folders, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(EngineError, match=r"cannot be imported \(No module named 'vllm'\).*pip install"):
         asyncio.run(vllm_sampler.start_engine(made))
+
+
+def test_who_waits_for_an_engine_that_dies_is_told(monkeypatch):
+    monkeypatch.setattr(made_of, "ALIVE_SECONDS", 0.01)
+    death, looks = EngineError("died"), iter([False, True])
+
+    async def wait_for_ever():
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(EngineError, match="died"):
+        asyncio.run(made_of.wait_while_alive(wait_for_ever(), lambda: next(looks), death))
+
+
+def test_an_answer_that_takes_longer_than_a_look_is_waited_for(monkeypatch):
+    monkeypatch.setattr(made_of, "ALIVE_SECONDS", 0.01)
+
+    async def answer():
+        await asyncio.sleep(0.05)
+        return 7
+
+    async def fail():
+        raise ValueError("refused")
+
+    assert asyncio.run(made_of.wait_while_alive(answer(), lambda: False, EngineError("died"))) == 7
+    with pytest.raises(ValueError, match="refused"):
+        asyncio.run(made_of.wait_while_alive(fail(), lambda: True, EngineError("died")))
