@@ -45,7 +45,8 @@ def lines(path: Path) -> list[dict[str, Any]]:
 def differences(first: Path, second: Path) -> list[str]:
     """What differs between two runs: lines of their metrics, evaluations and trees, and files of their last checkpoint.
 
-    Which checkpoints were written before it is the clock's business (`train.checkpoint_minutes`).
+    Which checkpoints were written before it is the clock's business (`train.checkpoint_minutes`), and so is whether the
+    last one was written before the evaluation of its step, which its best score then lacks; evaluations are compared.
     """
     found = []
     for name in JSONL:
@@ -61,7 +62,15 @@ def differences(first: Path, second: Path) -> list[str]:
 
 
 def content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+    """Return the bytes of a file, None without it; of the manifest and the state those that no clock decides."""
+    if not path.is_file():
+        return None
+    if path.name == "manifest.json":
+        return b""  # hashes of files that are compared themselves
+    if path.name == "state.json":
+        state = json.loads(path.read_text())
+        return json.dumps({name: value for name, value in state.items() if not name.startswith("best")}).encode()
+    return path.read_bytes()
 
 
 def train(recipe: str, folder: Path, changes: Sequence[str], threads: int, checkout: Path = ROOT) -> float:

@@ -28,6 +28,16 @@ def test_times_alone_may_differ(tmp_path: Path) -> None:
     assert repeat.differences(run(tmp_path / "a", 1.0), run(tmp_path / "b", 2.0)) == []
 
 
+def test_a_checkpoint_of_before_the_last_evaluation_lacks_its_score_only(tmp_path: Path) -> None:
+    folders = [run(tmp_path / name, 1.0) for name in "abc"]
+    states = [{"step": 2, "best": 0.5, "best_step": 2}, {"step": 2, "best": 0.1, "best_step": 0}, {"step": 3}]
+    for number, (folder, state) in enumerate(zip(folders, states, strict=True)):
+        (folder / "checkpoints" / "step-000002" / "state.json").write_text(json.dumps(state))
+        (folder / "checkpoints" / "step-000002" / "manifest.json").write_text(f"hashes {number}")
+    assert repeat.differences(*folders[:2]) == []
+    assert repeat.differences(folders[0], folders[2]) == ["checkpoints/step-000002/state.json"]
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [
