@@ -23,7 +23,7 @@ from tests.cadre.view.runs import synthetic
 from tests.docs.blocks import ROOT, Block, blocks, commands
 
 # Blocks that a test of their own runs as printed.
-ELSEWHERE = {"docs/python.md-0": "tests/cadre/cli/test_examples.py"}
+ELSEWHERE = dict.fromkeys(("README.md-7", "docs/python.md-0"), "tests/cadre/cli/test_examples.py")
 BASE = {
     "env": "plan-path",
     "team": {"policies": {"shared": "seed"}, "roles": {"tool": "shared", "planner": "shared"}},
@@ -33,10 +33,9 @@ BASE = {
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with what the pages speak of: the task of README, a run, the algorithm of its page."""
+    """A folder with what the pages speak of: files that they name, a run, the algorithm of its page."""
     folder = tmp_path_factory.mktemp("docs")
     synthetic(folder / "runs" / "plan-path-001", 2, 2)
-    (folder / "codebook.py").write_text(next(block.text for block in blocks("python") if block.page == "README.md"))
     shutil.copy(ROOT / "examples" / "programs" / "tasks.jsonl", folder)
     for block in [*blocks("python"), *blocks("yaml")]:
         if name := named(block):
@@ -54,6 +53,10 @@ def named(block: Block) -> str:
 def there(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(str(here))
+
+
+def test_blocks_that_run_elsewhere_are_there() -> None:
+    assert set(ELSEWHERE) <= set(map(str, blocks("python")))
 
 
 @pytest.mark.parametrize("block", [block for block in blocks("python") if str(block) not in ELSEWHERE], ids=str)

@@ -19,10 +19,9 @@ ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.md").read_text()
 
 
-def block(language: str) -> str:
-    """The only block of this language in README."""
-    (text,) = re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)
-    return text
+def block(language: str, index: int = 0) -> str:
+    """Return a block of this language in README."""
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.S)[index]
 
 
 def trained(recipe: str, folder: Path) -> str:
@@ -35,19 +34,26 @@ def trained(recipe: str, folder: Path) -> str:
 
 def test_the_task_in_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("codebook.py").write_text(block("python"))
-    Path("codebook.yaml").write_text(block("yaml"))
-    done = call("check", "codebook.py:Codebook")
-    assert (done.code, done.out.count("ok  Codebook")) == (0, 6), done.err
+    Path("corridor.py").write_text(block("python"))
+    Path("corridor.yaml").write_text(block("yaml"))
+    done = call("check", "corridor.py:Corridor")
+    assert (done.code, done.out.count("ok  Corridor")) == (0, 6), done.err
     assert re.search(
-        r"step 2/2  speaker [+-]\d.\d\d  guesser [+-]\d.\d\d  success", trained("codebook.yaml", tmp_path / "run")
+        r"step 2/2  anna [+-]\d.\d\d  ben [+-]\d.\d\d  success", trained("corridor.yaml", tmp_path / "run")
     )
+
+    script = block("python", 1)
+    assert "steps=30" in script
+    assert "tasks=40" in script
+    small = script.replace("steps=30", "steps=1, train={'tasks_per_step': 1}, evaluate={'tasks': 2}")
+    Path("script.py").write_text(small.replace("tasks=40", "tasks=2"))
+    assert len(runpy.run_path("script.py")["trained"].metrics()) == 1
 
 
 def test_the_python_of_the_docs_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    Path("codebook.py").write_text(block("python"))
+    Path("corridor.py").write_text(block("python"))
     (script,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), flags=re.S)
     Path("script.py").write_text(script)
     names = runpy.run_path("script.py")
