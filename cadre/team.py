@@ -163,6 +163,7 @@ class Team:
     learners      none for a team that is not trained
     reward_model  scores answers, if the algorithm has one
     apart         True if samplers have weights of their own, so that they may sample while the learners train
+    frozen        policies that could be trained, and are not at the present step
     activity      counts the samples, if somebody watches
     """
 
@@ -172,6 +173,7 @@ class Team:
     learners: Sequence[Learner] = field(default=())
     reward_model: RewardModel | None = None
     apart: bool = False
+    frozen: frozenset[str] = frozenset()
     activity: SamplingActivity | None = None
 
     async def sample(
@@ -228,8 +230,9 @@ class Team:
         All engines update at the same time, those without sequences too, so that their schedules advance. Raises an
         engine's error once every engine has ended.
         """
+        trained = [sequence for sequence in data if sequence.policy not in self.frozen]
         parts = [
-            (learner, [sequence for sequence in data if sequence.policy in learner.policies])
+            (learner, [sequence for sequence in trained if sequence.policy in learner.policies])
             for learner in self.learners
         ]
         updates = await _together(learner.update(part) for learner, part in parts)
@@ -250,7 +253,7 @@ class Team:
 
     def trains(self, policy: str) -> bool:
         """Return True if one of the engines trains the policy; frozen and remote ones are not trained."""
-        return any(policy in learner.policies for learner in self.learners)
+        return policy not in self.frozen and any(policy in learner.policies for learner in self.learners)
 
     def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the token ids of a conversation as a trained policy's prompt."""

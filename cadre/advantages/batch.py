@@ -46,6 +46,7 @@ class Plan:
     selection     which samples are learned from, and how much
     only_positive leave out samples without a positive advantage
     preference    beta of DPO: learn nothing but which joint actions of a decision are better
+    schedule      which policies learn at a step, where `train.schedule` does not say it
     """
 
     shape: Shape
@@ -59,6 +60,7 @@ class Plan:
     selection: CreditConfig = ALL
     only_positive: bool = False
     preference: float | None = None
+    schedule: str = "together"
 
 
 @dataclass(frozen=True)

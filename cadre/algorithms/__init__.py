@@ -24,6 +24,7 @@ from cadre.algorithms.grpo import (
     MGrpo,
     Sirius,
     Spiral,
+    TeamTr,
 )
 from cadre.algorithms.magrpo import C3, MaDpo, Magrpo, MagrpoCentral, MaReinforce, MaRemax, MaRloo
 
@@ -35,6 +36,7 @@ KINDS: tuple[type[common.Algorithm], ...] = (
     FlowGrpo,
     MGrpo,
     HierarchicalGrpo,
+    TeamTr,
     Gigpo,
     TreeGrpo,
     TreeRl,

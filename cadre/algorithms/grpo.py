@@ -120,6 +120,17 @@ class HierarchicalGrpo(Algorithm):
         return Plan(shapes.full(self.k), credit)
 
 
+class TeamTr(Episodes):
+    """TeamTR (arXiv 2605.15207): policies learn one at a time, on rollouts of the team as the last update left it."""
+
+    group = "task_role"
+    name: Literal["teamtr"]
+
+    def plan(self) -> Plan:
+        """Return GRPO by role under the schedule `round_robin`, each update bounded by its KL (`loss.kl_bound`)."""
+        return replace(super().plan(), loss=LossConfig(kl_bound=0.05), schedule="round_robin")
+
+
 # Zero-sum games and filtered supervision.
 
 

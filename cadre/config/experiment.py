@@ -18,6 +18,7 @@ from pydantic import BaseModel, BeforeValidator, Field, JsonValue, ValidationErr
 
 from cadre.advantages.batch import Plan
 from cadre.algorithms import ALGORITHMS, Algorithm
+from cadre.algorithms.schedules import learning_policies
 from cadre.config.adapters import apply_adapter_settings
 from cadre.config.conditions import RECIPE_CONDITIONS, check_all_read
 from cadre.config.paths import resolve_from_folder
@@ -213,6 +214,16 @@ class Experiment:
     def trained_roles(self) -> dict[str, str]:
         """The policy of each role that is trained."""
         return {role: name for role, name in self.roles.items() if name in self.learners}
+
+    @property
+    def schedule(self) -> str:
+        """The schedule by which policies learn: that of `train`, or the algorithm's own."""
+        return self.train.schedule or self.plan.schedule
+
+    def frozen_at(self, step: int) -> frozenset[str]:
+        """Return the trained policies that the schedule leaves as they are at a step."""
+        policies = list(dict.fromkeys(self.trained_roles.values()))
+        return frozenset(policies) - learning_policies(self.schedule, self.train.schedule_period, step, policies)
 
     @property
     def separately_sampled(self) -> dict[str, SamplerKind]:

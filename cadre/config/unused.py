@@ -19,7 +19,7 @@ from cadre.errors import ConfigError
 from cadre.rollout.shapes import SHAPES
 from cadre.settings.engines import LearnerConfig
 from cadre.settings.models import VISION_MODELS, read_model_type
-from cadre.settings.objective import needs_entropy_gradient
+from cadre.settings.objective import makes_several_steps, needs_entropy_gradient
 from cadre.settings.section import apply_changes
 from cadre.settings.yaml_file import parse_overrides
 
@@ -256,6 +256,11 @@ def _compiles_layers(setting: Setting, experiment: Experiment) -> bool:
     )
 
 
+def can_leave_bound(experiment: Experiment) -> bool:
+    """Return True if a policy may differ from its sampler before an optimiser step, which `loss.kl_bound` is for."""
+    return experiment.train.max_staleness > 0 or any(map(makes_several_steps, experiment.learners.values()))
+
+
 def _saves_its_moments(setting: Setting, experiment: Experiment) -> bool:
     return all(learner.ranks == 1 for learner in _learners_with(setting, experiment))
 
@@ -273,6 +278,18 @@ def _reads_text_alone(setting: Setting, experiment: Experiment) -> bool:
 LEARNERS = ("learner", "team.policies.*.learner", "algorithm.critic.policy.learner", "algorithm.critic.learner")
 
 TRAINING_CONDITIONS: tuple[Condition[Experiment], ...] = (
+    Condition(
+        "loss.kl_bound",
+        lambda setting, experiment: can_leave_bound(experiment),
+        "every update is one optimiser step on fresh samples, before which no policy has moved",
+        "Set learner.epochs or learner.minibatches above 1, or remove it.",
+    ),
+    Condition(
+        "train.schedule_period",
+        lambda setting, experiment: experiment.schedule == "round_robin",
+        "the schedule is {facts.schedule}",
+        "Remove it, or set train.schedule=round_robin.",
+    ),
     *(
         Condition[Any](
             f"{section}.{name}",

@@ -31,6 +31,7 @@ from cadre.plugins import install_command
 from cadre.rollout import shapes
 from cadre.rollout.grow import is_rewarded
 from cadre.rollout.shapes import Shape
+from cadre.settings.objective import makes_several_steps
 from cadre.settings.user_code import load_function
 
 # ---- The environment and its tasks
@@ -151,6 +152,36 @@ def check_exchange_every(experiment: Experiment) -> None:
                 "of them trained and sampled alike, under an algorithm without a critic. Set it to 0, or change the "
                 "team."
             )
+
+
+def check_schedule(experiment: Experiment) -> None:
+    """A schedule has several policies to choose from, and each has its turn. Every step of the training is tried."""
+    name, train = experiment.schedule, experiment.train
+    policies = list(dict.fromkeys(experiment.trained_roles.values()))
+    if name == "together":
+        return
+    if len(policies) < 2:
+        raise ConfigError(
+            f"train.schedule: got {name} with {', '.join(policies) or 'no policy'} that is trained; expected several "
+            "policies, which take turns. Give each role a policy of its own under team.policies, or set together."
+        )
+    if train.max_staleness and name == experiment.plan.schedule:
+        raise ConfigError(
+            f"train.max_staleness: got {train.max_staleness} with {experiment.algorithm.name}, whose updates are each "
+            "on rollouts of the team as the update before left it; expected 0. Remove it."
+        )
+    learning = [set(policies) - experiment.frozen_at(step) for step in range(min(train.steps, SCHEDULE_STEPS))]
+    if idle := [
+        policy for policy in policies if train.steps <= SCHEDULE_STEPS and not any(policy in s for s in learning)
+    ]:
+        raise ConfigError(
+            f"train.schedule: got {name}, under which policy {idle[0]} learns in none of the {train.steps} steps; "
+            "expected a turn for each. Raise train.steps, or set frozen: true for a policy that is not to learn."
+        )
+
+
+# Steps for which a schedule is tried before the training begins.
+SCHEDULE_STEPS = 1_000
 
 
 def check_some_policy_trained(experiment: Experiment) -> None:
@@ -417,8 +448,7 @@ def check_stale_samples(experiment: Experiment) -> None:
     # The first optimizer step makes the samples of the others stale, which a ratio corrects for.
     for name in dict.fromkeys(experiment.trained_roles.values()):
         learner = experiment.learners[name]
-        several_steps = learner.epochs * learner.minibatches > 1 or learner.minibatch_size is not None
-        if experiment.plan.loss.ratio == "none" and several_steps:
+        if experiment.plan.loss.ratio == "none" and makes_several_steps(learner):
             size = learner.minibatch_size
             parts = f"{learner.minibatches} minibatches" if size is None else f"minibatches of {size} sequences"
             raise ConfigError(
@@ -603,6 +633,7 @@ TRAINING_CHECKS = (
     check_single_agent,
     check_algorithm_policies,
     check_exchange_every,
+    check_schedule,
     check_reward_model,
     check_critic_privileged,
     check_critic_policy,

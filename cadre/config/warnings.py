@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cadre.config.experiment import Experiment
+from cadre.config.unused import can_leave_bound
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import name_of
 from cadre.envs.splits import shared_tasks
@@ -34,6 +35,18 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
         *_warn_shared_tasks(experiment),
         *_warn_adapter_reference(experiment),
         *_warn_single_sample_roles(experiment),
+        *_warn_idle_bound(experiment),
+    ]
+
+
+def _warn_idle_bound(experiment: Experiment) -> list[str]:
+    """Warn of an algorithm that bounds its updates, each of which is one step that nothing bounds."""
+    if experiment.plan.loss.kl_bound is None or can_leave_bound(experiment):
+        return []
+    return [
+        f"warning: {experiment.algorithm.name} ends an update where loss.kl_bound is exceeded, which is found before "
+        "an optimiser step, and each update is one step. Set learner.epochs or learner.minibatches above 1 for the "
+        "bound to hold."
     ]
 
 

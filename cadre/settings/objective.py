@@ -111,6 +111,12 @@ class LossConfig(Section):
     kl: float = Field(
         0.0, ge=0.0, description="coefficient of the penalty k2 = (log pi - log reference)^2 / 2 per token"
     )
+    kl_bound: float | None = Field(
+        None,
+        gt=0.0,
+        description="a policy's update ends before an optimiser step on tokens whose mean KL(sampler || policy) "
+        "exceeds it; unset: none",
+    )
     schedule: Literal["constant", "linear"] = Field(
         "constant", description="linear: bonus and penalty fall to 0 at the last step"
     )
@@ -150,6 +156,11 @@ def load_own_loss(loss: LossConfig) -> Callable[..., Any] | None:
             f"{', '.join(list(inspect.signature(function).parameters)[1:]) or 'of which it has none'}. Fix the names."
         ) from None
     return function
+
+
+def makes_several_steps(learner: LearnerConfig) -> bool:
+    """Return True if an update may have more than one optimiser step, after the first of which samples are stale."""
+    return learner.epochs * learner.minibatches > 1 or learner.minibatch_size is not None
 
 
 def needs_reference(loss: LossConfig) -> bool:

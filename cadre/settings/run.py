@@ -18,6 +18,12 @@ class TrainConfig(Section):
     replacements: int = Field(
         0, ge=0, description="rounds of other tasks per step in place of those without a gradient"
     )
+    schedule: str | None = Field(
+        None,
+        description="which policies learn at a step: together, round_robin (one at a time, the others are frozen), or "
+        "file.py:function(step, policies), which returns those that learn; unset: the algorithm's own",
+    )
+    schedule_period: Positive = Field(1, description="with round_robin: steps until it is the next policy's turn")
     max_staleness: int = Field(0, ge=0, description="updates that sampling may run ahead of learning; 0: none")
     max_tokens: int = Field(
         0, ge=0, description="stop after the step at which this many tokens have been sampled; 0: never"

@@ -312,9 +312,10 @@ def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
 
 
 def team_of_step(training: Training, step: int) -> Team:
-    """Return the team of a step: as configured, unless the policies exchange their roles."""
+    """Return the team of a step: its policies may exchange their roles, and some may be frozen by the schedule."""
     every = training.experiment.exchange_every
-    return training.team.exchanged(step // every) if every else training.team
+    team = training.team.exchanged(step // every) if every else training.team
+    return replace(team, frozen=training.experiment.frozen_at(step))
 
 
 async def learn_step(
@@ -322,12 +323,13 @@ async def learn_step(
 ) -> Metrics:
     """Update the policies with what a step sampled, sync the weights, and log the step; return its metrics."""
     plan, began, sampled = training.experiment.plan, time.monotonic(), sampled_step.sampled
-    batch = build_batch(sampled.trees, plan, training.team, state.baselines)
+    team = team_of_step(training, state.step)
+    batch = build_batch(sampled.trees, plan, team, state.baselines)
 
     # A colocated sampler may fall asleep when the update begins, so its seconds are taken before and after, too.
     samplers = training.team.samplers.values()
     synced, update_began = metrics.sync_seconds(samplers), time.monotonic()
-    updates = await training.team.update(batch.sequences)
+    updates = await team.update(batch.sequences)
     in_update, update_seconds = metrics.sync_seconds(samplers), time.monotonic() - update_began
     staleness = metrics.staleness_metrics(sampled.trees, queue.versions)
     await queue.sync_weights()
@@ -337,11 +339,15 @@ async def learn_step(
         update_seconds -= in_update.get("time/sleep_s", 0.0)
         seconds["time/update_s"] = update_seconds
         seconds |= training.gpu.sampling_metrics(sampled.trees, sampled_step.seconds)
-        seconds |= training.gpu.learning_metrics(batch.sequences, update_seconds)
+        trained = [sequence for sequence in batch.sequences if team.trains(sequence.policy)]
+        seconds |= training.gpu.learning_metrics(trained, update_seconds)
         seconds |= training.gpu.step_metrics() | {"gpu/learning_peak_gb": training.gpu.peak_gb()}
     trained_roles = training.experiment.trained_roles
     step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan.credit.alpha, trained_roles)
     step_metrics = step_metrics | staleness | seconds
+    if training.experiment.schedule != "together":
+        policies = dict.fromkeys(trained_roles.values())
+        step_metrics |= {f"{policy}/learned": float(policy not in team.frozen) for policy in policies}
     log_step(training, state.step, step_metrics, StepRecord(sampled, batch, training.notes.drain()))
     return step_metrics
 

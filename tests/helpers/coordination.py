@@ -62,6 +62,7 @@ SETTINGS = {
     "matpo": SCALED,
     "flow_grpo": Setting(steps=30, max_tokens=2, game="HandshakeSingleAgent", roles=("both",)),
     "m_grpo": Setting(steps=30, policies=("one", "two")),
+    "teamtr": Setting(policies=("one", "two")),
     "gigpo": SCALED,
     "tree_grpo": SCALED,
     "tree_rl": Setting(),

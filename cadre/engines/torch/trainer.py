@@ -108,6 +108,11 @@ class PolicyOptimiser:
         weights = [weight for optimiser in optimisers for weight in optimiser.parameters]
         ranks.sum_gradients(weight for weight in weights if not isinstance(weight, DTensor))
 
+    def clear(self) -> None:
+        """Drop the gradients of the policy and its heads."""
+        for optimiser in filter(None, (self.weights, self.heads)):
+            optimiser.clear()
+
     def step(self, loss: float) -> float:
         """Step the policy and its heads; return the norm of the policy's gradient."""
         if self.heads is not None:
@@ -299,13 +304,24 @@ class Trainer:
 
         # Optimiser steps. The n-th minibatches of all policies go through the model together.
         schedules = {name: self._make_minibatches(name, part) for name, part in by_policy.items()}
+        divergences: dict[str, float] = {}  # the last KL(sampler || policy) of each policy, if it is bounded
+        stopped: set[str] = set()  # policies that have left their bound
         with self._runner.checkpointing():
             for parts in zip_longest(*schedules.values(), fillvalue=()):
-                step = dict(zip(schedules, parts, strict=True))
+                step = {name: part for name, part in zip(schedules, parts, strict=True) if name not in stopped}
                 run = [item for part in step.values() for item in part if has_gradient(item, self._loss)]
                 denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
+                before = {name: metrics[name].snapshot() for name in step}
                 losses = self._backward_in_memory(run, denominators, metrics)
                 for name, loss in losses.items():
+                    if self._loss.kl_bound is not None:
+                        divergences[name] = self._mean_divergence(metrics[name], before[name])
+                        if divergences[name] > self._loss.kl_bound:
+                            # The step is not made, and nothing of it is reported.
+                            stopped.add(name)
+                            self._optimisers[name].clear()
+                            vars(metrics[name]).update(before[name])
+                            continue
                     metrics[name].norms.append(self._optimisers[name].step(loss))
                     if self._optimisers[name].has_diverged:
                         raise self._save_worst(name, step[name])
@@ -329,6 +345,8 @@ class Trainer:
             if not any(sequence.reference for sequence in part):
                 means.pop("kl_to_reference", None)
             tokens, updates = count_trained_tokens(part), weights[name].applied - steps_before[name][0]
+            if name in divergences:
+                means |= {"kl_checked": divergences[name], "kl_stopped": float(name in stopped)}
             reports[name] = means | {
                 "learning_rate": weights[name].rate,
                 "updates": updates,
@@ -340,6 +358,17 @@ class Trainer:
         for optimiser in self._optimisers.values():
             optimiser.finish_update()
         return reports
+
+    def _mean_divergence(self, metrics: UpdateMetrics, before: Mapping[str, Any]) -> float:
+        """Return the mean KL(sampler || policy) (k3) of the tokens of all ranks that were run since a snapshot.
+
+        The bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207) as it is described in public: a KL
+        divided among tokens, measured on the rollouts, ends the update. The paper states no estimator and no place in
+        the update that could be found.
+        """
+        own = read_numbers([metrics.sums["kl3"], before["sums"]["kl3"]])
+        divergence, tokens = self._runner.ranks.sum([own[0] - own[1], metrics.tokens - before["tokens"]])
+        return divergence / max(1.0, tokens)
 
     def _add_old_logprobs(self, sequences: list[TrainingSequence]) -> list[TrainingSequence]:
         """Return the sequences with log-probabilities at the start of the update, if a correction needs them."""

@@ -96,7 +96,7 @@ def judged(name: str, root: Node) -> dict[str, float]:
 SAME_CREDIT = [
     {"ma_rloo", "c3"},
     {"magrpo", "ma_dpo", "bpo"},
-    {"grpo_by_role", "flow_grpo", "m_grpo"},
+    {"grpo_by_role", "flow_grpo", "m_grpo", "teamtr"},
     {"grpo", "matpo", "arpo"},
 ]
 

@@ -35,7 +35,7 @@ STILL = "team={policies: {a: seed, b: {model: seed, frozen: true}}, roles: {tool
 PARTED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("grpo", "grpo_by_role", "matpo", "at_grpo"), ()),
     "flow_grpo": (STILL,),
-    "m_grpo": ("team={policies: {a: seed, b: seed}, roles: {tool: a, planner: b}}",),
+    **dict.fromkeys(("m_grpo", "teamtr"), ("team={policies: {a: seed, b: seed}, roles: {tool: a, planner: b}}",)),
 }
 VLLM, TORCH = "sampling.engine=vllm", "sampling.engine=torch"
 
@@ -129,6 +129,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "loss.dual_clip": (["loss.dual_clip=3", "loss.ratio=cispo"], ["loss.dual_clip=3"]),
     "loss.divisor": (["loss.divisor=8"], ["loss.divisor=8", "loss.aggregate=sequence_sum"]),
     "loss.entropy_tokens": (["loss.entropy_tokens=9"], ["loss.entropy_tokens=9", "loss.entropy=0.1"]),
+    "loss.kl_bound": (["loss.kl_bound=0.1"], ["loss.kl_bound=0.1", "learner.epochs=2"]),
     "loss.schedule": (["loss.schedule=linear"], ["loss.schedule=linear", "loss.kl=0.1"]),
     "loss.correction_level": (
         ["loss.correction_level=sequence"],
@@ -269,6 +270,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["credit={drop_groups: lowest_mean, drop_fraction: 0.5}"],
     ),
     "credit.without_std under a critic": ([IPPO, "credit.without_std=drop"], ["credit.without_std=drop"]),
+    "train.schedule_period": (
+        ["train.schedule_period=2", "team={policies: {a: seed, b: seed}, roles: {tool: a, planner: b}}"],
+        [
+            "train={schedule: round_robin, schedule_period: 2}",
+            "team={policies: {a: seed, b: seed}, roles: {tool: a, planner: b}}",
+        ],
+    ),
     "train.replacements": (["train.replacements=2"], ["train.replacements=2", "credit.without_std=drop"]),
     "algorithm.gamma of gigpo": (
         ["algorithm={name: gigpo, gamma: 0.5, step_weight: 0}"],

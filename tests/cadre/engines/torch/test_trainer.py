@@ -265,3 +265,31 @@ def test_greedy_evaluation_is_not_noise(learner):
     first, second = sample(mine, request("x", 1, 1, temperature=0.0), request("x", 2, 2, temperature=0.0))
     assert {one.token_ids for one in second} == {first[0].token_ids}
     assert Sampling(0.0).temperature == 0.0
+
+
+def test_an_update_ends_where_its_kl_to_the_sampler_exceeds_the_bound(learner, engine):
+    """Two epochs of one step each: the second is made within the bound, and beyond it the update is that of one."""
+    data = rollouts(learner())
+
+    def updated(epochs, bound):
+        settings = {"p": LearnerConfig(epochs=epochs, learning_rate=1e-2)}
+        mine = TorchLearner(engine(), TrainingSettings(settings, LossConfig(kl_bound=bound)))
+        return update(mine, data)["p"], weights(mine), mine
+
+    _, once, moved = updated(1, None)
+    # k3 by hand: the mean of r - 1 - log r over the sampled tokens, r = pi / sampler after the first step.
+    changed = moved.engine.work(moved._runner.compute_logprobs, data)
+    ratios = [
+        new - old
+        for sequence, numbers in zip(data, changed, strict=True)
+        for new, old, inside in zip(numbers, sequence.logprobs, sequence.mask, strict=True)
+        if inside
+    ]
+    kl = statistics.fmean(math.exp(ratio) - 1.0 - ratio for ratio in ratios)
+    figures, stopped, _ = updated(2, kl * 0.99)
+    assert figures["kl_checked"] == pytest.approx(kl, rel=1e-3)
+    assert (figures["updates"], figures["kl_stopped"]) == (1, 1.0)
+    assert all(torch.equal(once[name], value) for name, value in stopped.items())
+    figures, within, _ = updated(2, kl * 1.01)
+    assert (figures["updates"], figures["kl_stopped"]) == (2, 0.0)
+    assert not all(torch.equal(once[name], value) for name, value in within.items())
