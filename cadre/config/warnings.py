@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cadre.config.experiment import Experiment
 from cadre.config.unused import can_leave_bound
+from cadre.config.validation import SCHEDULE_STEPS
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import name_of
 from cadre.envs.splits import shared_tasks
@@ -36,6 +37,20 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
         *_warn_adapter_reference(experiment),
         *_warn_single_sample_roles(experiment),
         *_warn_idle_bound(experiment),
+        *_warn_idle_policies(experiment),
+    ]
+
+
+def _warn_idle_policies(experiment: Experiment) -> list[str]:
+    """Warn of policies that the schedule lets learn in none of the first steps."""
+    idle, steps = set(experiment.trained_roles.values()), 0
+    while idle and steps < min(experiment.train.steps, SCHEDULE_STEPS):
+        idle &= experiment.frozen_at(steps)
+        steps += 1
+    return [
+        f"warning: under train.schedule={experiment.schedule} {name} learns in none of the {steps} steps looked at. "
+        "Raise train.steps, or set frozen: true for a policy that is not to learn."
+        for name in sorted(idle)
     ]
 
 

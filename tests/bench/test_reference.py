@@ -19,6 +19,12 @@ ELSEWHERE |= {name for name in reference.METRICS if name.startswith("gpu/")}
 EXPERIMENTS = {
     "groups": {"algorithm": {"name": "grpo", "k": 4, "kl": 0.1}, "credit": {"overlong_buffer": 2}},
     "critics": {"algorithm": {"name": "ippo", "k": 2}, "loss": {"kl": 0.1}},
+    "schedules": {
+        "algorithm": {"name": "grpo", "k": 2},
+        "loss": {"kl_bound": 0.1},
+        "learner": {"epochs": 2},
+        "train": {"steps": 2, "tasks_per_step": 2, "schedule": "round_robin"},
+    },
     "preferences": {"algorithm": {"name": "ma_dpo", "k": 2}},
 }
 

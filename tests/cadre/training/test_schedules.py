@@ -90,13 +90,17 @@ def test_a_schedule_of_the_users_own(speaker: Path, tmp_path: Path, quiet: Conso
     ("policies", "train", "wanted"),
     [
         (("shared",), {}, r"train\.schedule: got round_robin with shared that is trained; expected several"),
-        (TWO, {"steps": 1}, r"policy two learns in none of the 1 steps"),
         (TWO, {"schedule": "in_turn"}, r"train\.schedule: got 'in_turn'; expected one of together, round_robin"),
     ],
 )
 def test_what_cannot_take_turns_is_refused(speaker: Path, policies: tuple, train: dict, wanted: str) -> None:
     with pytest.raises(ConfigError, match=wanted):
         resolve(small(speaker, policies, **{"schedule": "round_robin", **train}))
+
+
+def test_a_policy_without_a_turn_is_warned_of(speaker: Path) -> None:
+    (warning,) = find_training_warnings(resolve(small(speaker, steps=1, schedule="round_robin")))
+    assert "two learns in none of the 1 steps" in warning
 
 
 def test_teamtr_takes_turns_within_a_bound(speaker: Path) -> None:
