@@ -11,7 +11,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1) + 
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: train test check-tests check-source test-slow test-view test-trackers docs vllm test-vllm bench-vllm results worth real bench parity seed-model clean
+.PHONY: train test check-tests check-source test-slow test-view test-trackers docs vllm test-vllm bench-vllm results stale worth real bench parity seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
@@ -86,12 +86,16 @@ docs:
 	$(DOCS)/bin/pip install --quiet mkdocs-material==9.8.1 mkdocs==1.6.1 pymdown-extensions==13.1
 	$(DOCS)/bin/mkdocs build --strict
 
-# Slow evidence: both append what they measured to results/*.jsonl and renew the tables of README.md and docs/results.md.
+# Slow evidence: appends what it measured to results/*.jsonl and renews the tables of README.md and docs/.
 results: $(READY)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
 	$(BIN)/python bench/paper.py
 	$(BIN)/python bench/plot.py
 	$(BIN)/python bench/readme.py
+
+# The figures of docs/evidence.md whose code has changed since they were measured, with the commands that measure them.
+stale: $(READY)
+	@$(BIN)/python bench/evidence.py
 
 # What a second agent is worth: some 160 trainings of about a minute each on one core; goes on where it stopped.
 worth: $(READY)

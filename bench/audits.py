@@ -22,7 +22,7 @@ from typing import Any
 
 from cadre.config.recipes import read_recipe
 from cadre.statistics import Interval
-from common import ROOT, commit, record
+from common import ROOT, commit, record, validate_commit
 from trainings import CADRE, Run, console
 from trainings import run as timed
 
@@ -92,6 +92,7 @@ class Audit:
         options = [str(word) for size in sizes.items() for word in size] + ["--base"] * self.untrained
         command = [*CADRE, "audit", str(self.run.folder), override(self.name), *options, "--json"]
         printed, measured = self.file.with_suffix(".out"), commit()
+        validate_commit(measured)
         with printed.open("w") as out, self.file.with_suffix(".log").open("w") as log:
             one_core = os.environ | {"OMP_NUM_THREADS": "1"}
             used = timed(command, cwd=ROOT, stdout=out, stderr=log, env=one_core)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
+import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,23 @@ def record(
 ) -> dict[str, Any]:
     """Append one measurement: the median of the values, and the lowest and highest of them.
 
-    `measured` is the commit that was measured, where that is not the present one.
+    `measured` is the commit that was measured, where that is not the present one. Raises ValueError, with the figure in
+    its message, for a commit that nobody can check out (`validate_commit`).
     """
     line = measurement(name, values, unit, command, n, seeds, measured)
+    append_line(file, line)
+    return line
+
+
+def append_line(file: str, line: Mapping[str, Any]) -> None:
+    """Append a line to results/FILE.jsonl. Raises ValueError as `record` does."""
+    try:
+        validate_commit(str(line["commit"]))
+    except ValueError as error:
+        raise ValueError(f"{error} Not recorded: {json.dumps(line)}") from None
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / f"{file}.jsonl").open("a") as out:
         out.write(json.dumps(line) + "\n")
-    return line
 
 
 def measurement(
@@ -67,17 +79,46 @@ def measurement(
     }
 
 
+MEASURED_CODE = ("cadre", "cadre_tasks", "cadre_sandbox", "bench")
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def commit() -> str:
-    """The commit that is measured, with a plus where tracked files differ from it; "unknown" where there is no git."""
+    """Return the commit that is measured, with a plus where tracked code differs from it.
 
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-
+    Where there is no git it is $BENCH_COMMIT, or "unknown".
+    """
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no", "--", "cadre", "bench")
-        return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+        changed = _git("status", "--porcelain", "--untracked-files=no", "--", *MEASURED_CODE)
+        return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
     except (FileNotFoundError, subprocess.CalledProcessError):
-        return "unknown"
+        return os.environ.get("BENCH_COMMIT", "unknown")
+
+
+def validate_commit(commits: str) -> None:
+    """Raise ValueError unless all commits, parted by commas, can be checked out from the present history.
+
+    Where there is no git, a hash is taken as it is.
+    """
+    for one in re.split(r",\s*", commits):
+        if re.fullmatch("[0-9a-f]{7,40}[+]", one):
+            raise ValueError(
+                f"Got the commit {one}: code differed from it when it was measured. Commit, measure again."
+            )
+        if not re.fullmatch("[0-9a-f]{7,40}", one):
+            raise ValueError(f"Got the commit {one!r}; expected a hash. Where there is no git, set BENCH_COMMIT to it.")
+        try:
+            _git("rev-parse", "--git-dir")
+        except (FileNotFoundError, subprocess.CalledProcessError):
+            continue
+        try:
+            _git("merge-base", "--is-ancestor", one, "HEAD")
+        except subprocess.CalledProcessError:
+            expected = "Measure a commit of HEAD's history."
+            raise ValueError(f"Got the commit {one}, which HEAD does not descend from. {expected}") from None
 
 
 def latest() -> dict[str, dict[str, Any]]:

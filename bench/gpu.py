@@ -623,7 +623,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
 def merge(path: Path) -> int:
     """Append the lines of a file to results/gpu.jsonl, as they were measured, unless they are there; return how many.
 
-    Raises SystemExit for a line that measures nothing.
+    Raises SystemExit for a line that measures nothing, and ValueError for one of a commit that is not in this history.
     """
     results = common.RESULTS / "gpu.jsonl"
     present = {line for line in results.read_text().splitlines()} if results.exists() else set()
@@ -633,6 +633,8 @@ def merge(path: Path) -> int:
     for line in lines:
         line.pop("section", None)
     fresh = [line for line in lines if json.dumps(line) not in present]
+    for line in fresh:
+        common.validate_commit(line["commit"])
     for line in fresh:
         append(results, line)
     return len(fresh)
@@ -655,6 +657,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ends = time.monotonic() + 60 * options.minutes
     commit = options.commit or common.commit()
     bench = Bench(Card.here(options.tiny), options.tiny, options.out.absolute(), ends, options.write, commit)
+    if not options.tiny:
+        common.validate_commit(commit)  # before minutes of a GPU are spent
     console.print(f"{bench.card.name}, commit {bench.commit}, lines in {bench.out / 'gpu.jsonl'}")
     try:
         for name in options.parts or PARTS:

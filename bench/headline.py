@@ -31,7 +31,7 @@ import numpy as np
 
 from cadre.evaluation.compare import RunComparison, compare_runs, table_interval
 from cadre.statistics import Interval
-from common import RESULTS, ROOT, measurement
+from common import ROOT, append_line, measurement
 from slices import Clock, OutOfTimeError, evaluate_sampled, train
 from trainings import console
 
@@ -191,12 +191,9 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
             add(f"{names[difference.second]} - {names[difference.first]}", difference.value, seeds)
     if (drawn := headline.best_of_n(task, seeds)) is not None:
         add(f"best-of-{drawn[1]}.success", drawn[0], seeds)
-    with (RESULTS / "headline.jsonl").open("a") as out:
-        for line in lines:
-            out.write(json.dumps(line) + "\n")
-            console.print(
-                f"{line['name']}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}]", highlight=False
-            )
+    for line in lines:
+        append_line("headline", line)
+        console.print(f"{line['name']}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}]", highlight=False)
 
 
 def pack(runs: Path, file: Path) -> None:

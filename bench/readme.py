@@ -1,24 +1,28 @@
-"""Renews the tables of README.md and of pages of docs from what lies in results: `python bench/readme.py`.
+"""Makes the tables of README.md and of pages of docs from results/*.jsonl.
 
-README has five rows, docs/results.md has all of them but those of audits, discovery, Tiny Hanabi, real models and what
-a second agent is worth.
+python bench/readme.py            write them
+python bench/readme.py --check    name the pages that differ from what would be written, and end with 1 if any does
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import audits
+import evidence
+import gpu_tables
 import openspiel
 import worth
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest
+from evidence import shown
 from real_tables import over
 from real_tasks import COMMON, KNOWN, PASSING, Known, lines_of, passing
 
@@ -62,6 +66,8 @@ ROWS = {
 
 
 NOT_MEASURED = "not measured yet"
+# Seeds of Tiny Hanabi that were looked at while its settings were chosen.
+SEEN_SEEDS = 5
 # Audited decisions below which an interval says nothing.
 FEW = 10
 GAMES = {"plan-path": "Plan-Path", "sokoban": "Sokoban", "sudoku": "Sudoku 4x4"}
@@ -139,12 +145,6 @@ def highlights() -> str:
         cell = row.form.format(*values) if len(values) == len(row.lines) else NOT_MEASURED
         lines.append(f"| {row.words} | {cell} | `{row.command}` |")
     return "\n".join(lines)
-
-
-def shown(value: float, unit: str) -> str:
-    if unit in ("tokens", "count"):
-        return f"{value:,.0f}"
-    return f"{value:.1%}" if unit == "share" else f"{value:,.3g}"
 
 
 def table() -> str:
@@ -242,13 +242,16 @@ def discovery() -> str:
 
 
 def hanabi() -> str:
-    """Markdown: the value that every seed ends at, sorted, a row a recipe of Tiny Hanabi."""
+    """Return the last value of each seed of Tiny Hanabi's recipes: seeds that settings were chosen on, then others."""
     curves = json.loads((RESULTS / openspiel.CURVES).read_text())
-    lines = ["| recipe | value after training, seed by seed | median |", "|---|---|---|"]
+    head = ("recipe", "seeds 0 to 4, on which settings were chosen", "median", "seeds 5 to 9", "median")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for name, row in openspiel.ROWS.items():
         if name.startswith("hanabi") and name in curves:
-            ends = sorted(seed[-1][1] for seed in curves[name]["seeds"])
-            lines.append(f"| `{row.recipe}` | {', '.join(f'{end:.2f}' for end in ends)} | {median(ends):.2f} |")
+            ends = [seed[-1][1] for seed in curves[name]["seeds"]]
+            parts = ends[:SEEN_SEEDS], ends[SEEN_SEEDS:]
+            cells = [f"{', '.join(f'{end:.2f}' for end in part)} | {median(part):.2f}" for part in parts]
+            lines.append(f"| `{row.recipe}` | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -332,25 +335,60 @@ def _spread(one: dict[str, Any]) -> str:
     return f"{shown(one['low'], one['unit'])} to {shown(one['high'], one['unit'])}"
 
 
-def main() -> None:
-    renew(ROOT / "README.md", {"highlights": highlights()})
-    renew(ROOT / "docs" / "results.md", {"results": table(), "presets": presets(), "paper": paper()})
-    renew(ROOT / "docs" / "audit.md", {"agreements": agreements()})
-    renew(ROOT / "docs" / "discovery.md", {"discovery": discovery()})
-    renew(ROOT / "docs" / "games_of_theory.md", {"hanabi": hanabi()})
-    renew(ROOT / "docs" / "real.md", {"real": real_models()})
-    renew(ROOT / "docs" / "worth.md", {"worth": second_agent()})
+# The tables of each page, by their marks.
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"highlights": highlights},
+    "docs/evidence.md": {"evidence": lambda: evidence.table(latest(), evidence.read_history())},
+    "docs/results.md": {"results": table, "presets": presets, "paper": paper},
+    "docs/audit.md": {"agreements": agreements},
+    "docs/discovery.md": {"discovery": discovery},
+    "docs/games_of_theory.md": {"hanabi": hanabi},
+    "docs/real.md": {"real": real_models},
+    "docs/worth.md": {"worth": second_agent},
+    "docs/one_gpu.md": {},  # by gpu_tables.py
+}
 
 
-def renew(path: Path, tables: Mapping[str, str]) -> None:
-    """Put the tables between their marks. Raises ValueError where a mark is missing."""
-    text = path.read_text()
+def renewed(page: str, text: str) -> str:
+    """Return the text of a page with its tables made anew."""
+    if page == "docs/one_gpu.md":
+        return gpu_tables.render(text)
+    return with_tables(page, text, {mark: make() for mark, make in PAGES[page].items()})
+
+
+def with_tables(page: str, text: str, tables: Mapping[str, str]) -> str:
+    """Return the text with the tables between their marks. Raises ValueError where a mark is missing."""
     for mark, made in tables.items():
         fresh = f"<!-- {mark} -->\n{made}\n<!-- end of {mark} -->"
         text, count = re.subn(rf"<!-- {mark} -->.*<!-- end of {mark} -->", lambda _, new=fresh: new, text, flags=re.S)
         if count != 1:
-            raise ValueError(f"{path}: got {count} places for the table {mark}; expected one. Put its marks there.")
-    path.write_text(text)
+            raise ValueError(f"{page}: got {count} places for the table {mark}; expected one. Put its marks there.")
+    return text
+
+
+def outdated_pages(root: Path = ROOT) -> list[str]:
+    """Return the pages that differ from what would be written."""
+
+    def is_current(page: str) -> bool:
+        text = (root / page).read_text()
+        if page == "docs/evidence.md":
+            return evidence.is_current(text, latest(), evidence.read_history())
+        return renewed(page, text) == text
+
+    return [page for page in PAGES if not is_current(page)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    if parser.parse_args().check:
+        outdated = outdated_pages()
+        for page in outdated:
+            print(f"{page} differs from results/: run python bench/readme.py")
+        print(f"{len(PAGES)} pages checked, {len(outdated)} differ")
+        raise SystemExit(bool(outdated))
+    for page in PAGES:
+        (ROOT / page).write_text(renewed(page, (ROOT / page).read_text()))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from common import ROOT, commit
+from common import ROOT, commit, validate_commit
 
 DONE = "measured.json"
 CADRE = [sys.executable, "-m", "cadre"]
@@ -70,6 +70,7 @@ class Run:
         evaluate = [f"evaluate.first={self.first}", f"evaluate.tasks={self.tasks}"]
         arguments = [*evaluate, f"train.seed={self.seed}", *self.overrides, "--run", str(self.folder)]
         began, measured = time.monotonic(), commit()
+        validate_commit(measured)  # before hours are spent on a figure that cannot be recorded
         with self.folder.with_suffix(".log").open("w") as log:
             train = [*CADRE, "train", self.recipe, *arguments]
             environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})

@@ -26,7 +26,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import cadre
 import worth_tasks
 from cadre.env import Env
-from common import RESULTS, ROOT, commit, record
+from common import RESULTS, ROOT, commit, record, validate_commit
 from trainings import console
 
 COMMAND = "make worth"
@@ -159,6 +159,7 @@ class Points:
             folder = self.runs / "now"
             shutil.rmtree(folder, ignore_errors=True)
             measured = commit()
+            validate_commit(measured)
             trained = cadre.train(experiment(point, self.runs), run=folder, quiet=True)
             line = {"point": asdict(point), "success": trained.evaluations()[-1]["success"], "commit": measured}
             spent = sum(step["rollout/tokens"] for step in trained.metrics())

@@ -43,6 +43,7 @@ def finished(folder: Path, success: tuple[float, float]) -> trainings.Run:
 
 
 def test_figures_of_a_row_and_that_they_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "validate_commit", lambda commit: None)
     monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
     complete = [finished(tmp_path / f"run{number}", (0.1, after)) for number, after in enumerate((0.9, 1.0, 0.8))]
     bench = paper.Paper(tmp_path, [0, 1, 2], 1)

@@ -331,6 +331,7 @@ def test_an_episode_that_failed_is_no_row_of_a_table(
 
 def test_a_figure_without_git_is_of_an_unknown_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "ROOT", tmp_path)
+    monkeypatch.delenv("BENCH_COMMIT", raising=False)
     assert common.commit() == "unknown"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert common.commit() == "unknown"

@@ -1,0 +1,430 @@
+"""The table of docs/evidence.md: each claim with its figure, seeds, tokens, hardware, commit and the age of its code.
+
+    python bench/evidence.py        print the claims whose code has changed since they were measured (`make stale`)
+
+The age of a line is the number of commits since its own that touch the paths it measures (`MEASURED`). It is read from
+the history of git; where there is none (a wheel, a shallow clone), a table has no ages.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from common import ROOT, latest
+
+Lines = Mapping[str, Mapping[str, Any]]
+# What a line measures, by the beginning of its name; the longest that fits counts. Some packages had other names before
+# they were moved, so that their former paths stand here, too.
+MEASURED: dict[str, tuple[str, ...]] = {
+    "": ("cadre/",),
+    "table.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
+    "plan-path.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
+    "sokoban.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
+    "sudoku.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
+    "discovery.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
+    "real.writing.": ("cadre/", "cadre_tasks/writing/"),
+    "real.code.": ("cadre/", "cadre_tasks/code/"),
+    "real.tested.": ("cadre/", "cadre_tasks/code/"),
+    "real.maths.": ("cadre/", "cadre_tasks/maths/"),
+    "gpu.pairs.": ("cadre/", "cadre_tasks/code/"),
+    "gpu.step.": ("cadre/engines/", "cadre/learn/", "cadre/rollout/", "cadre/training/"),
+    "e2e.": ("cadre/engines/", "cadre/experiment/", "cadre/learn/", "cadre/rollout/", "cadre/training/"),
+    "families.": ("cadre/engines/", "cadre/models/"),
+    "parity.": ("cadre/advantages/", "cadre/engines/", "cadre/learn/", "bench/parity/"),
+    "sandbox.": ("cadre_sandbox/", "cadre/sandbox/"),
+    "attacks.": ("cadre_tasks/", "cadre/envs/", "cadre/rewards/"),
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, the lines that show it, and what their lowest and highest values are of.
+
+    `form` has a place for each line. `tokens` is the line with the tokens sampled in one training, or their number.
+    """
+
+    words: str
+    lines: tuple[str, ...]
+    form: str
+    spread: str
+    tokens: str = ""
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Claims of one kind, with the page that has their details."""
+
+    title: str
+    page: str
+    claims: tuple[Claim, ...]
+
+
+BEFORE_AFTER, AGAINST, ONE = "{} before, {} after", "{} against {}", "{}"
+SEEDS, TASKS, REPEATS, ONCE = "seeds", "tasks", "repeats", "measured once"
+SEEDS_AND_TASKS = "seeds and tasks"
+
+
+def _game(words: str, game: str) -> Claim:
+    lines = (f"{game}.base.success", f"{game}.team.success")
+    return Claim(words, lines, BEFORE_AFTER, SEEDS, f"table.team-shared.{game}.tokens")
+
+
+def _single(words: str, game: str) -> Claim:
+    lines = (f"table.team-shared.{game}.success", f"table.single-grpo.{game}.success")
+    return Claim(words, lines, AGAINST, SEEDS, f"table.single-grpo.{game}.tokens")
+
+
+def _discovery(words: str, game: str) -> Claim:
+    lines = (f"discovery.{game}.base.success", f"discovery.{game}.team.success")
+    return Claim(words, lines, BEFORE_AFTER, SEEDS, f"discovery.{game}.tokens")
+
+
+def _worth(words: str, situation: str) -> Claim:
+    words += ": gain over one agent at the dial where it is largest, chosen afterwards."
+    return Claim(words, (f"worth.{situation}.gain",), ONE, SEEDS, "51,200")
+
+
+CHAPTERS = (
+    Chapter(
+        "Training a team, embedded model of a million parameters",
+        "results.md",
+        (
+            _game("AT-GRPO trains tool and planner on Plan-Path: held-out success.", "plan-path"),
+            _game("The same on Sokoban.", "sokoban"),
+            _game("The same on Sudoku 4x4.", "sudoku"),
+            _single(
+                "Plan-Path: the AT-GRPO team against one agent with GRPO on whole episodes, equal tokens.", "plan-path"
+            ),
+            _single("The same on Sokoban.", "sokoban"),
+            _single("The same on Sudoku 4x4.", "sudoku"),
+            Claim(
+                "Plan-Path: the AT-GRPO team against one agent with the same tool and AT-GRPO. No gain is shown.",
+                ("table.team-shared.plan-path.success", "table.single-at-grpo.plan-path.success"),
+                AGAINST,
+                SEEDS,
+                "table.single-at-grpo.plan-path.tokens",
+            ),
+            Claim(
+                "Plan-Path: two models in their own role against the same two with roles swapped.",
+                ("table.team-per-role.plan-path.success", "table.swapped.plan-path.success"),
+                AGAINST,
+                SEEDS,
+                "table.team-per-role.plan-path.tokens",
+            ),
+            Claim(
+                "Tool and planner trained apart, then put together as a team, on Plan-Path.",
+                ("table.alone-as-team.plan-path.success",),
+                ONE,
+                SEEDS,
+            ),
+            _discovery("Plan-Path from a base whose text has no right program.", "plan-path"),
+            _discovery("The same on Sokoban; one seed of three found no right program.", "sokoban"),
+            _discovery("The same on Sudoku 4x4; one seed of three found it late.", "sudoku"),
+            _worth("A second agent that is told what only the first sees (`relay`)", "relay"),
+            _worth("The same through a narrow channel (`channel`)", "channel"),
+            _worth("A second agent that checks the first (`verifier`)", "verifier"),
+            _worth("Two specialists against one model of the same size (`jobs`)", "jobs"),
+            Claim(
+                "Tiny Hanabi, two policies, AT-GRPO: exact value; the optimum is 10.",
+                ("hanabi.team.value",),
+                ONE,
+                SEEDS,
+            ),
+            Claim(
+                "Kuhn poker in self-play: exploitability; uniform play has 0.458.",
+                ("kuhn.untrained.exploitability", "kuhn.exploitability"),
+                BEFORE_AFTER,
+                SEEDS,
+            ),
+        ),
+    ),
+    Chapter(
+        "Training known models",
+        "real.md",
+        (
+            Claim(
+                "Two writers on SciTLDR, SmolLM2-135M, MAGRPO, 96 tokens an answer: reward of 3.",
+                ("real.writing.before.reward", "real.writing.magrpo.reward"),
+                BEFORE_AFTER,
+                SEEDS,
+                "real.writing.tokens.0",
+            ),
+            Claim(
+                "The same team over one agent that writes both texts, two seeds: difference. The team is behind.",
+                ("real.writing.gain-over-alone.reward.seeds",),
+                ONE,
+                SEEDS,
+                "real.writing.tokens.0",
+            ),
+            Claim(
+                "Two coders on MBPP, Qwen2.5-Coder-0.5B, MAGRPO: greedy pass rate. No gain is shown.",
+                ("real.code.before.pass", "real.code.magrpo.pass"),
+                BEFORE_AFTER,
+                SEEDS,
+                "real.code.tokens.0",
+            ),
+            Claim(
+                "Coder and tester on MBPP, the same model, AT-GRPO: gain in pass rate; first programs gain 0.03.",
+                ("real.tested.gain.pass",),
+                ONE,
+                TASKS,
+                "real.tested.tokens.0",
+            ),
+            Claim(
+                "Two coders on MBPP, one GPU, five steps: gain in pass rate; 20 of the tasks chose the temperature.",
+                ("gpu.pairs.gain",),
+                ONE,
+                TASKS,
+                "gpu.pairs.tokens",
+            ),
+            Claim(
+                "Reasoner and tool on GSM8K, the same model, AT-GRPO, 256 tokens an answer: gain in accuracy.",
+                ("real.maths.gain.accuracy",),
+                ONE,
+                TASKS,
+                "real.maths.tokens.0",
+            ),
+        ),
+    ),
+    Chapter(
+        "Speed and numerics",
+        "one_gpu.md",
+        (
+            Claim(
+                "TRL's step over Cadre's, both with vLLM, Qwen3-0.6B: ratio of times.",
+                ("gpu.step.vs_trl_vllm",),
+                ONE,
+                REPEATS,
+            ),
+            Claim(
+                "A step over TRL's on a CPU, SmolLM2-135M, prompt 1,024, completion 64: ratio of speeds.",
+                ("e2e.vs_trl.p1024.smollm2",),
+                ONE,
+                REPEATS,
+            ),
+            Claim(
+                "Log-probabilities on a GPU against the reference, float32: largest difference in nats.",
+                ("gpu.parity.float32.max",),
+                ONE,
+                ONCE,
+            ),
+            Claim(
+                "Model families of transformers that sample and train alike, of those tried.",
+                ("families.supported",),
+                "{} of {n}",
+                ONCE,
+            ),
+            Claim(
+                "Inputs on which another library's estimator differs, and those that no known convention explains.",
+                ("parity.disagreements", "parity.inputs", "parity.unexplained"),
+                "{} of {}, {} unexplained",
+                ONCE,
+            ),
+        ),
+    ),
+    Chapter(
+        "Robustness",
+        "faults.md",
+        (
+            Claim(
+                "Attacks on the sandbox that got through.",
+                ("sandbox.attacks_through", "sandbox.attacks_tried"),
+                "{} of {}",
+                ONCE,
+            ),
+            Claim(
+                "Runs killed at random moments whose weights differ from the unbroken run's.",
+                ("resume.mismatches", "resume.kills"),
+                "{}, in {} kills",
+                ONCE,
+            ),
+            Claim(
+                "Pairs of equal seeds whose weights differ.", ("repeat.mismatches", "repeat.pairs"), "{} of {}", ONCE
+            ),
+            Claim(
+                "Tricks of a search (`bench/reward_search.py`) that earned a reward without the work.",
+                ("attacks.through", "attacks.tried"),
+                "{} of {}",
+                ONCE,
+            ),
+        ),
+    ),
+)
+
+
+def headline(found: Lines) -> Iterator[Claim]:
+    """Yield a claim for each line of bench/headline.py: methods at equal tokens, and their differences."""
+    for name in (name for name in found if name.startswith("headline.") and ".before." not in name):
+        task, model, method = name.removeprefix("headline.").removesuffix(".success").split(".", 2)
+        before = f"headline.{task}.{model}.{method}.before.success"
+        both = before in found and name.endswith(".success")
+        words = f"{task}, {model}: {method.replace(' - ', ' less ')}, held-out success."
+        yield Claim(words, (before, name) if both else (name,), BEFORE_AFTER if both else ONE, SEEDS_AND_TASKS)
+
+
+def chapters(found: Lines) -> tuple[Chapter, ...]:
+    """Return all chapters that have something to show."""
+    first = Chapter("A team, one agent and repeated sampling at equal tokens", "real.md", tuple(headline(found)))
+    return (first, *CHAPTERS) if first.claims else CHAPTERS
+
+
+@dataclass(frozen=True)
+class History:
+    """The commits of a checkout, newest first: their hashes, and the files that each of them touches."""
+
+    hashes: tuple[str, ...]
+    touched: tuple[tuple[str, ...], ...]
+
+    def position(self, commit: str) -> int | None:
+        """Return the place of a commit, given by the beginning of its hash; None if it is not in this history."""
+        return next((n for n, full in enumerate(self.hashes) if full.startswith(commit)), None)
+
+    def since(self, commit: str) -> History:
+        """Return the history up to a commit, which must be in it."""
+        first = self.position(commit)
+        assert first is not None, commit
+        return History(self.hashes[first:], self.touched[first:])
+
+    def age(self, line: Mapping[str, Any]) -> int | None:
+        """Return the number of commits since the line's that touch what it measures; None for an unknown commit.
+
+        A line of several commits counts from the oldest.
+        """
+        places = [self.position(commit.rstrip("+")) for commit in re.split(r",\s*", line["commit"])]
+        if None in places:
+            return None
+        oldest, paths = max(place for place in places if place is not None), measured_paths(line["name"])
+        return sum(any(file.startswith(paths) for file in files) for files in self.touched[:oldest])
+
+
+def measured_paths(name: str) -> tuple[str, ...]:
+    """Return the paths whose code a line measures."""
+    return MEASURED[max((prefix for prefix in MEASURED if name.startswith(prefix)), key=len)]
+
+
+@cache
+def read_history(root: Path = ROOT) -> History | None:
+    """Return the history of a checkout; None where it has none, or not all of it."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
+
+    try:
+        top, shallow = git("rev-parse", "--show-toplevel", "--is-shallow-repository").split("\n")[:2]
+        if Path(top) != root.resolve() or shallow == "true":
+            return None
+        commits = git("log", "--format=%x00%H", "--name-only", "--no-renames").split("\0")[1:]
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return None
+    parts = [commit.split("\n") for commit in commits]
+    return History(tuple(part[0] for part in parts), tuple(tuple(filter(None, part[1:])) for part in parts))
+
+
+def shown(value: float, unit: str) -> str:
+    """Return a value as tables show it."""
+    if unit in ("tokens", "count", "attacks", "kills", "runs", "pairs", "variants", "families"):
+        return f"{value:,.0f}"
+    return f"{value:.1%}" if unit in ("share", "pass") else f"{value:,.3g}"
+
+
+def ranged(line: Mapping[str, Any]) -> str:
+    """Return the value of a line, with the lowest and the highest where they differ from it."""
+    value, low, high = (shown(line[part], line["unit"]) for part in ("value", "low", "high"))
+    return value if low == high else f"{value} ({low} to {high})"
+
+
+def rows(found: Lines, history: History | None) -> Iterator[str]:
+    """Yield the rows of all claims that have been measured, a table a chapter."""
+    for chapter in chapters(found):
+        head = "what was measured", "figure (lowest to highest)", "range over", "tokens a training", "hardware"
+        yield f"\n**{chapter.title}** ([details]({chapter.page}))\n"
+        yield f"| {' | '.join(head)} | commit | its code since |"
+        yield "|---" * (len(head) + 2) + "|"
+        for claim in chapter.claims:
+            lines = [found[name] for name in claim.lines if name in found]
+            if len(lines) == len(claim.lines):
+                tokens = ranged(found[claim.tokens]) if claim.tokens in found else claim.tokens
+                yield _row(claim, lines, tokens, history)
+
+
+def _row(claim: Claim, lines: Sequence[Mapping[str, Any]], tokens: str, history: History | None) -> str:
+    newest = lines[-1]
+    figure = claim.form.format(*map(ranged, lines), n=newest["n"])
+    count = {SEEDS: len(newest["seeds"]), TASKS: newest["n"], REPEATS: newest["n"]}.get(claim.spread)
+    spread = claim.spread if count is None else f"{count} {claim.spread}"
+    if claim.spread == TASKS:
+        spread += f", {len(newest['seeds'])} seed"
+    hardware = newest["machine"].replace(", x86_64, Linux", "")
+    commits = ", ".join(dict.fromkeys(line["commit"] for line in lines))
+    age = _age(lines, history)
+    cells = (claim.words, figure, spread, tokens, hardware, commits, age)
+    return f"| {' | '.join(cells)} |"
+
+
+def _age(lines: Sequence[Mapping[str, Any]], history: History | None) -> str:
+    """Return how old the code of a claim is, in words."""
+    if history is None:
+        return "unknown"
+    ages = [history.age(line) for line in lines]
+    if any(line["commit"].endswith("+") for line in lines):
+        return "uncommitted changes were measured"
+    if None in ages:
+        return "commit not in this history"
+    oldest = max(age for age in ages if age is not None)
+    return f"measured {oldest} commit{'s' * (oldest > 1)} ago" if oldest else "unchanged"
+
+
+def table(found: Lines, history: History | None) -> str:
+    """Return the tables of docs/evidence.md as markdown."""
+    counted = [f"Ages were counted at commit {history.hashes[0][:7]}."] if history else []
+    return "\n".join([*counted, *rows(found, history)])
+
+
+COUNTED_AT = re.compile(r"Ages were counted at commit (\w+)\.\n")
+AGE = re.compile(r"measured \d+ commits? ago|unchanged|commit not in this history|unknown")
+
+
+def is_current(page: str, found: Lines, history: History | None) -> bool:
+    """Return True if a page has the tables of these lines, with the ages of the commit that it names.
+
+    Later commits make lines older without making the page wrong. Ages are not compared where that commit is unknown, as
+    without a history or after a rebase.
+    """
+    named = COUNTED_AT.search(page)
+    if named and history and history.position(named[1]) is not None:
+        return table(found, history.since(named[1])) in page
+    return _without_ages(table(found, history)) in _without_ages(page)
+
+
+def _without_ages(text: str) -> str:
+    return AGE.sub("", COUNTED_AT.sub("", text))
+
+
+def stale(found: Lines, history: History) -> dict[str, str]:
+    """Return the claims whose code is not the present one, with their age in words."""
+    old = {}
+    for claim in (claim for chapter in chapters(found) for claim in chapter.claims):
+        lines = [found[name] for name in claim.lines if name in found]
+        if lines and (age := _age(lines, history)) != "unchanged":
+            old[claim.lines[-1]] = age
+    return old
+
+
+def main() -> None:
+    history, found = read_history(), latest()
+    if history is None:
+        raise SystemExit("This checkout has no full git history, from which ages are counted. Use a full clone.")
+    old = stale(found, history)
+    for name, age in sorted(old.items()):
+        print(f"{name}: {age}; {found[name]['command']}")
+    print(f"claims.stale {len(old)} of {sum(len(chapter.claims) for chapter in chapters(found))}")
+
+
+if __name__ == "__main__":
+    main()

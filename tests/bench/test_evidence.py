@@ -1,0 +1,140 @@
+"""Figures on pages are those of results/, lines name a commit that can be checked out, and old ones are marked."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import common
+import evidence
+import readme
+from evidence import History
+
+LINE = {"name": "kuhn.exploitability", "value": 0.1, "low": 0.1, "high": 0.1, "unit": "exploitability", "n": 3}
+LINE |= {"seeds": [0, 1, 2], "command": "python bench/openspiel.py", "machine": "2 cores", "commit": "bbbbbbb"}
+HISTORY = History(
+    ("d" * 40, "c" * 40, "b" * 40, "a" * 40),
+    (("cadre/cli/main.py", "docs/faq.md"), ("cadre_sandbox/box.py",), ("cadre/a.py",), ("cadre/b.py",)),
+)
+
+
+def test_pages_are_what_results_give() -> None:
+    assert readme.outdated_pages() == [], "run: python bench/readme.py"
+
+
+def test_every_measured_claim_has_a_row_and_every_line_of_a_claim_exists() -> None:
+    found = common.latest()
+    claims = [claim for chapter in evidence.chapters(found) for claim in chapter.claims]
+    assert [name for claim in claims for name in claim.lines if name not in found] == []
+    rows = evidence.table(found, None).split("\n")
+    assert [claim.words for claim in claims if not any(row.startswith(f"| {claim.words} |") for row in rows)] == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "age"),
+    [
+        ({}, 1),  # the second commit since is of the sandbox
+        ({"commit": "d" * 7}, 0),
+        ({"commit": "aaaaaaa, ddddddd"}, 2),
+        ({"name": "sandbox.attacks_through"}, 1),
+        ({"commit": "eeeeeee"}, None),
+        ({"commit": "aaaaaaa, eeeeeee"}, None),
+    ],
+)
+def test_age_counts_the_commits_that_touch_the_measured_code(changes: dict[str, Any], age: int | None) -> None:
+    assert HISTORY.age(LINE | changes) == age
+
+
+def test_old_figures_are_marked_and_listed() -> None:
+    found = {"kuhn.untrained.exploitability": LINE, "kuhn.exploitability": LINE}
+    assert "| bbbbbbb | measured 1 commit ago |" in evidence.table(found, HISTORY)
+    assert evidence.stale(found, HISTORY) == {"kuhn.exploitability": "measured 1 commit ago"}
+    assert evidence.stale({name: line | {"commit": "ddddddd"} for name, line in found.items()}, HISTORY) == {}
+    dirty = found | {"kuhn.exploitability": LINE | {"commit": "bbbbbbb+"}}
+    assert evidence.stale(dirty, HISTORY) == {"kuhn.exploitability": "uncommitted changes were measured"}
+
+
+def test_a_page_stays_current_while_commits_follow_until_a_figure_differs() -> None:
+    found = {"kuhn.untrained.exploitability": LINE, "kuhn.exploitability": LINE}
+    page = f"before\n{evidence.table(found, HISTORY.since('c' * 7))}\nafter"
+    assert "unchanged" in page
+    for history in (HISTORY, HISTORY.since("c" * 7), History(("f" * 40,), ((),)), None):
+        assert evidence.is_current(page, found, history)
+        assert not evidence.is_current(page, found | {"kuhn.exploitability": LINE | {"value": 0.2}}, history)
+    assert not evidence.is_current(page.replace("unchanged", "measured 4 commits ago"), found, HISTORY)
+
+
+def test_a_figure_that_was_changed_by_hand_is_found(tmp_path: Path) -> None:
+    for page in readme.PAGES:
+        (tmp_path / page).parent.mkdir(exist_ok=True)
+        text = (common.ROOT / page).read_text()
+        if page in ("docs/worth.md", "docs/evidence.md"):
+            assert "0.72" in text or "71.8%" in text
+            text = text.replace("| 0.72 (", "| 0.73 (").replace("| 71.8% (", "| 72.8% (")
+        (tmp_path / page).write_text(text)
+    assert readme.outdated_pages(tmp_path) == ["docs/evidence.md", "docs/worth.md"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one commit, in place of this one."""
+    (tmp_path / "cadre").mkdir()
+    (tmp_path / "cadre" / "a.py").write_text("1\n")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "--quiet", "-m", "one")
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
+    return tmp_path
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def record(measured: str = "") -> None:
+    common.record("file", "figure", [0.25], "share", "command", 1, (), measured)
+
+
+def test_the_writer_refuses_uncommitted_code_and_foreign_commits(checkout: Path) -> None:
+    record()
+    head = common.commit()
+    record(f"{head}, {head}")
+    assert (checkout / "results" / "file.jsonl").read_text().count(head) == 3
+    for measured, message in (
+        ("unknown", "expected a hash"),
+        ("", "expected a hash"),
+        (f"{head}, abcdef1", "which HEAD does not descend from"),
+        (f"{head}+", "code differed from it"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            common.validate_commit(measured)
+    (checkout / "cadre" / "a.py").write_text("2\n")
+    with pytest.raises(ValueError, match=r"code differed .* Not recorded: .*0\.25"):
+        record()
+    assert (checkout / "results" / "file.jsonl").read_text().count("\n") == 2
+
+
+def test_without_git_the_commit_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    monkeypatch.delenv("BENCH_COMMIT", raising=False)
+    with pytest.raises(ValueError, match="set BENCH_COMMIT"):
+        record()
+    monkeypatch.setenv("BENCH_COMMIT", "b29dde3")
+    record()
+    assert common.latest()["figure"]["commit"] == "b29dde3"
+
+
+def test_a_history_is_read_whole_or_not_at_all(checkout: Path) -> None:
+    history = evidence.read_history(checkout)
+    assert history == History((git(checkout, "rev-parse", "HEAD"),), (("cadre/a.py",),))
+    assert evidence.read_history(checkout / "cadre") is None  # a folder within somebody's repository
+    git(checkout, "-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "--quiet", "--allow-empty", "-m", "two")
+    git(checkout, "clone", "--quiet", "--depth", "1", f"file://{checkout}", "shallow")
+    assert evidence.read_history(checkout / "shallow") is None
