@@ -83,7 +83,7 @@ test-trackers: $(READY)
 DOCS := .venv-docs
 docs:
 	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
-	$(DOCS)/bin/pip install --quiet mkdocs-material==9.8.1 mkdocs==1.6.1 pymdown-extensions==13.1
+	$(DOCS)/bin/pip install --quiet mkdocs-material==9.8.1 mkdocs==1.6.1 pymdown-extensions==13.1 latex2mathml==3.81.1
 	$(DOCS)/bin/mkdocs build --strict
 
 # Slow evidence: appends what it measured to results/*.jsonl and renews the tables of README.md and docs/.

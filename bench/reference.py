@@ -105,6 +105,8 @@ METRICS = {
     "time/sleep_s": "of them, seconds in which a colocated vLLM frees memory of the GPU",
     "time/wake_s": "of them, seconds in which it takes the memory back",
     "time/update_s": "of `time/learn_s`, seconds of the update alone; this and what follows in runs on GPUs only",
+    "gpu/busy_fraction": "part of the step in which the first GPU ran a kernel of any process, by readings of NVIDIA's "
+    "driver; missing without the package nvidia-ml-py",
     "gpu/learning_mfu": "arithmetic of training on the distinct tokens (6 operations a weight and token, 4 with "
     "adapters) over what the GPUs can compute in `time/update_s`; missing for GPUs that are not in training/metrics.py",
     "gpu/learning_tokens_per_s": "distinct tokens that are trained on, a second",

@@ -84,7 +84,7 @@ def trees(
     folder: RunFolder,
     out: Annotated[Path, typer.Option(help="the Parquet file to write")] = Path("trees.parquet"),
 ) -> None:
-    """Write the kept trees of a run as a table, one row per sample (docs/trees.md)."""
+    """Write the kept trees of a run as a table, one row per sample (docs/view.md)."""
     require_new(out, "trees --out")
     count = write_parquet(Run.open(folder).folder, out)
     print_lines([f"{count:,} samples are in {out}."])

@@ -96,7 +96,7 @@ class LoadedTeam:
         return self._require_run().evaluations()
 
     def trees(self) -> list[KeptTree]:
-        """Return the trees that training kept (`train.trees_kept` per step), as JSON; see docs/trees.md."""
+        """Return the trees that training kept (`train.trees_kept` per step), as JSON; see docs/view.md."""
         return list(read_all_trees(self.folder))
 
     def dataset(self) -> Any:

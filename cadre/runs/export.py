@@ -157,7 +157,7 @@ def _missing_package(package: str, install: str) -> str:
 PLOTS = {
     "success of sampled episodes": ("rollout/success",),
     "reward by role": ("/reward",),
-    "groups without spread by role": ("/zero_variance_groups",),
+    "zero-variance groups by role": ("/zero_variance_groups",),
     "entropy": ("/entropy",),
     "tokens of an answer by role": ("/tokens",),
 }

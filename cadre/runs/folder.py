@@ -6,7 +6,7 @@ environment.json    versions, machine, how programs are confined
 metrics.jsonl       one object per step
 evaluations.jsonl   one object per evaluation; evaluations-1.jsonl where the run was resumed with other held-out tasks
 failures.jsonl      the first failed episode of each reason and text, with its traceback
-trees.jsonl         the first trees of every step, whole, with trees.index.jsonl beside it (docs/trees.md)
+trees.jsonl         the first trees of every step, whole, with trees.index.jsonl beside it (docs/view.md)
 annotations/        annotations of their samples: credit, critic, tokens
 vocabulary.jsonl    how their tokens are spelt
 left_out.jsonl      what steps did not learn from or keep, with the reason

@@ -2,7 +2,7 @@
 
 `trees.jsonl` is only appended to, and `trees.index.jsonl` has the byte offset of each tree. Both can be read while a
 run writes them. The index can always be rebuilt: where it was lost, or a crash came between a tree and its index line,
-the missing lines are read from the stream itself. docs/trees.md describes the format; TREE_VERSION changes with every
+the missing lines are read from the stream itself. docs/view.md describes the format; TREE_VERSION changes with every
 change of meaning. The nodes of a tree are one flat list, parents first, and a branch names its child by number: a tree
 of any depth is written and read without recursion, and annotations name a node by its number.
 """

@@ -53,7 +53,7 @@ class TrainConfig(Section):
     )
     checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints that are never removed; 0: none")
     checkpoints_kept: Positive = Field(2, description="newest checkpoints that are kept, beside the best")
-    trees_kept: int = Field(4, ge=0, description="trees per step that are kept, to look at (docs/trees.md)")
+    trees_kept: int = Field(4, ge=0, description="trees per step that are kept, to look at (docs/view.md)")
     trees_megabytes: float = Field(
         256.0, ge=0.0, description="most megabytes of kept trees, spread evenly over the steps"
     )

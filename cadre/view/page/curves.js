@@ -15,8 +15,8 @@ const SECTIONS = [
     ["Parts of the reward", "parts/*", "a step, mean"],
   ]],
   ["Who learns", [
-    ["Groups without spread by role", "ROLE/zero_variance_groups", "share"],
-    ["Groups without spread by depth", "ROLE/zero_variance_groups/*", "share"],
+    ["Zero-variance groups by role", "ROLE/zero_variance_groups", "share"],
+    ["Zero-variance groups by depth", "ROLE/zero_variance_groups/*", "share"],
     ["Gradient share by role", "ROLE/gradient_fraction", "share"],
     ["Effective samples by role", "ROLE/effective_samples", "samples"],
     ["Gradient norm", "POLICY/grad_norm", ""],

@@ -6,7 +6,7 @@ import { numberOf, store } from "./store.js";
 
 const KINDS = {
   failed: "Failed episodes: the environment or a program raised an error",
-  "no spread": "Groups without spread: all samples were worth the same, so nothing is learned from them",
+  "no spread": "Zero-variance groups: all samples have the same return, so nothing is learned from them",
   "cut off": "Truncated answers that are not trained",
   replacement: "Refilled: tasks that stood in for others that taught nothing",
   "not kept": "Trees that were learned from and not kept to look at",
