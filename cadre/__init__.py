@@ -2,7 +2,7 @@
 
     from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task    what a task of your own is written with
     from cadre import image                                                      and pictures in its messages
-    from cadre import McpServer, Tool, ToolCall, tool                            and tools that its roles call
+    from cadre import ContainerShell, McpServer, Tool, ToolCall, tool            and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
 
 Nothing is imported before it is used, and torch only where a model is.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cadre.api import evaluate, load, train
     from cadre.env import Env, GeneratedTasks
+    from cadre.envs.containers import ContainerShell
     from cadre.envs.images import image
     from cadre.envs.mcp import McpServer
     from cadre.envs.tools import tool
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ContainerShell",
     "Env",
     "GeneratedTasks",
     "McpServer",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 HOMES = {
+    "ContainerShell": "cadre.envs.containers",
     "Env": "cadre.env",
     "GeneratedTasks": "cadre.env",
     "McpServer": "cadre.envs.mcp",

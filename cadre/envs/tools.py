@@ -373,6 +373,9 @@ class WithTools(Env):
     def __init__(self, task: Task, *arguments: Any, **settings: Any) -> None:
         super().__init__(task, *arguments, **settings)
         self._entries = copy.deepcopy(_entries_by_role(type(self)))
+        for entry in (entry for entries in self._entries.values() for entry in entries):
+            if hasattr(entry, "begin"):
+                entry.begin(task)
         self._exchanges: dict[str, tuple[Message, ...]] = {}
         self._past: dict[tuple[str, str], tuple[tuple[tuple[Message, ...], tuple[Message, ...]], ...]] = {}
         self._answers: dict[str, Sample] = {}

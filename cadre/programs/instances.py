@@ -28,6 +28,7 @@ from cadre.programs.processes import (
     Diverged,
     ForkServer,
     ProcessTable,
+    ProgramContainer,
     ProgramFailed,
     ProgramProcess,
     ProgramResult,
@@ -488,6 +489,10 @@ class Host:
                 folder = Path(tempfile.mkdtemp(dir=self.scratch))
                 instance.use_folder(folder)
                 running = ProgramThread(load_threaded_function(launch.words[0]), task, f"{url}/v1", key, folder)
+            elif launch.isolation == "container":
+                root = Path(tempfile.mkdtemp(dir=self.scratch))
+                running = ProgramContainer(self.process_table, launch, root)
+                await running.start(StartOrder(task, url, key, episode.memo, launch.limits, folder_copy))
             else:
                 fork_server = await self._fork_server(launch)
                 running = await fork_server.start(

@@ -14,23 +14,30 @@ import itertools
 import json
 import os
 import shutil
+import socket
+import struct
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
 
-from cadre.errors import ConfigError
+from cadre.envs.containers import PROGRAM_USER, START_S, TAR_OVERHEAD, Container, find_runtime
+from cadre.errors import ConfigError, SandboxUnavailable
 from cadre.file_limits import MIB, read_text
 from cadre.programs import inside
+from cadre.programs.sessions import FOLDER
 from cadre.programs.settings import InstanceLimits, LaunchSpec
 from cadre.settings.user_code import load_function
 
 INSIDE = Path(inside.__file__).parent
-STARTUP = INSIDE / "startup"
+STARTUP, USER_IMPORTS = INSIDE / "startup", INSIDE.parents[1] / "settings" / "user_imports.py"
 # Bytes of output that are quoted in an error, of a result, and of the last line of output that may be one.
 QUOTED_OUTPUT = 2_000
 MAX_RESULT_BYTES = 16 * MIB
@@ -53,6 +60,8 @@ NO_TELEMETRY = {
 IMPORT_KEY = "cadre-imported-client"
 # The descriptor of the folder that caches are in while a program is imported; in an instance it is one of its own.
 CACHE_DESCRIPTOR = 199
+# Variables with paths of the host, which a container does not get.
+HOST_CACHES = ("HF_HUB_CACHE", "HF_TOKEN_PATH")
 NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
 
 
@@ -225,6 +234,10 @@ class RunningProgram(Protocol):
         """Return the number of its processes."""
         ...
 
+    def copy_folder(self, target: Path) -> None:
+        """Copy what is in `folder` into an empty one, from which another instance can start."""
+        ...
+
     def kill(self) -> None:
         """End it with all that it started, and remove its folder. May be called more than once."""
         ...
@@ -250,6 +263,9 @@ class ProgramProcess:
     def processes(self) -> int:
         return len(self._table.process_tree(self.pid))
 
+    def copy_folder(self, target: Path) -> None:
+        shutil.copytree(self.folder, target, symlinks=True, dirs_exist_ok=True)
+
     def kill(self) -> None:
         if not self.ended.done():
             self._kill_it()
@@ -262,30 +278,35 @@ class ProgramProcess:
 
     def _read_result(self, status: int) -> ProgramResult:
         # A function's result is in a file. The program can write there too, so it may be too long or no JSON.
-        path = self.control / "result.json"
-        result = None
+        path, text = self.control / "result.json", None
         if path.is_file():
-            with contextlib.suppress(OSError, ValueError, RecursionError):
-                result = json.loads(read_text(path, MAX_RESULT_BYTES))
-        if isinstance(result, dict):
-            error = self._with_output(str(result["error"])) if "error" in result else ""
-            return ProgramResult(result.get("value"), error)
-        if status:
-            how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
-            return ProgramResult(error=self._with_output(f"the program {how}"))
+            with contextlib.suppress(OSError, ValueError):
+                text = read_text(path, MAX_RESULT_BYTES)
+        output = _read_end(self.control / "output.txt", MAX_LAST_LINE)
+        return make_result(status, text, output, _read_end(self.control / "errors.txt", QUOTED_OUTPUT))
 
-        # A command's result is the last line that it prints.
-        last_line = _read_end(self.control / "output.txt", MAX_LAST_LINE).rstrip().rpartition("\n")[2]
-        value = None
+
+def make_result(status: int, text: str | None, output: str, errors: str) -> ProgramResult:
+    """Return the result of a program by its exit code or minus its signal, and what it left: the JSON text of a
+    function's result, and the ends of standard output and standard error. All of them may be anything."""
+    quoted = "\n".join(filter(None, [output[-QUOTED_OUTPUT:].rstrip(), errors[-QUOTED_OUTPUT:].rstrip()]))
+    result = None
+    if text is not None:
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(last_line)
-        return ProgramResult(value, unread="" if value is not None or last_line.strip() in ("", "null") else last_line)
+            result = json.loads(text)
+    if isinstance(result, dict):
+        error = f"{result['error']}\n{quoted}".rstrip() if "error" in result else ""
+        return ProgramResult(result.get("value"), error)
+    if status:
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with exit code {status}"
+        return ProgramResult(error=f"the program {how}\n{quoted}".rstrip())
 
-    def _with_output(self, error: str) -> str:
-        """Return the error with the ends of standard output and standard error."""
-        ends = [_read_end(self.control / name, QUOTED_OUTPUT).rstrip() for name in ("output.txt", "errors.txt")]
-        output = "\n".join(filter(None, ends))
-        return f"{error}\n{output}".rstrip()
+    # A command's result is the last line that it prints.
+    last_line = output.rstrip().rpartition("\n")[2]
+    value = None
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(last_line)
+    return ProgramResult(value, unread="" if value is not None or last_line.strip() in ("", "null") else last_line)
 
 
 def _read_end(path: Path, length: int) -> str:
@@ -319,6 +340,9 @@ class ProgramThread:
 
     def processes(self) -> int:
         return 1
+
+    def copy_folder(self, target: Path) -> None:
+        shutil.copytree(self.folder, target, symlinks=True, dirs_exist_ok=True)
 
     def kill(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -374,7 +398,7 @@ class StartOrder:
 
     task          the task as JSON values
     url, key      the server of the endpoint and the key of the session
-    memo          the folder of the results that `cadre_program.memo` keeps
+    memo          the folder of the results that `cadre_program.memo` keeps; None where it cannot be had
     limits        the resources that it may use
     folder_copy   a folder whose copy it starts in; None for an empty one
     on_root       called with the instance's own folder before its process starts, which may call at once
@@ -383,10 +407,43 @@ class StartOrder:
     task: Mapping[str, Any]
     url: str
     key: str
-    memo: Path
+    memo: Path | None
     limits: InstanceLimits = field(default_factory=InstanceLimits)
     folder_copy: Path | None = None
     on_root: Callable[[Path], None] = lambda root: None
+
+
+def instance_variables(
+    launch: LaunchSpec, order: StartOrder, root: str, host: Mapping[str, str], inside: str = str(INSIDE)
+) -> dict[str, str]:
+    """Return the variables of an instance whose folders are in `root`, given those of the host that it may see."""
+    configured = dict(launch.environment)
+    # `cadre_program` comes first in the path, whatever the settings put there.
+    path = configured.get("PYTHONPATH", host.get("PYTHONPATH"))
+    python_path = [inside, *([path] if path else [])]
+    steady = {}
+    if launch.clock:
+        python_path.insert(0, f"{inside}/{STARTUP.name}")
+        steady = {
+            "CADRE_CLOCK": launch.clock,
+            "CADRE_SEED": hashlib.sha256(json.dumps(order.task, sort_keys=True).encode()).hexdigest(),
+            "CADRE_STEADY_SECRETS": "1" if launch.secrets else "0",
+        }
+    return {
+        **NO_TELEMETRY,
+        **NO_PROXY,
+        **endpoint_variables(order.url, order.key),
+        **cache_variables(f"{root}/caches"),
+        "TMPDIR": f"{root}/tmp",
+        **steady,
+        "CADRE_FOLDER": f"{root}/work",
+        "CADRE_MEMO": "" if order.memo is None else str(order.memo),
+        "CADRE_TASK": f"{root}/control/task.json",
+        "CREWAI_STORAGE_DIR": f"{root}/control",
+        "PYTHONHASHSEED": "0",
+        **configured,
+        "PYTHONPATH": os.pathsep.join(python_path),
+    }
 
 
 @dataclass(eq=False)
@@ -421,34 +478,7 @@ class ForkServer:
         else:
             shutil.copytree(order.folder_copy, running.folder, symlinks=True)
 
-        configured = dict(self.launch.environment)
-        # `cadre_program` comes first in the path, whatever the settings put there.
-        path = configured.get("PYTHONPATH", os.environ.get("PYTHONPATH"))
-        python_path = [str(INSIDE), *([path] if path else [])]
-        steady = {}
-        if self.launch.clock:
-            python_path.insert(0, str(STARTUP))
-            steady = {
-                "CADRE_CLOCK": self.launch.clock,
-                "CADRE_SEED": hashlib.sha256(json.dumps(order.task, sort_keys=True).encode()).hexdigest(),
-                "CADRE_STEADY_SECRETS": "1" if self.launch.secrets else "0",
-            }
-        environment = {
-            **NO_TELEMETRY,
-            **NO_PROXY,
-            **endpoint_variables(order.url, order.key),
-            **cache_variables(str(running.caches)),
-            "TMPDIR": str(running.temporary),
-            **steady,
-            "CADRE_FOLDER": str(running.folder),
-            "CADRE_MEMO": str(order.memo),
-            "CADRE_TASK": str(running.control / "task.json"),
-            "CREWAI_STORAGE_DIR": str(running.control),
-            "PYTHONHASHSEED": "0",
-            **configured,
-            "PYTHONPATH": os.pathsep.join(python_path),
-        }
-
+        environment = instance_variables(self.launch, order, str(running.root), os.environ)
         self.running[name] = running
         started = self.starting[name] = asyncio.get_running_loop().create_future()
         self.send(
@@ -489,6 +519,137 @@ class ForkServer:
                 started.set_exception(NotStarted("The process that starts programs has ended."))
         for running in self.running.values():
             running.end(-9)
+
+
+# Containers
+
+# Where Cadre's files and the endpoint's socket are in a container; `FOLDER` holds the instance's own folders.
+CADRE_THERE, SOCKET_THERE = "/cadre/programs/inside", "/cadre/endpoint/socket"
+# What a container may need beside the program: processes and threads of `cadre_container.py`, which passes calls on.
+OWN_PROCESSES, MAX_CONNECTIONS = 128, 64
+
+
+class ProgramContainer:
+    """A container with one instance. The endpoint is reached through a socket, as a container has no network."""
+
+    def __init__(self, table: ProcessTable, launch: LaunchSpec, root: Path) -> None:
+        self.ended: asyncio.Future[ProgramResult] = asyncio.get_running_loop().create_future()
+        self.root, self.folder, self.pid = root, Path(FOLDER) / "work", 0
+        self._table, self._launch, self._connections = table, launch, 0
+        self._has_started, self._server = asyncio.Event(), cast(asyncio.Server | None, None)
+        assert launch.container is not None
+        source = [(str(INSIDE), CADRE_THERE), (str(USER_IMPORTS), "/cadre/settings/user_imports.py")]
+        mounts = [*source, (str(root), str(Path(SOCKET_THERE).parent)), *((path, path) for path in launch.mounts)]
+        limits = {"memory": launch.limits.memory, "processes": launch.limits.processes + OWN_PROCESSES}
+        config = launch.container.model_copy(update=limits)
+        self._container = Container(config, dict(launch.environment), mounts, FOLDER)
+
+    async def start(self, order: StartOrder) -> None:
+        """Return once the instance's process runs. Raises SandboxUnavailable if that fails."""
+        try:
+            await self._start(order)
+        except BaseException:
+            self.kill()
+            raise
+
+    async def _start(self, order: StartOrder) -> None:
+        address = urlsplit(order.url)
+        forward = partial(self._forward, str(address.hostname), int(address.port or 0))
+        self._server = await asyncio.start_unix_server(forward, self.root / "socket")
+        # Another user than ours connects to it.
+        os.chmod(self.root / "socket", 0o666)
+        os.chmod(self.root, 0o711)
+        await self._container.start()
+        if order.folder_copy is not None:
+            archive = (order.folder_copy / "folder.tar").read_bytes()
+            await self._container.execute(["sh", "-c", "mkdir work && tar -C work -xf -"], archive)
+        # `cadre_container.py` puts its own port in the place of 0.
+        there = replace(order, url="http://127.0.0.1:0", memo=None)
+        variables = instance_variables(self._launch, there, FOLDER, {}, CADRE_THERE)
+        names = {"folder": "work", "control": "control", "caches": "caches", "temporary": "tmp"}
+        message = {
+            "task": dict(order.task),
+            "environment": {name: value for name, value in variables.items() if name not in HOST_CACHES},
+            "limits": {"RLIMIT_CPU": order.limits.cpu},
+            **{name: f"{FOLDER}/{folder}" for name, folder in names.items()},
+        }
+        self._run = asyncio.create_task(self._execute(json.dumps(message).encode()))
+        waiting = asyncio.create_task(self._has_started.wait())
+        await asyncio.wait([waiting, self._run], return_when=asyncio.FIRST_COMPLETED, timeout=START_S)
+        waiting.cancel()
+        if not self.pid and not self.ended.done():
+            raise SandboxUnavailable(
+                "isolation: container: a program's process is not seen from here; expected a runtime on this machine, "
+                "in the same namespace of processes. Run Cadre where the containers run."
+            )
+
+    async def _execute(self, message: bytes) -> None:
+        kind = "function" if self._launch.is_function else "command"
+        script = [f"{CADRE_THERE}/cadre_container.py", SOCKET_THERE, kind, *self._launch.words]
+        status, code, output, errors = await self._container.execute(
+            [self._launch.python or "python3", *script], message, self._container.lifetime_s, 2 * MAX_RESULT_BYTES
+        )
+        quoted = errors[-QUOTED_OUTPUT:].decode(errors="replace")
+        result = ProgramResult(error=f"the program's container ended ({status}, exit code {code})\n{quoted}".rstrip())
+        # Whatever runs in the container may have written this.
+        with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):
+            report = json.loads(output)
+            result = make_result(int(report["status"]), report["result"], report["output"], report["errors"])
+        if not self.ended.done():
+            self.ended.set_result(result)
+
+    async def _forward(self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Connect a client in the container with the endpoint. The first one is the instance's process itself."""
+        self._connections += 1
+        try:
+            if not self.pid:
+                credentials = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                self.pid = struct.unpack("3i", credentials)[0]
+                self._has_started.set()
+                await reader.read(1)
+            elif self._connections <= MAX_CONNECTIONS:
+                there, back = await asyncio.open_connection(host, port)
+                await asyncio.gather(_pump(reader, back), _pump(there, writer))
+                back.close()
+        except OSError:
+            pass
+        finally:
+            self._connections -= 1
+            writer.close()
+
+    def threads(self) -> ThreadActivity:
+        return read_activity(self._table.process_tree(self.pid))
+
+    def processes(self) -> int:
+        return len(self._table.process_tree(self.pid)) - 1
+
+    def copy_folder(self, target: Path) -> None:
+        # The archive stays one: nothing of it is unpacked on the host.
+        words = [find_runtime(self._container.config.runtime), "exec", f"--user={PROGRAM_USER}", self._container.name]
+        limit = int(self._container.config.disk * MIB * TAR_OVERHEAD)
+        with subprocess.Popen(
+            [*words, "tar", "-C", str(self.folder), "-cf", "-", "."], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as copying:
+            assert copying.stdout is not None
+            archive = copying.stdout.read(limit + 1)
+            copying.kill()
+        if len(archive) > limit:
+            raise ProgramFailed(f"Its folder has more than {limit >> 20} MiB (settings.container.disk).")
+        (target / "folder.tar").write_bytes(archive)
+
+    def kill(self) -> None:
+        self._container.kill()
+        if self._server is not None:
+            self._server.close()
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
 
 
 async def start_fork_server(launch: LaunchSpec, table: ProcessTable, scratch: Path, url: str) -> ForkServer:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from weakref import WeakSet
 from pydantic import Field
 
 from cadre.env import Env, Split
+from cadre.envs.containers import ContainerConfig, check_containers
 from cadre.programs import rewards
 from cadre.programs.calls import (
     Answer,
@@ -54,7 +54,9 @@ class Program(Env):
     turn_reward  FILE.py:FUNCTION of task and one exchange, which alone pays: siblings need no run of their own
     errors       of a program that fails. lowest: its branch gets the lowest reward of its siblings less 0.1, or
                  less {margin: 0.5}; a number or {reward: -1}: that team reward; drop: its branch is left out
-    isolation    fork: a process for each instance; thread: a thread of this process, for quick functions
+    isolation    fork: a process for each instance; thread: a thread of this process, for quick functions;
+                 container: a container for each, without network, of docker or podman
+    container    its settings: image (or a field `image` of the task), runtime, network, cpus, disk, output
     replayable   false for a program that asks for something else each time: it needs a shape that is independent
     folder       fresh, or copied: a fork starts in a copy of the folder of what it is forked from
     limits       seconds, cpu, memory, processes, calls of one instance
@@ -93,6 +95,7 @@ class Program(Env):
         steady_secrets: bool = False,
         embeddings: str = "",
         schema_retries: Annotated[int, Field(ge=0, le=10)] = 1,
+        container: ContainerConfig | None = None,
         **of_tasks: Any,
     ) -> None:
         super().__init__(task)
@@ -104,7 +107,10 @@ class Program(Env):
             environment or {},
             clock if steady else "",
             steady and steady_secrets,
+            container,
         )
+        if launch.container is not None and "image" in task.data:
+            launch = replace(launch, container=launch.container.with_image(task.data["image"]))
         self._host = shared_host()
         # Removed with the last copy of the episode.
         self._memo = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
@@ -146,7 +152,11 @@ class Program(Env):
         test      another one for testing
         held_out  without it, the share of `tasks` that is held out
         """
-        return load_tasks(tasks, test, held_out, split)
+        loaded = load_tasks(tasks, test, held_out, split)
+        if settings.get("isolation") == "container":
+            config = settings.get("container") or ContainerConfig()
+            check_containers(config, [task.data.get("image", config.image) for task in loaded])
+        return loaded
 
     @property
     def success(self) -> bool:
@@ -193,7 +203,7 @@ class Program(Env):
     def fork(self) -> Self:
         if self.copies_folder and self.folder_copy is None and (running := self.instance.running) is not None:
             self.folder_copy = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
-            shutil.copytree(running.folder, self.folder_copy.name, symlinks=True, dirs_exist_ok=True)
+            running.copy_folder(Path(self.folder_copy.name))
         fork = copy.copy(self)
         fork.instance, fork.forks = self.instance.share(), WeakSet()
         self.forks.add(fork)

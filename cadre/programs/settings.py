@@ -13,13 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from cadre import random_keys
 from cadre.data.rows import read_json_lines
 from cadre.env import Split
+from cadre.envs.containers import ContainerConfig
 from cadre.errors import ConfigError, DataError
 from cadre.programs.calls import canonical_json
 from cadre.programs.inside.cadre_steady import parse_start
 from cadre.settings.trust import check_code
 from cadre.types import Task
 
-Isolation = Literal["fork", "thread"]
+Isolation = Literal["fork", "thread", "container"]
 GIB = 1 << 30
 # Where the clock of an instance stands unless a recipe says otherwise.
 CLOCK = "2026-01-01T12:00:00"
@@ -71,6 +72,7 @@ class LaunchSpec:
     environment  variables of the program, beside those that it inherits
     clock        where the clock of every instance stands, in UTC; "" for an interpreter as it is
     secrets      whether what the system draws at random is steady too
+    container    the settings of its container, None without one; `mounts` are the folders that it can read
     """
 
     words: tuple[str, ...]
@@ -80,6 +82,8 @@ class LaunchSpec:
     environment: tuple[tuple[str, str], ...] = ()
     clock: str = ""
     secrets: bool = False
+    container: ContainerConfig | None = None
+    mounts: tuple[str, ...] = ()
 
     @property
     def is_function(self) -> bool:
@@ -95,6 +99,7 @@ def make_launch(
     environment: dict[str, str],
     clock: str = "",
     secrets: bool = False,
+    container: ContainerConfig | None = None,
 ) -> LaunchSpec:
     """Return the launch that the settings describe. Raises ConfigError for what cannot be started."""
     if clock:
@@ -104,6 +109,18 @@ def make_launch(
             raise ConfigError(
                 f"settings.clock: got {clock!r}; expected a time in UTC such as {CLOCK}. Write it so."
             ) from None
+    if container is not None and isolation != "container":
+        raise ConfigError(
+            f"settings.container: got it beside isolation: {isolation}; expected isolation: container. Set that, or "
+            "remove it."
+        )
+    for name in ("memory", "processes", "seconds"):
+        if container is not None and name in container.model_fields_set:
+            raise ConfigError(
+                f"settings.container.{name}: got {getattr(container, name):g}; expected it in settings.limits, where "
+                "the limits of an instance are. Move it there."
+            )
+    mounts: list[str] = []
     if isinstance(run, str):
         words = [run]
         file, _, name = run.rpartition(":")
@@ -115,6 +132,8 @@ def make_launch(
         check_code("settings.run", Path(file))
         if not Path(file).is_file():
             raise ConfigError(f"settings.run: there is no file {file}; expected FILE.py:FUNCTION. Fix the path.")
+        if isolation == "container":
+            words, mounts = [f"{Path(file).absolute()}:{name}"], [str(Path(file).absolute().parent)]
     elif not run:
         raise ConfigError("settings.run: got no words; expected a command such as [bash, agents.sh]. Name it.")
     elif isolation == "thread":
@@ -122,7 +141,14 @@ def make_launch(
     else:
         # Instances run in folders of their own, so a word that names a file from here needs its whole path.
         words = [str(Path(word).absolute()) if Path(word).is_file() else word for word in run]
-    return LaunchSpec(tuple(words), isolation, limits, python, tuple(environment.items()), clock, secrets)
+        # An absolute path is one in the image; what is named from here is mounted.
+        mounts = [str(Path(word).absolute().parent) for word in run if Path(word).is_file() and word[0] != "/"]
+    variables = tuple(environment.items())
+    if isolation != "container":
+        return LaunchSpec(tuple(words), isolation, limits, python, variables, clock, secrets)
+    mounted = tuple(dict.fromkeys(mounts))
+    container = container or ContainerConfig()
+    return LaunchSpec(tuple(words), isolation, limits, python, variables, clock, secrets, container, mounted)
 
 
 def load_tasks(train: str, test: str, held_out: float, split: Split) -> Sequence[Task]:

@@ -22,6 +22,7 @@ from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
 from cadre.config.warnings import find_training_warnings
+from cadre.envs.containers import name_run
 from cadre.errors import ContractError, RunError
 from cadre.evaluation.evaluate import evaluate, exact_field
 from cadre.learn.token_notes import TokenNotes
@@ -134,6 +135,7 @@ def run_training(
             tell(repair_logs(run))
             adopt_config(run)
         configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
+        name_run(run.folder.name)
         tell(find_training_warnings(experiment))
         if not resume:
             _ = (

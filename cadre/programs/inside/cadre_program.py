@@ -38,6 +38,8 @@ def memo(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     folder = os.environ.get("CADRE_MEMO")
     if folder is None:
         return function(*args, **kwargs)
+    if not folder:
+        raise RuntimeError("cadre_program.memo keeps nothing in a container; call the function, or set isolation: fork")
     name = json.dumps([function.__module__, function.__qualname__, args, kwargs], sort_keys=True)
     with _lock:
         occurrence = _call_counts[name] = _call_counts.get(name, -1) + 1
