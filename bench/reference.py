@@ -50,6 +50,7 @@ METRICS = {
     "rollout/replaced": "trees without a useful group, and failures, that fresh tasks replaced (train.replacements)",
     "rollout/tokens": "tokens sampled",
     "rollout/env_steps": "joint actions that were tried",
+    "rollout/ablated_steps": "different joint actions without some roles, stepped for the credit",
     "rollout/history_clean": "prompts that go on from a turn before with its sampled ids, rendered alike",
     "rollout/history_realigned": "prompts that keep them although the template would write them in another way",
     "rollout/history_new": "later prompts that are rendered afresh, as new training sequences",

@@ -12,6 +12,9 @@ A setting may name a function of the user's file. What Cadre must know of it bef
     sums_tokens  of an aggregate: a token has the same weight however long its sequence and whatever the others are
     needs_reference  of a loss: it reads `tokens.reference`, log-probabilities under the reference model
     needs_entropy    of a loss: gradients go through `tokens.entropy`
+    ablates          of a return: it reads `branch.ablated`, the step without "each" role alone, or without "all" sets
+                     of roles
+    needs_signature  of a group: it reads `node.signature`
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ DEFAULTS: dict[str, Any] = {
     "sums_tokens": False,
     "needs_reference": False,
     "needs_entropy": False,
+    "ablates": "none",
+    "needs_signature": False,
 }
 
 

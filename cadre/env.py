@@ -80,6 +80,21 @@ class Env:
         """Return a text for critics in training that no role ever sees, such as a solution. Changes nothing."""
         return ""
 
+    def default_action(self, role: str) -> str:
+        """Return the action that stands for the absence of a role that acts now, such as a no-op. Changes nothing.
+
+        Credit by ablation steps a fork with it in place of the role's answer (docs/algorithms/counterfactual.md).
+        """
+        return ""
+
+    def signature(self) -> str:
+        """Return a text that equal states share, "" for none: states of a task with the same one have one value.
+
+        Without one, states are equal where a role is shown the same messages (docs/algorithms/state_value.md). Changes
+        nothing.
+        """
+        return ""
+
     def render(self) -> Drawing:
         """Return a drawing for people to look at, made by `cadre.envs.drawings`; no role sees it. Changes nothing."""
         return None

@@ -226,6 +226,8 @@ class Branch:
                    shape looked ahead
     drawing        the state after the step
     failure        why the episode ended here in the middle; it is over then, without success
+    ablated        reward of the step without some roles, whose actions were the environment's default, by the names of
+                   these roles (`cadre.rollout.grow.absent_key`); only if the credit needs it, and never trained on
     """
 
     choice: Mapping[str, int]
@@ -236,6 +238,7 @@ class Branch:
     child: Node | None = None
     drawing: Drawing = None
     failure: BranchFailure | None = None
+    ablated: Mapping[str, Reward] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +250,7 @@ class Node:
     weight      1/n for a decision that is one of n side by side
     drawing     the state in which the roles act
     round       number of the episode's round; a new one begins when a role acts that has acted in the present one
+    signature   the environment's name of the state, "" if it has none or the groups do not need it
     """
 
     turn: int
@@ -257,6 +261,7 @@ class Node:
     weight: float = 1.0
     drawing: Drawing = None
     round: int = 0
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,14 @@ from cadre.advantages.returns import (
     part_of_episodes,
     reward_of,
     size_of_returns,
+    value_of_root,
 )
 from cadre.declare import declare, declared
 from cadre.errors import ConfigError, nearest
 from cadre.rollout.walk import TreeSample
 from cadre.settings.user_code import load_function
 from cadre.statistics import EXACT, is_constant, is_rounding
-from cadre.types import Message, SamplePosition
+from cadre.types import Message, Sample, SamplePosition
 
 Key = tuple[str | int, ...]
 # Exponential means of returns by role, or by role and turn; kept in the checkpoint.
@@ -62,6 +63,7 @@ class GroupReturns:
               then those of the episodes: the leaves of a tree
     size      the largest sum of absolute rewards that a value was made of; 0 stands for the values themselves
     samples   the samples themselves, if a function of the user's may look at them
+    prior     (mean reward of the task's episodes, how many returns it counts as), for state values
     """
 
     values: tuple[float, ...]
@@ -70,6 +72,7 @@ class GroupReturns:
     episodes: tuple[tuple[EpisodeReturn, ...], ...] = ()
     size: float = 0.0
     samples: tuple[ScoredSample, ...] = ()
+    prior: tuple[float, float] = (0.0, 0.0)
 
     @cached_property
     def weighted(self) -> list[tuple[float, float]]:
@@ -157,6 +160,13 @@ def _observation_key(sample: TreeSample) -> Key:
     return tuple(part for message in messages for part in parts(message))
 
 
+@declare(needs_signature=True)
+def _state_key(sample: TreeSample) -> Key:
+    """Return the environment's signature of the state, or what the role was shown if it has none."""
+    signature = sample.node.signature
+    return (sample.tree, sample.role, *((signature,) if signature else _observation_key(sample)))
+
+
 GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
     "node": lambda sample: (sample.tree, sample.role, *sample.path),
     "task": lambda sample: (sample.tree,),
@@ -166,6 +176,7 @@ GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
     "subtree": lambda sample: (sample.tree, sample.role, _answer_at_root(sample)),
     "proposal": _proposal_key,
     "observation": lambda sample: (sample.tree, sample.role, *_observation_key(sample)),
+    "state": _state_key,
 }
 
 
@@ -231,6 +242,49 @@ BASELINES: dict[str, Baseline] = {
 }
 
 
+# Advantages in place of baseline and scale.
+
+
+def state_value(group: GroupReturns) -> list[float]:
+    """Return `Q(s, a) - V(s)` for a group that is a state: the mean return of the equal actions, less that of all.
+
+    Of equal actions of one episode in the state the first one counts. V is drawn towards the prior's mean as if as many
+    more returns had been equal to it (RTMC, arXiv 2604.11037; equation 11 as a public port of it states it).
+    """
+    actions = [_action(scored.sample) for scored in group.samples]
+    positions = [scored.tree_sample.position for scored in group.samples]
+    at = dict(zip(positions, actions, strict=True))
+
+    def is_first(scored: ScoredSample, action: Key) -> bool:
+        sample = scored.tree_sample
+        earlier = (
+            (sample.tree, sample.path[:depth], sample.role, branch.choice.get(sample.role, -1))
+            for depth, (_, branch) in enumerate(sample.above)
+        )
+        return all(at.get(position) != action for position in earlier)
+
+    returns: dict[Key, list[float]] = defaultdict(list)
+    for scored, action, value in zip(group.samples, actions, group.values, strict=True):
+        if is_first(scored, action):
+            returns[action].append(value)
+    firsts = [value for values in returns.values() for value in values]
+    prior, weight = group.prior
+    if is_constant([*firsts, prior] if weight else firsts, group.size):
+        return [0.0] * len(actions)
+    value = (math.fsum(firsts) + weight * prior) / (len(firsts) + weight)
+    gains = {action: fmean(values) - value for action, values in returns.items()}
+    return [0.0 if is_rounding(gains[action], group.size, EXACT) else gains[action] for action in actions]
+
+
+def _action(sample: Sample) -> Key:
+    """Return a completion's text and calls, which are what it does; space around the text does nothing."""
+    calls = sample.message.tool_calls if sample.message is not None else ()
+    return (sample.text.strip(), *(part for call in calls for part in (call.name, call.arguments)))
+
+
+ADVANTAGES: dict[str, Callable[[GroupReturns], Sequence[float]]] = {"state_value": state_value}
+
+
 # The scales: what the difference is divided by.
 
 Scale = Callable[[GroupReturns], float]
@@ -288,10 +342,12 @@ def compare_samples(
     """
     if credit.parts:
         return compare_parts(samples, credit)
+    if credit.part:
+        _check_parts_reported(samples, [credit.part])
     groups = _compare_once(samples, credit, state)
     if credit.second is None:
         return groups
-    second_groups = _compare_once([replace(scored, penalties=()) for scored in samples], credit.second)
+    second_groups = compare_samples([replace(scored, penalties=()) for scored in samples], credit.second)
     second = {
         scored.tree_sample.position: (scored.advantages[0], group.std)
         for group in second_groups
@@ -322,7 +378,7 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
     sum of rewards that is normalised once gives equal advantages to groups whose parts differ in size. Raises
     ConfigError for a part that no step reports.
     """
-    _check_parts_reported(samples, credit)
+    _check_parts_reported(samples, [part for part, _ in credit.parts])
     compared = [_compare_once(samples, replace(credit, parts=(), part=part)) for part, _ in credit.parts]
     totals: dict[SamplePosition, float] = defaultdict(float)
     for groups, (_, weight) in zip(compared, credit.parts, strict=True):
@@ -361,12 +417,12 @@ def _mean_of_all(group: GroupReturns) -> list[float]:
     return [0.0 if is_rounding(mean, largest, EXACT) else mean] * len(group.values)
 
 
-def _check_parts_reported(samples: Sequence[ScoredSample], credit: Credit) -> None:
+def _check_parts_reported(samples: Sequence[ScoredSample], parts: Sequence[str]) -> None:
     reported = {part for scored in samples for branch in scored.tree_sample.branches for part in branch.reward.parts}
-    for part, _ in credit.parts:
+    for part in parts:
         if part not in reported:
             raise ConfigError(
-                f"algorithm.parts: got {part!r}, which no reward of the step reports; expected some of "
+                f"parts of the reward: got {part!r}, which no reward of the step reports; expected some of "
                 f"{', '.join(sorted(reported)) or 'none, as the environment reports no parts'}."
                 f"{nearest(part, sorted(reported))} Name one of them, or report it in every step (`Reward.parts`)."
             )
@@ -378,7 +434,7 @@ def _compare_once(
     grouping = load_function("algorithm.group", credit.group, GROUPINGS)
     if credit.advantages:
         compare: Callable[[Sequence[ScoredSample], GroupReturns], tuple[ScoredSample, ...]] = partial(
-            _call_advantages, load_function("algorithm.advantages", credit.advantages, {}), credit.advantages
+            _call_advantages, load_function("algorithm.advantages", credit.advantages, ADVANTAGES), credit.advantages
         )
     else:
         baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
@@ -457,6 +513,18 @@ def named_baseline(credit: Credit) -> str:
     return credit.advantages or credit.baseline
 
 
+def needs_group(credit: Credit) -> bool:
+    """Return True if a group of equal returns has no advantages."""
+    function = load_function("algorithm.baseline", named_baseline(credit), {**BASELINES, **ADVANTAGES})
+    return bool(declared(function, "needs_group"))
+
+
+def needs_signatures(credit: Credit) -> bool:
+    """Return True if groups are made by the signatures of states."""
+    functions = (load_function("algorithm.group", part.group, GROUPINGS) for part in credit.comparisons)
+    return any(declared(function, "needs_signature") for function in functions)
+
+
 def group_returns(
     members: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
 ) -> GroupReturns:
@@ -469,7 +537,14 @@ def group_returns(
         _episodes(members, values, credit) if credit.count == "episodes" else (),
         max(scored.size + abs(scored.overlong) for scored in members),
         tuple(members),
+        (_mean_of_tasks(members, credit), credit.prior) if credit.prior else (0.0, 0.0),
     )
+
+
+def _mean_of_tasks(members: Sequence[ScoredSample], credit: Credit) -> float:
+    """Return the mean reward of the episodes of the members' tasks, undiscounted."""
+    by_tree = {scored.tree_sample.tree: scored.tree_sample for scored in members}
+    return fmean(value_of_root(sample, credit, reward_of(credit)) for sample in by_tree.values())
 
 
 def _episodes(

@@ -6,15 +6,19 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
 
+from cadre.declare import declare, declared
+from cadre.errors import ConfigError
 from cadre.rollout import walk
-from cadre.rollout.grow import action_key, is_rewarded
+from cadre.rollout.grow import Ablation, absent_key, action_key, is_rewarded
 from cadre.rollout.walk import TreeSample
+from cadre.settings.user_code import load_function
 from cadre.statistics import EXACT, RESOLUTION, is_rounding
 from cadre.types import Branch, Node, Sample, Targets, Tree
 
@@ -37,7 +41,9 @@ class Credit:
     second         another comparison, whose advantage is added, times `second_weight`
     parts          (part of the reward, weight): each part is compared by itself, and the advantages are summed (GDPO)
     part           the only part of the reward that returns are made of; "" for the reward
-    advantages     function of the user's that returns a group's advantages in place of baseline and scale
+    advantages     name of `cadre.advantages.groups.ADVANTAGES`, or function of the user's, that returns a group's
+                   advantages in place of baseline and scale
+    prior          how many returns of a group the mean reward of its task's episodes counts as, for `advantages`
 
     With a critic only `alpha` and `gamma` matter.
     """
@@ -56,6 +62,12 @@ class Credit:
     parts: tuple[tuple[str, float], ...] = ()
     part: str = ""
     advantages: str = ""
+    prior: float = 0.0
+
+    @property
+    def comparisons(self) -> list[Credit]:
+        """Return this comparison and those that are added to it."""
+        return [self, *(self.second.comparisons if self.second else [])]
 
 
 @dataclass(frozen=True)
@@ -349,6 +361,81 @@ def _mean_rewards(sample: TreeSample, credit: Credit, reward: RoleReward) -> tup
     return fmean(of_sample), fmean(leaf_rewards(root.branches)), fmean(of_node), len(of_sample)
 
 
+# Returns against the step without some roles.
+
+
+@declare(ablates="each")
+def counterfactual(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+    """Return `R(all) - R(all but the role)`: the role's reward of the step, less that of its ablated branch.
+
+    It is the mean over the joint actions that contain the sample, as CCPO (arXiv 2603.21563) describes its marginal
+    contribution and COMA (1705.08926) its counterfactual, with a default action in place of an expectation.
+    """
+    return _ablation_sum(sample, credit, reward, [(1.0, ())], -1.0)
+
+
+@declare(ablates="all")
+def shapley(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+    """Return the role's Shapley value in the step: `R(S and the role) - R(S)`, averaged over the orders of the roles.
+
+    For a reward of the team the values of all roles sum to `R(all) - R(nobody)` (Shapley 1953, axiom of efficiency).
+    """
+    return _ablation_sum(sample, credit, reward, _shapley_weights(sample), -1.0)
+
+
+def _shapley_weights(sample: TreeSample) -> list[tuple[float, tuple[str, ...]]]:
+    """Return (weight, absent roles) for every set of the roles that act beside the sample's: |S|! (n - |S| - 1)! / n!
+    for the S that are present."""
+    others = [role for role in sample.node.samples if role != sample.role]
+    count = len(others)
+    return [
+        (math.factorial(size) * math.factorial(count - size) / math.factorial(count + 1), absent)
+        for size in range(count + 1)
+        for absent in itertools.combinations(others, size)
+    ]
+
+
+def _ablation_sum(
+    sample: TreeSample,
+    credit: Credit,
+    reward: RoleReward,
+    absences: Sequence[tuple[float, tuple[str, ...]]],
+    sign: float,
+) -> float:
+    """Return the sum over weighted sets of absent roles of `R(without them) + sign * R(without them and the role)`."""
+
+    def value(branch: Branch, absent: tuple[str, ...]) -> float:
+        key = absent_key(absent)
+        if absent and key not in branch.ablated and branch.failure is None:
+            raise ConfigError(
+                f"algorithm.returns: {credit.returns} found no step without {' and '.join(absent)}; expected one for "
+                "every branch. Grow trees with the rollout of the experiment, or with its ablation."
+            )
+        # Where the step failed with and without them, their absence changed nothing.
+        ablated = branch if not absent else replace(branch, reward=branch.ablated.get(key, branch.reward))
+        return reward(ablated, sample.role, credit.alpha)
+
+    return fmean(
+        sum(
+            weight * (value(branch, absent) + sign * value(branch, (*absent, sample.role)))
+            for weight, absent in absences
+        )
+        for branch in sample.branches
+    )
+
+
+def required_ablation(credit: Credit) -> Ablation:
+    """Return which steps without roles the returns of a credit read."""
+    functions = [load_function("algorithm.returns", part.returns, RETURNS) for part in credit.comparisons]
+    kinds = {declared(function, "ablates") for function in functions}
+    return "all" if "all" in kinds else "each" if "each" in kinds else "none"
+
+
+def value_of_root(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+    """Return the mean reward of the role in the episodes of the sample's tree."""
+    return _mean_rewards(sample, credit, reward)[1]
+
+
 RETURNS: dict[str, Callable[[TreeSample, Credit], float]] = {
     "step": step,
     "first_paid": first_paid,
@@ -357,19 +444,26 @@ RETURNS: dict[str, Callable[[TreeSample, Credit], float]] = {
     "episode": episode,
     "difference": difference,
     "passed": passed,
+    "counterfactual": counterfactual,
+    "shapley": shapley,
 }
-# The returns that are sums of rewards, and can be computed of absolute ones.
+# The returns that are sums of rewards, and can be computed of one part of them.
 SUMS: dict[str, Callable[[TreeSample, Credit, RoleReward], float]] = {
     "step": step,
     "first_paid": first_paid,
     "reward_to_go": reward_to_go,
     "best_to_go": best_to_go,
     "episode": episode,
+    "counterfactual": counterfactual,
+    "shapley": shapley,
 }
 
 
 def size_of_returns(sample: TreeSample, credit: Credit) -> float:
     """Return the sum of absolute rewards that the sample's return is made of, which its rounding is relative to."""
+    if credit.returns in ("counterfactual", "shapley"):
+        absences = [(1.0, ())] if credit.returns == "counterfactual" else _shapley_weights(sample)
+        return _ablation_sum(sample, credit, absolute_reward_of(credit), absences, 1.0)
     if credit.returns in SUMS:
         return SUMS[credit.returns](sample, credit, absolute_reward_of(credit))
     if credit.returns == "difference":

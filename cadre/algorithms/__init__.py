@@ -24,9 +24,11 @@ from cadre.algorithms.grpo import (
     MGrpo,
     Sirius,
     Spiral,
+    StateValue,
     TeamTr,
 )
 from cadre.algorithms.magrpo import C3, MaDpo, Magrpo, MagrpoCentral, MaReinforce, MaRemax, MaRloo
+from cadre.algorithms.marginal import Counterfactual, Shapley
 
 KINDS: tuple[type[common.Algorithm], ...] = (
     AtGrpo,
@@ -38,11 +40,14 @@ KINDS: tuple[type[common.Algorithm], ...] = (
     HierarchicalGrpo,
     TeamTr,
     Gigpo,
+    StateValue,
     TreeGrpo,
     TreeRl,
     Arpo,
     Bpo,
     C3,
+    Counterfactual,
+    Shapley,
     Magrpo,
     MaReinforce,
     MaRloo,

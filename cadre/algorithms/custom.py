@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from cadre.advantages.batch import Plan
-from cadre.advantages.groups import BASELINES, GROUPINGS, SCALES, GroupReturns, check_advantages
+from cadre.advantages.groups import ADVANTAGES, BASELINES, GROUPINGS, SCALES, GroupReturns, check_advantages
 from cadre.advantages.returns import RETURNS, Count, Credit, ScoredSample
 from cadre.algorithms.branching import BUDGET, DECISIONS, ROUNDS, SIBLINGS, WHERE_WORDS, Where
 from cadre.algorithms.common import CARRY, LOOKAHEAD, Algorithm, Carry, ManySiblings, Scale
@@ -32,7 +32,7 @@ TWO_RETURNS = GroupReturns(
     (0.0, 0.0),
     samples=tuple(ScoredSample(TreeSample(0, (), (), _NODE, "role", index), returns=1.0 - index) for index in (0, 1)),
 )
-ADVANTAGES = "in place of baseline and scale: file.py:function, from a group to a list with a number a sample"
+ADVANTAGES_OF = "in place of baseline and scale: state_value is Q - V of a group that is a state"
 OPTIONS = ("carry", "joint", "lookahead", "where", "decisions", "siblings", "rounds", "budget")
 DISCOUNTED_RETURNS = ("reward_to_go", "best_to_go")
 FUTURE_RETURNS = (*DISCOUNTED_RETURNS, "episode", "difference", "passed")
@@ -47,7 +47,7 @@ class Comparison(Section):
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description="what is subtracted; not running")
     scale: Scale | None = Field(None, description="what the difference is divided by")
-    advantages: Annotated[str, one_of({})] | None = Field(None, description=ADVANTAGES)
+    advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
     weight: float = Field(1.0, gt=0.0, description="what it counts beside the first")
 
@@ -71,7 +71,7 @@ class Custom(Algorithm):
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description="what is subtracted")
     scale: Scale | None = Field(None, description="what the difference is divided by")
-    advantages: Annotated[str, one_of({})] | None = Field(None, description=ADVANTAGES)
+    advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
     second: Comparison | None = Field(None, description="another comparison, whose advantage is added")
 
@@ -148,7 +148,7 @@ def check_comparison(key: str, axes: Custom | Comparison, shape: Shape) -> None:
                 f"{key}.advantages: got {axes.advantages} beside a baseline or a scale, which it replaces; expected "
                 "one of the two. Remove baseline and scale."
             )
-        own: object = load_function(f"{key}.advantages", axes.advantages, {})(TWO_RETURNS)
+        own: object = load_function(f"{key}.advantages", axes.advantages, ADVANTAGES)(TWO_RETURNS)
         check_advantages(axes.advantages, own, len(TWO_RETURNS.values))
         return
     if axes.baseline is None or axes.scale is None:

@@ -74,6 +74,23 @@ class Gigpo(Algorithm):
         return Plan(shapes.independent(self.k), credit)
 
 
+class StateValue(Algorithm):
+    """State values from the tree (after RTMC, arXiv 2604.11037): Q(s, a) - V(s) over all visits of a state in a task's
+    episodes, however they came there."""
+
+    name: Literal["state_value"]
+    k: Positive = Field(4, description="episodes a task")
+    gamma: float = Field(0.99, ge=0.0, le=1.0, description="discount of a turn in what a step is worth")
+    prior: float = Field(
+        2.0, ge=0.0, description="returns that the mean reward of the task's episodes counts as in V; 0 for none"
+    )
+
+    def plan(self) -> Plan:
+        """Return k whole episodes and `Q - V` in the groups of equal states."""
+        credit = Credit("reward_to_go", "state", "none", "none", self.alpha, self.gamma, prior=self.prior)
+        return Plan(shapes.independent(self.k), replace(credit, advantages="state_value"))
+
+
 # A planner and its workers: the papers differ in the groups, the trained policies, and the weights.
 
 

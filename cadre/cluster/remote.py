@@ -360,6 +360,12 @@ class RemoteEnv(Env):
     def privileged(self) -> str:
         return self.inner.privileged()
 
+    def default_action(self, role: str) -> str:
+        return self.inner.default_action(role)
+
+    def signature(self) -> str:
+        return self.inner.signature()
+
     def render(self) -> Drawing:
         return self.inner.render()
 

@@ -17,6 +17,8 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, Field, JsonValue, ValidationError
 
 from cadre.advantages.batch import Plan
+from cadre.advantages.groups import needs_signatures
+from cadre.advantages.returns import required_ablation
 from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.algorithms.schedules import learning_policies
 from cadre.config.adapters import apply_adapter_settings
@@ -282,11 +284,15 @@ class Experiment:
 
     def rollout(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
         """Return how the team grows the trees of a training; `failed` is called with every episode that fails."""
-        return Rollout(self.env_spec.make, team, self.plan.shape, self.plan.credit.alpha, self.episodes, failed)
+        plan = self.plan
+        rollout = Rollout(self.env_spec.make, team, plan.shape, plan.credit.alpha, self.episodes, failed)
+        if plan.critic is not None or plan.preference is not None:
+            return rollout
+        return replace(rollout, ablation=required_ablation(plan.credit), signs=needs_signatures(plan.credit))
 
     def evaluation(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
         """Return the same for held-out tasks."""
-        return replace(self.rollout(team, failed), make=self.held_out.make)
+        return replace(self.rollout(team, failed), make=self.held_out.make, ablation="none", signs=False)
 
 
 # ---- What pydantic found wrong, in one paragraph: what, got, expected, what to do

@@ -7,12 +7,13 @@ Each function checks one setting and raises ConfigError. What a section can chec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
-from cadre.advantages.groups import BASELINES, named_baseline
-from cadre.advantages.returns import Credit
+from cadre.advantages.groups import BASELINES, named_baseline, needs_group
+from cadre.advantages.returns import Credit, required_ablation
 from cadre.concurrency import run_coroutine
 from cadre.config.conditions import check_all_read
 from cadre.config.engine_validation import (
@@ -28,11 +29,15 @@ from cadre.env import Env
 from cadre.envs import validation as env_validation
 from cadre.errors import ConfigError, ContractError, nearest
 from cadre.plugins import install_command
+from cadre.programs.program import Program
 from cadre.rollout import shapes
-from cadre.rollout.grow import is_rewarded
+from cadre.rollout.deadlines import TimedEnv
+from cadre.rollout.grow import Ablation, Rollout, is_rewarded, step_ablated
 from cadre.rollout.shapes import Shape
 from cadre.settings.objective import makes_several_steps
-from cadre.settings.user_code import load_function
+from cadre.settings.user_code import describe_error, load_function
+from cadre.team import Team
+from cadre.types import Sample
 
 # ---- The environment and its tasks
 
@@ -300,6 +305,43 @@ def check_replayable(experiment: Experiment) -> None:
     )
 
 
+def check_ablation(experiment: Experiment) -> None:
+    """If the credit steps without some roles, the environment can be forked and takes its default actions."""
+    ablation, env = required_ablation(experiment.plan.credit), experiment.env
+    if ablation == "none" or experiment.plan.critic is not None:
+        return
+    if not experiment.env_spec.all_settings.get("replayable", True):
+        raise ConfigError(
+            f"settings.replayable: got false under {experiment.algorithm.name}, whose credit steps forks of every "
+            "state without some roles; expected a program that can be played again. Use algorithm=grpo_by_role, or "
+            "take what changes from run to run out of the prompts (cadre check shows it) and remove the setting."
+        )
+    if issubclass(experiment.env_spec.env_class, Program):
+        return  # a trial would start it
+    try:
+        run_coroutine(_try_ablation(experiment, ablation))
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"algorithm: {experiment.algorithm.name} steps forks of every state with default actions of some roles, "
+            f"which {env} does not take: {describe_error(error)}; expected a fork() that copies the state, and a "
+            "default_action(role) that step() takes. Write them, or use algorithm=grpo_by_role."
+        ) from error
+
+
+async def _try_ablation(experiment: Experiment, ablation: Ablation) -> None:
+    """Step the first state of a task without roles, with empty answers of those that are present."""
+    make, roles = experiment.env_spec.make, experiment.env_spec.roles
+    team = Team(experiment.roles, {}, {})
+    rollout = Rollout(make, team, experiment.plan.shape, experiment.plan.credit.alpha, ablation=ablation)
+    with closing(TimedEnv.made(make, experiment.training_tasks[0], roles, experiment.episodes)) as env:
+        await env.until_ready()
+        if observations := env.observe():
+            empty = {role: Sample(role, "", "", (), (), (), "stop", 0) for role in observations}
+            await step_ablated(env, observations, [empty], {}, rollout)
+
+
 # ---- Critics and reward models
 
 
@@ -495,8 +537,9 @@ def check_without_std(experiment: Experiment) -> None:
     credit = experiment.plan.credit
     if experiment.plan.selection.without_std == "keep":
         return
-    for baseline in map(named_baseline, (credit, *([credit.second] if credit.second else []))):
-        if not declared(load_function("algorithm.baseline", baseline, BASELINES), "needs_group"):
+    for part in credit.comparisons:
+        if not needs_group(part):
+            baseline = named_baseline(part)
             names = ", ".join(name for name, function in BASELINES.items() if declared(function, "needs_group"))
             advice = ", or declare(needs_group=True) of your own" if ":" in baseline else ""
             raise ConfigError(
@@ -533,8 +576,7 @@ def check_group_size(experiment: Experiment) -> None:
             f"algorithm.k: got 1 with {name}, which prefers one of the samples of a decision to another; expected 2 or "
             "more. Raise it."
         )
-    credits = [plan.credit, *([plan.credit.second] if plan.credit.second else [])]
-    if all(_has_zero_advantages(credit, experiment.train.tasks_per_step) for credit in credits):
+    if all(_has_zero_advantages(credit, experiment.train.tasks_per_step) for credit in plan.credit.comparisons):
         baseline = named_baseline(plan.credit)
         single_task = " and train.tasks_per_step=1" if plan.credit.group == "role" else ""
         raise ConfigError(
@@ -570,7 +612,7 @@ def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
     if not compares_one.get(credit.group, False):
         return False
     # A baseline of the group is the sample's own return if it is alone.
-    return bool(declared(load_function("algorithm.baseline", named_baseline(credit), BASELINES), "needs_group"))
+    return needs_group(credit)
 
 
 # ---- Trackers
@@ -644,6 +686,7 @@ TRAINING_CHECKS = (
     check_role_weights,
     check_without_std,
     check_tree_weight,
+    check_ablation,
     check_leaves,
 )
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from cadre import random_keys
@@ -394,18 +395,21 @@ class Episode:
             "observe",
             f"{self.name}.observe changes what it observes; expected no side effect. Change the state in step alone.",
         )
-        with self.findings.calling("observe", f"{self.name}.privileged"):
-            shown, again = (self._deadline("privileged").blocking(env.privileged) for _ in range(2))
-        self.findings.require(
-            isinstance(shown, str),
-            "observe",
-            f"{self.name}.privileged: got {described(shown)}; expected a text. Write it out with str().",
-        )
-        self.findings.require(
-            shown == again and self._observed(env) == observations,
-            "observe",
-            f"{self.name}.privileged changes what it tells of; expected no side effect. Change state in step alone.",
-        )
+        texts = {"privileged": env.privileged, "signature": env.signature}
+        texts["default_action"] = partial(env.default_action, next(iter(observations)))
+        for method, text_of in texts.items():
+            with self.findings.calling("observe", f"{self.name}.{method}"):
+                shown, again = (self._deadline(method).blocking(text_of) for _ in range(2))
+            self.findings.require(
+                isinstance(shown, str),
+                "observe",
+                f"{self.name}.{method}: got {described(shown)}; expected a text. Write it out with str().",
+            )
+            self.findings.require(
+                shown == again and self._observed(env) == observations,
+                "observe",
+                f"{self.name}.{method} changes what it tells of; expected no side effect. Change state in step alone.",
+            )
 
     async def _check_fork(self, env: Env, chosen: dict[str, Sample], observations: dict[str, Observation]) -> None:
         """Check that two forks given the same actions agree, and that the original does not change."""

@@ -64,6 +64,12 @@ class Central(Env):
     def privileged(self) -> str:
         return self.env.privileged()
 
+    def default_action(self, role: str) -> str:
+        return joint_text({acting: self.env.default_action(acting) for acting in self.env.observe()})
+
+    def signature(self) -> str:
+        return self.env.signature()
+
     def render(self) -> Drawing:
         return self.env.render()
 

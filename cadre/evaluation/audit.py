@@ -188,7 +188,7 @@ async def execute_decisions(
     A decision whose episodes fail is played again as training does, and left out if they fail again. Raises
     ContractError if more fail than `episodes.failed_fraction` allows, or all.
     """
-    rollout = replace(experiment.rollout(team), shape=independent(1))
+    rollout = replace(experiment.rollout(team), shape=independent(1), ablation="none", signs=False)
 
     async def execute(decision: AuditedDecision) -> DecisionEffects | Failure:
         key = random_keys.key(settings.seed, "plays", decision.tree, *decision.path, decision.role)

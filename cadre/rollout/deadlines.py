@@ -385,12 +385,13 @@ class TimedEnv(Env):
         return bool(success)
 
     def privileged(self) -> str:
-        text = self._called("privileged", self._env.privileged)
-        if not isinstance(text, str) or not is_valid_unicode(text):
-            raise ContractError(
-                f"{self._name}.privileged: got {described(text)}; expected a text of valid Unicode. Use str()."
-            )
-        return text
+        return self._text("privileged", self._env.privileged)
+
+    def default_action(self, role: str) -> str:
+        return self._text("default_action", lambda: self._env.default_action(role))
+
+    def signature(self) -> str:
+        return self._text("signature", self._env.signature)
 
     def render(self) -> Drawing:
         drawing = self._called("render", self._env.render)
@@ -399,6 +400,15 @@ class TimedEnv(Env):
                 f"{self._name}.render: got {described(drawing)}; expected what cadre.envs.drawings makes, or None."
             )
         return drawing
+
+    def _text(self, method: str, function: Callable[[], Any]) -> str:
+        """Return the text that a plain method returns."""
+        text = self._called(method, function)
+        if not isinstance(text, str) or not is_valid_unicode(text):
+            raise ContractError(
+                f"{self._name}.{method}: got {described(text)}; expected a text of valid Unicode. Use str()."
+            )
+        return text
 
     def _called(self, method: str, function: Callable[[], T]) -> T:
         """Return what a plain method returns."""

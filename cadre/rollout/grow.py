@@ -20,12 +20,16 @@ from cadre.rollout.batching import gather
 from cadre.rollout.failures import Contain, contained
 from cadre.settings.run import EpisodesConfig
 from cadre.team import Team
-from cadre.types import Branch, BranchFailure, Drawing, Node, Observation, PreviousTurn, Reward, Sample, Task
+from cadre.types import Branch, BranchFailure, Drawing, Message, Node, Observation, PreviousTurn, Reward, Sample, Task
 
 # No retry, no deadline, and any number of failures.
 NO_LIMITS = EpisodesConfig(retries=0, step_seconds=0.0, seconds=0.0, failed_fraction=1.0)
 
 Joint = Literal["aligned", "cross"]
+# Which roles' actions are replaced by the environment's default, for credit: none, each role's alone, or every set's.
+Ablation = Literal["none", "each", "all"]
+# Roles that act at once of whom every set is ablated, at most: n roles take 2^n - 1 steps for each joint action.
+MAX_ABLATED_ROLES = 6
 # Returns the indices of the branches to continue, given one score a branch.
 Select = Callable[[Sequence[float], random.Random], Sequence[int]]
 
@@ -95,7 +99,8 @@ class Rollout:
 
     Branches are selected by `alpha * team + the sum of the local rewards`. `limits` bound the time and the failures of
     episodes; `failed` is called with every failure. The first `drawn` trees keep drawings of their states. With
-    `keeps_failures` a branch that fails stays in its tree; `contain` is set for each tree then.
+    `keeps_failures` a branch that fails stays in its tree; `contain` is set for each tree then. `ablation` and `signs`
+    are what the credit needs: steps without some roles, and the signatures of states.
     """
 
     make: Callable[[Task], Env]
@@ -107,6 +112,8 @@ class Rollout:
     drawn: int = 0
     keeps_failures: bool = True
     contain: Contain = raise_error
+    ablation: Ablation = "none"
+    signs: bool = False
 
 
 @dataclass(frozen=True)
@@ -169,6 +176,7 @@ class Expansion:
 
     `forks` and `rewards` are the states that the actions lead to and what the steps paid, `failures` the actions that
     failed, `selected` the indices of the branches to continue. `drawings` show the decision's state, then the forks.
+    `ablated` are the rewards without some roles, a mapping for each joint action, if the rollout ablates.
     """
 
     env: Env
@@ -181,6 +189,7 @@ class Expansion:
     failures: Mapping[int, BranchFailure] = field(default_factory=dict)
     selected: Sequence[int] = ()
     drawings: tuple[Drawing, ...] = ()
+    ablated: Sequence[Mapping[str, Reward]] = ()
 
     def action(self, index: int) -> dict[str, Sample]:
         """Return the joint action of branch `index`."""
@@ -253,9 +262,15 @@ async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion 
     actions = [{role: samples[role][index] for role, index in choice.items()} for choice in joint_actions]
     forks, outcomes = await step_copies(env, actions, rollout.contain)
     failures = {index: outcome for index, outcome in enumerate(outcomes) if isinstance(outcome, BranchFailure)}
+    ablated: Sequence[Mapping[str, Reward]] = ()
+    if rollout.ablation != "none":
+        ablated, lost = await step_ablated(env, observations, actions, failures, rollout)
+        failures = {**lost, **failures}
     rewards = [Reward() if isinstance(outcome, BranchFailure) else outcome for outcome in outcomes]
     drawings = draw_states((env, *(None if i in failures else fork for i, fork in enumerate(forks))), rollout.drawn > 0)
-    return Expansion(env, path, observations, samples, joint_actions, forks, rewards, failures, drawings=drawings)
+    return Expansion(
+        env, path, observations, samples, joint_actions, forks, rewards, failures, drawings=drawings, ablated=ablated
+    )
 
 
 async def step_copies(
@@ -280,6 +295,59 @@ async def step_copies(
 
     rewards = await gather(*(step(fork, action) for fork, action in zip(forks, distinct, strict=True)))
     return [forks[number] for number in order], [rewards[number] for number in order]
+
+
+def absent_key(roles: Iterable[str]) -> str:
+    """Return the key of a set of absent roles in `Branch.ablated`."""
+    return " ".join(sorted(roles))
+
+
+async def step_ablated(
+    env: Env,
+    observations: Mapping[str, Observation],
+    actions: Sequence[dict[str, Sample]],
+    failures: Mapping[int, BranchFailure],
+    rollout: Rollout,
+) -> tuple[list[dict[str, Reward]], dict[int, BranchFailure]]:
+    """Return the rewards of each joint action without some roles, by `absent_key`, and the actions that are lost.
+
+    An absent role's action is `env.default_action(role)`. Every step is made on a fork of its own, which is closed
+    after it; equal ones are made once. Where the joint action itself failed, a step that fails too is left out. An
+    action is lost if the machine fails in one of its steps. Raises ContractError if a default action makes a step fail.
+    """
+    roles = list(observations)
+    if rollout.ablation == "all" and len(roles) > MAX_ABLATED_ROLES:
+        raise ConfigError(
+            f"algorithm: got {len(roles)} roles that act at once ({', '.join(roles)}), whose exact Shapley values take "
+            f"{2 ** len(roles)} steps for each joint action; expected at most {MAX_ABLATED_ROLES}. Use "
+            "algorithm=counterfactual, which takes one step a role."
+        )
+    sizes = [1] if rollout.ablation == "each" else range(1, len(roles) + 1)
+    absences = [absent for size in sizes for absent in itertools.combinations(roles, size)]
+    defaults: dict[str, Sample] = {}
+    for role, observation in observations.items():
+        text, policy = env.default_action(role), rollout.team.assignment[role]
+        message = Message("assistant", text) if observation.tools else None
+        defaults[role] = Sample(role, policy, text, (), (), (), "stop", 0, message)
+    without = [{**action, **{role: defaults[role] for role in absent}} for action in actions for absent in absences]
+    forks, outcomes = await step_copies(env, without, rollout.contain)
+    for fork in {id(fork): fork for fork in forks}.values():
+        fork.close()
+
+    ablated: list[dict[str, Reward]] = [{} for _ in actions]
+    lost: dict[int, BranchFailure] = {}
+    numbered = itertools.product(range(len(actions)), absences)
+    for (index, absent), outcome in zip(numbered, outcomes, strict=True):
+        if not isinstance(outcome, BranchFailure):
+            ablated[index][absent_key(absent)] = outcome
+        elif not outcome.rewarded:
+            lost[index] = outcome
+        elif index not in failures:
+            raise ContractError(
+                f"default_action: the step without {' and '.join(absent)} failed ({outcome.error}); expected "
+                "one that step() takes at every decision. Return another action for the absence of a role."
+            )
+    return ablated, lost
 
 
 def action_key(action: Mapping[str, Sample]) -> tuple[Any, ...]:
@@ -386,7 +454,8 @@ def make_node(expansion: Expansion, children: Mapping[int, Node | None], rollout
         selected = index in expansion.selected or (over and not expansion.selected)
         child = None if failure else children.get(index)
         drawing = expansion.drawings[index + 1]
-        branches.append(Branch(choice, expansion.rewards[index], over, success, selected, child, drawing, failure))
+        reward, ablated = expansion.rewards[index], expansion.ablated[index] if expansion.ablated else {}
+        branches.append(Branch(choice, reward, over, success, selected, child, drawing, failure, ablated))
     path, observations = expansion.path, expansion.observations
     return Node(
         turn=max(path.turns.get(role, 0) for role in observations),
@@ -397,4 +466,5 @@ def make_node(expansion: Expansion, children: Mapping[int, Node | None], rollout
         weight=path.weight,
         drawing=expansion.drawings[0],
         round=path.next_round(observations)[0],
+        signature=expansion.env.signature() if rollout.signs else "",
     )

@@ -297,6 +297,7 @@ async def sample_more(subtree: Subtree, siblings: int, rollout: Rollout, key: in
         failures={**expansion.failures, **{index + shift: failure for index, failure in more.failures.items()}},
         selected=range(shift + len(new_actions)),
         drawings=(*expansion.drawings, *more.drawings[1:]),
+        ablated=(*expansion.ablated, *more.ablated),
     )
     await play_branches(subtree, range(shift, shift + siblings), rollout, key)
 

@@ -112,6 +112,8 @@ def _node_to_json(node: Node, numbers: Mapping[int, int]) -> Json:
             "carried": branch.selected,
             "child": None if branch.child is None else numbers[id(branch.child)],
         }
+        if branch.ablated:
+            fields["ablated"] = {absent: asdict(reward) for absent, reward in branch.ablated.items()}
         if branch.failure is not None:
             fields["failure"] = {"reason": branch.failure.reason, "error": branch.failure.error}
         if branch.drawing:
@@ -126,7 +128,7 @@ def _node_to_json(node: Node, numbers: Mapping[int, int]) -> Json:
         "samples": samples,
         "branches": branches,
     }
-    optional = {"privileged": node.privileged, "drawing": node.drawing}
+    optional = {"privileged": node.privileged, "drawing": node.drawing, "signature": node.signature}
     return record | {name: value for name, value in optional.items() if value}
 
 

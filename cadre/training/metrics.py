@@ -75,6 +75,8 @@ def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
         "rollout/env_steps": len(branches),
     }
     metrics |= {f"parts/{name}": value for name, value in mean_parts([branches]).items()}
+    if ablated := sum(map(count_ablated_steps, nodes)):
+        metrics["rollout/ablated_steps"] = ablated
 
     # How turns continue an earlier turn: with the ids that were sampled, with them although the template would write
     # them differently, or in a new sequence. Nothing if no prompt follows another.
@@ -99,6 +101,18 @@ def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
         metrics[f"{role}/tokens_max"] = max(len(sample.token_ids) for sample in role_samples)
         metrics[f"{role}/truncated"] = fmean(sample.finish == "length" for sample in role_samples)
     return metrics
+
+
+def count_ablated_steps(node: Node) -> int:
+    """Return the number of different joint actions without some roles that were stepped for the credit."""
+    return len(
+        {
+            (absent, *(node.samples[role][index].text for role, index in present))
+            for branch in node.branches
+            for absent in branch.ablated
+            for present in [[choice for choice in branch.choice.items() if choice[0] not in absent.split()]]
+        }
+    )
 
 
 def group_metrics(groups: Sequence[AdvantageGroup]) -> Metrics:

@@ -298,7 +298,7 @@ def sample_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> t
     configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
     team = build_team(experiment)
     key = random_keys.key(experiment.train.seed, "own successes")
-    rollout = replace(experiment.rollout(team), shape=shapes.independent(attempts))
+    rollout = replace(experiment.rollout(team), shape=shapes.independent(attempts), ablation="none", signs=False)
     trees, _ = run_coroutine(grow_many(experiment.training_tasks[:tasks], rollout, key))
     team.close()
     # Frozen policies are not trained, so their answers are no examples.

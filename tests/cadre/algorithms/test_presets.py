@@ -11,7 +11,7 @@ from cadre.algorithms import ALGORITHMS, Algorithm, plan_of
 from cadre.rollout import walk
 from cadre.rollout.shapes import full
 from cadre.settings import CreditConfig
-from cadre.types import Node, Task, Tree
+from cadre.types import Node, Reward, Task, Tree
 from tests.cadre.advantages.critics import Learner, team_of
 from tests.cadre.advantages.trees import assign, inner, leaf, node
 
@@ -123,11 +123,13 @@ def test_those_of_the_same_credit_differ_elsewhere() -> None:
 
 
 def own_rewards() -> Node:
-    """`joint_tree` with rewards of the roles' own, so that it matters whether roles are compared with each other; the
-    second turn shows each role what the first did."""
-    late = node(1, {"a": 3, "b": 3}, [leaf({"a": i, "b": i}, 4.0 + 2 * i, b=5.0 * i) for i in range(3)], tag="late-")
+    """`joint_tree` with rewards of the roles' own, so that it matters whether roles are compared with each other, and
+    with steps without some of them; the second turn shows each role what the first did."""
+    without = {"a": Reward(1.0), "b": Reward(0.5, {"b": 1.0}), "a b": Reward(0.25)}
+    late_tries = [leaf({"a": i, "b": i}, 4.0 + 2 * i, b=5.0 * i) for i in range(3)]
+    late = node(1, {"a": 3, "b": 3}, [replace(branch, ablated=without) for branch in late_tries], tag="late-")
     tries = [leaf({"a": 0, "b": 0}, 0.0, b=3.0), leaf({"a": 1, "b": 1}, 1.0), inner({"a": 2, "b": 2}, late, 2.0)]
-    return node(0, {"a": 3, "b": 3}, tries)
+    return node(0, {"a": 3, "b": 3}, [replace(branch, ablated=without) for branch in tries])
 
 
 def test_cross_and_aligned_differ() -> None:

@@ -31,6 +31,7 @@ PRESETS = sorted(ALGORITHMS.keys() - THE_SAME_HERE - {"custom"})
 QUICK = [
     "at_grpo",
     "c3",
+    "counterfactual",
     "dr_mas",
     "ippo",
     "m_grpo",

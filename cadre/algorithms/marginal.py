@@ -1,0 +1,59 @@
+"""Credit by ablation: a role's reward of a step, against that of the same step without the role."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from cadre.advantages.batch import Plan
+from cadre.advantages.returns import Credit
+from cadre.algorithms.common import SCALE, Algorithm, Parts, Scale
+from cadre.rollout import shapes
+from cadre.settings import Positive
+
+BROADCAST = "what the comparison of whole episodes by their reward counts beside that of contributions"
+PARTS = "parts of the reward, such as those of tools: what the comparison of episodes by each counts beside the others"
+
+
+class Marginal(Algorithm):
+    """k whole episodes; a role's contributions to its steps are compared with the role's others on the task."""
+
+    returns: ClassVar[str]
+
+    k: Positive = Field(4, description="episodes a task")
+    broadcast: float = Field(0.0, ge=0.0, description=BROADCAST)
+    part_weights: Parts = Field(default_factory=dict, description=PARTS)
+    scale: Scale = Field("std", description=SCALE)
+
+    def plan(self) -> Plan:
+        """Return the weighted sum of comparisons, each `(R - mean) / std` over a role's samples of a task."""
+        marginal = Credit(self.returns, "task_role", "mean", self.scale, self.alpha)
+        whole = Credit("episode", "task_role", "mean", self.scale, self.alpha, count="episodes")
+        others = [(whole, self.broadcast)] if self.broadcast else []
+        others += [(replace(whole, part=part), weight) for part, weight in self.part_weights.items() if weight]
+        credit: tuple[Credit | None, float] = (None, 1.0)
+        for comparison, weight in reversed([(marginal, 1.0), *others]):
+            second, second_weight = credit
+            # A chain multiplies its weights, so that each one is divided by that of the comparison before it.
+            credit = replace(comparison, second=second, second_weight=second_weight / weight), weight
+        assert credit[0] is not None
+        return Plan(shapes.independent(self.k), credit[0])
+
+
+class Counterfactual(Marginal):
+    """Counterfactual credit: the reward of a step less that of the step without the role (after CCPO, arXiv
+    2603.21563)."""
+
+    returns = "counterfactual"
+    name: Literal["counterfactual"]
+
+
+class Shapley(Marginal):
+    """Shapley credit: the team's reward, the role's exact Shapley value in each step, and parts of the reward (after
+    SHARP, arXiv 2602.08335)."""
+
+    returns = "shapley"
+    name: Literal["shapley"]
+    broadcast: float = Field(1.0, ge=0.0, description=BROADCAST)

@@ -1,0 +1,319 @@
+"""Credit by ablation: steps without some roles, and the contributions that are computed of them, by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from cadre.advantages.batch import build_batch
+from cadre.advantages.returns import RETURNS, Credit, required_ablation
+from cadre.config.experiment import Config, parse
+from cadre.config.resolve import resolve
+from cadre.env import Env
+from cadre.envs.wrappers import centralised
+from cadre.errors import ConfigError, ContractError
+from cadre.evaluation.audit import AuditSettings, execute_decisions, sample_decisions
+from cadre.rollout import shapes, walk
+from cadre.rollout.episodes import SampledTrees, grow_many
+from cadre.rollout.failures import failure_of
+from cadre.rollout.grow import Rollout, grow, step_ablated
+from cadre.training.asynchronous import SampledStep, read_sampled_steps, write_sampled_steps
+from cadre.training.metrics import tree_metrics
+from cadre.types import Branch, Message, Node, Observation, Reward, Sample, Task, Tool, Tree
+from tests.cadre.advantages.trees import assign, sample
+from tests.cadre.algorithms.test_presets import named
+from tests.helpers.games import Scripted, scripted_team
+
+TASK = Task("t", {})
+
+
+class Crew(Env):
+    """Agents say numbers at once: `a` times `b`, and `c` where it acts, are the team's reward. The judge counts what it
+    was asked, as a judge with a state would."""
+
+    roles: ClassVar[tuple[str, ...]] = ("a", "b", "c")
+    absence: ClassVar[str] = ""
+    stepped: ClassVar[list[tuple[str, ...]]] = []
+    closed: ClassVar[int] = 0
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.over, self.judged = False, 0
+
+    def observe(self) -> dict[str, Observation]:
+        return {} if self.over else {role: Observation(role, (Message("user", role),)) for role in self.roles}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        await asyncio.sleep(0)
+        self.stepped.append(tuple(actions.values()))
+        self.over, self.judged = True, self.judged + 1
+        number = {role: float(text or 0) for role, text in actions.items()}
+        return Reward(number["a"] * number["b"] + number.get("c", 0.0), parts={"judged": float(self.judged)})
+
+    def default_action(self, role: str) -> str:
+        return self.absence
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+    @property
+    def success(self) -> bool:
+        return self.over
+
+    @classmethod
+    def tasks(cls, split: str, **settings: Any) -> list[Task]:
+        return [Task(f"{split}-{index}", {}) for index in range(4)]
+
+
+class Duo(Crew):
+    roles: ClassVar[tuple[str, ...]] = ("a", "b")
+
+
+class Stubborn(Duo):
+    absence: ClassVar[str] = "not a number"
+
+
+class Unforkable(Duo):
+    def fork(self) -> Unforkable:
+        raise OSError("the state is on a server")
+
+
+class Crowd(Crew):
+    roles: ClassVar[tuple[str, ...]] = tuple("abcdefg")
+
+
+def grown(env: type[Env], said: dict[str, list[str]], ablation: str, k: int = 1, **options: Any) -> Node:
+    team, _ = scripted_team(env, lambda request, index: said[request.role][index])
+    rollout = Rollout(env, team, shapes.independent(k), 1.0, ablation=ablation, **options)
+    root = asyncio.run(grow(env(TASK), rollout, 7))
+    assert root is not None
+    return root
+
+
+def contributions(root: Node, returns: str, **numbers: float) -> dict[str, float]:
+    credit = Credit(returns, "node", "none", "none", **numbers)
+    samples = walk.tree_samples([Tree(TASK, root)])
+    return {f"{sample.role}{sample.index}": RETURNS[returns](sample, credit) for sample in samples}
+
+
+def test_three_agents_by_hand() -> None:
+    """2 * 3 + 4 = 10. Without a or b 4 are left, without c 6, so that they contribute 6, 6 and 4. In orders of coming
+    a and b make 6 together, whoever is the later one: 3 each, and c always 4."""
+    root = grown(Crew, {"a": ["2"], "b": ["3"], "c": ["4"]}, "all")
+    assert root.branches[0].reward.team == 10.0
+    teams = {absent: reward.team for absent, reward in root.branches[0].ablated.items()}
+    assert teams == {"a": 4.0, "b": 4.0, "c": 6.0, "a b": 4.0, "a c": 0.0, "b c": 0.0, "a b c": 0.0}
+    assert contributions(root, "counterfactual") == {"a0": 6.0, "b0": 6.0, "c0": 4.0}
+    assert contributions(root, "shapley") == {"a0": 3.0, "b0": 3.0, "c0": 4.0}
+    assert contributions(root, "shapley", alpha=0.5) == {"a0": 1.5, "b0": 1.5, "c0": 2.0}
+
+
+def test_two_agents_by_hand_with_a_default_that_does_something() -> None:
+    """An absent one counts as 1: R(all) = 6, R(without a) = 3, R(without b) = 2, R(nobody) = 1."""
+
+    class Helped(Duo):
+        absence = "1"
+
+    root = grown(Helped, {"a": ["2"], "b": ["3"]}, "all")
+    assert contributions(root, "counterfactual") == {"a0": 3.0, "b0": 4.0}
+    assert contributions(root, "shapley") == {"a0": 2.0, "b0": 3.0}  # ((6 - 3) + (2 - 1)) / 2, ((6 - 2) + (3 - 1)) / 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_shapley_values_share_out_what_all_add_to_nobody(count: int) -> None:
+    """Whatever a set of roles is paid, the values sum to R(all) - R(nobody)."""
+    roles = "abcde"[:count]
+    draw = random.Random(count).gauss
+    absences = [set_ for size in range(1, count + 1) for set_ in itertools.combinations(roles, size)]
+    ablated = {" ".join(absent): Reward(draw(0.0, 3.0)) for absent in absences}
+    root = Node(
+        0,
+        {role: Observation(role, ()) for role in roles},
+        {role: (sample(role, role),) for role in roles},
+        (branch := Branch(dict.fromkeys(roles, 0), Reward(5.0), True, False, ablated=ablated),),
+    )
+    values = contributions(root, "shapley")
+    assert sum(values.values()) == pytest.approx(branch.reward.team - ablated[" ".join(roles)].team)
+
+
+def test_a_role_is_paid_by_its_own_reward() -> None:
+    """A local reward is its role's alone: saying 4 pays c 1 of its own, and without c nothing."""
+
+    class Paid(Crew):
+        async def step(self, actions: dict[str, str]) -> Reward:
+            reward = await super().step(actions)
+            return replace(reward, local={"c": 1.0 if actions["c"] else 0.0})
+
+    root = grown(Paid, {"a": ["2"], "b": ["3"], "c": ["4"]}, "each")
+    assert contributions(root, "counterfactual") == {"a0": 6.0, "b0": 6.0, "c0": 5.0}
+
+
+def test_ablated_steps_leave_no_trace_but_their_rewards() -> None:
+    """The judge of a branch has been asked once, each ablated one too; equal ablated actions are stepped once, their
+    forks are closed, and the tree is otherwise that of a rollout without them."""
+    said = {"a": ["2", "2"], "b": ["3", "5"]}
+    plain = grown(Duo, said, "none", k=2)
+    Duo.stepped.clear()
+    Crew.closed = Duo.closed = 0
+    root = grown(Duo, said, "each", k=2)
+    assert sorted(Duo.stepped) == sorted([("2", "3"), ("2", "5"), ("", "3"), ("", "5"), ("2", "")])
+    assert Duo.closed == 3  # the forks of the ablated steps; those of the branches are the episodes'
+    rewards = [reward for branch in root.branches for reward in (branch.reward, *branch.ablated.values())]
+    assert {reward.parts["judged"] for reward in rewards} == {1.0}
+    assert replace(root, branches=tuple(replace(branch, ablated={}) for branch in root.branches)) == plain
+    trees = [Tree(TASK, root)]
+    assert tree_metrics(trees, 1.0)["rollout/ablated_steps"] == 3
+    assert tree_metrics(trees, 1.0)["rollout/env_steps"] == 2
+    assert "rollout/ablated_steps" not in tree_metrics([Tree(TASK, plain)], 1.0)
+
+
+def test_nothing_ablated_is_trained_on() -> None:
+    said = {"a": ["2", "1"], "b": ["3", "5"]}
+    root, plan = grown(Duo, said, "each", k=2), named("counterfactual", k=2)
+    team, _ = scripted_team(Duo, lambda request, index: "")
+    sequences = build_batch([Tree(TASK, root)], plan, team).sequences
+    assert len(sequences) == 4
+
+
+def test_the_presets_compare_a_role_with_itself_on_the_task() -> None:
+    """a contributes 6 and 5: (6 - 5.5) / 0.5 = 1 and -1; b 6 and 5. The team is paid 6 and 5 as well, and the part
+    `judged` is 1 in both, so that the Shapley preset has twice the sign."""
+    root = grown(Duo, {"a": ["2", "1"], "b": ["3", "5"]}, "all", k=2)
+
+    def judged(name: str, **options: Any) -> dict[str, float]:
+        groups = assign([Tree(TASK, root)], named(name, k=2, **options).credit)
+        members = [scored for group in groups for scored in group.samples]
+        return {f"{one.sample.role}{one.tree_sample.index}": one.advantages[0] for one in members}
+
+    assert judged("counterfactual") == pytest.approx({"a0": 1.0, "a1": -1.0, "b0": 1.0, "b1": -1.0})
+    assert judged("shapley") == pytest.approx({"a0": 2.0, "a1": -2.0, "b0": 2.0, "b1": -2.0})
+    weighted = judged("shapley", broadcast=3.0, part_weights={"judged": 2.0}, scale="none")
+    # Values 3 and 2.5: 0.25 off their mean; rewards 6 and 5: 0.5 off, thrice.
+    assert weighted == pytest.approx({"a0": 1.75, "a1": -1.75, "b0": 1.75, "b1": -1.75})
+    with pytest.raises(ConfigError, match="got 'tool', which no reward of the step reports"):
+        judged("shapley", part_weights={"tool": 1.0})
+
+
+def test_a_part_is_added_with_its_own_weight() -> None:
+    """Part 4 - 2 = 2 off 3: +1 and -1 unscaled, times 2, beside contributions of 1 and 1 and no broadcast."""
+
+    class Told(Duo):
+        async def step(self, actions: dict[str, str]) -> Reward:
+            reward = await super().step(actions)
+            return replace(reward, parts={"tool": float(actions["b"] or 0)})
+
+    root = grown(Told, {"a": ["1", "2"], "b": ["4", "2"]}, "all", k=2)
+    credit = named("shapley", k=2, broadcast=0.5, part_weights={"tool": 2.0}, scale="none").credit
+    groups = assign([Tree(TASK, root)], credit)
+    got = {one.sample.role + one.sample.text: one.advantages[0] for group in groups for one in group.samples}
+    assert got == pytest.approx({"a1": 2.0, "a2": -2.0, "b4": 2.0, "b2": -2.0})
+
+
+def test_a_branch_that_fails_with_and_without_a_role_owes_it_nothing() -> None:
+    """a says what no step takes: without a the step is 3 (c), without b or c it fails as it did."""
+
+    root = grown(Crew, {"a": ["?"], "b": ["2"], "c": ["3"]}, "each", contain=failure_of)
+    assert root.branches[0].failure is not None
+    assert {absent: reward.team for absent, reward in root.branches[0].ablated.items()} == {"a": 3.0}
+    assert contributions(root, "counterfactual") == {"a0": -3.0, "b0": 0.0, "c0": 0.0}
+
+
+def test_a_default_action_that_makes_steps_fail_is_named() -> None:
+    with pytest.raises(ContractError, match="default_action: the step without a failed"):
+        grown(Stubborn, {"a": ["1"], "b": ["2"]}, "each", contain=failure_of)
+
+
+def test_a_tree_without_ablated_steps_has_no_contributions() -> None:
+    with pytest.raises(ConfigError, match="found no step without a"):
+        contributions(grown(Duo, {"a": ["1"], "b": ["2"]}, "none"), "counterfactual")
+
+
+def test_exact_values_of_seven_roles_at_once_are_refused() -> None:
+    env, answers = Crowd(TASK), {role: sample(role, "1") for role in Crowd.roles}
+    rollout = Rollout(Crowd, scripted_team(Crowd, lambda request, index: "")[0], shapes.independent(1), 1.0)
+    with pytest.raises(ConfigError, match=r"got 7 roles that act at once .* 128 steps .* at most 6"):
+        asyncio.run(step_ablated(env, env.observe(), [answers], {}, replace(rollout, ablation="all")))
+
+
+def test_central_play_leaves_out_all_parts() -> None:
+    central = centralised(type("Named", (Duo,), {"default_action": lambda self, role: f"no {role}"}))
+    assert central(TASK).default_action("team") == "=== a ===\nno a\n=== b ===\nno b"
+
+
+def recipe(env: type[Env], model: Any, **algorithm: Any) -> Config:
+    """Return a recipe of an environment of this file."""
+    team = {"policies": {"shared": str(model)}, "roles": dict.fromkeys(env.roles, "shared")}
+    name = f"{__file__}:{env.__name__}"
+    return parse({"env": name, "team": team, "algorithm": algorithm, "evaluate": {"tasks": 4}}, env)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (Unforkable, "the state is on a server.* expected a fork"),
+        (Stubborn, "does not take: ValueError: could not convert"),
+        (Crowd, "got 7 roles that act at once"),
+    ],
+)
+def test_an_environment_that_cannot_be_ablated_is_refused_before_a_model_loads(
+    env: type[Env], message: str, speaker: Any
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve(recipe(env, speaker, name="shapley"), env)
+
+
+def test_the_rollout_of_an_experiment_ablates_as_its_credit_needs(speaker: Any) -> None:
+    team, _ = scripted_team(Duo, lambda request, index: "1")
+    for algorithm, ablation in (("counterfactual", "each"), ("shapley", "all"), ("grpo", "none")):
+        experiment = resolve(recipe(Duo, speaker, name=algorithm), Duo)
+        assert experiment.rollout(team).ablation == ablation == required_ablation(experiment.plan.credit)
+        assert experiment.evaluation(team).ablation == "none"
+
+
+def test_an_audit_reads_counterfactual_credit(speaker: Any) -> None:
+    """What is credited is what is executed: both are the step's own reward, and its ablated steps play no part."""
+    experiment = resolve(recipe(Duo, speaker, name="counterfactual", k=2, scale="none"), Duo)
+    team, _ = scripted_team(Duo, lambda request, index: {"a": "12", "b": "34"}[request.role][index])
+    settings = AuditSettings(tasks=1, plays=1)
+    decisions = asyncio.run(sample_decisions(experiment, team, settings))
+    outcomes = asyncio.run(execute_decisions(experiment, team, decisions, settings))
+    assert {outcome.role: outcome.advantages for outcome in outcomes} == {"a": (-2.5, 2.5), "b": (-2.5, 2.5)}
+    assert {outcome.role: outcome.effects for outcome in outcomes} == {"a": [-2.5, 2.5], "b": [-2.5, 2.5]}
+
+
+def test_ablated_rewards_survive_a_checkpoint(tmp_path: Any) -> None:
+    root = grown(Crew, {"a": ["2"], "b": ["3"], "c": ["4"]}, "all")
+    step = SampledStep(0, SampledTrees([Tree(TASK, root)], []), 0.5)
+    write_sampled_steps(tmp_path, [step])
+    assert read_sampled_steps(tmp_path) == (step,)
+
+
+def test_whole_trees_grow_with_ablated_steps_in_time() -> None:
+    """Through the wrapper with deadlines, and where a shape looks ahead or comes back to earlier decisions."""
+    sampler = Scripted(lambda request, index: str(index + 1))
+    team = replace(scripted_team(Duo, lambda request, index: "")[0], samplers={"shared": sampler})
+    for shape in (shapes.greedy(2, lookahead=2), shapes.branch(2), shapes.full(2, "cross")):
+        rollout = Rollout(Duo, team, shape, 1.0, ablation="each")
+        trees, failures = asyncio.run(grow_many([TASK], rollout, 3))
+        assert not failures
+        assert all(branch.ablated.keys() == {"a", "b"} for branch in trees[0].root.branches)
+
+
+def test_a_default_action_stands_for_a_role_that_may_call_tools() -> None:
+    class Tooled(Duo):
+        seen: ClassVar[list[Any]] = []
+
+        def observe(self) -> dict[str, Observation]:
+            return {role: replace(seen, tools=(Tool("add"),)) for role, seen in super().observe().items()}
+
+        async def step_samples(self, samples: Any) -> Reward:
+            self.seen += [one.message for one in samples.values() if isinstance(one, Sample) and not one.text]
+            return await super().step_samples(samples)
+
+    grown(Tooled, {"a": ["1"], "b": ["2"]}, "each")
+    assert Tooled.seen == [Message("assistant", "")] * 2
