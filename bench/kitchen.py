@@ -203,7 +203,7 @@ def main() -> None:
     for name, values, unit, count, seeds in lines:
         print(f"{name}: {fmean(values):.4g} {unit} ({min(values):.4g} to {max(values):.4g})")
         if options.write:
-            record("worlds.jsonl", name, values, unit, COMMAND, count, seeds)
+            record("worlds", name, values, unit, COMMAND, count, seeds)
 
 
 if __name__ == "__main__":
