@@ -107,7 +107,9 @@ real: $(READY)
 	$(BIN)/python bench/joint_reward.py --models $(MODELS) --data $(or $(DATA),hub)
 	$(BIN)/python bench/real.py --models $(MODELS) --data $(or $(DATA),hub)
 
-# With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too.
+# With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too;
+# with CADRE_DATA (a folder of data sets, docs/data.md) the checkers of code and mathematics. What is not given is left
+# out, with a sentence. TRL and CoMLRL are installed from the package index.
 bench: $(READY)
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/bad_calls.py --write

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,11 @@ def latest() -> dict[str, dict[str, Any]]:
     """The newest line of every name."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(RESULTS.glob("*.jsonl")):
-        for line in path.read_text().splitlines():
-            one = json.loads(line)
-            found[one["name"]] = one
+        found.update(_newest_lines(path, path.stat().st_mtime_ns))
     return found
+
+
+@cache
+def _newest_lines(path: Path, changed: int) -> dict[str, dict[str, Any]]:
+    """Return the newest line of every name in a file, which is read again only when it has changed."""
+    return {line["name"]: line for line in map(json.loads, path.read_text().splitlines())}

@@ -17,6 +17,8 @@ from common import RESULTS
 
 # The same bytes for the same figures.
 pyplot.rcParams["svg.hashsalt"] = "cadre"
+# Letters as text and not as outlines, which are most of the file.
+pyplot.rcParams["svg.fonttype"] = "none"
 ROLES = {"tool/reward": "tool", "planner/reward": "planner"}
 
 

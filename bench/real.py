@@ -14,7 +14,7 @@ five times at a temperature, for pass@k.
 
 Appends `real.TASK.LINE.MEASURE` to results/real.jsonl as soon as a row is there, and in short
 `real.TASK.MEASURE.before` and `.after`, `real.TASK.gain` and `real.TASK.BASELINE`. Values by seed and task go to
-results/real.json, from which means and gains are reckoned over the seeds and tasks that there are, so that rows and
+results/real.json.gz, from which means and gains are computed over the seeds and tasks that there are, so that rows and
 seeds can be done on several machines. Episodes to read go to results/real-TASK.md.
 """
 

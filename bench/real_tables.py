@@ -1,7 +1,8 @@
-"""The tables of `bench/real.py`: values by line, seed and task in results/real.json, and what is reckoned from them."""
+"""The tables of `bench/real.py`: values by line, seed and task in results/real.json.gz, with their means and gains."""
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
@@ -12,7 +13,7 @@ from real_tasks import KNOWN, PASSING, Known, Line, ending, in_short, lines_of, 
 from trainings import console
 
 COMMAND = "make real"
-BY_TASK = "real.json"
+BY_TASK = "real.json.gz"
 UNTRAINED = "-"  # in place of a seed
 Table = Mapping[str, Sequence[float]]  # by measure, its values by task
 Seeds = Mapping[str, Table]  # by seed, or by UNTRAINED alone
@@ -22,10 +23,10 @@ def keep(name: str, line: str, seed: int | None, table: Table) -> None:
     """A line's measures by task, and as result lines: the mean over its seeds, those of earlier calls too, with the
     lowest and the highest seed, on the tasks that all were played on."""
     file = RESULTS / BY_TASK
-    kept = json.loads(file.read_text()) if file.exists() else {}
+    kept = _read_by_task() if file.exists() else {}
     tables = kept.setdefault(name, {}).setdefault(line, {})
     tables[UNTRAINED if seed is None else str(seed)] = _shortened(table)
-    file.write_text(json.dumps(kept) + "\n")
+    file.write_bytes(gzip.compress(json.dumps(kept).encode() + b"\n", mtime=0))
     count, seeds = min(len(values) for one in tables.values() for values in one.values()), _numbers(tables)
     short, headline = in_short(KNOWN[name], line)
     told = []
@@ -36,6 +37,10 @@ def keep(name: str, line: str, seed: int | None, table: Table) -> None:
             record("real", f"real.{name}.{figure}", spread, what, COMMAND, count, seeds)
         told.append(f"{what} {spread[1]:.3g}")
     console.print(f"{name} {line}: {', '.join(told)}", highlight=False)
+
+
+def _read_by_task() -> dict[str, dict[str, dict[str, Table]]]:
+    return json.loads(gzip.decompress((RESULTS / BY_TASK).read_bytes()))
 
 
 def _shortened(table: Table) -> dict[str, list[float]]:
@@ -62,7 +67,7 @@ def gains(name: str, chosen: Sequence[str]) -> None:
     """What the team's own training has gained over `before` in every measure, and in the headline over every other line
     that is played as it is, and what further training has over `before`, where one of the two is new and the other is
     there."""
-    known, kept = KNOWN[name], json.loads((RESULTS / BY_TASK).read_text())[name]
+    known, kept = KNOWN[name], _read_by_task()[name]
     pairs = [("before", known.own, what) for what in dict.fromkeys((known.headline, "reward", *known.measures))]
     for title, line in lines_of(known).items():
         own, untrained = known.own + ending(known, line), "before" + ending(known, line)

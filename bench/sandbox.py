@@ -2,8 +2,8 @@
 
     python bench/sandbox.py [throughput attacks idioms checkers maths soak]
 
-Appends `sandbox.*` and `checker.*` to results/sandbox.jsonl. The data sets are looked for in $CADRE_DATA, or in
-shared/data beside the project's folder.
+Appends `sandbox.*` and `checker.*` to results/sandbox.jsonl. `checkers` and `maths` read data sets below $CADRE_DATA
+(`NEEDED`, docs/data.md) and are left out, with a sentence, where these are missing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -34,8 +34,14 @@ from tests.cadre_sandbox import attacks
 from tests.cadre_sandbox.attacks.cheats import CHEATS
 
 console = Console(soft_wrap=True)
-DATA = Path(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))
-COMMAND = "make bench"
+DATA = Path(os.environ.get("CADRE_DATA", ROOT / "data"))
+MATHS = ("aime24", "aime25", "math500", "olympiadbench")
+# Files below DATA by part.
+NEEDED = {
+    "checkers": ("humaneval/HumanEval.jsonl", "mbpp/mbpp.jsonl"),
+    "maths": tuple(f"{name}/test.jsonl" for name in MATHS),
+}
+COMMAND = "python bench/sandbox.py"
 SHORT = "print(sum(range(1000)))"
 ROUNDS, A_ROUND = 5, 600
 HOSTILE = (
@@ -169,7 +175,7 @@ async def checkers() -> None:
 async def maths() -> None:
     """Gold answers against themselves, and the longest that a hostile answer takes."""
     total = 0
-    for name in ("aime24", "aime25", "math500", "olympiadbench"):
+    for name in MATHS:
         golds = [row.get("answer") or ", ".join(row["answers"]) for row in rows(f"{name}/test.jsonl")]
         same = await asyncio.gather(*(same_answer(gold, gold) for gold in golds))
         total += sum(same)
@@ -256,9 +262,19 @@ PARTS = {
 }
 
 
-async def main(parts: list[str]) -> None:
+def runnable(parts: Sequence[str]) -> list[str]:
+    """Return the parts whose files are there; a sentence says which are left out, and what they need."""
+    missing = {part: [name for name in NEEDED.get(part, ()) if not (DATA / name).is_file()] for part in parts}
+    for part, names in missing.items():
+        if names:
+            remedy = "Set CADRE_DATA to the folder of the data sets (docs/data.md)."
+            console.print(f"{part} is left out: {DATA} has no {', no '.join(names)}. {remedy}", highlight=False)
+    return [part for part in parts if not missing[part]]
+
+
+async def main(parts: Sequence[str]) -> None:
     sandbox.configure("auto")
-    for part in parts or PARTS:
+    for part in runnable(parts or list(PARTS)):
         await PARTS[part]()
 
 

@@ -9,7 +9,7 @@ growth    how our time grows with siblings, prompt length, agents and turns
 profile   where one step of the plan-path recipe spends its time, as text
 recipe    `cadre train plan-path` as it is against an earlier revision (--before), from a clone
 
-`--write` appends the figures to results/speed.jsonl and puts the profile into results/; else they are printed only.
+`--write` appends the figures to results/speed.jsonl; else they are printed only.
 All sides run in float32 with the same threads, weights and prompts; loading and the first two turns do not count.
 """
 
@@ -31,7 +31,7 @@ from rich.console import Console
 
 import material
 import venvs
-from common import RESULTS, ROOT, record
+from common import ROOT, record
 from side import Turn, Worker, ratios, rounds
 
 OURS, K = "ours", 8
@@ -213,7 +213,7 @@ def growth(bench: Bench) -> None:
 
 def profile(bench: Bench) -> None:
     """A flame profile of one step of the plan-path recipe."""
-    path = (RESULTS if bench.options.write else bench.work) / PROFILE
+    path = bench.work / PROFILE
     arguments = [sys.executable, str(Path(__file__).parent / "stacks.py"), str(path)]
     subprocess.run(arguments, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
     console.print("\n".join(path.read_text().splitlines()[:24]), highlight=False)

@@ -4,8 +4,8 @@ what the judges of answers and of tests get wrong.
     python bench/tasks.py [data references cheats golds answers hacks] [--sets humaneval math500] [--every 10]
 
 `--every 10` takes a tenth of the problems for cheats, golds and hacks, which are slow on all of them. Appends `data.*`,
-`code.*`, `maths.*` and `tester.*` to results/tasks.jsonl, for the sets that are at hand in $CADRE_DATA, or in
-shared/data beside the project's folder.
+`code.*`, `maths.*` and `tester.*` to results/tasks.jsonl, for the sets that are in $CADRE_DATA (or in data/ beside
+bench/); without any of them the parts but `answers` have nothing to do, and a sentence says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from common import ROOT, record
 from tests.cadre_sandbox.attacks.cheats import CHEATS
 
 console = Console(soft_wrap=True)
-DATA = str(os.environ.get("CADRE_DATA", ROOT.parent / "shared" / "data"))
+DATA = os.environ.get("CADRE_DATA", str(ROOT / "data"))
 COMMAND = " ".join(["python bench/tasks.py", *sys.argv[1:]])
 LISTS = ROOT / "tests" / "cadre_tasks"
 QUICK = Limits(cpu_s=0.5)
@@ -158,6 +158,8 @@ PARTS = {
 
 
 async def main(parts: list[str]) -> None:
+    if not os.path.isdir(DATA):
+        console.print(f"There is no folder {DATA}: sets are left out. Set CADRE_DATA to their folder (docs/data.md).")
     for part in parts or PARTS:
         await PARTS[part]()
 

@@ -150,7 +150,7 @@ class {title}(Env):
 RECIPE = """\
 env: {name}.py:{title}
 team:
-  policies: {{shared: seed}}   # the embedded model; any Hugging Face model or folder
+  policies: {{shared: seed}}   # the embedded model; or a causal language model of transformers (docs/families.md)
   roles: {{helper: shared, solver: shared}}
 algorithm: {{name: grpo, k: 4}}
 sampling: {{max_tokens: 16}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import common
 import evidence
 import readme
+import sandbox
 from evidence import History
 
 LINE = {"name": "kuhn.exploitability", "value": 0.1, "low": 0.1, "high": 0.1, "unit": "exploitability", "n": 3}
@@ -31,6 +33,36 @@ def test_every_measured_claim_has_a_row_and_every_line_of_a_claim_exists() -> No
     assert [name for claim in claims for name in claim.lines if name not in found] == []
     rows = evidence.table(found, None).split("\n")
     assert [claim.words for claim in claims if not any(row.startswith(f"| {claim.words} |") for row in rows)] == []
+
+
+def test_commands_of_lines_are_those_of_this_checkout() -> None:
+    commands = {line["command"] for line in common.latest().values()}
+    benches = {name for command in commands for name in re.findall(r"bench/\w+\.py", command)}
+    assert [name for name in sorted(benches) if not (common.ROOT / name).is_file()] == []
+    makefile = (common.ROOT / "Makefile").read_text()
+    targets = {name for command in commands for name in re.findall(r"^make ([\w-]+)", command)}
+    assert [name for name in sorted(targets) if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
+
+
+def test_large_results_are_left_out_of_the_tree() -> None:
+    # The record of real models has one line a figure.
+    large = [path.name for path in (common.ROOT / "results").rglob("*") if path.stat().st_size > 100_000]
+    assert set(large) <= {"real.jsonl"}
+
+
+def test_parts_of_a_bench_without_their_data_are_left_out_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sandbox, "DATA", tmp_path)
+    assert sandbox.runnable(["soak", "checkers", "maths"]) == ["soak"]
+    said = " ".join(capsys.readouterr().out.split())
+    assert "checkers is left out" in said
+    assert "no humaneval/HumanEval.jsonl" in said
+    assert "Set CADRE_DATA" in said
+    for name in sandbox.NEEDED["checkers"]:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("")
+    assert sandbox.runnable(["checkers"]) == ["checkers"]
 
 
 @pytest.mark.parametrize(

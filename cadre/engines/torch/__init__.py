@@ -1,4 +1,4 @@
-"""Samples from and trains any Hugging Face causal language model in this process, on a CPU or one GPU."""
+"""Samples from and trains causal language models of transformers (docs/families.md), on a CPU or one GPU."""
 
 from cadre.engines.torch.engine import TorchEngine
 from cadre.engines.torch.learner import TorchLearner
