@@ -17,6 +17,7 @@ owns it; what is left of dead processes is removed at the next start.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import io
 import itertools
 import os
@@ -27,6 +28,7 @@ import subprocess
 import tarfile
 import threading
 import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -142,12 +144,44 @@ def make_archive(files: Mapping[str, str | bytes]) -> bytes:
         for name in sorted(files):
             if not _is_plain_path(name):
                 raise ValueError(f"got the path {name!r}; expected a relative one without `..`, such as src/main.py")
-            content = files[name]
-            data = content.encode() if isinstance(content, str) else content
+            data = _as_bytes(files[name])
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
     return archive.getvalue()
+
+
+def make_repository(files: Mapping[str, str | bytes]) -> dict[str, str | bytes]:
+    """Return the files with a git repository whose one commit has them, the same for equal files."""
+    objects: dict[str, str | bytes] = {}
+
+    def store(kind: str, content: bytes) -> bytes:
+        data = f"{kind} {len(content)}\0".encode() + content
+        digest = hashlib.sha1(data, usedforsecurity=False)
+        objects[f".git/objects/{digest.hexdigest()[:2]}/{digest.hexdigest()[2:]}"] = zlib.compress(data)
+        return digest.digest()
+
+    def store_tree(prefix: str) -> bytes:
+        below = {path.removeprefix(prefix) for path in files if path.startswith(prefix)}
+        folders = {path.partition("/")[0] for path in below if "/" in path}
+        entries = [(f"{name}/", f"40000 {name}", store_tree(f"{prefix}{name}/")) for name in folders]
+        for path in (path for path in below if "/" not in path):
+            entries.append((path, f"100644 {path}", store("blob", _as_bytes(files[prefix + path]))))
+        # Git sorts folders as if their names ended with a slash.
+        return store("tree", b"".join(head.encode() + b"\0" + digest for _, head, digest in sorted(entries)))
+
+    author = "Cadre <cadre@localhost> 1767225600 +0000"
+    commit = store("commit", f"tree {store_tree('').hex()}\nauthor {author}\ncommitter {author}\n\nFirst\n".encode())
+    refs: dict[str, str | bytes] = {
+        ".git/HEAD": "ref: refs/heads/main\n",
+        ".git/refs/heads/main": f"{commit.hex()}\n",
+        ".git/config": "[core]\nrepositoryformatversion = 0\nbare = false\n[user]\nname = Cadre\nemail = c@localhost\n",
+    }
+    return {**files, **objects, **refs}
+
+
+def _as_bytes(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
 
 
 def read_archive(archive: bytes | None, max_bytes: int = 16 * MIB) -> dict[str, bytes]:
@@ -507,12 +541,13 @@ class ContainerShell:
 
     Each command has a container of its own, with the files that the last one left, so a fork has its own files. A
     task's data may have the `image` and, as texts by path, the `files` that the first command finds. `files` are those
-    of all tasks, and further settings those of `ContainerConfig`.
+    of all tasks; `git` makes all of them a repository with one commit (the index is empty: begin with `git reset`).
+    Further settings are those of `ContainerConfig`.
     """
 
-    def __init__(self, files: Mapping[str, str | bytes] | None = None, **settings: Any) -> None:
-        self.config, self.archive = ContainerConfig(**settings), make_archive(files or {})
-        self.files = dict(files or {})
+    def __init__(self, files: Mapping[str, str | bytes] | None = None, git: bool = False, **settings: Any) -> None:
+        self.config, self.files, self.git = ContainerConfig(**settings), dict(files or {}), git
+        self.archive = make_archive(self.files)
 
     def __repr__(self) -> str:
         return f"ContainerShell({self.config.image!r})"
@@ -524,7 +559,8 @@ class ContainerShell:
     def begin(self, task: Task) -> None:
         """Take the image and the files of an episode's task."""
         self.config = self.config.with_image(task.data.get("image", self.config.image))
-        self.archive = make_archive({**self.files, **task.data.get("files", {})})
+        files = {**self.files, **task.data.get("files", {})}
+        self.archive = make_archive(make_repository(files) if self.git else files)
 
     def runnable_tools(self) -> Iterator[RunnableTool]:
         """Yield the one tool."""
