@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from cadre.errors import CadreError, EngineError
-from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, TrainingSequence
+from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, Tool, TrainingSequence
 
 Metrics = dict[str, float]
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Learner(Protocol):
         """Return the policy's present weights, for a sampler to load. Their version counts the policy's updates."""
         ...
 
-    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation as the policy's prompt."""
         ...
 
@@ -97,6 +97,10 @@ class Learner(Protocol):
 
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return each sequence's [T] log-probabilities before any training, zero outside the mask."""
+        ...
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return each sequence's [T] log-probabilities under its policy as it is now, zero outside the mask."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -113,6 +117,14 @@ class Learner(Protocol):
 
     def close(self) -> None:
         """Release threads, processes and memory. May be called more than once."""
+        ...
+
+
+class Teacher(Protocol):
+    """A model that no training changes, which scores what others sampled."""
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return each sequence's [T] log-probabilities under the teacher, zero outside the mask."""
         ...
 
 
@@ -162,6 +174,7 @@ class Team:
     sampling      role -> sampling parameters
     learners      none for a team that is not trained
     reward_model  scores answers, if the algorithm has one
+    teacher       scores samples, if a model that is not trained here teaches
     apart         True if samplers have weights of their own, so that they may sample while the learners train
     frozen        policies that could be trained, and are not at the present step
     activity      counts the samples, if somebody watches
@@ -172,6 +185,7 @@ class Team:
     sampling: Mapping[str, Sampling]
     learners: Sequence[Learner] = field(default=())
     reward_model: RewardModel | None = None
+    teacher: Teacher | None = None
     apart: bool = False
     frozen: frozenset[str] = frozenset()
     activity: SamplingActivity | None = None
@@ -255,10 +269,10 @@ class Team:
         """Return True if one of the engines trains the policy; frozen and remote ones are not trained."""
         return policy not in self.frozen and any(policy in learner.policies for learner in self.learners)
 
-    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation as a trained policy's prompt."""
         (owner,) = (learner for learner in self.learners if policy in learner.policies)
-        return owner.encode(policy, messages)
+        return owner.encode(policy, messages, tools)
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the values of the heads named in `targets` at their positions, in the order of the sequences."""
@@ -267,6 +281,10 @@ class Team:
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return each sequence's [T] log-probabilities before any training, zero outside the mask."""
         return self._query(data, lambda learner, part: learner.reference_logprobs(part))
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return each sequence's [T] log-probabilities under its policy as it is now, zero outside the mask."""
+        return self._query(data, lambda learner, part: learner.logprobs(part))
 
     def close(self) -> None:
         """Close every engine."""

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, pvariance
 
 from cadre.advantages.critic import Critic, judge_samples
+from cadre.advantages.distillation import add_distillation
 from cadre.advantages.groups import AdvantageGroup, BaselineState, compare_samples, update_running_means
 from cadre.advantages.preferences import preference_advantages, score_answers, score_jointly
-from cadre.advantages.returns import Credit, ScoredSample, part_of_episodes, samples_of
+from cadre.advantages.returns import Credit, ScoredSample, part_of_episodes, samples_of, sequence_of
 from cadre.declare import declared
 from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.rollout import walk
 from cadre.rollout.grow import Shape
-from cadre.settings import CreditConfig, LossConfig, TreeWeight
+from cadre.settings import CreditConfig, LossConfig, TeacherConfig, TreeWeight
 from cadre.settings.objective import needs_reference
 from cadre.settings.user_code import load_function
 from cadre.team import Metrics, Team, narrowed
@@ -46,6 +47,7 @@ class Plan:
     selection     which samples are learned from, and how much
     only_positive leave out samples without a positive advantage
     preference    beta of DPO: learn nothing but which joint actions of a decision are better
+    teacher       whose log-probabilities of the sampled tokens are learned from, if anybody's
     schedule      which policies learn at a step, where `train.schedule` does not say it
     """
 
@@ -60,6 +62,7 @@ class Plan:
     selection: CreditConfig = ALL
     only_positive: bool = False
     preference: float | None = None
+    teacher: TeacherConfig | None = None
     schedule: str = "together"
 
 
@@ -111,6 +114,10 @@ def build_batch(
             scored for scored in select_samples(groups, plan.selection) if not plan.only_positive or scored.has_gain
         ]
         dropped = len(judged) - len(selected)
+
+    if plan.teacher is not None:
+        selected, teacher_metrics = add_distillation(selected, plan.teacher, team)
+        judged_metrics |= teacher_metrics
 
     # The loss needs the reference only for a divergence of its own, or if the user's says so.
     if needs_reference(plan.loss) and plan.kl == 0.0:
@@ -365,22 +372,6 @@ def make_sequence(scored: ScoredSample, temperature: float) -> TrainingSequence:
         reference=reference,
         targets=scored.targets,
         position=scored.tree_sample.position,
-    )
-
-
-def sequence_of(sample: Sample, advantage: float, temperature: float) -> TrainingSequence:
-    """Return the training sequence of one sample with the same advantage on every token of its completion."""
-    prompt, completion = len(sample.prompt_ids), len(sample.token_ids)
-    return TrainingSequence(
-        policy=sample.policy,
-        role=sample.role,
-        token_ids=sample.prompt_ids + sample.token_ids,
-        mask=(False,) * prompt + (True,) * completion,
-        logprobs=(0.0,) * prompt + sample.logprobs,
-        advantages=(0.0,) * prompt + (advantage,) * completion,
-        version=sample.version,
-        temperature=temperature,
-        images=sample.images,
     )
 
 

@@ -152,9 +152,12 @@ def critic_prompt(sample: TreeSample, critic: Critic) -> tuple[Message, ...]:
         order = [sample.role, *sorted(set(observations) - {sample.role})]
         images = images_of(message for role in order for message in observations[role].messages)
         messages = (Message("user", joint_history(sample), images=images),)
-    if not critic.config.privileged:
-        return messages
-    return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n\n{sample.node.privileged}"))
+    return add_privileged(messages, sample.node.privileged) if critic.config.privileged else messages
+
+
+def add_privileged(messages: Sequence[Message], text: str) -> tuple[Message, ...]:
+    """Return a conversation whose last message ends with a text that no role is shown."""
+    return (*messages[:-1], replace(messages[-1], content=f"{messages[-1].content}\n\n{text}"))
 
 
 def joint_history(sample: TreeSample) -> str:

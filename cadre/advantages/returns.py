@@ -20,7 +20,7 @@ from cadre.rollout.grow import Ablation, absent_key, action_key, is_rewarded
 from cadre.rollout.walk import TreeSample
 from cadre.settings.user_code import load_function
 from cadre.statistics import EXACT, RESOLUTION, is_rounding
-from cadre.types import Branch, Node, Sample, Targets, Tree
+from cadre.types import Branch, Node, Sample, Targets, TrainingSequence, Tree
 
 Count = Literal["episodes", "decisions"]
 
@@ -144,6 +144,22 @@ class ScoredSample:
 def samples_of(trees: Sequence[Tree]) -> list[ScoredSample]:
     """Return every sample of the trees, parents before their children."""
     return [ScoredSample(tree_sample) for tree_sample in walk.tree_samples(trees)]
+
+
+def sequence_of(sample: Sample, advantage: float, temperature: float) -> TrainingSequence:
+    """Return the training sequence of one sample with the same advantage on every token of its completion."""
+    prompt, completion = len(sample.prompt_ids), len(sample.token_ids)
+    return TrainingSequence(
+        policy=sample.policy,
+        role=sample.role,
+        token_ids=sample.prompt_ids + sample.token_ids,
+        mask=(False,) * prompt + (True,) * completion,
+        logprobs=(0.0,) * prompt + sample.logprobs,
+        advantages=(0.0,) * prompt + (advantage,) * completion,
+        version=sample.version,
+        temperature=temperature,
+        images=sample.images,
+    )
 
 
 # Rewards of a role on one branch.

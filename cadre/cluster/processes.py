@@ -28,7 +28,7 @@ from cadre.rollout.batching import SharedBarrier
 from cadre.settings import SandboxConfig
 from cadre.settings.user_imports import freeze_files
 from cadre.team import BatchMemory, Metrics, Weights
-from cadre.types import Message, Request, Reward, Sample, TrainingSequence
+from cadre.types import Message, Request, Reward, Sample, Tool, TrainingSequence
 
 # The samples of a request, or the error of its prompt.
 Outcome = list[Sample] | PromptError
@@ -161,14 +161,17 @@ class LearningProcess(Process):
 
     learner: Any
 
-    async def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self.learner.encode(policy, messages)
+    async def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        return self.learner.encode(policy, messages, tools)
 
     async def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         return self.learner.values(data)
 
     async def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         return self.learner.reference_logprobs(data)
+
+    async def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        return self.learner.logprobs(data)
 
     async def export(self, policy: str, merge: bool) -> Files:
         return collect_files(lambda folder: self.learner.export(policy, folder, merge))
@@ -251,6 +254,11 @@ class RankProcess(LearningProcess):
     async def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the log-probabilities from the first rank alone, as in `values`."""
         logprobs = await super().reference_logprobs(data)
+        return logprobs if self.is_first else []
+
+    async def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return the log-probabilities from the first rank alone, as in `values`."""
+        logprobs = await super().logprobs(data)
         return logprobs if self.is_first else []
 
     async def publish(self, policy: str) -> tuple[int, Bytes | Files]:

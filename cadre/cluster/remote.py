@@ -19,7 +19,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import EngineError, PromptError
 from cadre.rollout import batching
 from cadre.team import Metrics, Weights
-from cadre.types import Drawing, Message, Observation, Request, Reward, Sample, Task, TrainingSequence
+from cadre.types import Drawing, Message, Observation, Request, Reward, Sample, Task, Tool, TrainingSequence
 
 T = TypeVar("T")
 # Starts loading weights in an actor; returns the reference to wait for.
@@ -211,9 +211,9 @@ class RemoteLearner:
         )
         return StoredWeights(policy, version, content=contents[0])
 
-    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the prompt ids of a conversation that the policy would answer next."""
-        return self.actor.call(lambda handle: handle.encode.remote(policy, messages))
+        return self.actor.call(lambda handle: handle.encode.remote(policy, messages, tools))
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the values of the heads named in `targets` at their positions, a tuple a sequence."""
@@ -222,6 +222,10 @@ class RemoteLearner:
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return log-probabilities [T] a sequence under the policies before any training."""
         return self.actor.call(lambda handle: handle.reference_logprobs.remote(data))
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return log-probabilities [T] a sequence under the policies as they are now."""
+        return self.actor.call(lambda handle: handle.logprobs.remote(data))
 
     def save(self, folder: Path) -> None:
         """Write the learner's state here, whichever machine it is on."""

@@ -50,6 +50,9 @@ def apply_adapter_settings(raw: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(critic, Mapping) and "policy" in critic:
         policy = _policy_with_adapter("algorithm.critic.policy", critic["policy"])
         changed["algorithm"] = {**algorithm, "critic": {**critic, "policy": policy}}  # type: ignore[dict-item]
+    teacher = raw.get("teacher")
+    if isinstance(teacher, Mapping) and "model" in teacher:
+        changed["teacher"] = {**teacher, "model": _policy_with_adapter("teacher.model", teacher["model"])}
     return changed
 
 

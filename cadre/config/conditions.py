@@ -122,11 +122,12 @@ RECIPE_CONDITIONS: tuple[Condition[Any], ...] = (
     # The team: an endpoint has the weights, and a frozen policy has no learner.
     *(
         Condition[Any](
-            f"team.policies.*.{name}",
+            f"{policy}.{name}",
             lambda setting, _: setting.section.url is None,
             "it is for a model that is loaded here, and an endpoint serves this one ({section.url})",
             "Remove it, or the url.",
         )
+        for policy in ("team.policies.*", "teacher.model")
         for name in LOCAL_SETTINGS
     ),
     *(
@@ -135,7 +136,7 @@ RECIPE_CONDITIONS: tuple[Condition[Any], ...] = (
             lambda setting, _: setting.section.url is not None,
             "the model is loaded here, without a url that needs a key",
         )
-        for policy in ("team.policies.*", "algorithm.critic.policy")
+        for policy in ("team.policies.*", "algorithm.critic.policy", "teacher.model")
     ),
     Condition(
         "team.policies.*.lora",
@@ -148,6 +149,24 @@ RECIPE_CONDITIONS: tuple[Condition[Any], ...] = (
         lambda setting, config: not config.team.policies[setting.names[0]].frozen,
         "{names[0]} has frozen: true and does not learn",
         "Remove it, or frozen to train the policy.",
+    ),
+    # The teacher.
+    *(
+        Condition[Any](
+            f"teacher.model.{name}.*", lambda setting, _: False, "a teacher samples nothing, and never learns"
+        )
+        for name in ("sampling", "learner")
+    ),
+    Condition(
+        "teacher.model.enable_thinking",
+        lambda setting, _: False,
+        "a teacher reads the tokens of the policy's prompt, or of its conversation with a hint",
+    ),
+    Condition(
+        "teacher.weights",
+        lambda setting, _: setting.section.is_self,
+        "they are those of a policy that teaches itself, and another teaches here",
+        "Remove it, or model and policy.",
     ),
     # The cluster.
     *(

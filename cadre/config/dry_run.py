@@ -335,6 +335,7 @@ def _estimate_policies(experiment: Experiment, batches: Sequence[Sequence[Reques
 
     plan = experiment.plan
     has_reference = plan.kl > 0.0 or needs_reference(plan.loss) or plan.preference is not None
+    has_reference |= plan.teacher is not None and plan.teacher.is_reference
     estimates = {}
     for name, size in measured.items():
         policy, learner = experiment.policies[name], experiment.learners.get(name)

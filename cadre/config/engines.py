@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from cadre.cluster.ray_actors import plan_placement
 from cadre.config.engine_validation import check_vision_learner
-from cadre.config.experiment import Experiment
+from cadre.config.experiment import TEACHER, Experiment
 from cadre.engines.factory import LearnerSpec, SeparateSamplerSpec, SeparateSampling, TorchSpec
 from cadre.errors import ConfigError, nearest
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings import CriticConfig
-from cadre.team import BatchMemory, Learner, Sampler, Team, Weights, closed_on_failure
+from cadre.team import BatchMemory, Learner, Sampler, Teacher, Team, Weights, closed_on_failure
 from cadre.types import Request, Sample
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def build_team(
     `memory` are GiB that policies were sampled in before a resume, for those without a setting.
     """
     check_hub_models(experiment)
+    if train:
+        check_teacher_vocabulary(experiment)
     samplers, learners = _remote_samplers(experiment), list[Learner]()
     team = Team(experiment.roles, samplers, experiment.sampling, learners, apart=_can_sample_while_learning(experiment))
     cluster = None
@@ -92,11 +94,50 @@ def build_team(
             engine_samplers, learner = build_in_process(spec) if cluster is None else build_in_cluster(cluster, spec)
             samplers |= engine_samplers
             learners += [learner] if learner is not None else []
+        if train:
+            team = replace(team, teacher=make_teacher(experiment, samplers))
         if experiment.plan.reward_model is not None:
             from cadre.engines.torch.reward_model import RewardModel
 
             return replace(team, reward_model=RewardModel.load(Path(experiment.plan.reward_model).expanduser()))
     return team
+
+
+def make_teacher(experiment: Experiment, samplers: Mapping[str, Sampler]) -> Teacher | None:
+    """Return the teacher if it is a model that is not trained here; learners score for one that is."""
+    config = experiment.plan.teacher
+    if config is None or config.is_self or config.policy in experiment.learners:
+        return None
+    if config.model is not None and config.model.url is not None:
+        from cadre.engines.openai_teacher import OpenAITeacher
+
+        return OpenAITeacher(config.model.model, config.model.url, config.model.key_variable)
+    from cadre.engines.torch.engine import TorchEngine
+    from cadre.engines.torch.teacher import TorchTeacher
+
+    name = config.policy or TEACHER
+    engine = samplers[name]
+    if not isinstance(engine, TorchEngine):
+        raise ConfigError(
+            f"teacher.policy: got {name}, which {type(engine).__name__} samples, so that its weights are not here; "
+            "expected a policy of the torch engine. Name its model under teacher.model."
+        )
+    return TorchTeacher(engine, name)
+
+
+def check_teacher_vocabulary(experiment: Experiment) -> None:
+    """Raise EngineError if a teacher on this machine has other tokens than a policy that it teaches."""
+    config = experiment.plan.teacher
+    name = TEACHER if config is None else config.policy or TEACHER
+    if config is None or config.is_self or name not in experiment.models:
+        return
+    from cadre.engines.model_text import check_same_vocabulary
+
+    sources = {**experiment.models, **experiment.hub_models}
+    for student in dict.fromkeys(experiment.trained_roles.values()):
+        if sources[student] != sources[name]:
+            trusted = any(experiment.policies[policy].trust_remote_code for policy in (student, name))
+            check_same_vocabulary(student, sources[student], sources[name], trusted)
 
 
 def check_hub_models(experiment: Experiment) -> None:

@@ -42,6 +42,7 @@ from cadre.settings import (
     SamplingConfig,
     SandboxConfig,
     Section,
+    TeacherConfig,
     TeamConfig,
     TrackersConfig,
     TrainConfig,
@@ -51,6 +52,9 @@ from cadre.settings.section import SetKeysOnly, quoting_advice
 from cadre.settings.yaml_file import apply_overrides, dump_yaml, expand_short_form
 from cadre.team import Team
 from cadre.types import Sampling, Task
+
+# The policy that is only the teacher (`teacher.model`).
+TEACHER = "teacher"
 
 
 class Config(Section):
@@ -66,6 +70,7 @@ class Config(Section):
     ] = Field(description="how the team learns, by name")
     credit: CreditConfig = Field(CreditConfig(), description="which samples an update learns from, and how much")
     loss: Annotated[LossConfig, SetKeysOnly] = Field(LossConfig(), description="changes to the algorithm's loss")
+    teacher: TeacherConfig | None = Field(None, description="whose log-probabilities are learned from; unset: nobody's")
     sampling: SamplingConfig = Field(SamplingConfig(), description="how completions are drawn")
     vllm: VllmConfig = Field(VllmConfig(), description="how vLLM is run, where it samples")
     learner: LearnerConfig = Field(LearnerConfig(), description="how weights are changed")
@@ -139,7 +144,7 @@ class Experiment:
     env_spec    makes episodes to learn from and has the training split
     held_out    makes episodes of held-out tasks and has the test split; differs by `evaluate.settings` alone
     plan        how trees grow, how samples get advantages, and how these become a gradient
-    policies    every policy, also those that are only a critic
+    policies    every policy, also those that are only a critic, or the teacher
     models      by policy whose weights are on this machine: the folder or the hub name of its model
     heads       by policy that is a critic: its value heads
     learners    by policy that is trained: the experiment's learner settings, merged with the policy's

@@ -109,7 +109,8 @@ def _replace_paths(raw: Mapping[str, Any], find: Callable[[Key, str], str | None
 
 def _walk(value: Any, key: Key, find: Callable[[Key, str], str | None]) -> Any:
     if isinstance(value, Mapping):
-        is_remote = key[:2] == ("team", "policies") and len(key) == 3 and value.get("url") is not None
+        is_policy = (key[:2] == ("team", "policies") and len(key) == 3) or key == ("teacher", "model")
+        is_remote = is_policy and value.get("url") is not None
         return {
             name: inner if is_remote and name == "model" else _walk(inner, (*key, str(name)), find)
             for name, inner in value.items()
@@ -132,6 +133,8 @@ def _is_path_setting(key: Key, value: str) -> bool:
         case ("team",) | ("team", "policies", _) | ("team", "policies", _, "model"):
             return value not in embedded_models()
         case ("algorithm", "critic", "policy") | ("algorithm", "critic", "policy", "model"):
+            return value not in embedded_models()
+        case ("teacher", "model") | ("teacher", "model", "model"):
             return value not in embedded_models()
         case (*_, "lora", "path" | "adapter") | ("algorithm", "reward_model"):
             return True

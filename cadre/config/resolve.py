@@ -17,7 +17,7 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
-from cadre.config.experiment import Config, Experiment, parse
+from cadre.config.experiment import TEACHER, Config, Experiment, parse
 from cadre.config.paths import relocate
 from cadre.config.recipes import read_recipe
 from cadre.config.validation import (
@@ -159,7 +159,7 @@ def resolve(config: Config, env: type[Env] | None = None) -> Experiment:
 
 def resolve_for_trees(config: Config, env: type[Env] | None = None) -> Experiment:
     """Return all that growing the trees of a training needs, for a team of which no policy need be trained."""
-    experiment = _add_critics(_resolve_players(config, env))
+    experiment = _add_teacher(_add_critics(_resolve_players(config, env)))
     for check in TRAINING_CHECKS:
         check(experiment)
     return experiment
@@ -176,7 +176,8 @@ def resolve_for_evaluation(config: Config, env: type[Env] | None = None) -> Expe
 def make_plan(config: Config) -> Plan:
     """Return the algorithm's plan, with the loss and the selection of samples that the configuration chooses."""
     plan = plan_of(config.algorithm)
-    return replace(plan, loss=merge_loss(plan.loss, config.loss), selection=config.credit)
+    loss = merge_loss(plan.loss, config.loss)
+    return replace(plan, loss=loss, selection=config.credit, teacher=config.teacher)
 
 
 def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
@@ -320,6 +321,24 @@ def _add_critics(players: Experiment) -> Experiment:
         models={**players.models, **_find_models(critics)},
         learners={**players.learners, **_merge_learners(players.config, critics)},
         samplers={**players.samplers, **dict.fromkeys(heads, sampler)},
+    )
+
+
+def _add_teacher(players: Experiment) -> Experiment:
+    """Return the experiment with the frozen policy that is only its teacher, if that is a model on this machine."""
+    teacher = players.plan.teacher
+    if teacher is None or teacher.model is None or teacher.model.url is not None:
+        return players
+    if TEACHER in players.policies:
+        raise ConfigError(
+            f"team.policies.{TEACHER}: the teacher's own policy has that name; expected another. Rename the policy, or "
+            f"set teacher.policy={TEACHER} if it is meant to teach."
+        )
+    return replace(
+        players,
+        policies={**players.policies, TEACHER: teacher.model},
+        models={**players.models, TEACHER: find_model(TEACHER, teacher.model)},
+        samplers={**players.samplers, TEACHER: players.config.sampling.model_copy(update={"engine": TORCH})},
     )
 
 

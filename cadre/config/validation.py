@@ -375,6 +375,62 @@ def check_critic_privileged(experiment: Experiment) -> None:
         )
 
 
+def check_teacher(experiment: Experiment) -> None:
+    """A teacher is where its log-probabilities can be read, and is there for samples that are learned from."""
+    teacher, plan, policies = experiment.plan.teacher, experiment.plan, experiment.config.team.policies
+    if teacher is None:
+        return
+    name = experiment.algorithm.name
+    if teacher.hint and experiment.env_spec.env_class.privileged is Env.privileged:
+        raise ConfigError(
+            f"teacher.hint: {experiment.env} has no text for a teacher; expected an environment with a privileged() of "
+            "its own. Write the method, or remove the option."
+        )
+    if teacher.policy is not None:
+        if teacher.policy not in policies:
+            raise ConfigError(
+                f"teacher.policy: got {teacher.policy!r}; expected one of {', '.join(policies)}. Name one, or a model "
+                f"under teacher.model.{nearest(teacher.policy, policies)}"
+            )
+        if set(experiment.trained_roles.values()) <= {teacher.policy}:
+            raise ConfigError(
+                f"teacher.policy: got {teacher.policy}, beside which no policy is trained; expected one to be taught. "
+                "Train another, or set teacher.weights or teacher.hint in its place."
+            )
+        if policies[teacher.policy].url is not None or teacher.policy in experiment.separately_sampled.keys() - (
+            experiment.learners.keys()
+        ):
+            raise ConfigError(
+                f"teacher.policy: got {teacher.policy}, whose weights are in no engine of this process that scores "
+                "tokens; expected one that is trained, or frozen with sampling.engine=torch. Name its model, with its "
+                "url if it has one, under teacher.model."
+            )
+    is_local = teacher.model.url is None if teacher.model else teacher.policy in policies.keys() - experiment.learners
+    if is_local and experiment.cluster is not None:
+        raise ConfigError(
+            "teacher: got a model that is not trained, with a cluster, which has no process for it; expected an "
+            "endpoint. Serve the model, and set teacher.model.url."
+        )
+    for role in experiment.trained_roles if teacher.model and teacher.model.url else ():
+        if (temperature := experiment.sampling[role].temperature) != 1.0:
+            raise ConfigError(
+                f"sampling.temperature: got {temperature:g} for {role} with teacher.model.url, whose log-probabilities "
+                "are those at temperature 1; expected 1, so that both are of one distribution. Set it, or load the "
+                "teacher here."
+            )
+    unfit: dict[str, tuple[object, bool]] = {
+        "algorithm": (name, plan.preference is not None or plan.only_positive),
+        "credit.without_std": ("drop", plan.selection.without_std == "drop"),
+        "credit.drop_groups": (plan.selection.drop_groups, teacher.alone and plan.selection.drop_fraction is not None),
+    }
+    for option, (got, is_wrong) in unfit.items():
+        if is_wrong:
+            raise ConfigError(
+                f"{option}: got {got} with a teacher, which leaves out samples by their rewards, although they have a "
+                "teacher's advantages too; expected one that keeps them. Remove it, or the section teacher."
+            )
+
+
 def check_critic_policy(experiment: Experiment) -> None:
     """One critic for several policies needs a model of its own, and a critic's own policy a name of its own."""
     critic, policies = experiment.plan.critic, list(dict.fromkeys(experiment.trained_roles.values()))
@@ -569,7 +625,9 @@ DEPTHS = 50
 def check_group_size(experiment: Experiment) -> None:
     """A sample that is compared with itself alone has no advantage: a baseline of the group needs two."""
     plan, name = experiment.plan, experiment.algorithm.name
-    if plan.critic is not None or not _is_single_sample(plan.shape, list(experiment.trained_roles)):
+    if plan.critic is not None or plan.teacher is not None:
+        return
+    if not _is_single_sample(plan.shape, list(experiment.trained_roles)):
         return
     if plan.preference is not None:
         raise ConfigError(
@@ -672,6 +730,7 @@ TRAINING_CHECKS = (
     check_schedule,
     check_reward_model,
     check_critic_privileged,
+    check_teacher,
     check_critic_policy,
     check_critic_level,
     check_sampling,

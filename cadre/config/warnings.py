@@ -68,7 +68,12 @@ def _warn_idle_bound(experiment: Experiment) -> list[str]:
 def _warn_single_sample_roles(experiment: Experiment) -> list[str]:
     """Warn of a role with one sample per decision, which is compared with no other if decisions alone are compared."""
     plan, k = experiment.plan, experiment.algorithm.k
-    if plan.critic is not None or plan.credit.group != "node" or plan.credit.baseline in ("none", "running"):
+    if (
+        plan.critic is not None
+        or plan.teacher is not None
+        or plan.credit.group != "node"
+        or plan.credit.baseline in ("none", "running")
+    ):
         return []
     single = [role for role in experiment.trained_roles if isinstance(k, Mapping) and k.get(role) == 1]
     return [
@@ -81,7 +86,8 @@ def _warn_single_sample_roles(experiment: Experiment) -> list[str]:
 def _warn_adapter_reference(experiment: Experiment) -> list[str]:
     """Warn of a KL penalty on a policy that starts from an adapter: the reference is the plain base."""
     plan = experiment.plan
-    for name in experiment.learners if plan.kl or needs_reference(plan.loss) else ():
+    uses_reference = plan.kl or needs_reference(plan.loss) or (plan.teacher is not None and plan.teacher.is_reference)
+    for name in experiment.learners if uses_reference else ():
         lora = experiment.policies[name].lora
         if lora is not None and lora.path is not None:
             return [

@@ -309,10 +309,14 @@ class Template:
         return Prompt(sample.prompt_ids + sample.token_ids + appended, history, sample.images + new_images)
 
     def prompt_ids(
-        self, messages: Sequence[Message], previous: PreviousTurn | None, stops: Sequence[int]
+        self,
+        messages: Sequence[Message],
+        previous: PreviousTurn | None,
+        stops: Sequence[int],
+        tools: Sequence[Tool] = (),
     ) -> tuple[int, ...]:
-        """Return the ids of the prompt of a conversation without tools."""
-        return self.prompt(messages, previous, stops).ids
+        """Return the ids of the prompt of a conversation."""
+        return self.prompt(messages, previous, stops, tools).ids
 
     def _encode(self, text: str, images: Sequence[Image] = ()) -> tuple[int, ...]:
         if self._images is not None:

@@ -222,6 +222,21 @@ class TokenSpeller:
         return f" {text}" if raw.startswith("\u2581") and not text.startswith(" ") else text
 
 
+def check_same_vocabulary(policy: str, source: str, teacher: str, trust_remote_code: bool = False) -> None:
+    """Raise EngineError unless every token of a policy's tokenizer has the same id in that of its teacher."""
+    own, other = (
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code).get_vocab()
+        for folder in (source, teacher)
+    )
+    if different := [token for token, number in own.items() if other.get(token) != number]:
+        token = min(different, key=own.__getitem__)
+        raise EngineError(
+            f"teacher: the token {token!r} has id {own[token]} in the tokenizer of policy {policy} ({source}) and "
+            f"{other.get(token, 'none')} in that of {teacher}, and {len(different) - 1} more tokens differ; expected "
+            "the same tokenizer. Take a teacher of the same family."
+        )
+
+
 def spell_bytes(raw: str) -> str:
     """Return the bytes of a byte-level BPE token as `<0xE2><0x82>`; any other token unchanged.
 

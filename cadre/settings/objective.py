@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from cadre.declare import declared
 from cadre.errors import ConfigError
@@ -176,6 +176,68 @@ def needs_entropy_gradient(loss: LossConfig) -> bool:
 def _declares(loss: LossConfig, name: str) -> bool:
     function = load_own_loss(loss)
     return function is not None and bool(declared(function, name))
+
+
+# ---- Teacher
+
+
+def _freeze(value: Any) -> Any:
+    """Return the settings of a teacher's model, or in short its name, with `frozen: true`."""
+    value = {"model": value} if isinstance(value, str) else value
+    return {"frozen": True, **value} if isinstance(value, Mapping) else value
+
+
+def _check_teacher_model(policy: PolicyConfig) -> PolicyConfig:
+    if not policy.frozen:
+        raise setting_error("frozen", "got false; a teacher is never trained, so expected it unset. Remove it.")
+    if policy.lora is not None and policy.lora.path is None:
+        raise setting_error("lora", "got a new adapter, which is zero; expected one with a path, or none. Remove it.")
+    return policy
+
+
+class TeacherConfig(Section):
+    """On-policy distillation: what a teacher thinks of the tokens that a policy sampled, beside the rewards or alone.
+
+    Without `model` and `policy` every policy teaches itself.
+    """
+
+    model: Annotated[PolicyConfig, BeforeValidator(_freeze), AfterValidator(_check_teacher_model)] | None = Field(
+        None,
+        description="a model of its own, which is never trained; with a url an endpoint that returns log-probabilities "
+        "of prompts, as vLLM's does",
+    )
+    policy: str | None = Field(None, description="a policy of the team, as it is at the step, teaches the others")
+    weights: Literal["present", "initial"] = Field(
+        "present", description="of a policy that teaches itself: those at the step, with hint, or those before training"
+    )
+    hint: bool = Field(False, description="the teacher also reads the text of the environment's privileged()")
+    coefficient: float = Field(
+        1.0, gt=0.0, description="a token's advantage loses coefficient * (log pi - log teacher), reverse KL"
+    )
+    alone: bool = Field(False, description="learn from the teacher alone; rewards are logged and not learned from")
+    clip: float | None = Field(None, gt=0.0, description="bound on |log pi - log teacher| of a token; unset: none")
+
+    @model_validator(mode="after")
+    def _check_source(self) -> TeacherConfig:
+        if self.model is not None and self.policy is not None:
+            raise setting_error("policy", f"got {self.policy} beside model; expected one teacher. Remove one of them.")
+        if self.is_self and self.weights == "present" and not self.hint:
+            raise setting_error(
+                "",
+                "got no model, no policy and no hint, so that each policy would be compared with itself; expected a "
+                "teacher that differs. Set model, policy, hint: true or weights: initial.",
+            )
+        return self
+
+    @property
+    def is_self(self) -> bool:
+        """Return True if every policy teaches itself."""
+        return self.model is None and self.policy is None
+
+    @property
+    def is_reference(self) -> bool:
+        """Return True if every policy is taught by itself before training, the model that KL penalties refer to."""
+        return self.is_self and self.weights == "initial"
 
 
 # ---- Critic

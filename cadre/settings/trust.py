@@ -224,19 +224,18 @@ def find_external_access(raw: Mapping[str, Any]) -> Iterator[CodeReference]:
                 words = shlex.join(map(str, value)) if isinstance(value, list) else str(value)
                 yield CodeReference(".".join((*names, name)), f"the command {words!r}")
 
-    policies = dict(section("team", "policies"))
-    critic = section("algorithm", "critic")
-    if "policy" in critic:
-        policies["critic"] = critic["policy"]
-    for name, policy in policies.items():
+    policies = {f"team.policies.{name}": policy for name, policy in section("team", "policies").items()}
+    policies["algorithm.critic.policy"] = section("algorithm", "critic").get("policy")
+    policies["teacher.model"] = section("teacher").get("model")
+    for setting, policy in policies.items():
         if not isinstance(policy, Mapping):
             continue
         if policy.get("trust_remote_code"):
             model = policy.get("model")
-            yield CodeReference(f"team.policies.{name}.trust_remote_code", f"the code that ships with {model!r}")
+            yield CodeReference(f"{setting}.trust_remote_code", f"the code that ships with {model!r}")
         if (url := policy.get("url")) and not _is_local_address(str(url)):
             key = policy.get("key_variable", "OPENAI_API_KEY")
-            yield CodeReference(f"team.policies.{name}.url", f"calls of {url} with the key in ${key}")
+            yield CodeReference(f"{setting}.url", f"calls of {url} with the key in ${key}")
 
     address = section("cluster").get("address")
     if address and address != "auto" and not _is_local_address(str(address)):

@@ -360,7 +360,8 @@ def log_step(training: Training, step: int, step_metrics: Metrics, record: StepR
     run.keep(step, record, training.experiment.plan.selection)
     run.log(step, step_metrics)
     progress.step(step, step_metrics)
-    for warning in training.monitor.warnings(step_metrics):
+    # Under a teacher groups without variance are learned from too.
+    for warning in training.monitor.warnings(step_metrics) if training.experiment.plan.teacher is None else ():
         progress.console.print(warning, markup=False, highlight=False)
 
 

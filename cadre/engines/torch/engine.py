@@ -35,7 +35,7 @@ from cadre.errors import EngineError
 from cadre.learn.loss import ValueHeads
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Weights
-from cadre.types import Choice, Message, Request, Sample, TrainingSequence, images_of
+from cadre.types import Choice, Message, Request, Sample, Tool, TrainingSequence, images_of
 
 # Keys and values of earlier turns may take this fraction of a batch's memory, beside it.
 PREFIX_CACHE_FRACTION = 4
@@ -156,9 +156,9 @@ class TorchEngine:
             probabilities.append(tuple(logprobs.softmax(0).tolist()))
         return probabilities
 
-    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation that the policy would answer next."""
-        return self.loaded.templates[policy].prompt_ids(messages, None, self.loaded.stops)
+        return self.loaded.templates[policy].prompt_ids(messages, None, self.loaded.stops, tools)
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """Return the weights that training the policy changes."""

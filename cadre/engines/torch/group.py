@@ -43,7 +43,7 @@ from cadre.learn.loss import ValueHeads
 from cadre.settings import PolicyConfig
 from cadre.settings.user_imports import freeze_files
 from cadre.team import Metrics, Weights
-from cadre.types import Message, TrainingSequence
+from cadre.types import Message, Tool, TrainingSequence
 
 # Seconds that the other ranks have to report their errors once one has failed, and to end once asked to.
 GRACE = 5.0
@@ -142,9 +142,9 @@ class RankLearner:
             shutil.rmtree(outdated)
         return Weights(policy, version, folder)
 
-    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation that the policy would answer next."""
-        return self._loaded.templates[policy].prompt_ids(messages, None, self._loaded.stops)
+        return self._loaded.templates[policy].prompt_ids(messages, None, self._loaded.stops, tools)
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the outputs of the value heads at the positions in `targets`, a tuple a sequence."""
@@ -160,6 +160,10 @@ class RankLearner:
             self._reference = Scorer(original)
             shard(self._reference, self._mesh, self._dtype)
         return self._runner.compute_logprobs(data, self._reference)
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return log-probabilities of the masked tokens under the policies as they are now; T a sequence."""
+        return self._runner.compute_logprobs(data)
 
     def save(self, folder: Path) -> None:
         """Write `folder/POLICY` for each trained policy, as `TorchLearner.save` does.
@@ -316,9 +320,9 @@ class GroupLearner:
         weights: Weights = await asyncio.to_thread(self._call, "publish", policy)
         return weights
 
-    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation that the policy would answer next."""
-        ids: tuple[int, ...] = self._call("encode", policy, messages)
+        ids: tuple[int, ...] = self._call("encode", policy, messages, tools)
         return ids
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
@@ -329,6 +333,11 @@ class GroupLearner:
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return log-probabilities of the masked tokens under the policies before any training; T a sequence."""
         logprobs: list[tuple[float, ...]] = self._call("reference_logprobs", data)
+        return logprobs
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return log-probabilities of the masked tokens under the policies as they are now; T a sequence."""
+        logprobs: list[tuple[float, ...]] = self._call("logprobs", data)
         return logprobs
 
     def save(self, folder: Path) -> None:

@@ -17,7 +17,7 @@ from cadre.engines.torch.prefix_tree import check_flex_attention
 from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
 from cadre.learn.loss import ValueHeads
 from cadre.team import Metrics, Weights
-from cadre.types import Message, TrainingSequence
+from cadre.types import Message, Tool, TrainingSequence
 
 # Updates on the CPU take turns: each would take all cores, and threads that outnumber them wait for each other.
 CPU_LOCK = threading.Lock()
@@ -70,9 +70,13 @@ class TorchLearner:
             self._reference = self._runner.scorer if has_adapters else self.engine.work(self._load_reference)
         return self.engine.work(self._runner.compute_logprobs, data, self._reference)
 
-    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return log-probabilities of the masked tokens under the policies as they are now; T a sequence."""
+        return self.engine.work(self._runner.compute_logprobs, data)
+
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation that the policy would answer next."""
-        return self.engine.encode(policy, messages)
+        return self.engine.encode(policy, messages, tools)
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the outputs of the value heads at the positions in `targets`, a tuple a sequence."""

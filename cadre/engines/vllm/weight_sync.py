@@ -29,7 +29,7 @@ from cadre.engines.vllm.adapters import Adapter, AdapterVersions, weights_folder
 from cadre.engines.vllm.engine import Backend, Call, Depth, EngineCall
 from cadre.learn import tensor_files
 from cadre.team import Learner, Metrics, Weights
-from cadre.types import Message, TrainingSequence
+from cadre.types import Message, Tool, TrainingSequence
 
 
 def read_tensors(weights: Weights) -> Mapping[str, Tensor]:
@@ -202,14 +202,17 @@ class WrappedLearner:
     async def publish(self, policy: str) -> Weights:
         return await self._learner.publish(policy)
 
-    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
-        return self._learner.encode(policy, messages)
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        return self._learner.encode(policy, messages, tools)
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         return self._learner.values(data)
 
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         return self._learner.reference_logprobs(data)
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        return self._learner.logprobs(data)
 
     def save(self, folder: Path) -> None:
         self._learner.save(folder)
@@ -262,6 +265,10 @@ class ColocatedLearner(WrappedLearner):
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         self._make_room()
         return self._learner.reference_logprobs(data)
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        self._make_room()
+        return self._learner.logprobs(data)
 
     def _make_room(self) -> None:
         """Put the sampler to sleep as deep as the setting says."""

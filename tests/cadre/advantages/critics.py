@@ -14,7 +14,7 @@ from cadre.algorithms import Algorithm, plan_of
 from cadre.rollout import walk
 from cadre.settings import CriticConfig
 from cadre.team import Metrics, Team
-from cadre.types import Branch, Message, Node, Observation, Sample, Sampling, Task, TrainingSequence, Tree
+from cadre.types import Branch, Message, Node, Observation, Sample, Sampling, Task, Tool, TrainingSequence, Tree
 from tests.cadre.advantages.trees import inner, leaf
 
 
@@ -25,10 +25,11 @@ class Learner:
     policies: tuple[str, ...] = ("shared",)
     says: Callable[[TrainingSequence, int], float] = lambda datum, place: 0.0
     reference: Callable[[TrainingSequence], tuple[float, ...]] = lambda datum: datum.logprobs
+    present: Callable[[TrainingSequence], tuple[float, ...]] = lambda datum: datum.logprobs
     asked: list[TrainingSequence] = field(default_factory=list)
     referred: list[TrainingSequence] = field(default_factory=list)
 
-    def encode(self, policy: str, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         return tuple("|".join(message.content for message in messages).encode())
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
@@ -38,6 +39,10 @@ class Learner:
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         self.referred += data
         return [self.reference(datum) for datum in data]
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        self.referred += data
+        return [self.present(datum) for datum in data]
 
 
 def by_text(table: Mapping[str, float]) -> Callable[[TrainingSequence, int], float]:
