@@ -77,7 +77,10 @@ class Env:
         raise NotImplementedError
 
     def privileged(self) -> str:
-        """Return a text for critics in training that no role ever sees, such as a solution. Changes nothing."""
+        """Return a text for critics and teachers in training (`critic.privileged`, `teacher.hint`), such as a solution.
+
+        No role ever sees it. Changes nothing.
+        """
         return ""
 
     def default_action(self, role: str) -> str:

@@ -152,9 +152,7 @@ RECIPE_CONDITIONS: tuple[Condition[Any], ...] = (
     ),
     # The teacher.
     *(
-        Condition[Any](
-            f"teacher.model.{name}.*", lambda setting, _: False, "a teacher samples nothing, and never learns"
-        )
+        Condition[Any](f"teacher.model.{name}.*", lambda setting, _: False, "a teacher neither samples nor learns")
         for name in ("sampling", "learner")
     ),
     Condition(

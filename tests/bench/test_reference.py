@@ -24,6 +24,7 @@ EXPERIMENTS = {
         "loss": {"kl_bound": 0.1},
         "learner": {"epochs": 2},
         "train": {"steps": 2, "tasks_per_step": 2, "schedule": "round_robin"},
+        "teacher": {"weights": "initial"},
     },
     "preferences": {"algorithm": {"name": "ma_dpo", "k": 2}},
 }

@@ -90,6 +90,29 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [FROZEN, "team.policies.b.key_variable=KEY"],
         [REMOTE, "team.policies.b.key_variable=KEY"],
     ),
+    **{
+        f"teacher.model.{name}": (
+            ["teacher={model: {model: m, url: 'http://x/v1'}}", f"teacher.model.{name}={value}"],
+            ["teacher={model: {model: seed}}", f"teacher.model.{name}={value}"],
+        )
+        for name, value in {"device": "cpu", "dtype": "bfloat16", "trust_remote_code": "true"}.items()
+    },
+    "teacher.model.key_variable": (
+        ["teacher={model: {model: seed, key_variable: KEY}}"],
+        ["teacher={model: {model: m, url: 'http://x/v1', key_variable: KEY}}"],
+    ),
+    **{
+        f"teacher.model.{name}": (
+            ["teacher={model: {model: seed}}", f"teacher.model.{key}={value}"],
+            ["teacher={model: {model: seed}}"],
+        )
+        for name, key, value in (
+            ("sampling.*", "sampling.top_k", 3),
+            ("learner.*", "learner.epochs", 2),
+            ("enable_thinking", "enable_thinking", "true"),
+        )
+    },
+    "teacher.weights": (["teacher={model: seed, weights: initial}"], ["teacher={weights: initial}"]),
     "algorithm.critic.policy.key_variable": (
         [IPPO, CRITIC, "algorithm.critic.policy.key_variable=KEY"],
         [IPPO, CRITIC, "algorithm.critic.policy.key_variable=OPENAI_API_KEY"],  # no critic is an endpoint's
