@@ -12,7 +12,7 @@ from cadre.envs.containers import ContainerConfig, make_repository
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.types import Reward
-from cadre_tasks.worlds.repair import Repair, read_patch
+from cadre_tasks.worlds.repair import Repair, RepairShell, read_patch
 from cadre_tasks.worlds.repair_repositories import TEMPLATES, draw_repository, find_bugs, insert_bug, run_template
 from tests.cadre_tasks.worlds.trying import check_contract
 from tests.helpers.containers import fake_runtime
@@ -228,4 +228,4 @@ def test_settings_are_checked_before_a_model_loads(tmp_path):
     with fake_runtime(tmp_path), pytest.raises(ConfigError, match="docker is not on the PATH"):
         EnvSpec("repair", {"isolation": "container"}).tasks("train")
     with fake_runtime(tmp_path / "none"), pytest.raises(ConfigError, match="docker is not on the PATH"):
-        EnvSpec("repair-shell", {})
+        EnvSpec(RepairShell, {})

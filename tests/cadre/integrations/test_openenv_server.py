@@ -1,0 +1,72 @@
+"""Environments served to clients of OpenEnv: episodes as plain values, and the app where the package is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+
+import pytest
+
+from cadre.envs.spec import EnvSpec
+from cadre.errors import ConfigError
+from cadre.integrations.openenv_server import ServedEpisode, make_openenv_app
+from cadre.types import Reward
+
+SPEC = EnvSpec("plan-path-no-tool", {"prompts": "compact"})
+HAS_OPENENV = importlib.util.find_spec("openenv") is not None
+
+
+def test_an_episode_is_served_as_plain_values():
+    episode = ServedEpisode(SPEC, "test")
+
+    async def play():
+        episode.reset(3)
+        first = await episode.observe(Reward(team=0.5, local={"planner": 1}, parts={"x": 2}))
+        assert (first["reward"], first["local"], first["parts"]) == (0.5, {"planner": 1.0}, {"x": 2.0})
+        assert (first["task"], first["done"], first["success"]) == (SPEC.tasks("test")[3].id, False, False)
+        assert set(first["messages"]) == set(episode.env.observe())
+        assert all(message["role"] and message["content"] for role in first["messages"].values() for message in role)
+        following = first
+        while not following["done"]:
+            following = await episode.step(dict.fromkeys(following["messages"], "right"))
+        assert episode.steps > 0
+        with pytest.raises(ValueError, match="none, as the episode is over"):
+            await episode.step({"planner": "right"})
+
+    asyncio.run(play())
+
+
+def test_tasks_follow_the_seed_or_each_other():
+    episode, names = ServedEpisode(SPEC, "test"), []
+    for seed in (None, None, 0, 10_001):
+        episode.reset(seed)
+        names.append(episode.env.task.id)
+    assert names == [SPEC.tasks("test")[number].id for number in (0, 1, 0, 1)]
+
+
+@pytest.mark.parametrize("texts", [{}, {"nobody": "x"}, {"tool": "x", "nobody": "y"}])
+def test_actions_of_other_roles_are_errors(texts):
+    episode = ServedEpisode(SPEC, "test")
+    with pytest.raises(ValueError, match="expected reset first"):
+        asyncio.run(episode.step(texts))
+    episode.reset()
+    with pytest.raises(ValueError, match=r"action\.texts: got the roles .*; expected a text of each role that acts"):
+        asyncio.run(episode.step(texts))
+    assert episode.steps == 0
+
+
+@pytest.mark.skipif(HAS_OPENENV, reason="openenv-core is installed")
+def test_a_missing_package_is_an_error():
+    with pytest.raises(ConfigError, match="openenv"):
+        make_openenv_app("plan-path")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not HAS_OPENENV, reason="openenv-core is not installed")
+def test_the_app_serves_a_client():
+    from fastapi.testclient import TestClient
+
+    with TestClient(make_openenv_app("plan-path-no-tool", {"prompts": "compact"}, "test")) as client:
+        first = client.post("/reset", json={"seed": 3}).json()
+        assert first["observation"]["task"] == SPEC.tasks("test")[3].id
+        assert first["done"] is False
