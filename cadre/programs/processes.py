@@ -592,9 +592,10 @@ class ProgramContainer:
         quoted = errors[-QUOTED_OUTPUT:].decode(errors="replace")
         result = ProgramResult(error=f"the program's container ended ({status}, exit code {code})\n{quoted}".rstrip())
         # Whatever runs in the container may have written this.
-        with contextlib.suppress(ValueError, RecursionError, KeyError, TypeError):
+        with contextlib.suppress(ValueError, RecursionError, LookupError, TypeError, OverflowError):
             report = json.loads(output)
-            result = make_result(int(report["status"]), report["result"], report["output"], report["errors"])
+            text = None if report["result"] is None else str(report["result"])
+            result = make_result(int(report["status"]), text, str(report["output"]), str(report["errors"]))
         if not self.ended.done():
             self.ended.set_result(result)
 
@@ -631,7 +632,11 @@ class ProgramContainer:
             [*words, "tar", "-C", str(self.folder), "-cf", "-", "."], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         ) as copying:
             assert copying.stdout is not None
+            # The program could stop the command that reads its folder.
+            deadline = threading.Timer(START_S, copying.kill)
+            deadline.start()
             archive = copying.stdout.read(limit + 1)
+            deadline.cancel()
             copying.kill()
         if len(archive) > limit:
             raise ProgramFailed(f"Its folder has more than {limit >> 20} MiB (settings.container.disk).")

@@ -10,8 +10,9 @@ import pytest
 from cadre.envs.containers import ContainerConfig
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
-from cadre.programs.processes import ProgramFailed, make_result
+from cadre.programs.processes import ProcessTable, ProgramContainer, ProgramFailed, make_result
 from cadre.programs.program import Program
+from cadre.programs.settings import InstanceLimits, make_launch
 from cadre.types import Reward, Task
 from tests.helpers.containers import fake_runtime, forget
 
@@ -131,3 +132,30 @@ def test_a_container_takes_no_other_settings(agent, container):
 def test_a_result_that_cannot_be_read_is_none(text):
     assert make_result(0, text, "", "").value is None
     assert "exit code 3" in make_result(3, text, "", "").error
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        b"",
+        b"no json",
+        b"[1]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"status": 1e999, "result": null, "output": "", "errors": ""}',
+        b'{"status": 0, "result": [1], "output": {}, "errors": 7}',
+    ],
+)
+def test_what_a_container_reports_may_be_anything(agent, tmp_path, printed):
+    async def end():
+        launch = make_launch(agent, "container", InstanceLimits(), "", {})
+        program = ProgramContainer(ProcessTable(), launch, tmp_path)
+
+        async def execute(*arguments):
+            return "ok", 0, printed, b"oops"
+
+        program._container.execute = execute
+        await program._execute(b"{}")
+        return await program.ended
+
+    assert asyncio.run(end()).value is None or printed.startswith(b'{"status": 0')
