@@ -62,6 +62,7 @@ def test_a_policy_comes_nearer_to_its_teacher(speaker: Path, teacher: Path, tmp_
     ]
 
 
+@pytest.mark.slow  # tests/cadre/advantages/test_distillation.py has the hint itself
 def test_a_policy_with_a_hint_teaches_itself_without(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     (tmp_path / "hinted.py").write_text(HINTED)
     chosen = taught(speaker, 1, 2, hint=True)
