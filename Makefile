@@ -104,6 +104,7 @@ worth: $(READY)
 
 # Real models: hours on two cores; goes on where it stopped. MODELS holds smollm2 and qwen-coder, DATA the sets (or hub).
 real: $(READY)
+	@test -d "$(MODELS)" || { echo "make real needs MODELS=DIR with the folders smollm2 and qwen-coder (docs/real.md)"; exit 1; }
 	$(BIN)/python bench/joint_reward.py --models $(MODELS) --data $(or $(DATA),hub)
 	$(BIN)/python bench/real.py --models $(MODELS) --data $(or $(DATA),hub)
 

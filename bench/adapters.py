@@ -192,7 +192,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="append to results/adapters.jsonl")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    command = f"python bench/adapters.py --model {options.model}"
+    command = f"python bench/adapters.py --model {options.model} --write"
     measured = (
         ("adapters.four_vs_one.time_ratio", time_ratios(options.model), "ratio"),
         (

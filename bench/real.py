@@ -31,7 +31,7 @@ import torch
 
 import real_measures as measures
 from common import RESULTS, ROOT, latest, record
-from real_tables import COMMAND, gains, keep
+from real_tables import command, gains, keep
 from real_tasks import COMMON, KNOWN, PASSING, SAMPLES, Known, Line, Row, lines_of, passing
 from slices import Clock, OutOfTimeError, Played, evaluate, train
 from trainings import console, stop_at
@@ -82,7 +82,7 @@ class Work:
             return float(recorded["value"])
         spent = sampled(self.train(name, first, seed))
         if recorded is None or recorded["value"] != float(f"{spent:.6g}"):  # as it is recorded
-            record("real", figure, [spent], "tokens", COMMAND, 1, [seed])
+            record("real", figure, [spent], "tokens", command(name, [first], [seed], TASKS), 1, [seed])
         return spent
 
     def play(self, name: str, line: Line, seed: int | None) -> Played:
@@ -137,7 +137,7 @@ def compare(work: Work, name: str, chosen: Sequence[str], seeds: Sequence[int]) 
 def read_aloud(work: Work, name: str) -> None:
     """Episodes before and after as Markdown, for somebody to look for what the reward did not mean."""
     known, work = KNOWN[name], replace(work, tasks=min(work.tasks, TASKS))
-    lines = [f"# {name}: episodes before and after training", "", f"By `{COMMAND}`, greedily."]
+    lines = [f"# {name}: episodes before and after training", "", "By `make real`, greedily."]
     for when, seed in (("Before", None), ("After", READ)):
         played = work.play(name, Line(known.own), seed)
         lines += measures.aloud(when, played.files, 3 if seed is None else SHOWN)

@@ -12,7 +12,6 @@ from common import RESULTS, record
 from real_tasks import KNOWN, PASSING, Known, Line, ending, in_short, lines_of, passing
 from trainings import console
 
-COMMAND = "make real"
 BY_TASK = "real.json.gz"
 UNTRAINED = "-"  # in place of a seed
 Table = Mapping[str, Sequence[float]]  # by measure, its values by task
@@ -34,13 +33,19 @@ def keep(name: str, line: str, seed: int | None, table: Table) -> None:
         means = [fmean(one[what][:count]) for one in tables.values()]
         spread = [min(means), fmean(means), max(means)]
         for figure in [f"{line}.{what}", *([short] if what == headline else [])]:
-            record("real", f"real.{name}.{figure}", spread, what, COMMAND, count, seeds)
+            record("real", f"real.{name}.{figure}", spread, what, command(name, [line], seeds, count), count, seeds)
         told.append(f"{what} {spread[1]:.3g}")
     console.print(f"{name} {line}: {', '.join(told)}", highlight=False)
 
 
 def _read_by_task() -> dict[str, dict[str, dict[str, Table]]]:
     return json.loads(gzip.decompress((RESULTS / BY_TASK).read_bytes()))
+
+
+def command(name: str, rows: Sequence[str], seeds: Sequence[int], count: int) -> str:
+    """Return the command that gives lines of a task with these seeds, on so many held-out tasks."""
+    chosen = f" --seeds {' '.join(map(str, seeds))}" if seeds else ""
+    return f"python bench/real.py {name} --models DIR --data DIR --rows {' '.join(rows)}{chosen} --held-out {count}"
 
 
 def _shortened(table: Table) -> dict[str, list[float]]:
@@ -81,7 +86,7 @@ def gains(name: str, chosen: Sequence[str]) -> None:
             whose = "" if lines_of(known)[second].row == known.own else f"{second}."
             figures = [f"real.{name}.{whose}{over(first)}.{what}"]
             figures += [f"real.{name}.gain"] if (first, second, what) == ("before", known.own, known.headline) else []
-            gain(figures, what, compared)
+            gain(figures, what, compared, (name, first, second))
 
 
 def judged(known: Known, line: Line) -> list[str]:
@@ -89,17 +94,20 @@ def judged(known: Known, line: Line) -> list[str]:
     return [passing(k) for k in PASSING] if line.sampled else [known.headline]
 
 
-def gain(figures: Sequence[str], what: str, compared: Sequence[tuple[int, Table, Table]]) -> None:
-    """A gain as result lines: seeds averaged, with the interval over the tasks that all were played on; and, where
-    there are several, `.seeds`, the mean gain with the least and the greatest of a seed."""
+def gain(
+    figures: Sequence[str], what: str, compared: Sequence[tuple[int, Table, Table]], rows: tuple[str, str, str]
+) -> None:
+    """Record a gain: seeds averaged, with the interval over the tasks that all were played on; and, where there are
+    several, `.seeds`, the mean gain with the least and the greatest of a seed. `rows`: the task and the two lines."""
     count = min(len(table[what]) for _, *both in compared for table in both)
     seeds, *sides = zip(*compared, strict=True)
     mean, low, high = measures.gain(*(over_seeds(tables, what, count) for tables in sides))
     by_seed = [fmean(second[what][:count]) - fmean(first[what][:count]) for _, first, second in compared]
+    giving = command(rows[0], rows[1:], seeds, count)
     for figure in figures:
-        record("real", figure, [low, mean, high], what, COMMAND, count, seeds)
+        record("real", figure, [low, mean, high], what, giving, count, seeds)
         if len(seeds) > 1:
-            record("real", f"{figure}.seeds", [min(by_seed), mean, max(by_seed)], what, COMMAND, count, seeds)
+            record("real", f"{figure}.seeds", [min(by_seed), mean, max(by_seed)], what, giving, count, seeds)
     console.print(f"{figures[0]} {mean:+.3f} [{low:+.3f}, {high:+.3f}]", highlight=False)
 
 

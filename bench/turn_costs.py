@@ -128,7 +128,7 @@ def main() -> None:
 
 def keep(options: argparse.Namespace, figures: dict[str, list[float]]) -> None:
     suffix = "" if options.width == 512 else f".width{options.width}"
-    command = f"python bench/turn_costs.py --width {options.width} --layers {options.layers}"
+    command = f"python bench/turn_costs.py --width {options.width} --layers {options.layers} --write"
     for half, values in figures.items():
         name = f"turns.four_vs_one{half}{suffix}"
         print(f"{name}: {statistics.median(values):.3g} ({min(values):.3g} to {max(values):.3g})", flush=True)

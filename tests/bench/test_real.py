@@ -335,3 +335,9 @@ def test_a_figure_without_git_is_of_an_unknown_commit(tmp_path: Path, monkeypatc
     assert common.commit() == "unknown"
     monkeypatch.setenv("PATH", str(tmp_path))
     assert common.commit() == "unknown"
+
+
+def test_the_recorded_command_names_rows_and_seeds() -> None:
+    told = real_tables.command("writing", ["before", "magrpo-256"], [0, 1], 100)
+    expected = "writing --models DIR --data DIR --rows before magrpo-256 --seeds 0 1 --held-out 100"
+    assert told == f"python bench/real.py {expected}"
