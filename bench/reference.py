@@ -142,6 +142,7 @@ SECTIONS = (
     "credit",
     "loss",
     "teacher",
+    "kl",
     "sampling",
     "vllm",
     "learner",

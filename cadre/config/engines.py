@@ -70,10 +70,12 @@ def build_team(
     train: bool = False,
     diagnostics: Diagnostics | None = None,
     memory: Mapping[str, float] = MappingProxyType({}),
+    start: Mapping[str, str] | None = None,
 ) -> Team:
     """Load the models. With `train` there are learners too, with their optimizers.
 
-    `memory` are GiB that policies were sampled in before a resume, for those without a setting.
+    `memory` are GiB that policies were sampled in before a resume, for those without a setting. `start` are the folders
+    of the weights that the reference has (`cadre.training.warm_start.find_start`), None for the base models.
     """
     check_hub_models(experiment)
     if train:
@@ -89,7 +91,7 @@ def build_team(
         failed.callback(team.close)  # the samplers and learners built by then
         for names in experiment.engines:
             is_trained = train and any(name in experiment.learners for name in names)
-            training = training_settings(experiment, names, diagnostics or Diagnostics()) if is_trained else None
+            training = training_settings(experiment, names, diagnostics or Diagnostics(), start) if is_trained else None
             spec = make_engine_spec(experiment, names, training, sampling_memory_setting(experiment, names, memory))
             engine_samplers, learner = build_in_process(spec) if cluster is None else build_in_cluster(cluster, spec)
             samplers |= engine_samplers
@@ -223,7 +225,9 @@ def make_engine_spec(
     )
 
 
-def training_settings(experiment: Experiment, names: Sequence[str], diagnostics: Diagnostics) -> TrainingSettings:
+def training_settings(
+    experiment: Experiment, names: Sequence[str], diagnostics: Diagnostics, start: Mapping[str, str] | None = None
+) -> TrainingSettings:
     """Return how these policies of one engine are trained."""
     from cadre.engines.torch import TrainingSettings
 
@@ -236,6 +240,7 @@ def training_settings(experiment: Experiment, names: Sequence[str], diagnostics:
         critic=critic.config if critic else CriticConfig(),
         diverged_folder=diagnostics.diverged,
         notes=diagnostics.notes,
+        start=None if start is None else {name: folder for name, folder in start.items() if name in names},
     )
 
 

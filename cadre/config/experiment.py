@@ -36,6 +36,7 @@ from cadre.settings import (
     CreditConfig,
     EpisodesConfig,
     EvaluateConfig,
+    KlConfig,
     LearnerConfig,
     LossConfig,
     PolicyConfig,
@@ -71,6 +72,7 @@ class Config(Section):
     credit: CreditConfig = Field(CreditConfig(), description="which samples an update learns from, and how much")
     loss: Annotated[LossConfig, SetKeysOnly] = Field(LossConfig(), description="changes to the algorithm's loss")
     teacher: TeacherConfig | None = Field(None, description="whose log-probabilities are learned from; unset: nobody's")
+    kl: KlConfig = Field(KlConfig(), description="what policies are kept close to")
     sampling: SamplingConfig = Field(SamplingConfig(), description="how completions are drawn")
     vllm: VllmConfig = Field(VllmConfig(), description="how vLLM is run, where it samples")
     learner: LearnerConfig = Field(LearnerConfig(), description="how weights are changed")

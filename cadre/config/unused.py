@@ -19,7 +19,7 @@ from cadre.errors import ConfigError
 from cadre.rollout.shapes import SHAPES
 from cadre.settings.engines import LearnerConfig
 from cadre.settings.models import VISION_MODELS, read_model_type
-from cadre.settings.objective import makes_several_steps, needs_entropy_gradient
+from cadre.settings.objective import makes_several_steps, needs_entropy_gradient, needs_reference
 from cadre.settings.section import apply_changes
 from cadre.settings.yaml_file import parse_overrides
 
@@ -261,6 +261,13 @@ def can_leave_bound(experiment: Experiment) -> bool:
     return experiment.train.max_staleness > 0 or any(map(makes_several_steps, experiment.learners.values()))
 
 
+def _needs_reference(experiment: Experiment) -> bool:
+    plan = experiment.plan
+    teacher = experiment.config.teacher
+    is_taught = teacher is not None and teacher.is_reference
+    return plan.kl > 0.0 or plan.preference is not None or needs_reference(plan.loss) or is_taught
+
+
 def _saves_its_moments(setting: Setting, experiment: Experiment) -> bool:
     return all(learner.ranks == 1 for learner in _learners_with(setting, experiment))
 
@@ -283,6 +290,12 @@ TRAINING_CONDITIONS: tuple[Condition[Experiment], ...] = (
         lambda setting, experiment: can_leave_bound(experiment),
         "every update is one optimiser step on fresh samples, before which no policy has moved",
         "Set learner.epochs or learner.minibatches above 1, or remove it.",
+    ),
+    Condition(
+        "kl.reference",
+        lambda setting, experiment: setting.value == "base" or _needs_reference(experiment),
+        "neither the algorithm nor the loss reads a reference model",
+        "Remove it, or set loss.kl or algorithm.kl above 0.",
     ),
     Condition(
         "train.schedule_period",

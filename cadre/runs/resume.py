@@ -23,7 +23,7 @@ from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, user_settings
 from cadre.env import GeneratedTasks, Split
 from cadre.errors import ConfigError, RunError
-from cadre.files import path_exists, require_no_link
+from cadre.files import copy_plain, path_exists, require_no_link
 from cadre.runs import jsonl
 from cadre.runs.annotations import ANNOTATIONS, LEFT_OUT, annotation_files
 from cadre.runs.folder import EVALUATIONS, METRICS, Run, build_run_folder, resume_command, write_command_note
@@ -42,7 +42,7 @@ from cadre.settings.section import apply_changes
 from cadre.settings.trust import check_trusted, print_import_notice, queue_import_notice, record_begun_run
 from cadre.settings.yaml_file import apply_overrides
 from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
-from cadre.training.warm_start import WARM_START
+from cadre.training.warm_start import SETTINGS, WARM_START
 from cadre.types import Task
 
 # Settings of how long to train, what to keep and where to run: they do not change the steps made so far.
@@ -226,6 +226,13 @@ def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:
                 jsonl.append(run.folder / name, record)
     copy_steps(source.folder, run.folder, step)
     shutil.copytree(saved, run.folder / "checkpoints" / saved.name)
+    # The weights after a warm start are needed if they are the reference; without them the fork still knows of it.
+    if path_exists(source.folder / WARM_START / SETTINGS):
+        (run.folder / WARM_START).mkdir()
+        copy_plain(source.folder / WARM_START / SETTINGS, run.folder / WARM_START / SETTINGS)
+        if run.config.kl.reference == "start" and checkpoint_steps(source.folder / WARM_START / "checkpoints"):
+            warmed = latest_checkpoint(source.folder / WARM_START / "checkpoints")
+            shutil.copytree(warmed, run.folder / WARM_START / "checkpoints" / warmed.name)
 
 
 def check_same_policies(where: str, old: Config, new: Config) -> None:

@@ -1,7 +1,7 @@
 """The sections of a recipe, a pydantic model each. The settings of algorithms are in `cadre.algorithms`."""
 
 from cadre.settings.engines import ClusterConfig, LearnerConfig, Packing, SamplingConfig, VllmConfig
-from cadre.settings.objective import CreditConfig, CriticConfig, LossConfig, TeacherConfig, TreeWeight
+from cadre.settings.objective import CreditConfig, CriticConfig, KlConfig, LossConfig, TeacherConfig, TreeWeight
 from cadre.settings.run import EpisodesConfig, EvaluateConfig, SandboxConfig, TrackersConfig, TrainConfig
 from cadre.settings.section import Positive, Section, Share
 from cadre.settings.team import LoraConfig, PolicyConfig, TeamConfig
@@ -12,6 +12,7 @@ __all__ = [
     "CriticConfig",
     "EpisodesConfig",
     "EvaluateConfig",
+    "KlConfig",
     "LearnerConfig",
     "LoraConfig",
     "LossConfig",

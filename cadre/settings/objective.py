@@ -240,6 +240,19 @@ class TeacherConfig(Section):
         return self.is_self and self.weights == "initial"
 
 
+# ---- KL
+
+
+class KlConfig(Section):
+    """The reference model of `loss.kl`, `algorithm.kl` and the preference loss."""
+
+    reference: Literal["base", "start"] = Field(
+        "base",
+        description="its weights: base is the model before any training, without adapters; start is each policy when "
+        "reinforcement learning began, after a warm start or with the adapter of lora.path",
+    )
+
+
 # ---- Critic
 
 # The least learning rate of value heads. They start at zero, and the rate of a large model's weights, such as 1e-6,

@@ -49,6 +49,7 @@ from cadre.training.asynchronous import SampledStep, StalenessLimit, StepQueue
 from cadre.training.checkpoint import Checkpointer, TrainingState, checkpoint_steps, restore_latest
 from cadre.training.interrupt import Interrupt
 from cadre.training.metrics import GpuMeter, make_gpu_meter
+from cadre.training.warm_start import find_start
 from cadre.types import Task
 
 PATIENCE = 5  # steps
@@ -144,10 +145,10 @@ def run_training(
 
         # Load the models.
         diagnostics = Diagnostics(run.folder / "diverged", TokenNotes(experiment.train.trees_kept))
-        memory = run.sampling_memory() if resume else {}
+        memory, start = run.sampling_memory() if resume else {}, find_start(experiment, run)
         for name, kind in experiment.separately_sampled.items():
             tell([f"{kind.title} samples {name}. Its first start on a machine takes minutes."])
-        team = build_team(experiment, train=True, diagnostics=diagnostics, memory=memory)
+        team = build_team(experiment, train=True, diagnostics=diagnostics, memory=memory, start=start)
         with closed_on_failure() as failed, frozen_files():
             failed.callback(team.close)
             run.vocabulary = make_vocabulary(experiment)

@@ -5,7 +5,8 @@
 It is the learner's own loss at advantage 1, without ratio, clip or KL, so whatever the learner can train can be warmed:
 any map of roles to policies, adapters, several models. Policies without examples stay as they are. Progress is saved in
 `warm_start/` of the run, and the final weights become the run's checkpoint of step 0 with a fresh optimizer. Left out:
-packing, mixing with reinforcement learning, and a reference model other than the models before the warm start.
+packing, and mixing with reinforcement learning. The reference of a KL penalty is the model before the warm start, or
+the model after it with `kl.reference: start`.
 
 An example is a line of JSON: `{"role": "tool", "prompt": text or messages, "answer": text}`.
 """
@@ -25,7 +26,7 @@ from cadre.config.engines import Diagnostics, build_team
 from cadre.config.experiment import Config, Experiment, dump
 from cadre.data.preferences import parse_prompt, require_text_only
 from cadre.data.rows import read_json_lines
-from cadre.errors import DataError, RunError, nearest
+from cadre.errors import ConfigError, DataError, RunError, nearest
 from cadre.files import path_exists, read_record, require_no_link
 from cadre.plugins import configure_sandbox
 from cadre.rollout import shapes, walk
@@ -224,6 +225,33 @@ def pick_examples(data: Sequence[TrainingSequence], step: int, settings: WarmSta
     """Return the examples of a step: epochs, each shuffled by its own key."""
     indices = random_keys.in_epochs(len(data), settings.examples, step, settings.seed, "warm start")
     return [data[index] for index in indices]
+
+
+def find_start(experiment: Experiment, run: Run) -> dict[str, str] | None:
+    """Return the folders of the policies' weights when reinforcement learning began, "" for those that their settings
+    name; None if the reference is the base (`kl.reference`).
+
+    Raises RunError where the warm start's weights are gone, and ConfigError where other machines would need them.
+    """
+    if experiment.config.kl.reference == "base":
+        return None
+    names = [name for name in experiment.learners if name in experiment.roles.values()]
+    home, folder = run.folder / WARM_START, run.folder / WARM_START / "checkpoints"
+    if not path_exists(home):
+        return dict.fromkeys(names, "")
+    if experiment.cluster is not None:
+        raise ConfigError(
+            "kl.reference: got start with a cluster, after a warm start whose weights are on this machine alone; "
+            "expected base. Train without cluster, or take the warmed model as the base: cadre export it and name it "
+            "in team.policies."
+        )
+    if not checkpoint_steps(folder):
+        raise RunError(
+            f"kl.reference: got start, and {folder} holds no weights of the warm start; expected its last checkpoint. "
+            "Restore it from a copy, or set kl.reference=base in a new run."
+        )
+    warmed = latest_checkpoint(folder)
+    return {name: str(warmed / name) for name in names}
 
 
 def _write_first_checkpoint(experiment: Experiment, run: Run) -> None:

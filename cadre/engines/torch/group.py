@@ -33,7 +33,7 @@ from cadre.engines.torch import storage
 from cadre.engines.torch.forward import MicroBatchRunner, Scorer
 from cadre.engines.torch.logprobs import check_projection
 from cadre.engines.torch.memory import keep_freed_memory
-from cadre.engines.torch.model import DTYPES, is_fully_trained, load, load_weights, locate, pick_device
+from cadre.engines.torch.model import DTYPES, is_fully_trained, load, load_reference, locate, pick_device
 from cadre.engines.torch.prefix_tree import check_flex_attention
 from cadre.engines.torch.ranks import Ranks, gather_weights, shard
 from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
@@ -112,6 +112,7 @@ class RankLearner:
         }
         self._trainer = Trainer(self._runner, self._optimisers, part.training, part.seed)
         self._reference: Scorer | None = None
+        self._start_adapters = storage.copy_adapters(adapters, part.training.start or {})
         self._below = below
         self._published: Path | None = None  # on rank 0, once weights were published
 
@@ -151,13 +152,15 @@ class RankLearner:
         return self._runner.compute_values(data)
 
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return log-probabilities of the masked tokens under the policies before any training; T a sequence."""
+        """Return log-probabilities of the masked tokens under the reference, as `TorchLearner` does; T a sequence."""
+        if self._start_adapters:
+            with self._loaded.adapters.replaced(self._start_adapters):
+                return self._runner.compute_logprobs(data)
         if self._reference is None and self._loaded.adapters.pairs:
             self._reference = self._runner.scorer
         elif self._reference is None:
-            policy = next(iter(self._part.policies.values()))
-            original = load_weights(self._loaded.source, policy, torch.float32).requires_grad_(False)
-            self._reference = Scorer(original)
+            original = load_reference(self._loaded.source, self._part.policies, self._part.training.start)
+            self._reference = Scorer(original.requires_grad_(False))
             shard(self._reference, self._mesh, self._dtype)
         return self._runner.compute_logprobs(data, self._reference)
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-import torch
-
+from cadre.engines.torch import storage
 from cadre.engines.torch.engine import TorchEngine
 from cadre.engines.torch.forward import MicroBatchRunner, Scorer
 from cadre.engines.torch.logprobs import check_projection
-from cadre.engines.torch.model import check_torch_defaults, is_fully_trained, load_weights
+from cadre.engines.torch.model import check_torch_defaults, is_fully_trained, load_reference
 from cadre.engines.torch.prefix_tree import check_flex_attention
 from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
 from cadre.learn.loss import ValueHeads
@@ -44,6 +43,8 @@ class TorchLearner:
         self._runner = MicroBatchRunner(engine.loaded, engine.dtype, self._heads, learners)
         self._trainer = Trainer(self._runner, self._optimisers, settings, engine.seed)
         self._reference: Scorer | None = None
+        self._start = settings.start
+        self._start_adapters = storage.copy_adapters(engine.loaded.adapters, settings.start or {})
         if self._optimisers:
             engine.work(check_projection, model)
 
@@ -61,10 +62,13 @@ class TorchLearner:
         return Weights(policy, self._optimisers[policy].updates, tensors=self.engine.parameters(policy))
 
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return log-probabilities of the masked tokens under the policies before any training; T a sequence.
+        """Return log-probabilities of the masked tokens under the reference; T a sequence.
 
-        The reference is the base with its adapters off, or for a fully trained model a frozen copy that is loaded once.
+        It is the base with its adapters off, or with those of the start of reinforcement learning, or for a fully
+        trained model a frozen copy that is loaded once.
         """
+        if self._start_adapters:
+            return self.engine.work(self._score_start_adapters, data)
         if self._reference is None:
             has_adapters = bool(self.engine.loaded.adapters.pairs)
             self._reference = self._runner.scorer if has_adapters else self.engine.work(self._load_reference)
@@ -121,7 +125,11 @@ class TorchLearner:
         self.engine.prefix_cache.clear()
         self.engine.versions |= {name: optimiser.updates for name, optimiser in self._optimisers.items()}
 
+    def _score_start_adapters(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        with self.engine.loaded.adapters.replaced(self._start_adapters):
+            return self._runner.compute_logprobs(data)
+
     def _load_reference(self) -> Scorer:
-        policy = next(iter(self.engine.policies.values()))
         loaded = self.engine.loaded
-        return Scorer(load_weights(loaded.source, policy, torch.float32).to(loaded.model.device))
+        original = load_reference(loaded.source, self.engine.policies, self._start)
+        return Scorer(original.to(loaded.model.device))

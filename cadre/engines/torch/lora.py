@@ -104,6 +104,23 @@ class Adapters:
         return downs | {f"{name}.lora_B.weight": pair.up for name, pair in pairs}
 
     @contextmanager
+    def replaced(self, weights: Mapping[str, Mapping[str, Tensor]]) -> Iterator[None]:
+        """Compute with other weights of these policies within the block; they are named as in `parameters`."""
+        parameters = [
+            (parameter, weights[policy][name])
+            for policy in weights
+            for name, parameter in self.parameters(policy).items()
+        ]
+        own = [parameter.data for parameter, _ in parameters]
+        try:
+            for parameter, other in parameters:
+                parameter.data = other
+            yield
+        finally:
+            for (parameter, _), data in zip(parameters, own, strict=True):
+                parameter.data = data
+
+    @contextmanager
     def rows(self, segments: Segments = (), narrowed: Segments = ()) -> Iterator[None]:
         """Assign the rows of every batch that is run within it to policies, as `segments` lists them.
 

@@ -227,6 +227,16 @@ def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
     storage.copy_tensors(dict(saved.named_parameters()), dict(model.named_parameters()))
 
 
+def load_reference(source: str, policies: Mapping[str, PolicyConfig], start: Mapping[str, str] | None) -> Any:
+    """Return the reference of a fully trained model: the model of `source`, with the weights of its policy's folder in
+    `start` if it has one."""
+    name, policy = next(iter(policies.items()))
+    model = load_weights(source, policy, torch.float32)
+    if folder := (start or {}).get(name, ""):
+        restore_weights(model, locate(folder), policy)
+    return model
+
+
 def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
     """Return the model's tokenizer. Raises EngineError if it cannot be loaded."""
     with wrap_load_errors(source, "tokenizer"):

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from cadre.engines.torch.lora import Pair
+from cadre.engines.torch.lora import Adapters, Pair
 from cadre.errors import EngineError
 from cadre.learn import tensor_files
 from cadre.settings import LoraConfig
@@ -89,6 +89,17 @@ def load_adapter(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
             "targets that the policy's lora section says. Use the configuration that it was trained with."
         )
     copy_tensors({name.removeprefix(PEFT_PREFIX): value for name, value in saved.items()}, parameters)
+
+
+def copy_adapters(adapters: Adapters, folders: Mapping[str, str]) -> dict[str, dict[str, Tensor]]:
+    """Return copies of the adapter weights of these policies, as they are in a PEFT folder, or here where it is ""."""
+    copies: dict[str, dict[str, Tensor]] = {}
+    for policy in folders.keys() & adapters.pairs.keys():
+        weights = {name: nn.Parameter(own.detach().clone(), False) for name, own in adapters.parameters(policy).items()}
+        if folders[policy]:
+            load_adapter(weights, Path(folders[policy]))
+        copies[policy] = {name: weight.data for name, weight in weights.items()}
+    return copies
 
 
 def save_heads(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:

@@ -69,6 +69,8 @@ class TrainingSettings:
     critic          how value heads learn
     diverged_folder where the worst sequence is saved if training diverges; a temporary folder if None
     notes           collects log-probabilities and entropies of single tokens
+    start           by policy: the folder of its weights when reinforcement learning began, "" where they are those that
+                    the engine loads; the reference is made of them, or of the base model if None
     """
 
     learners: Mapping[str, LearnerConfig]
@@ -78,6 +80,7 @@ class TrainingSettings:
     critic: CriticConfig = field(default_factory=CriticConfig)
     diverged_folder: Path | None = None
     notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
+    start: Mapping[str, str] | None = None
 
 
 class PolicyOptimiser:

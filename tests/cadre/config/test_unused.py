@@ -146,6 +146,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["credit.drop_fraction=0.5", "credit.drop_groups=lowest_mean"],
     ),
     "loss.ratio": (["loss.ratio=cispo", OWN_LOSS], ["loss.ratio=cispo"]),
+    "kl.reference": (["kl.reference=start"], ["kl.reference=start", "loss.kl=0.1"]),
     "loss.settings": (["loss.settings={clip_low: 0.1}"], ["loss.settings={clip_low: 0.1}", OWN_LOSS]),
     "loss.clip_low": (["loss.clip_low=0.1", "loss.ratio=none"], ["loss.clip_low=0.1"]),
     "loss.clip_high": (["loss.clip_high=0.2", "loss.ratio=none"], ["loss.clip_high=0.2"]),
