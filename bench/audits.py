@@ -1,4 +1,4 @@
-"""Which credit agrees with what really follows: five algorithms' advantages under the same policies, on two games.
+"""Which credit agrees with what really follows: eight algorithms' advantages under the same policies, on two games.
 
     python bench/audits.py [plan-path tiny-hanabi] [--only at_grpo c3] [--runs runs/audits]
 
@@ -27,13 +27,16 @@ from trainings import CADRE, Run, console
 from trainings import run as timed
 
 COMMAND = "python bench/audits.py"
-# The recipe whose section `algorithm` is audited on every game.
-CREDITS = {
+# The recipe whose section `algorithm` is audited on every game, or the section itself.
+CREDITS: dict[str, str | dict[str, Any]] = {
     "at_grpo": "plan-path",
     "grpo": "plan-path-grpo",
     "magrpo": "plan-path-magrpo",
     "c3": "plan-path-c3",
     "tree_rl": "plan-path-tree-rl",
+    "counterfactual": {"name": "counterfactual", "k": 8},
+    "shapley": {"name": "shapley", "k": 8},
+    "state_value": {"name": "state_value", "k": 8},
 }
 PLAYS, SEED = 8, 0
 # As they are called here, in a report, and their unit.
@@ -123,8 +126,9 @@ def label(name: str, game: Game, untrained: bool) -> str:
 
 
 def override(name: str) -> str:
-    """The algorithm, with the settings of its recipe."""
-    return f"algorithm={json.dumps(read_recipe(CREDITS[name])['algorithm'])}"
+    """Return the override of the algorithm, with the settings of its recipe."""
+    credit = CREDITS[name]
+    return f"algorithm={json.dumps(read_recipe(credit)['algorithm'] if isinstance(credit, str) else credit)}"
 
 
 def figures(report: dict[str, Any]) -> Iterator[tuple[str, Interval, str, int]]:

@@ -222,6 +222,8 @@ def _agreements(found: Mapping[str, dict[str, Any]], game: audits.Game, untraine
     columns = (*(f"{place}.correlation" for place in game.places), "correlation", "explained", "at_most")
     for name in audits.CREDITS:
         row = audits.label(name, game, untrained)
+        if f"{row}.correlation" not in found:
+            continue  # not measured yet
         cells = [_agreed(found.get(f"{row}.{column}")) for column in columns]
         lines.append(f"| `{name}` | {' | '.join(cells)} | {_cost(found.get(f'{row}.minutes'))} |")
     return "\n".join(lines)
