@@ -180,14 +180,14 @@ MUTANTS = (
     ),
     Mutant(
         "end of sequence left out of the mask",
-        ADVANTAGES + "batch.py",
+        ADVANTAGES + "returns.py",
         MASK,
         "mask=(False,) * prompt + (True,) * (completion - 1) + (False,),",
         (OF_SEQUENCES + "test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt",),
     ),
     Mutant(
         "prompt tokens in the mask",
-        ADVANTAGES + "batch.py",
+        ADVANTAGES + "returns.py",
         MASK,
         "mask=(True,) * prompt + (True,) * completion,",
         (OF_SEQUENCES + "test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt",),

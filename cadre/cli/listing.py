@@ -15,6 +15,7 @@ from cadre.plugins import distributions, recipe_folders
 from cadre.settings.models import KNOWN_MODELS
 
 INDENT = " " * 4
+PUBLISHED = "-as-published"  # a task's recipe with the settings of its paper
 
 
 def list_all(
@@ -40,9 +41,12 @@ def _list_names() -> list[str]:
     """Return the names of all environments and recipes, and how those of real size are composed."""
     folders = recipe_folders()
     example = example_recipe()
+    plain = [task for task in real_tasks() if not task.endswith(PUBLISHED)]
+    published = [task.removesuffix(PUBLISHED) for task in real_tasks() if task.endswith(PUBLISHED)]
+    forms = f"{example}-single-agent too, and NAME{PUBLISHED} of {', '.join(published)}"
     composed = {
         "Real": f"TASK-MODEL or TASK-MODEL-LEVEL, such as {example}-qwen3-1.7b-L1 (cadre list it)",
-        "  tasks": f"{', '.join(real_tasks())}; forms such as {example}-single-agent too",
+        "  tasks": f"{', '.join(plain)}; forms such as {forms}",
         "  models": ", ".join(KNOWN_MODELS),
         "  levels": ", ".join(f"{level} {meaning}" for level, meaning in LEVELS.items()),
     }

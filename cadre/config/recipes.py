@@ -27,7 +27,7 @@ from cadre.settings.models import KNOWN_MODELS, KnownModel
 from cadre.settings.yaml_file import Raw, dump_yaml, merge_sections, read_yaml
 
 log = logging.getLogger(__name__)
-LEVELS = {"L0": "one model for all roles", "L1": "an adapter a role on one model", "L2": "a model a role"}
+LEVELS = {"L0": "one shared model", "L1": "an adapter per role", "L2": "a model per role"}
 DEFAULT_LEVEL = "L2"
 LORA = {"rank": 16, "alpha": 32}
 LORA_RATE_FACTOR = 10  # an adapter's learning rate over that of the whole model
