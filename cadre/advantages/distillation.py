@@ -51,11 +51,12 @@ def add_distillation(
                 f"Role {sample.role!r}: the teacher's log-probabilities of a completion are not finite; expected "
                 "numbers. Its weights are broken, or it has not the tokenizer of the policy."
             )
-        diffs = [own - other for own, other in zip(sample.logprobs, teacher, strict=True)]
+        diffs = [logprob - target for logprob, target in zip(sample.logprobs, teacher, strict=True)]
         divergences[sample.role] += diffs
         bound = math.inf if config.clip is None else config.clip
-        before = (0.0,) if config.alone else scored.advantages
-        advantages = before * len(diffs) if len(before) == 1 else before
+        advantages = (0.0,) if config.alone else scored.advantages
+        if len(advantages) == 1:
+            advantages *= len(diffs)
         advantages = tuple(
             advantage - config.coefficient * max(-bound, min(bound, diff))
             for advantage, diff in zip(advantages, diffs, strict=True)

@@ -30,11 +30,11 @@ class Marginal(Algorithm):
     def plan(self) -> Plan:
         """Return the weighted sum of comparisons, each `(R - mean) / std` over a role's samples of a task."""
         marginal = Credit(self.returns, "task_role", "mean", self.scale, self.alpha)
-        whole = Credit("episode", "task_role", "mean", self.scale, self.alpha, count="episodes")
-        others = [(whole, self.broadcast)] if self.broadcast else []
-        others += [(replace(whole, part=part), weight) for part, weight in self.part_weights.items() if weight]
+        episode = Credit("episode", "task_role", "mean", self.scale, self.alpha, count="episodes")
+        added = [(episode, self.broadcast)] if self.broadcast else []
+        added += [(replace(episode, part=part), weight) for part, weight in self.part_weights.items() if weight]
         credit: tuple[Credit | None, float] = (None, 1.0)
-        for comparison, weight in reversed([(marginal, 1.0), *others]):
+        for comparison, weight in reversed([(marginal, 1.0), *added]):
             second, second_weight = credit
             # A chain multiplies its weights, so that each one is divided by that of the comparison before it.
             credit = replace(comparison, second=second, second_weight=second_weight / weight), weight

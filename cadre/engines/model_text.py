@@ -224,16 +224,16 @@ class TokenSpeller:
 
 def check_same_vocabulary(policy: str, source: str, teacher: str, trust_remote_code: bool = False) -> None:
     """Raise EngineError unless every token of a policy's tokenizer has the same id in that of its teacher."""
-    own, other = (
+    token_ids, teacher_ids = (
         AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code).get_vocab()
         for folder in (source, teacher)
     )
-    if different := [token for token, number in own.items() if other.get(token) != number]:
-        token = min(different, key=own.__getitem__)
+    if different := [token for token, number in token_ids.items() if teacher_ids.get(token) != number]:
+        token = min(different, key=token_ids.__getitem__)
         raise EngineError(
-            f"teacher: the token {token!r} has id {own[token]} in the tokenizer of policy {policy} ({source}) and "
-            f"{other.get(token, 'none')} in that of {teacher}, and {len(different) - 1} more tokens differ; expected "
-            "the same tokenizer. Take a teacher of the same family."
+            f"teacher: the token {token!r} has id {token_ids[token]} in the tokenizer of policy {policy} ({source}), "
+            f"and {teacher_ids.get(token, 'none')} in that of {teacher}, and {len(different) - 1} more tokens differ; "
+            "expected the same tokenizer. Take a teacher of the same family."
         )
 
 

@@ -83,7 +83,7 @@ class OpenAITeacher:
     def _post(self, body: dict[str, Any]) -> Any:
         """Return the reply to a request, as JSON; faults that may pass are tried again."""
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
-        for left in reversed(range(TRIES)):
+        for remaining in reversed(range(TRIES)):
             try:
                 request = Request(self._url, json.dumps(body).encode(), headers)
                 with urlopen(request, timeout=TIMEOUT_S) as response:
@@ -100,7 +100,7 @@ class OpenAITeacher:
             except ValueError as error:
                 fault = f"answered what is no JSON ({error})"
                 break
-            if left:
+            if remaining:
                 time.sleep(self._pause)
         raise self._error(fault, "log-probabilities. Check the url, the model's name, its longest sequence and the key")
 

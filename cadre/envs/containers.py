@@ -399,7 +399,7 @@ class Container:
             *(f"--tmpfs={self.folder}:{files}", f"--tmpfs=/tmp:{files}"),
             # Without it SELinux hides mounted files, which would have to be labelled anew.
             *(["--security-opt=label=disable"] if self.mounts else []),
-            *(f"--mount=type=bind,source={here},target={there},readonly" for here, there in self.mounts),
+            *(f"--mount=type=bind,source={source},target={target},readonly" for source, target in self.mounts),
             *(f"--env={name}={value}" for name, value in variables.items()),
             *("--hostname=sandbox", "--workdir=/", "--no-healthcheck", "--entrypoint=sh", *own_options),
             *(config.image, "-c", KEEPER, "keeper", str(self.lifetime_s)),

@@ -314,16 +314,16 @@ class Trainer:
                 step = {name: part for name, part in zip(schedules, parts, strict=True) if name not in stopped}
                 run = [item for part in step.values() for item in part if has_gradient(item, self._loss)]
                 denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
-                before = {name: metrics[name].snapshot() for name in step}
+                snapshots = {name: metrics[name].snapshot() for name in step}
                 losses = self._backward_in_memory(run, denominators, metrics)
                 for name, loss in losses.items():
                     if self._loss.kl_bound is not None:
-                        divergences[name] = self._mean_divergence(metrics[name], before[name])
+                        divergences[name] = self._mean_divergence(metrics[name], snapshots[name])
                         if divergences[name] > self._loss.kl_bound:
                             # The step is not made, and nothing of it is reported.
                             stopped.add(name)
                             self._optimisers[name].clear()
-                            vars(metrics[name]).update(before[name])
+                            vars(metrics[name]).update(snapshots[name])
                             continue
                     metrics[name].norms.append(self._optimisers[name].step(loss))
                     if self._optimisers[name].has_diverged:
