@@ -314,7 +314,8 @@ class Trainer:
                 step = {name: part for name, part in zip(schedules, parts, strict=True) if name not in stopped}
                 run = [item for part in step.values() for item in part if has_gradient(item, self._loss)]
                 denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
-                snapshots = {name: metrics[name].snapshot() for name in step}
+                is_bounded = self._loss.kl_bound is not None
+                snapshots = {name: metrics[name].snapshot() for name in step} if is_bounded else {}
                 losses = self._backward_in_memory(run, denominators, metrics)
                 for name, loss in losses.items():
                     if self._loss.kl_bound is not None:
