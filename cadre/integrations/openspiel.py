@@ -101,6 +101,10 @@ class OpenSpiel(Env):
         twin.state, twin.gains_since = self.state.clone(), dict(self.gains_since)
         return twin
 
+    def default_action(self, role: str) -> str:
+        """Return the first legal move, which costs no penalty and is not drawn at random."""
+        return answers(self.state, int(role.removeprefix(PREFIX)))[0]
+
     @property
     def success(self) -> bool:
         """Return True if a cooperative game ended with its best reward, another with a gain of the first player."""

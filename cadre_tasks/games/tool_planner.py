@@ -188,6 +188,12 @@ class ToolPlanner(TurnBased):
     def acting(self) -> str:
         return "tool" if self.programming else "planner"
 
+    def signature(self) -> str:
+        """Return what later rewards depend on: the state, the turn, the moves spent, and the result of the program, not
+        its text."""
+        result = "" if self.run is None else f"{self.run.status} {self.run.answer}"
+        return f"{self.draw()}\nturn {self.turn}, {self.spent} spent, rated {self.rating}\n{result}"
+
     def conversation(self) -> tuple[Message, ...]:
         ask = self.words.ask_program if self.programming else self.words.ask_answer
         return (Message("user", ask(self)),)

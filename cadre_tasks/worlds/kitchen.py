@@ -107,6 +107,14 @@ class KitchenTeam(Env):
     def success(self) -> bool:
         return self.points >= self.soups * SOUP_POINTS
 
+    def default_action(self, role: str) -> str:
+        """Return the plan to stand still."""
+        return WAIT if self.language == "errands" else "stay"
+
+    def signature(self) -> str:
+        """Return the state in words, with the steps that are left."""
+        return self.describe()
+
     @property
     def is_over(self) -> bool:
         return self.kitchen.time >= self.horizon

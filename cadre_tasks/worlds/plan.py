@@ -298,6 +298,13 @@ class PlanJoint(Env):
     def privileged(self) -> str:
         return f"optimum {self.task.data['optimum']}"
 
+    def default_action(self, role: str) -> str:
+        return "Plan: (wait)"
+
+    def signature(self) -> str:
+        """Return the facts that hold and the round."""
+        return f"round {self.round}\n{' '.join(sorted(self.state))}"
+
     def render(self) -> Drawing:
         return drawings.table(("fact",), [[it] for it in sorted(self.state)])
 

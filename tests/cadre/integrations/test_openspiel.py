@@ -137,3 +137,9 @@ def test_games_that_are_too_large_have_no_figures() -> None:
     assert list_decisions(load_game("tic_tac_toe")) == []
     state = load_game("tic_tac_toe").new_initial_state()
     assert len(answers(state, acting(state)[0])) == 9
+
+
+def test_an_absent_player_makes_the_first_legal_move_without_a_penalty() -> None:
+    env = OpenSpiel(TASK, "matrix_coordination")
+    assert [env.default_action(name) for name in env.roles] == ["Left", "Left"]
+    assert play(env, env.default_action("player_0")) == [Reward(1.0, {}, {"legal": 1.0})]

@@ -83,6 +83,21 @@ def test_what_the_planner_sees_of_the_tool() -> None:
     assert "printed DDRR. These moves would reach the goal" in shown
 
 
+def test_programs_with_one_answer_lead_to_one_state() -> None:
+    """The text of a program is no part of the state, nor is the way to a cell; the moves spent on it are."""
+
+    def signature_after(env: PlanPath, text: str) -> str:
+        play(env, text)
+        return env.signature()
+
+    programs = ("print('RRD')", "print('R' * 2 + 'D')", "print('DDR')", "print(")
+    signatures = [signature_after(PlanPath(Task("t", {"grid": ROWS})), program) for program in programs]
+    assert [signatures.index(signature) for signature in signatures] == [0, 0, 2, 3]
+    # The middle cell is blocked, so the second and the third way end in the same cell after three moves.
+    signatures = [signature_after(alone(), moves) for moves in ("DUR", "DRL", "DUD", "DUDR", "D")]
+    assert [signatures.index(signature) for signature in signatures] == [0, 1, 1, 3, 4]
+
+
 def test_what_a_lone_tool_answers_is_executed() -> None:
     env = PlanPathTool(Task("t", {"grid": ROWS}), turns=2)
     (reward,) = play(env, "print('R')")

@@ -133,6 +133,16 @@ def test_plans_as_text(text: str, words: list[str] | None) -> None:
     assert KitchenTeam(TASK).read_plan(text) == words
 
 
+@pytest.mark.parametrize("language", ["errands", "moves"])
+def test_an_absent_cook_stands_still_and_costs_nothing(language: str) -> None:
+    env = KitchenTeam(TASK, language=language)
+    before, action = env.signature(), env.default_action("cook_2")
+    (reward,) = play(env, {"cook_1": "onion" if language == "errands" else "up", "cook_2": action})
+    assert (reward.local, reward.parts["readable"]) == ({}, 1.0)
+    assert env.kitchen.cooks[1].cell == (3, 1)
+    assert env.signature() != before
+
+
 def test_one_agent_directs_both() -> None:
     env = KitchenSingleAgent(TASK)
     (reward,) = play(env, "cook 1: onion, pot\ncook 2: dish")

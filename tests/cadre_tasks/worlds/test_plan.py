@@ -112,6 +112,15 @@ def test_two_robots_at_once() -> None:
     assert env.observe() == {}
 
 
+def test_an_absent_robot_waits_and_states_are_told_apart_by_facts_and_rounds() -> None:
+    env, other = PlanJoint(TRUCKS), PlanJoint(TRUCKS)
+    (reward,) = play(env, {role: env.default_action(role) for role in env.roles})
+    assert reward.local == {"robot_1": 0.0, "robot_2": 0.0}
+    assert env.signature() != other.signature()
+    play(other, {"robot_1": "what?", "robot_2": "(wait)"})
+    assert env.signature() == other.signature()
+
+
 @pytest.mark.parametrize(("goals", "rounds"), [(1, 12), (2, 12), (3, 18), (8, 48)])
 def test_more_to_do_gives_more_rounds(goals: int, rounds: int) -> None:
     goal = [["lies", f"p{number}", "c1"] for number in range(1, goals + 1)]
