@@ -11,6 +11,8 @@ the cells to fill. What is written and taken back pays nothing and costs a hundr
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -25,6 +27,7 @@ from cadre_tasks.answers import behind
 from cadre_tasks.games.returned import read_grid
 from cadre_tasks.games.sudoku_grid import Rows, generate, solutions, valid
 from cadre_tasks.games.tool_planner import (
+    Function,
     FunctionRequest,
     Outcome,
     PlannerNoTool,
@@ -37,6 +40,8 @@ from cadre_tasks.games.tool_planner import (
 )
 
 CLUES = {4: 6, 9: 36}  # clues left of a solution, by size
+# "grid = " and a list of lists of digits.
+LIST = re.compile(r"\bgrid\s*[=:]\s*(\[\s*(?:\[[\s\d,]*\]\s*(?:,\s*)?)+\])", re.IGNORECASE)
 
 # What every program finds defined; it reads the puzzle from standard input.
 PRELUDE = """\
@@ -140,9 +145,15 @@ class Sudoku(ToolPlanner):
         """Return the rows of an answer, separated by spaces: after a last "Grid:", rows of digits and dots, numbered or
         not.
 
-        Strict on purpose: an answer with other words in it is not guessed at.
+        Strict on purpose: an answer with other words in it is not guessed at. Under `prompts: function` a last
+        "grid = " and a list of lists is read first.
         """
         size = len(self.puzzle)
+        if self.words is Function and (lists := LIST.findall(text)):
+            try:
+                return read_grid(json.loads(lists[-1]), size)
+            except ValueError:
+                return None
         rows = behind("grid", text).split()
         if len(rows) != size:
             return None
@@ -189,13 +200,28 @@ def solve_sudoku(grid, is_allowed):
             arguments=RULES,
         )
 
+    def write_grid(self, rows: Sequence[str]) -> str:
+        """Return a grid as prompts in English show it: rows of digits, or Python for models that write functions.
+
+        Qwen2.5-Coder-0.5B copies 1 of 48 grids right from rows without spaces, and 29 of 48 from a list of lists.
+        """
+        if self.words is not Function:
+            return "\n".join(rows)
+        lines = ",\n".join(f"    [{', '.join(row.replace('.', '0'))}]" for row in rows)
+        return f"```python\ngrid = [\n{lines}\n]\n```"
+
     def rules(self) -> str:
         size, side = len(self.puzzle), round(len(self.puzzle) ** 0.5)
-        return (
+        empty = "0" if self.words is Function else "A dot"
+        text = (
             f"Sudoku, {size}x{size}. Every row, every column and every {side}x{side} box must hold each of the digits "
-            f"1 to {size} once. A dot is an empty cell. The digits of the puzzle must stay as they are:\n\n"
-            + "\n".join(self.puzzle)
-            + f"\n\nThe grid so far, in which what was filled in may be changed:\n\n{self.draw()}\n\n"
+            f"1 to {size} once. {empty} is an empty cell. The digits of the puzzle must stay as they are:\n\n"
+            f"{self.write_grid(self.puzzle)}\n\n"
+        )
+        if self.words is Function and self.state == self.puzzle:
+            return text
+        return (
+            f"{text}The grid so far, in which what was filled in may be changed:\n\n{self.write_grid(self.state)}\n\n"
         )
 
     def ask_program(self) -> str:
@@ -208,6 +234,8 @@ def solve_sudoku(grid, is_allowed):
         )
 
     def ask_answer(self) -> str:
+        if self.words is Function:
+            return "Decide on the whole grid. Answer with one ```python block: `grid = ` and the full grid."
         return (
             "Decide on the whole grid. End your answer with `Grid:` and then one row a line, nothing between the "
             "digits and a dot for a cell to leave empty."
@@ -215,7 +243,7 @@ def solve_sudoku(grid, is_allowed):
 
     def describe(self, answer: str) -> str:
         outcome = self.outcome(answer)
-        printed = f"{self.words.gave}\n" + "\n".join(answer.split())
+        printed = f"{self.words.gave}\n{self.write_grid(answer.split())}"
         if outcome.local["clues"]:
             return f"{printed}\nThis grid contradicts a digit of the puzzle and would be refused."
         return f"{printed}\nThis grid {'is a solution' if outcome.solved else 'is no solution'}."

@@ -120,6 +120,42 @@ def test_answers(text: str, answer: str | None) -> None:
     assert alone().parse(text) == answer
 
 
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (
+            "```python\ngrid = [\n  [1, 2, 3, 4],\n  [3, 4, 1, 2],\n  [2, 1, 0, 3],\n  [4, 3, 2, 1]\n]\n```",
+            "1234 3412 21.3 4321",
+        ),
+        ("Grid: [[1,2,3,4],[3,4,1,2],[2,1,4,3],[4,3,2,1]] I hope.", "1234 3412 2143 4321"),
+        ("grid = [[1,2,3,4]]\ngrid = [[1,2,3,4],[3,4,1,2],[2,1,4,3],[4,3,2,1]]", "1234 3412 2143 4321"),
+        ("Grid:\n1234\n3412\n2143\n4321", "1234 3412 2143 4321"),
+        ("grid = [[1,2,3,4],[3,4,1,2],[2,1,4,3],[4,3,2,1],]", None),
+        ("grid = [[1,2,3,4],[3,4,1,2],[2,1,4,3],[4,3,2,5]]", None),
+        ("grid = [[1,2,3,4],[3,4,1,2],[2,1,4,3]]", None),
+        ("grid = [[" + "1" * 5000 + "]]", None),
+        ("grid = " + "[" * 5000, None),
+    ],
+)
+def test_answers_as_a_list(text: str, answer: str | None) -> None:
+    assert alone(prompts="function").parse(text) == answer
+
+
+def test_models_that_write_functions_see_lists() -> None:
+    env = Sudoku(Task("t", {"grid": CLUES}), prompts="function")
+    play(
+        env, "def solve_sudoku(grid, is_allowed):\n    return [[1, 2, 3, 4], [3, 4, 1, 2], [2, 1, 4, 3], [4, 3, 2, 1]]"
+    )
+    text = prompt(env)
+    assert text.count("grid = [") == 2  # the puzzle and the program's grid; the state is the puzzle still
+    assert "    [1, 2, 0, 0],\n    [0, 0, 1, 2]," in text
+    assert "    [2, 1, 4, 3],\n    [4, 3, 2, 1]\n]\n```\nThis grid is a solution." in text
+    play(env, "grid = [[1, 2, 3, 0], [0, 0, 1, 2], [0, 0, 0, 3], [4, 0, 0, 0]]")
+    play(env, "")
+    assert prompt(env).count("grid = [") == 2
+    assert "The grid so far" in prompt(env)
+
+
 @given(st.lists(st.text("1234.", min_size=4, max_size=4), min_size=4, max_size=4))
 def test_numbering_is_read_back(rows: list[str]) -> None:
     env = alone()
