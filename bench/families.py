@@ -306,7 +306,7 @@ def page(rows: dict[str, list[dict[str, Any]]]) -> str:
     for name, lines in sorted(supported.items()):
         loaded = [line for line in lines if "refused" not in line]
         forms, packings = (", ".join(dict.fromkeys(line[key] for line in loaded)) for key in ("form", "packing"))
-        windows = ", ".join(f"{line['window']}{' (refused)' * ('refused' in line)}" for line in lines)
+        windows = ", ".join(f"{line['window']}{' (not supported)' * ('refused' in line)}" for line in lines)
         worst = max(line["max_diff"] for line in loaded)
         table.append(
             f"| {name} | {forms} | {packings} | {windows if loaded[0]['windowed'] else 'none'} | {worst:.1e} |"
@@ -324,31 +324,36 @@ def _reason(lines: Sequence[dict[str, Any]]) -> str:
     for within in (": on two prompts of different length ", ": by its learner "):
         _, _, said = reason.partition(within)
         reason = said.partition(";")[0] if said else reason
-    label = {"refused": "refused", "untrained": "sampled, not trained", "untried": "not tried", "failed": "not tried"}
+    label = {
+        "refused": "not supported",
+        "untrained": "sampled, not trained",
+        "untried": "not tested",
+        "failed": "not tested",
+    }
     return f"{label[key]}: {' '.join(reason.replace('|', '/').split())[:200]}"
 
 
 HEAD = """# Model families
 
-Which families of causal language models the torch engine samples from and trains, by their `model_type` in
-`config.json`. The table is made by `python bench/families.py --write`: of every family that transformers has, a tiny
-random model is loaded as a user's folder is. Completions of prompts of unequal length are drawn in one batch, and their
-log-probabilities are compared in float32 with the learner's and with the model's own forward over each sequence alone.
-A family with a window is measured at three: shorter than the prompts, between prompts and whole sequences, and longer
-than all (12, 80 and 400 tokens, of prompts of 22 and 73). Encoders are measured as decoders, with `is_decoder: true`.
+The families of causal language models in transformers, by `model_type` in `config.json`, that the torch engine samples
+and trains. `python bench/families.py --write` (hours) makes this page: for every family it loads a tiny random model
+from a folder, samples completions of prompts of unequal length in one batch, and compares their float32
+log-probabilities with the learner's and with the model's own forward over each sequence alone. Families with an
+attention window are measured with windows of 12, 80 and 400 tokens (prompts have 22 and 73). Encoders are measured with
+`is_decoder: true`.
 
-The engine does not go by this list. When a model is loaded, each form of sampling and of training is tried on it, and
-on a copy whose windows are small, and the fastest form that gives the logits of the plain forward is taken:
+Cadre does not use this list. When a model is loaded, every form of sampling and training is tested on it, and on a copy
+with small windows; the fastest one whose logits equal those of the plain forward is used:
 
-- **shared prompt**: a prompt's keys and values are held once for all its completions.
+- **shared prompt**: the keys and values of a prompt are stored once for all its completions.
 - **copied prompt**: every completion has a copy of them.
-- **no cache**: every token costs a forward of the whole sequence. This is slow, and a warning says so.
+- **no cache**: every token needs a forward of the whole sequence. This is slow; a warning says so.
 
-Updates run as a prefix tree, padded, or each sequence alone. A model that no form is right for is refused with the
-reason when it is loaded.
+Updates run as a prefix tree, padded, or one sequence at a time ("alone"). If no form is right, loading the model is an
+error with the reason.
 """
 TABLE = ["| Family | Sampled with | Trained | Windows | Largest difference, nats |", "|---|---|---|---|---|"]
-OTHERS = """## Refused, or not tried
+OTHERS = """## Not supported, or not tested
 """
 OTHER_TABLE = ["| Family | Why |", "|---|---|"]
 
