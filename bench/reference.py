@@ -74,6 +74,7 @@ METRICS = {
     "ROLE/gradient_fraction": "the role's fraction of its policy's gradient mass, the sum of abs(advantage) * weight",
     "ROLE/effective_samples": "effective sample size of the role's gradient masses: (sum of masses)^2 / sum of squares",
     "ROLE/kl_penalty": "log pi - log reference of the sampled tokens, the cost of algorithm.kl; mean per token",
+    "ROLE/influence": "causal influence of its answers on the next one (dr_mamr), nats an answer",
     "ROLE/kl_to_teacher": "log pi - log teacher of the sampled tokens, mean: reverse KL per token, with a teacher",
     "ROLE/value": "value of the critic before the update, mean",
     "ROLE/return": "the return that is its target, mean",

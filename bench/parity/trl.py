@@ -31,10 +31,12 @@ from bench.parity.shared import (
 )
 from bench.parity.trl_trainers import LONGEST, model_of, scored, trainer_of
 from cadre.advantages.batch import charge_divergence
-from cadre.advantages.returns import ScoredSample
+from cadre.advantages.groups import compare_samples
+from cadre.advantages.returns import Credit, ScoredSample, samples_of
 from cadre.learn.loss_functions import Clip, clipped_surrogate
 from cadre.rollout.walk import TreeSample
 from cadre.settings import LossConfig
+from cadre.types import Reward, Task, Tree
 from tests.cadre.advantages.trees import leaf, node, sample
 
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
@@ -80,6 +82,34 @@ def rloo_with_distance(inputs: Inputs) -> Compared:
     paid = torch.tensor([charged.return_after_costs for charged in charge_divergence(told(inputs), 0.1)])
     ours = by_group(inputs, paid, lambda values: ours_among(values, "leave_one_out", "none"))
     return ours, scored(inputs, RLOOTrainer, beta=0.1)["advantages"], ours
+
+
+def gdpo(inputs: Inputs) -> Compared:
+    """Two parts of a reward, each normalised in its group, weighted, summed, and normalised over the batch."""
+    parts = {"score": inputs.scores, "other": inputs.now[:, 0]}
+    weights = dict(zip(parts, (1.0, 0.4), strict=True))
+    trees = []
+    for number in dict.fromkeys(inputs.group):
+        rows = [row for row, group in enumerate(inputs.group) if group == number]
+        rewards = [Reward(parts={name: float(part[row]) for name, part in parts.items()}) for row in rows]
+        branches = [replace(leaf({"a": index}), reward=reward) for index, reward in enumerate(rewards)]
+        trees.append(Tree(Task(f"{number}", {}), node(0, {"a": len(rows)}, branches)))
+    credit = Credit("step", "node", "mean", "std", parts=tuple(weights.items()))
+    groups = compare_samples(samples_of(trees), credit)
+    ours = torch.tensor([judged.advantages[0] for group in groups for judged in group.samples])
+    theirs = scored(
+        inputs,
+        rewards=torch.stack(list(parts.values()), 1),
+        reward_funcs=[None] * len(parts),
+        reward_func_names=list(parts),
+        reward_weights=torch.tensor(list(weights.values())),
+        multi_objective_aggregation="normalize_then_sum",
+    )["advantages"]
+    # By their deviations: of a sample, with 1e-4 added.
+    sums = sum(
+        weights[name] * over_sample_deviation(replace(inputs, scores=part), 1e-4) for name, part in parts.items()
+    )
+    return ours, theirs, (sums - sums.mean()) / (sums.std() + 1e-4)
 
 
 def told(inputs: Inputs) -> list[ScoredSample]:
@@ -173,6 +203,7 @@ FUNCTIONS = (
         {
             "grpo": grpo("group", "std"),
             "grpo without std": grpo("none", "none"),
+            "gdpo": gdpo,
             "rloo": rloo,
             "rloo, k1 in the reward": rloo_with_distance,
             "gspo, advantages by token": losses(

@@ -78,7 +78,9 @@ def model_of(logprobs: Tensor) -> Any:
 
 
 def trainer_of(inputs: Inputs, kind: Any, **options: Any) -> Any:
-    """A trainer whose policy is at `old`, and that generates and rewards as the inputs say."""
+    """A trainer whose policy is at `old`, and that generates and rewards as the inputs say; `rewards` are [B, parts] in
+    place of the scores."""
+    rewards = options.pop("rewards", inputs.scores.unsqueeze(1))
     arguments = {name: options.pop(name, value) for name, value in ARGUMENTS.items()}
     said = [[1] * length for length in inputs.lengths.tolist()]
     asked = [[1] for _ in said]
@@ -93,7 +95,7 @@ def trainer_of(inputs: Inputs, kind: Any, **options: Any) -> Any:
         ref_model=model_of(inputs.reference),
         num_generations=inputs.group.count(0),
         _generate=lambda prompts: generated,
-        _calculate_rewards=lambda *given: inputs.scores.unsqueeze(1),
+        _calculate_rewards=lambda *given: rewards,
         _get_per_token_logps_and_entropies=lambda model, *given, **named: (
             model.logprobs,
             model.logprobs.square(),

@@ -14,6 +14,7 @@ from statistics import fmean, pvariance
 from cadre.advantages.critic import Critic, judge_samples
 from cadre.advantages.distillation import add_distillation
 from cadre.advantages.groups import AdvantageGroup, BaselineState, compare_samples, update_running_means
+from cadre.advantages.influence import add_influence
 from cadre.advantages.preferences import preference_advantages, score_answers, score_jointly
 from cadre.advantages.returns import Credit, ScoredSample, part_of_episodes, samples_of, sequence_of
 from cadre.declare import declared
@@ -47,6 +48,7 @@ class Plan:
     selection     which samples are learned from, and how much
     only_positive leave out samples without a positive advantage
     preference    beta of DPO: learn nothing but which joint actions of a decision are better
+    influence     weight of a step's causal influence on the next one in its advantage
     teacher       whose log-probabilities of the sampled tokens are learned from, if anybody's
     schedule      which policies learn at a step, where `train.schedule` does not say it
     """
@@ -62,6 +64,7 @@ class Plan:
     selection: CreditConfig = ALL
     only_positive: bool = False
     preference: float | None = None
+    influence: float = 0.0
     teacher: TeacherConfig | None = None
     schedule: str = "together"
 
@@ -109,6 +112,8 @@ def build_batch(
         state = {} if baseline_state is None else baseline_state
         groups = compare_samples(samples, plan.credit, state)
         state.update(update_running_means(state, groups, plan.credit))
+        if plan.influence:
+            groups, judged_metrics = add_influence(groups, plan.influence, team)
         judged = [scored for group in groups for scored in group.samples]
         selected = [
             scored for scored in select_samples(groups, plan.selection) if not plan.only_positive or scored.has_gain

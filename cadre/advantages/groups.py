@@ -251,7 +251,7 @@ def state_value(group: GroupReturns) -> list[float]:
     Of equal actions of one episode in the state the first one counts. V is drawn towards the prior's mean as if as many
     more returns had been equal to it (RTMC, arXiv 2604.11037; equation 11 as a public port of it states it).
     """
-    actions = [_action(scored.sample) for scored in group.samples]
+    actions = [action_of(scored.sample) for scored in group.samples]
     positions = [scored.tree_sample.position for scored in group.samples]
     at = dict(zip(positions, actions, strict=True))
 
@@ -276,7 +276,7 @@ def state_value(group: GroupReturns) -> list[float]:
     return [0.0 if is_rounding(gains[action], group.size, EXACT) else gains[action] for action in actions]
 
 
-def _action(sample: Sample) -> Key:
+def action_of(sample: Sample) -> Key:
     """Return a completion's text and calls, which are what it does; space around the text does nothing."""
     calls = sample.message.tool_calls if sample.message is not None else ()
     return (sample.text.strip(), *(part for call in calls for part in (call.name, call.arguments)))

@@ -14,6 +14,7 @@ from cadre.algorithms.at_grpo import AtGrpo
 from cadre.algorithms.branching import Arpo, Bpo, TreeGrpo, TreeRl
 from cadre.algorithms.custom import Custom
 from cadre.algorithms.grpo import (
+    DrMamr,
     DrMas,
     FlowGrpo,
     Gigpo,
@@ -54,6 +55,7 @@ KINDS: tuple[type[common.Algorithm], ...] = (
     MaRemax,
     MagrpoCentral,
     DrMas,
+    DrMamr,
     Spiral,
     Sirius,
     MaDpo,

@@ -57,6 +57,20 @@ class DrMas(Algorithm):
         return Plan(shapes.independent(self.k), credit)
 
 
+class DrMamr(Episodes):
+    """Dr. MAMR (arXiv 2511.02303): whole episodes, and a bonus for steps that change what the next role says."""
+
+    group = "task_role"
+    name: Literal["dr_mamr"]
+    influence: float = Field(
+        0.1, ge=0.0, description="what the comparison of causal influence counts beside that of rewards"
+    )
+
+    def plan(self) -> Plan:
+        """Return `A + influence * C` (equation 8), each turn the mean over its tokens, and no division by the turns."""
+        return replace(super().plan(), loss=LossConfig(aggregate="sequence_mean"), influence=self.influence)
+
+
 class Gigpo(Algorithm):
     """GiGPO (arXiv 2505.10978): k whole episodes, judged as episodes and, where observations recur, as steps."""
 

@@ -76,6 +76,7 @@ SETTINGS = {
     "sirius": Setting(steps=60, entropy=0.1, options={"threshold": 0.5}),
     "ma_dpo": Setting(),
     "dr_mas": SCALED,
+    "dr_mamr": SCALED,
     "magrpo": Setting(),
     "ma_reinforce": Setting(),
     "ma_rloo": Setting(),
