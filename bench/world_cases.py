@@ -382,7 +382,7 @@ def first_listed(env: Search) -> str:
     """The title of the first passage, after a search for the question."""
     if env.inquiring:
         return f"Search: {env.task.data['question']}" if not env.log else "Open: 0"
-    return f"Answer: {env.made.passages[0].title} [1]"
+    return f"Answer: {env.passages[0].title} [1]"
 
 
 SEARCH = World(

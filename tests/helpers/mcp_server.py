@@ -14,7 +14,9 @@ from typing import Any
 
 NUMBER = {"type": "object", "properties": {"number": {"type": "integer", "maximum": 99}}, "required": ["number"]}
 NOTHING = {"type": "object", "properties": {}}
+QUERY = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 TOOLS = {"add": NUMBER, "total": NOTHING, "fail": NOTHING, "sleep": NOTHING, "die": NOTHING, "picture": NOTHING}
+TOOLS |= {"find": QUERY}
 
 
 class Server:
@@ -51,6 +53,8 @@ class Server:
             time.sleep(1.0)
         if name == "picture":
             return {"content": [{"type": "image", "data": "AA==", "mimeType": "image/png"}]}
+        if name == "find":
+            return {"content": [{"type": "text", "text": f"found {arguments['query']}\n\nsecond"}]}
         self.total += arguments.get("number", 0)
         return {"content": [{"type": "text", "text": f"é {self.total}"}], "isError": name == "fail"}
 
