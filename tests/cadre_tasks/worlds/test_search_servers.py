@@ -58,6 +58,7 @@ def serving(answer: Answer) -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_: Any) -> None: ...
 
     web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    web.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that went away
     Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{web.server_port}", queries
