@@ -20,7 +20,7 @@ from cadre.advantages.returns import Credit, samples_of
 from cadre.learn.loss import Tokens, policy_loss
 from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.settings import LossConfig
-from cadre.types import Task, Tree
+from cadre.types import Reward, Task, Tree
 from tests.cadre.advantages import critics
 from tests.cadre.advantages.trees import leaf, node
 
@@ -109,6 +109,28 @@ def by_group(inputs: Inputs, values: Tensor, judge: Callable[[list[float]], Tens
 
 def ours_by_group(inputs: Inputs, baseline: str, scale: str) -> Tensor:
     return by_group(inputs, inputs.scores, lambda scores: ours_among(scores, baseline, scale))
+
+
+# Of the parts of a reward that GDPO is compared on.
+PART_WEIGHTS = (1.0, 0.4)
+
+
+def parts_of(inputs: Inputs) -> dict[str, Tensor]:
+    """Return two parts of a reward, [B] each: the scores, and normal numbers."""
+    return {"score": inputs.scores, "other": inputs.now[:, 0]}
+
+
+def ours_by_parts(inputs: Inputs, parts: Mapping[str, Tensor]) -> Tensor:
+    """[B] GDPO's advantages as `cadre.advantages` makes them: a group is the completions of one decision."""
+    trees = []
+    for number in dict.fromkeys(inputs.group):
+        rows = [row for row, group in enumerate(inputs.group) if group == number]
+        rewards = [Reward(parts={name: float(part[row]) for name, part in parts.items()}) for row in rows]
+        branches = [replace(leaf({"a": index}), reward=reward) for index, reward in enumerate(rewards)]
+        trees.append(Tree(Task(f"{number}", {}), node(0, {"a": len(rows)}, branches)))
+    credit = Credit("step", "node", "mean", "std", parts=tuple(zip(parts, PART_WEIGHTS, strict=True)))
+    groups = compare_samples(samples_of(trees), credit)
+    return torch.tensor([judged.advantages[0] for group in groups for judged in group.samples])
 
 
 def over_sample_deviation(inputs: Inputs, epsilon: float) -> Tensor:

@@ -15,6 +15,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.rloo_trainer import RLOOTrainer
 
 from bench.parity.shared import (
+    PART_WEIGHTS,
     Compared,
     Inputs,
     Loss,
@@ -25,18 +26,18 @@ from bench.parity.shared import (
     on,
     ours_among,
     ours_by_group,
+    ours_by_parts,
     over_sample_deviation,
+    parts_of,
     policy,
     summed,
 )
 from bench.parity.trl_trainers import LONGEST, model_of, scored, trainer_of
 from cadre.advantages.batch import charge_divergence
-from cadre.advantages.groups import compare_samples
-from cadre.advantages.returns import Credit, ScoredSample, samples_of
+from cadre.advantages.returns import ScoredSample
 from cadre.learn.loss_functions import Clip, clipped_surrogate
 from cadre.rollout.walk import TreeSample
 from cadre.settings import LossConfig
-from cadre.types import Reward, Task, Tree
 from tests.cadre.advantages.trees import leaf, node, sample
 
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
@@ -86,29 +87,19 @@ def rloo_with_distance(inputs: Inputs) -> Compared:
 
 def gdpo(inputs: Inputs) -> Compared:
     """Two parts of a reward, each normalised in its group, weighted, summed, and normalised over the batch."""
-    parts = {"score": inputs.scores, "other": inputs.now[:, 0]}
-    weights = dict(zip(parts, (1.0, 0.4), strict=True))
-    trees = []
-    for number in dict.fromkeys(inputs.group):
-        rows = [row for row, group in enumerate(inputs.group) if group == number]
-        rewards = [Reward(parts={name: float(part[row]) for name, part in parts.items()}) for row in rows]
-        branches = [replace(leaf({"a": index}), reward=reward) for index, reward in enumerate(rewards)]
-        trees.append(Tree(Task(f"{number}", {}), node(0, {"a": len(rows)}, branches)))
-    credit = Credit("step", "node", "mean", "std", parts=tuple(weights.items()))
-    groups = compare_samples(samples_of(trees), credit)
-    ours = torch.tensor([judged.advantages[0] for group in groups for judged in group.samples])
+    parts = parts_of(inputs)
+    ours = ours_by_parts(inputs, parts)
     theirs = scored(
         inputs,
         rewards=torch.stack(list(parts.values()), 1),
         reward_funcs=[None] * len(parts),
         reward_func_names=list(parts),
-        reward_weights=torch.tensor(list(weights.values())),
+        reward_weights=torch.tensor(PART_WEIGHTS),
         multi_objective_aggregation="normalize_then_sum",
     )["advantages"]
     # By their deviations: of a sample, with 1e-4 added.
-    sums = sum(
-        weights[name] * over_sample_deviation(replace(inputs, scores=part), 1e-4) for name, part in parts.items()
-    )
+    normalised = [over_sample_deviation(replace(inputs, scores=part), 1e-4) for part in parts.values()]
+    sums = sum(weight * part for weight, part in zip(PART_WEIGHTS, normalised, strict=True))
     return ours, theirs, (sums - sums.mean()) / (sums.std() + 1e-4)
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
 from bench.parity.shared import (
+    PART_WEIGHTS,
     Compared,
     Inputs,
     Loss,
@@ -18,9 +22,12 @@ from bench.parity.shared import (
     estimator,
     losses,
     on,
+    ours_by_parts,
+    parts_of,
     policy,
     unwhitened_gae,
     weights_of,
+    with_raw_score,
 )
 from cadre.learn.loss import value_loss
 from cadre.settings import LossConfig
@@ -61,6 +68,27 @@ def clipped_values(inputs: Inputs) -> Compared:
     return mine, theirs, mine
 
 
+def gdpo(inputs: Inputs) -> Compared:
+    """Two parts of a reward; float32 there, which is made float64 here."""
+    parts, mask = parts_of(inputs), inputs.mask.double()
+    with mock.patch.object(torch, "float32", torch.float64), mock.patch.object(np, "float32", np.float64):
+        theirs, _ = core_algos.compute_gdpo_outcome_advantage(
+            token_level_rewards=mask,
+            response_mask=mask,
+            index=np.array(inputs.group),
+            config={"gdpo_reward_keys": list(parts), "gdpo_reward_weights": PART_WEIGHTS},
+            non_tensor_batch={name: part.numpy() for name, part in parts.items()},
+            batch={"prompts": mask[:, :1], "attention_mask": torch.cat((mask[:, :1], mask), 1).long()},
+        )
+    # By theirs: groups of one keep their score, and mean and deviation of the batch are those of a sample of tokens.
+    normalised = [with_raw_score(replace(inputs, scores=part), part, "std") for part in parts.values()]
+    sums = sum(weight * part for weight, part in zip(PART_WEIGHTS, normalised, strict=True))
+    tokens = sums.repeat_interleave(inputs.lengths)
+    changed = (sums - tokens.mean()) / (tokens.var() + 1e-8).sqrt()
+    ours = ours_by_parts(inputs, parts)
+    return ours.unsqueeze(1) * mask, theirs, changed.unsqueeze(1) * mask
+
+
 named = core_algos.get_adv_estimator_fn
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
 FUNCTIONS = on(
@@ -68,6 +96,7 @@ FUNCTIONS = on(
     {
         "grpo": estimator(named("grpo"), "mean", "std"),
         "grpo without std": estimator(named("grpo"), "mean", "none", norm_adv_by_std_in_grpo=False),
+        "gdpo": gdpo,
         "rloo": estimator(named("rloo"), "leave_one_out", "none"),
         "rloo vectorised": estimator(named("rloo_vectorized"), "leave_one_out", "none", alone="zero"),
         "gae": unwhitened_gae(core_algos, core_algos.verl_F),
