@@ -215,7 +215,7 @@ CHAPTERS = (
                 ONCE,
             ),
             Claim(
-                "Model families of transformers that sample and train alike, of those tried.",
+                "Model families of transformers that sample and train alike, of all; 11 could not be tested.",
                 ("families.supported",),
                 "{} of {n}",
                 ONCE,

@@ -2,6 +2,7 @@
 
 python bench/readme.py            write them
 python bench/readme.py --check    name the pages that differ from what would be written, and end with 1 if any does
+python bench/readme.py --write    also test every block and command of all pages, and record how many there are
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ import gpu_tables
 import openspiel
 import worth
 from cadre.algorithms import ALGORITHMS
-from common import RESULTS, ROOT, latest
+from common import RESULTS, ROOT, latest, record
 from evidence import shown
 from real_tables import over
 from real_tasks import COMMON, KNOWN, PASSING, Known, lines_of, passing
+from tests.docs.blocks import PAGES as ALL_PAGES
+from tutorial import checked
 
 ROWS = {
     "plan-path.base.success": "Plan-Path, the team before training",
@@ -383,12 +386,17 @@ def outdated_pages(root: Path = ROOT) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
-    if parser.parse_args().check:
+    parser.add_argument("--write", action="store_true", help="also test all pages and append to results/docs.jsonl")
+    options = parser.parse_args()
+    if options.check:
         outdated = outdated_pages()
         for page in outdated:
             print(f"{page} differs from results/: run python bench/readme.py")
         print(f"{len(PAGES)} pages checked, {len(outdated)} differ")
         raise SystemExit(bool(outdated))
+    if options.write:
+        for name, count in (("docs.blocks_run", checked()), ("docs.pages", len(ALL_PAGES))):
+            record("docs", name, [count], "count", "python bench/readme.py --write", 1)
     for page in PAGES:
         (ROOT / page).write_text(renewed(page, (ROOT / page).read_text()))
 

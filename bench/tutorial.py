@@ -74,21 +74,12 @@ def follow(folder: Path, torch: str) -> tuple[int, list[str]]:
 
 
 def checked() -> int:
-    """Blocks and commands of all pages that work, by their tests."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-o",
-        "addopts=",
-        "-q",
-        "-k",
-        "not of_every_kind",
-        "tests/docs/test_blocks.py",
-    ]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    assert "failed" not in told, told
-    return int(re.findall(r"(\d+) passed", told)[0])
+    """Return the number of blocks and commands of all pages that pass their tests."""
+    tests = ["tests/docs/test_blocks.py", "tests/docs/test_commands.py"]
+    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "-k", "not of_every_kind", *tests]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert "failed" not in printed, printed
+    return int(re.findall(r"(\d+) passed", printed)[0])
 
 
 def main() -> None:

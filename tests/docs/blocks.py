@@ -38,11 +38,52 @@ def blocks_of(page: Path) -> Iterator[Block]:
         yield Block(name, number, language, "\n".join(lines) + "\n")
 
 
+@dataclass(frozen=True)
+class Command:
+    """A command on a page: its text, its words from the program on, and if it stands in a sentence (`inline`)."""
+
+    page: str
+    text: str
+    words: tuple[str, ...]
+    inline: bool = False
+
+    @staticmethod
+    def parse(page: str, text: str, inline: bool = False) -> Command:
+        return Command(page, text, split_command(text), inline)
+
+
+# What may stand before a command: variables, folders, a job's or a container's launcher.
+BEFORE = r"(?:[A-Z_]+=\S+ |ray job submit .* -- |systemd-run .* )*(?:\S*bin/)?"
+PROGRAM = re.compile(rf"{BEFORE}(cadre|python3?|make|pip|pytest)(?: (.*))?$")
+
+
+def split_command(text: str) -> tuple[str, ...]:
+    """Return the words of a command from its program on; none if it is of no program of ours."""
+    found = PROGRAM.match(text)
+    return (found[1].replace("python3", "python"), *shlex.split(found[2] or "")) if found else ()
+
+
+def commands_of(page: Path) -> Iterator[Command]:
+    """Yield the commands in the blocks and the sentences of a page."""
+    name, text = str(page.relative_to(ROOT)), page.read_text(encoding="utf-8")
+    for block in blocks_of(page):
+        if block.language in ("", "bash"):
+            for line in re.sub(r"\s*\\\n\s*", " ", block.text).splitlines():
+                # Explanations stand two spaces or more behind the command, or behind a #.
+                command = re.split(r" {2,}| # ", re.sub(r"^\$ ", "", line.strip()))[0]
+                for part in command.split(" && "):
+                    if split_command(part):
+                        yield Command.parse(name, part)
+    for span in re.findall(r"`([^`]+)`", FENCED.sub("", text)):
+        for part in " ".join(span.split()).split(" && "):
+            if len(words := split_command(part)) > 1 or words == ("cadre",):
+                yield Command.parse(name, part, inline=True)
+
+
 def commands(block: Block) -> list[list[str]]:
     """The words of every `cadre` command of a block, without what explains it."""
     told = []
-    for line in re.sub(r"\\\n\s*", " ", block.text).splitlines():
-        # Explanations stand two spaces or more behind the command, or behind a #.
+    for line in re.sub(r"\s*\\\n\s*", " ", block.text).splitlines():
         words = re.split(r" {2,}| # ", re.sub(r"^\$ ", "", line.strip()))[0]
         if command := re.match(r"(?:\S*/|ray job submit .* )?(cadre .*)", words):
             told.append(shlex.split(command[1])[1:])
