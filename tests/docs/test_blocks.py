@@ -14,7 +14,7 @@ import typer
 import yaml
 
 from cadre.cli.app import app
-from cadre.config.experiment import parse
+from cadre.config.experiment import load, parse
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
@@ -80,7 +80,9 @@ def test_json_is_json(block: Block) -> None:
 def test_yaml_is_a_configuration(block: Block) -> None:
     """A whole one is resolved, with the embedded model where it names another; sections are read one by one."""
     for raw in documents(block):
-        if "env" in raw:
+        if "base" in raw:
+            load(named(block))
+        elif "env" in raw:
             if str(raw["env"]).startswith("examples/"):
                 raw["env"] = str(ROOT / raw["env"])
             try:

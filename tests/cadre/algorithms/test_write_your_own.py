@@ -7,13 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from rich.console import Console
 
 from cadre.advantages import batch
 from cadre.advantages.returns import samples_of
 from cadre.algorithms.custom import Custom
+from cadre.algorithms.schedules import learning_policies
+from cadre.config.experiment import load
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
+from cadre.learn.loss import example_tokens
 from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.rollout.grow import Rollout, grow
 from cadre.settings import LossConfig
@@ -28,13 +33,30 @@ PAGE = Path(__file__).parents[3] / "docs" / "algorithms" / "write_your_own.md"
 
 @pytest.fixture
 def sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
-    """The page's sections, with its file in the working folder."""
-    (code,), (section,) = (
+    """The page's last sections, with its files in the working folder."""
+    (ideas, code), (recipe, section) = (
         re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL) for language in ("python", "yaml")
     )
-    (tmp_path / "my_algorithm.py").write_text(code)
+    for name, text in (("ideas.py", ideas), ("ideas.yaml", recipe), ("my_algorithm.py", code)):
+        (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     return yaml.safe_load(section)
+
+
+@pytest.mark.usefixtures("sections")
+def test_an_advantage_a_loss_and_a_schedule_in_one_file_of_thirty_lines() -> None:
+    experiment = resolve(load("ideas.yaml"))
+    assert len(Path("ideas.py").read_text().splitlines()) <= 30
+    root = node(0, {"a": 4}, [leaf({"a": i}, pay) for i, pay in enumerate((5.0, 1.0, 9.0, 5.0))])
+    (group,) = assign([Tree(Task("t", {}), root)], experiment.plan.credit)
+    assert [scored.advantages[0] for scored in group.samples] == pytest.approx([0.0, -1.0, 1.0, 0.0])
+    tokens = example_tokens()
+    loss, metrics = load_function("loss.function", "ideas.py:focal", {})(tokens, power=2.0)
+    focus = (1 - tokens.logprobs.exp()) ** 2
+    assert torch.allclose(metrics["focus"], focus)
+    assert torch.allclose(loss, -tokens.advantages * focus * tokens.logprobs)
+    learning = [learning_policies("ideas.py:three_to_one", 1, step, ["one", "two"]) for step in range(4)]
+    assert learning == [{"one"}, {"one"}, {"one"}, {"two"}]
 
 
 @pytest.fixture
