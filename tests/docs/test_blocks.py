@@ -1,4 +1,4 @@
-"""What the documentation prints works: Python is run, YAML is resolved, commands are parsed with their settings."""
+"""What the documentation prints works: Python is run, YAML is resolved. test_commands.py tests the commands."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 
-from cadre.cli.app import app
 from cadre.config.experiment import load, parse
-from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
-from cadre.settings.yaml_file import apply_overrides
 from tests.cadre.view.runs import synthetic
-from tests.docs.blocks import ROOT, Block, blocks, commands
+from tests.docs.blocks import ROOT, Block, blocks
 
 # Blocks that a test of their own runs as printed.
 ELSEWHERE = dict.fromkeys(("README.md-7", "docs/python.md-0"), "tests/cadre/cli/test_examples.py")
@@ -120,29 +116,6 @@ def small_model(told: Any) -> Any:
     return told if not isinstance(told, str) or told in ("seed", "games") else "seed"
 
 
-COMMANDS = [
-    pytest.param(words, id=f"{block}: {' '.join(words)[:60]}")
-    for language in ("", "bash")
-    for block in blocks(language)
-    for words in commands(block)
-]
-
-
-@pytest.mark.parametrize("words", COMMANDS)
-def test_commands_are_understood(words: list[str]) -> None:
-    """Every option is known, and every setting fits the recipe that it is named with, where that is bundled."""
-    group: Any = typer.main.get_command(app)
-    above = group.make_context("cadre", list(words))
-    name, command, rest = group.resolve_command(above, [*above._protected_args, *above.args])
-    context = command.make_context(name, rest, parent=above)
-    settings = [pair for pair in context.params.get("overrides") or [] if "=" in pair and not pair.startswith("env=")]
-    recipe = context.params.get("recipe") or context.params.get("target") or ""
-    known = name in ("train", "eval", "audit") and re.match(r"[a-z]", recipe) and not recipe.endswith(".yaml")
-    if known and settings and "/" not in recipe:
-        parse(apply_overrides(read_recipe(recipe), settings))
-
-
 def test_there_are_blocks_of_every_kind() -> None:
     counted = {language: len(blocks(language)) for language in ("python", "yaml", "json", "bash", "")}
     assert all(count > 0 for count in counted.values()), counted
-    assert len(COMMANDS) > 40
