@@ -15,6 +15,7 @@ from cadre.plugins import distributions, recipe_folders
 from cadre.settings.models import KNOWN_MODELS
 
 INDENT = " " * 4
+COLUMN = 27  # longest of two rows of names that share a line
 PUBLISHED = "-as-published"  # a task's recipe with the settings of its paper
 
 
@@ -82,7 +83,12 @@ def _group_names(names: Mapping[str, str]) -> list[str]:
             for task, family in families.items():
                 suffixes = [name.removeprefix(task) for name in family if name != task]
                 if len(family) > 1:
-                    rows.append(" ".join([f"{task:<9}", *suffixes] if task in family else family))
+                    row = " ".join([f"{task:<9}", *suffixes] if task in family else family)
+                    # Two short rows share a line.
+                    if rows and max(len(rows[-1]), len(row)) <= COLUMN:
+                        rows[-1] = f"{rows[-1]:<{COLUMN}}   {row}"
+                    else:
+                        rows.append(row)
             single = [name for family in families.values() if len(family) == 1 for name in family]
             rows += [" ".join(single)] if single else []
             heads = [f"  {group:<9}", *[" " * 11] * (len(rows) - 1)]
