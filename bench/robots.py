@@ -3,7 +3,7 @@
     python bench/robots.py [references baselines exploits hostile] [--tasks 500] [--hostile 10000] [--write]
     python bench/robots.py examples FILE [--kind handover]
 
-references  so many tasks of every kind, at the default settings and at harder ones, by a planner that sees the layout
+references  so many tasks of every kind at the default settings, and a fifth as many at harder ones, by a planner
 baselines   the same tasks by random plans, and by greedy robots: each takes what is nearest, straight for its goal
 exploits    what policies earn that try to be paid for nothing, as a share of what the reference earns
 hostile     plans that try to hang, to diverge, or to write files; counted are those that raise, last longer than a
@@ -548,7 +548,8 @@ Line = tuple[str, list[float], str, int]
 def references(tasks: int, attacks: int) -> Iterator[Line]:
     for kind in KINDS:
         yield f"{kind}.reference_pass", [solved(kind, tasks, reference, "reference")], "share", tasks
-        yield f"{kind}.reference_pass.hard", [solved(kind, tasks, reference, "hard", **HARD[kind])], "share", tasks
+        few = max(1, tasks // 5)
+        yield f"{kind}.reference_pass.hard", [solved(kind, few, reference, "hard", **HARD[kind])], "share", few
 
 
 def baselines(tasks: int, attacks: int) -> Iterator[Line]:
@@ -576,11 +577,13 @@ def hostile(tasks: int, attacks: int) -> Iterator[Line]:
         os.chdir(folder)
         try:
             for kind in KINDS:
-                made = [list(episodes(kind, 20)), list(episodes(kind, 20, robots=2 if kind == "carry" else 3))]
-                for number in range(attacks // len(KINDS)):
-                    env = draw.choice(made[number % 2]).fork()
-                    text = hostile_text(draw)
-                    partner = draw.choice(["", next(iter(as_texts(env, reference_steps(env)).values()))])
+                many = 2 if kind == "carry" else 3
+                starts = [*episodes(kind, 20), *episodes(kind, 20, robots=many)]
+                partners = [as_texts(env, reference_steps(env))["robot_2"] for env in starts]
+                for _ in range(attacks // len(KINDS)):
+                    start = draw.randrange(len(starts))
+                    env, text = starts[start].fork(), hostile_text(draw)
+                    partner = draw.choice(["", partners[start]])
                     began = time.monotonic()
                     reason = asyncio.run(attack(env, text, partner))
                     seconds = time.monotonic() - began

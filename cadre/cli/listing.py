@@ -79,7 +79,7 @@ def _group_names(names: Mapping[str, str]) -> list[str]:
         own_names = [name for name, origin in names.items() if origin == distribution]
         for group, tasks in groups.items():
             families = {task: _names_of(task, own_names) for task in tasks}
-            rows = []
+            rows: list[str] = []
             for task, family in families.items():
                 suffixes = [name.removeprefix(task) for name in family if name != task]
                 if len(family) > 1:

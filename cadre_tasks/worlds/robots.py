@@ -346,7 +346,7 @@ class RobotsSingleAgent(Robots):
     roles: ClassVar[tuple[str, ...]] = ("agent",)
 
     @classmethod
-    def roles_of(cls, **settings: Any) -> tuple[str, ...]:
+    def roles_of(cls, robots: Annotated[int, Field(ge=2, le=3)] = 2, **settings: Any) -> tuple[str, ...]:
         return cls.roles
 
     def observe(self) -> dict[str, Observation]:
