@@ -215,7 +215,7 @@ def _environments() -> Iterator[str]:
         "### Settings of the bundled environments",
         "",
         "`settings.NAME`, with kind and default. Data, source and the like: [tasks.md](tasks.md#data). Descriptions:",
-        "[games.md](games.md), [tasks.md](tasks.md), [worlds.md](worlds.md), [vision.md](vision.md),",
+        "[games.md](games.md), [tasks.md](tasks.md), [worlds.md](worlds.md), [vision.md](vision.md), [audio.md](audio.md),",
         "[programs.md](programs.md).",
         "",
         "| environments | settings |",

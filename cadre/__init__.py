@@ -1,7 +1,7 @@
 """Cadre trains teams of LLM agents with reinforcement learning.
 
     from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task    what a task of your own is written with
-    from cadre import image                                                      and pictures in its messages
+    from cadre import image, sound                                               and pictures and sounds in its messages
     from cadre import ContainerShell, McpServer, Tool, ToolCall, tool            and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cadre.envs.containers import ContainerShell
     from cadre.envs.images import image
     from cadre.envs.mcp import McpServer
+    from cadre.envs.sounds import sound
     from cadre.envs.tools import tool
     from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
 
@@ -37,6 +38,7 @@ __all__ = [
     "evaluate",
     "image",
     "load",
+    "sound",
     "tool",
     "train",
 ]
@@ -55,6 +57,7 @@ HOMES = {
     "evaluate": "cadre.api",
     "image": "cadre.envs.images",
     "load": "cadre.api",
+    "sound": "cadre.envs.sounds",
     "tool": "cadre.envs.tools",
     "train": "cadre.api",
 }

@@ -5,7 +5,7 @@ Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> Trai
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -53,12 +53,29 @@ class Image:
     png: bytes = field(repr=False, compare=False)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Sound:
+    """A mono sound of `length` samples at `rate` a second, made by `cadre.sound` from a file, bytes or an array.
+
+    `digest` is the SHA-256 of its rate and samples in hexadecimal, by which sounds are compared; `wav` has the samples,
+    of 16 bits.
+    """
+
+    digest: str
+    rate: int
+    length: int
+    wav: bytes = field(repr=False, compare=False)
+
+
+Media = Image | Sound
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One chat message: `Message("user", "Plan the moves.")`.
 
     An assistant's message may have `tool_calls`; a tool's result has the role "tool" and the id of its call. `images`
-    come before the text, in order; only a vision-language model reads them.
+    and then `sounds` come before the text, in order; only a vision-language or audio-language model reads them.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -66,16 +83,27 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str = ""
     images: tuple[Image, ...] = ()
+    sounds: tuple[Sound, ...] = ()
 
     def __repr__(self) -> str:
-        fields = {"tool_calls": self.tool_calls, "tool_call_id": self.tool_call_id, "images": self.images}
+        fields: dict[str, object] = {"tool_calls": self.tool_calls, "tool_call_id": self.tool_call_id}
+        fields |= {"images": self.images, "sounds": self.sounds}
         rest = "".join(f", {name}={value!r}" for name, value in fields.items() if value)
         return f"Message(role={self.role!r}, content={self.content!r}{rest})"
 
 
-def images_of(messages: Iterable[Message]) -> tuple[Image, ...]:
-    """Return the images of a conversation, in order."""
-    return tuple(image for message in messages for image in message.images)
+def media_of(messages: Iterable[Message]) -> tuple[Media, ...]:
+    """Return the images and sounds of a conversation, in order."""
+    media: list[Media] = []
+    for message in messages:
+        media += [*message.images, *message.sounds]
+    return tuple(media)
+
+
+def join_media(role: Literal["system", "user"], text: str, messages: Sequence[Message]) -> Message:
+    """Return a message of a text with the images and sounds of some messages."""
+    images = tuple(image for message in messages for image in message.images)
+    return Message(role, text, images=images, sounds=tuple(sound for message in messages for sound in message.sounds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +201,7 @@ class Sample:
     history     how the prompt continues the role's previous turn: "clean" keeps its sampled ids, which the chat
                 template would render equally, "realigned" keeps them although it would not, "new" is rendered anew
     changes     (token, version) from which later weights sampled: `((17, 4),)`
-    images      those of the placeholders in `prompt_ids`, in order
+    images      images and sounds of the placeholders in `prompt_ids`, in order
     failure     why there is no completion, if the sampler got others of the same request
     """
 
@@ -188,7 +216,7 @@ class Sample:
     message: Message | None = None
     history: History = "first"
     changes: tuple[tuple[int, int], ...] = ()
-    images: tuple[Image, ...] = ()
+    images: tuple[Media, ...] = ()
     failure: BranchFailure | None = None
 
 
@@ -297,7 +325,7 @@ class TrainingSequence:
     old          [T] log-probabilities at the start of the update, empty if they are taken to be the sampler's
     targets      train a critic's head on the sequence; the mask of a sequence for a critic alone is empty
     position     that of its sample, None if it is not of a single sample
-    images       those of the first placeholders in `token_ids`
+    images       images and sounds of the first placeholders in `token_ids`
     """
 
     policy: str
@@ -312,4 +340,4 @@ class TrainingSequence:
     old: tuple[float, ...] = ()
     targets: Targets | None = None
     position: SamplePosition | None = None
-    images: tuple[Image, ...] = ()
+    images: tuple[Media, ...] = ()

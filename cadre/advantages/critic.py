@@ -21,14 +21,15 @@ from cadre.settings import CriticConfig
 from cadre.statistics import is_constant, is_rounding
 from cadre.team import Metrics, Team
 from cadre.types import (
-    Image,
+    Media,
     Message,
     Node,
     PreviousTurn,
     SamplePosition,
     Targets,
     TrainingSequence,
-    images_of,
+    join_media,
+    media_of,
 )
 
 # Whose history a critic reads: the acting role's alone, or the last prompt and completion of every role.
@@ -119,12 +120,12 @@ class CriticInput:
     token_ids: tuple[int, ...]
     at: tuple[int, ...]
     in_sample: bool
-    images: tuple[Image, ...] = ()
+    images: tuple[Media, ...] = ()
 
 
 def critic_inputs(samples: Sequence[ScoredSample], critic: Critic, team: Team) -> list[CriticInput]:
     """Return the critic's input for each sample. Completions of one prompt share it if the level is decision."""
-    prompts: dict[tuple[int, tuple[int, ...], str], tuple[tuple[int, ...], tuple[Image, ...]]] = {}
+    prompts: dict[tuple[int, tuple[int, ...], str], tuple[tuple[int, ...], tuple[Media, ...]]] = {}
     inputs = []
     for scored in samples:
         sample, tree_sample = scored.sample, scored.tree_sample
@@ -135,7 +136,7 @@ def critic_inputs(samples: Sequence[ScoredSample], critic: Critic, team: Team) -
             prompts[decision] = sample.prompt_ids, sample.images
         elif decision not in prompts:
             messages = critic_prompt(tree_sample, critic)
-            prompts[decision] = team.encode(policy, messages), images_of(messages)
+            prompts[decision] = team.encode(policy, messages), media_of(messages)
         prompt_ids, images = prompts[decision]
         tokens = sample.token_ids[:-1] if critic.config.level == "token" else ()
         at = tuple(range(len(prompt_ids) - 1, len(prompt_ids) + len(tokens)))
@@ -148,10 +149,10 @@ def critic_prompt(sample: TreeSample, critic: Critic) -> tuple[Message, ...]:
     observations = sample.node.observations
     messages = observations[sample.role].messages
     if critic.reads == "joint":
-        # The images of the acting roles, in the order in which the text names them.
+        # The images and sounds of the acting roles, in the order in which the text names them.
         order = [sample.role, *sorted(set(observations) - {sample.role})]
-        images = images_of(message for role in order for message in observations[role].messages)
-        messages = (Message("user", joint_history(sample), images=images),)
+        messages_of_all = [message for role in order for message in observations[role].messages]
+        messages = (join_media("user", joint_history(sample), messages_of_all),)
     return add_privileged(messages, sample.node.privileged) if critic.config.privileged else messages
 
 

@@ -29,7 +29,7 @@ from cadre.files import publish_atomically
 from cadre.plugins import program_sandbox
 from cadre.programs.program import Program
 from cadre.settings.yaml_file import parse_overrides
-from cadre.types import images_of
+from cadre.types import media_of
 
 # ---- cadre check
 
@@ -69,11 +69,11 @@ def check(
         print_error(fault)
 
     # The first prompts as the model reads them; the embedded model reads no images.
-    has_images = model == "seed" and any(map(images_of, report.prompts.values()))
+    has_images = model == "seed" and any(map(media_of, report.prompts.values()))
     prompts: list[FirstPrompt] = []
     faults: list[str] = []
     if has_images:
-        console.print("note: the prompts hold pictures; --model names a model that sees, to show them as it reads them")
+        console.print("note: the prompts hold pictures or sounds; --model names a model that reads them, to show them as it does")
     elif report.prompts:
         prompts, faults = render_first_prompts(report.prompts, source, model, report.tools)
     for fault in faults:

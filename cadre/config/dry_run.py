@@ -27,7 +27,7 @@ from cadre.rollout import batching, episodes
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.settings.objective import needs_reference
 from cadre.team import Team, Weights
-from cadre.types import Message, Request, Sample, Sampling, Tool, ToolCall, images_of
+from cadre.types import Message, Request, Sample, Sampling, Tool, ToolCall, media_of
 
 if TYPE_CHECKING:
     from cadre.engines.torch.estimate import Sizes
@@ -294,7 +294,7 @@ def check_templates(experiment: Experiment, requests: Sequence[Request]) -> None
         longest = {
             (bool(request.tools), len(request.messages)): request
             for request in requests
-            if request.policy == name and not images_of(request.messages)
+            if request.policy == name and not media_of(request.messages)
         }
         if not longest or not any(Path(source).glob("tokenizer*")):
             continue

@@ -14,7 +14,7 @@ from cadre.cluster.ray_actors import check_policies, plan_placement
 from cadre.config.experiment import Experiment
 from cadre.errors import ConfigError
 from cadre.programs.program import Program
-from cadre.settings.models import VISION_MODELS, read_model_type
+from cadre.settings.models import AUDIO_MODELS, MEDIA_MODELS, read_model_type
 
 
 def check_samplers(experiment: Experiment) -> None:
@@ -24,9 +24,10 @@ def check_samplers(experiment: Experiment) -> None:
         engine = experiment.samplers[name].engine
         # Images.
         model_type = read_model_type(Path(experiment.models[name]))
-        if model_type in VISION_MODELS and not kind.reads_images:
+        if model_type in MEDIA_MODELS and not kind.reads_images:
             raise ConfigError(
-                f"sampling.engine: got {engine} for policy {name}, whose model of type {model_type} reads pictures, "
+                f"sampling.engine: got {engine} for policy {name}, whose model of type {model_type} reads "
+                f"{'sounds' if model_type in AUDIO_MODELS else 'pictures'}, "
                 f"which {kind.title} is not handed here; expected torch. Set it for that policy."
             )
         # The device and the adapter.
@@ -149,5 +150,6 @@ def check_vision_learner(experiment: Experiment, name: str, find: Callable[[], s
         why = "; expected 1, as ranks share models of text alone. Remove it."
     else:
         return
-    if (kind := find()) in VISION_MODELS:
-        raise ConfigError(f"{got} for policy {name}, whose model of type {kind} reads pictures{why}")
+    if (kind := find()) in MEDIA_MODELS:
+        media = "sounds" if kind in AUDIO_MODELS else "pictures"
+        raise ConfigError(f"{got} for policy {name}, whose model of type {kind} reads {media}{why}")

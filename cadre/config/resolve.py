@@ -33,7 +33,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.plugins import embedded_models
 from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
-from cadre.settings.models import VISION_MODELS, read_model_type
+from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
 from cadre.settings.trust import check_trusted, queue_import_notice
@@ -241,7 +241,7 @@ def choose_engines(
                 or ((kind.loads_adapters or not policy.lora.path) and policy.lora.rank <= kind.max_rank)
             )
             and (name not in learners or learners[name].ranks == 1)
-            and (kind.reads_images or read_model_type(Path(model)) not in VISION_MODELS)
+            and (kind.reads_images or read_model_type(Path(model)) not in MEDIA_MODELS)
             and _has_many_weights(model)
             and count_gpus() > 0
         )

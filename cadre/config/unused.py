@@ -18,7 +18,7 @@ from cadre.engines.factory import SAMPLERS, TORCH, SamplerKind
 from cadre.errors import ConfigError
 from cadre.rollout.shapes import SHAPES
 from cadre.settings.engines import LearnerConfig
-from cadre.settings.models import VISION_MODELS, read_model_type
+from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import makes_several_steps, needs_entropy_gradient, needs_reference
 from cadre.settings.section import apply_changes
 from cadre.settings.yaml_file import parse_overrides
@@ -279,7 +279,7 @@ def _has_falling_rate(setting: Setting, experiment: Experiment) -> bool:
 
 def _reads_text_alone(setting: Setting, experiment: Experiment) -> bool:
     models = [experiment.models[name] for name in setting.names or experiment.models if name in experiment.models]
-    return not models or any(read_model_type(Path(model)) not in VISION_MODELS for model in models)
+    return not models or any(read_model_type(Path(model)) not in MEDIA_MODELS for model in models)
 
 
 LEARNERS = ("learner", "team.policies.*.learner", "algorithm.critic.policy.learner", "algorithm.critic.learner")

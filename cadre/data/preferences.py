@@ -109,7 +109,10 @@ def parse_prompt(raw: Any, where: str) -> tuple[Message, ...]:
 
 def require_text_only(observation: Observation, where: str) -> None:
     """Raise DataError for a prompt with tools, tool calls or pictures, which a file of texts cannot hold."""
-    has_more = any(message.tool_calls or message.tool_call_id or message.images for message in observation.messages)
+    has_more = any(
+        message.tool_calls or message.tool_call_id or message.images or message.sounds
+        for message in observation.messages
+    )
     if observation.tools or has_more:
         raise DataError(
             f"{where}: got a prompt of {observation.role} with tools, calls of them or pictures, which a file of texts "

@@ -23,11 +23,11 @@ from cadre.engines.control_tokens import ControlTokens, map_strings, mark_edges
 from cadre.engines.template_limits import render as render_template
 from cadre.engines.tool_calls import AS_TEXT, QUESTION, ToolUse
 from cadre.errors import EngineError, PromptError, first_line
-from cadre.settings.models import VISION_MODELS
-from cadre.types import History, Image, Message, PreviousTurn, Tool, ToolCall, images_of
+from cadre.settings.models import AUDIO_MODELS, VISION_MODELS
+from cadre.types import History, Image, Media, Message, PreviousTurn, Sound, Tool, ToolCall, join_media, media_of
 
 if TYPE_CHECKING:
-    from cadre.engines.images import VisionProcessor
+    from cadre.engines.images import MediaProcessor
 
 # For tokenizers without a template: every turn under a heading, an assistant's turn ended by the end-of-sequence token.
 PLAIN = (
@@ -52,7 +52,7 @@ class Prompt:
 
     ids: tuple[int, ...]
     history: History
-    images: tuple[Image, ...] = ()
+    images: tuple[Media, ...] = ()
 
 
 class Template:
@@ -73,7 +73,7 @@ class Template:
     """
 
     def __init__(
-        self, tokenizer: Any, enable_thinking: bool | None = None, images: VisionProcessor | None = None
+        self, tokenizer: Any, enable_thinking: bool | None = None, images: MediaProcessor | None = None
     ) -> None:
         self._tokenizer, self._images = tokenizer, images
         self._name = tokenizer.name_or_path or "this model"
@@ -253,7 +253,7 @@ class Template:
         return turn.strip("\n ") if turn.strip() else ""
 
     def _to_dicts(self, messages: Sequence[Message], use: ToolUse) -> list[dict[str, Any]]:
-        """Return the messages as the template takes them. Raises EngineError for images that the model cannot read."""
+        """Return the messages as the template takes them. Raises EngineError for media that the model cannot read."""
 
         def id_of(call: ToolCall, number: int) -> str:
             return tool_calls.format_call_id(use.ids, call, number)
@@ -261,15 +261,19 @@ class Template:
         entries = tool_calls.to_template_dicts(messages, use.arguments_as_text, id_of)
         if self._has_channels:
             entries = [_split_channels(entry) for entry in entries]
+        kinds: tuple[tuple[type[Media], str, Sequence[str]], ...]
+        kinds = ((Image, "picture(s)", VISION_MODELS), (Sound, "sound(s)", AUDIO_MODELS))
+        for kind, title, models in kinds:
+            readable = self._images is not None and self._images.kind is kind
+            if not readable and (count := sum(isinstance(medium, kind) for medium in media_of(messages))):
+                raise EngineError(
+                    f"A conversation holds {count} {title}, and {self._tokenizer.name_or_path or 'the model'} is read "
+                    f"as text alone here; expected a model of the type {', '.join(models)}, sampled by torch. Name "
+                    "one in team.policies, or take the environment's form in text."
+                )
         if self._images is not None:
             pairs = zip(entries, messages, strict=True)
             return [{**entry, "content": self._images.content_parts(message)} for entry, message in pairs]
-        if count := len(images_of(messages)):
-            raise EngineError(
-                f"A conversation holds {count} picture(s), and {self._tokenizer.name_or_path or 'the model'} is read "
-                f"as text alone here; expected a model of the type {', '.join(VISION_MODELS)}, sampled by torch. Name "
-                "one in team.policies, or take the environment's form in text."
-            )
         return entries
 
     def _break_message(self, message: Message) -> Message:
@@ -294,13 +298,13 @@ class Template:
         tools: Sequence[Tool] = (),
     ) -> Prompt:
         """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it."""
-        text, images = self.render(messages, generation=True, tools=tools), images_of(messages)
+        text, images = self.render(messages, generation=True, tools=tools), media_of(messages)
         if previous is None:
             return Prompt(self._encode(text, images), "first", images)
         rest, history = self._text_after(text, messages, previous, tools)
         if rest is None:
             return Prompt(self._encode(text, images), "new", images)
-        sample, new_images = previous.sample, images_of(messages[len(previous.messages) :])
+        sample, new_images = previous.sample, media_of(messages[len(previous.messages) :])
         appended = self._encode(rest, new_images)
         last = sample.token_ids[-1] if sample.token_ids else None
         # The turn is closed already, be it by another token. A token that opens the next turn stays.
@@ -318,7 +322,7 @@ class Template:
         """Return the ids of the prompt of a conversation."""
         return self.prompt(messages, previous, stops, tools).ids
 
-    def _encode(self, text: str, images: Sequence[Image] = ()) -> tuple[int, ...]:
+    def _encode(self, text: str, images: Sequence[Media] = ()) -> tuple[int, ...]:
         if self._images is not None:
             text = self._images.expand_markers(text, images)
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
@@ -623,8 +627,7 @@ def _join_users(messages: Sequence[Message]) -> list[Message]:
     for message in messages:
         last = joined[-1] if joined else None
         if last is not None and last.role == message.role == "user":
-            images = last.images + message.images
-            joined[-1] = Message("user", f"{last.content}\n{message.content}", images=images)
+            joined[-1] = join_media("user", f"{last.content}\n{message.content}", (last, message))
         else:
             joined.append(message)
     return joined
@@ -636,9 +639,8 @@ def _merge_system(messages: Sequence[Message]) -> list[Message]:
         return list(messages)
     system, *rest = messages
     if rest and rest[0].role == "user":
-        images = system.images + rest[0].images
-        return [Message("user", f"{system.content}\n\n{rest[0].content}", images=images), *rest[1:]]
-    return [Message("user", system.content, images=system.images), *rest]
+        return [join_media("user", f"{system.content}\n\n{rest[0].content}", (system, rest[0])), *rest[1:]]
+    return [join_media("user", system.content, (system,)), *rest]
 
 
 def _split_channels(entry: dict[str, Any]) -> dict[str, Any]:

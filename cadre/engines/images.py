@@ -1,8 +1,9 @@
-"""Image inputs of vision-language models of two families: placeholders in the text, and tensors of pixels.
+"""Image and sound inputs of models: placeholders in the text, and tensors of pixels or of spectrograms.
 
 A template writes one marker per image; it is repeated for every token that the model makes of the image. The Qwen-VL
 family makes one token of every few patches of an image of any size; Idefics 3 and SmolVLM cut it into square tiles with
-a smaller copy of the whole beside them. Left out: positions and forwards (`torch/vision.py`), video.
+a smaller copy of the whole beside them. Qwen2-Audio and Voxtral cut a sound into windows of 30 seconds, of which the
+former takes one. Left out: positions and forwards (`torch/vision.py`), video.
 """
 
 from __future__ import annotations
@@ -11,69 +12,83 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from transformers import AutoConfig, AutoImageProcessor, PreTrainedConfig
+from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, PreTrainedConfig
 from transformers.processing_utils import ProcessorMixin
 
 from cadre.engines.model_folder import wrap_load_errors
 from cadre.envs.images import pixels
+from cadre.envs.sounds import samples
 from cadre.errors import EngineError, PromptError
-from cadre.settings.models import VISION_MODELS
-from cadre.types import Image, Message
+from cadre.settings.models import AUDIO_MODELS, MEDIA_MODELS
+from cadre.types import Image, Media, Message, Sound, media_of
 
 # Bytes of prepared tensors that are kept.
 CACHE_BYTES = 1 << 28
+# Of a shorter sound a model makes no two tokens, which Qwen2-Audio reads in a way of its own.
+MIN_SOUND_S = 0.1
 Tensors = dict[str, Any]
 
 
-class VisionProcessor:
-    """Prepares images for one model. Lives as long as the model; thread-safe.
+class MediaProcessor:
+    """Prepares images or sounds for one model. Lives as long as the model; thread-safe.
 
-    `marker` is what the chat template writes for an image, `token` the id of each of its `count(image)` placeholders.
+    `kind` is what it takes, `marker` what the chat template writes for one, `token` the id of each of its
+    `count(medium)` placeholders.
     """
 
-    def __init__(self, source: str, tokenizer: Any, config: Any, trust_remote_code: bool = False) -> None:
-        self.token: int = config.image_token_id
-        self.marker: str = tokenizer.convert_ids_to_tokens(self.token)
-        with wrap_load_errors(source, "image processor"):
-            # Pillow's arithmetic, whatever else is installed, so that equal images give equal tensors.
-            self._processor = AutoImageProcessor.from_pretrained(
-                source, backend="pil", trust_remote_code=trust_remote_code
-            )
-        self._config = config
-        self._write, self._count = FAMILIES[config.model_type]
+    kind: ClassVar[type[Media]]
+    part: ClassVar[str]  # the type of a part of the content, as templates know it
+    title: ClassVar[str]
+
+    def __init__(self, tokenizer: Any, config: Any, token: int, processor: Any) -> None:
+        self.token = token
+        self.marker: str = tokenizer.convert_ids_to_tokens(token)
+        self._processor, self._config = processor, config
         self._cache: OrderedDict[str, Tensors] = OrderedDict()
         self._bytes, self._lock = 0, threading.Lock()
 
     def content_parts(self, message: Message) -> list[dict[str, str]]:
-        """Return the content as templates take it: the images, then the text, whose markers are broken."""
+        """Return the content as templates take it: images or sounds, then the text, whose markers are broken."""
         text = message.content.replace(self.marker, f"{self.marker[0]} {self.marker[1:]}")
-        return [*({"type": "image"} for _ in message.images), {"type": "text", "text": text}]
+        return [*({"type": self.part} for _ in media_of([message])), {"type": "text", "text": text}]
 
-    def expand_markers(self, text: str, images: Sequence[Image]) -> str:
+    def expand_markers(self, text: str, images: Sequence[Media]) -> str:
         """Return the text with every marker expanded. Raises PromptError if there are not as many as images."""
         first, *rest = text.split(self.marker)
         if len(rest) != len(images):
             raise PromptError(
-                f"The model's chat template wrote {len(rest)} markers for {len(images)} pictures; expected one each. "
-                "Put pictures into messages of a role whose pictures it writes, such as user."
+                f"The model's chat template wrote {len(rest)} markers for {len(images)} {self.title}; expected one "
+                f"each. Put {self.title} into messages of a role whose {self.title} it writes, such as user."
             )
         return first + "".join(
-            self._write(self, self.tensors(image)) + following for image, following in zip(images, rest, strict=True)
+            self.write(self.tensors(image)) + following for image, following in zip(images, rest, strict=True)
         )
 
-    def count(self, image: Image) -> int:
-        """Return how many tokens the model makes of an image."""
-        return self._count(self, self.tensors(image))
+    def write(self, tensors: Tensors) -> str:
+        """Return the placeholders, with what the model expects around them."""
+        return self.marker * self.count_tokens(tensors)
 
-    def tensors(self, image: Image) -> Tensors:
-        """Return what the image processor makes of one image. Raises PromptError if it rejects the image."""
+    def count_tokens(self, tensors: Tensors) -> int:
+        """Return how many tokens the model makes of tensors."""
+        raise NotImplementedError
+
+    def prepare(self, medium: Any) -> Tensors:
+        """Return what the model's processor makes of an image or a sound. Raises PromptError if it rejects it."""
+        raise NotImplementedError
+
+    def count(self, image: Media) -> int:
+        """Return how many tokens the model makes of an image or a sound."""
+        return self.count_tokens(self.tensors(image))
+
+    def tensors(self, image: Media) -> Tensors:
+        """Return `prepare(image)`, of which the last ones are kept."""
         with self._lock:
             cached = self._cache.get(image.digest)
         if cached is not None:
             return cached
-        prepared = self._prepare(image)
+        prepared = self.prepare(image)
         with self._lock:
             # Another thread may have prepared the same image meanwhile.
             if image.digest not in self._cache:
@@ -83,7 +98,31 @@ class VisionProcessor:
                 self._bytes -= count_bytes(self._cache.popitem(last=False)[1])
         return prepared
 
-    def _prepare(self, image: Image) -> Tensors:
+    def save(self, folder: Path) -> None:
+        """Write what a folder of the model needs beside the tokenizer to read images or sounds."""
+        self._processor.save_pretrained(folder)
+
+
+class VisionProcessor(MediaProcessor):
+    """Prepares images."""
+
+    kind, part, title = Image, "image", "pictures"
+
+    def __init__(self, source: str, tokenizer: Any, config: Any, trust_remote_code: bool = False) -> None:
+        with wrap_load_errors(source, "image processor"):
+            # Pillow's arithmetic, whatever else is installed, so that equal images give equal tensors.
+            processor = AutoImageProcessor.from_pretrained(source, backend="pil", trust_remote_code=trust_remote_code)
+        super().__init__(tokenizer, config, config.image_token_id, processor)
+        self._write, self._count = FAMILIES[config.model_type]
+
+    def write(self, tensors: Tensors) -> str:
+        return self._write(self, tensors)
+
+    def count_tokens(self, tensors: Tensors) -> int:
+        return self._count(self, tensors)
+
+    def prepare(self, medium: Any) -> Tensors:
+        image: Image = medium
         # Rows and columns of tiles, from processors that cut images into tiles.
         options = {"return_row_col_info": True} if hasattr(self._processor, "do_image_splitting") else {}
         try:
@@ -93,10 +132,6 @@ class VisionProcessor:
                 f"The model cannot take a picture of {image.width} by {image.height} pixels: {error}. Expected one "
                 "that its image processor accepts. Change its size or shape."
             ) from error
-
-    def save(self, folder: Path) -> None:
-        """Write what a folder of the model needs beside the tokenizer to read images."""
-        self._processor.save_pretrained(folder)
 
     def tokens_per_tile(self, tiles: Any) -> int:
         """Return how many tokens are made of each of some tiles [..., height, width]."""
@@ -109,28 +144,80 @@ class VisionProcessor:
         return int(self._config.vision_config.spatial_merge_size**2)
 
 
-def is_vision(source: str) -> bool:
-    """Return True if the model of a folder or hub name reads images in a supported way."""
-    return PreTrainedConfig.get_config_dict(source)[0].get("model_type") in VISION_MODELS
+class AudioProcessor(MediaProcessor):
+    """Prepares sounds: log-mel spectrograms of windows, `input_features` float32 [windows, mels, frames].
+
+    Qwen2-Audio takes one window, of which `feature_attention_mask` [1, frames] marks what is sound; Voxtral takes any
+    number of whole ones.
+    """
+
+    kind, part, title = Sound, "audio", "sounds"
+
+    def __init__(self, source: str, tokenizer: Any, config: Any, trust_remote_code: bool = False) -> None:
+        with wrap_load_errors(source, "feature extractor"):
+            extractor = AutoFeatureExtractor.from_pretrained(source, trust_remote_code=trust_remote_code)
+        super().__init__(tokenizer, config, config.audio_token_id, extractor)
+        self._has_windows = config.model_type == "voxtral"
+
+    def count_tokens(self, tensors: Tensors) -> int:
+        audio = self._config.audio_config
+        if self._has_windows:
+            # The states of a window are joined, as many as make the projector's input.
+            return int(
+                len(tensors["input_features"]) * audio.max_source_positions * audio.d_model // audio.intermediate_size
+            )
+        # A convolution and a pooling halve the frames.
+        frames = int(tensors["feature_attention_mask"].sum())
+        return ((frames - 1) // 2 - 1) // 2 + 1
+
+    def prepare(self, medium: Any) -> Tensors:
+        heard: Sound = medium
+        rate, window = self._processor.sampling_rate, self._processor.n_samples
+        if (
+            heard.rate != rate
+            or not MIN_SOUND_S * rate <= heard.length
+            or (not self._has_windows and heard.length > window)
+        ):
+            longest = "" if self._has_windows else f" and at most {window / rate:g}"
+            raise PromptError(
+                f"The model cannot take a sound of {heard.length / heard.rate:.2f} seconds at {heard.rate:,} samples a "
+                f"second; expected {rate:,} a second, and at least {MIN_SOUND_S:g}{longest} seconds. "
+                "Resample or cut it."
+            )
+        options = {"return_tensors": "pt", "sampling_rate": rate, "truncation": False}
+        values = samples(heard)
+        if self._has_windows:
+            made = self._processor(values, padding=True, pad_to_multiple_of=window, **options)["input_features"]
+            mels, frames = made.shape[1], self._processor.nb_max_frames
+            return {"input_features": made.reshape(mels, -1, frames).transpose(0, 1).contiguous()}
+        made = self._processor(values, padding="max_length", return_attention_mask=True, **options)
+        return {"input_features": made["input_features"], "feature_attention_mask": made["attention_mask"]}
 
 
-def load_processor(source: str, tokenizer: Any, trust_remote_code: bool = False) -> VisionProcessor | None:
+def find_model_type(source: str) -> str:
+    """Return the type of the model of a folder or hub name."""
+    return str(PreTrainedConfig.get_config_dict(source)[0].get("model_type"))
+
+
+def load_processor(source: str, tokenizer: Any, trust_remote_code: bool = False) -> MediaProcessor | None:
     """Return the processor of the model of a folder or hub name; None for a model of text.
 
     A tokenizer without a chat template gets the processor's. Raises EngineError if there is none either.
     """
-    if not is_vision(source):
+    model_type = find_model_type(source)
+    if model_type not in MEDIA_MODELS:
         return None
     if tokenizer.chat_template is None:
         template = ProcessorMixin.get_processor_dict(source)[0].get("chat_template")
         if not isinstance(template, str | dict):
             raise EngineError(
-                f"The model {source!r} has no chat template, which says where pictures stand; expected one beside its "
-                "tokenizer or processor. Add chat_template.jinja."
+                f"The model {source!r} has no chat template, which says where pictures or sounds stand; expected "
+                "one beside its tokenizer or processor. Add chat_template.jinja."
             )
         tokenizer.chat_template = template
     config = AutoConfig.from_pretrained(source, trust_remote_code=trust_remote_code)
-    return VisionProcessor(source, tokenizer, config, trust_remote_code)
+    kind = AudioProcessor if model_type in AUDIO_MODELS else VisionProcessor
+    return kind(source, tokenizer, config, trust_remote_code)
 
 
 def count_bytes(tensors: Mapping[str, Any]) -> int:

@@ -203,15 +203,17 @@ def _text_of(choice: Any) -> str:
 
 
 def _to_dict(message: Message) -> dict[str, Any]:
-    """Return the message as endpoints take it: images before the text and within the request, arguments as text.
+    """Return the message as endpoints take it: media before the text and within the request, arguments as text.
 
     What looks like a control token is broken by a space, as an endpoint may read such tokens in any message.
     """
     text = break_common(message.content)
     content: str | list[dict[str, Any]] = text
-    if message.images:
+    if message.images or message.sounds:
         urls = (f"data:image/png;base64,{base64.b64encode(image.png).decode()}" for image in message.images)
         parts: list[dict[str, Any]] = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        wavs = (base64.b64encode(sound.wav).decode() for sound in message.sounds)
+        parts += [{"type": "input_audio", "input_audio": {"data": wav, "format": "wav"}} for wav in wavs]
         content = [*parts, {"type": "text", "text": text}]
     entry: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:

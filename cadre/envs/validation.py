@@ -18,7 +18,7 @@ from typing import Any, SupportsFloat, get_args, get_type_hints
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec, declared_settings
 from cadre.errors import nearest
-from cadre.types import Image, Message, Observation, Reward, Task
+from cadre.types import Image, Message, Observation, Reward, Sound, Task
 
 SPEAKERS = get_args(get_type_hints(Message)["role"])
 PLAIN = (str, int, float, bool, type(None))
@@ -115,6 +115,11 @@ def _message_faults(where: str, messages: Any) -> Iterator[str]:
             yield (
                 f"{at} holds {described(message.images)} as images; expected a tuple of cadre Image. Write "
                 "images=(cadre.image(source),), where the source is a file, bytes or an array."
+            )
+        if not (isinstance(message.sounds, tuple) and all(isinstance(sound, Sound) for sound in message.sounds)):
+            yield (
+                f"{at} holds {described(message.sounds)} as sounds; expected a tuple of cadre Sound. Write "
+                "sounds=(cadre.sound(source),), where the source is a WAV file, its bytes or an array."
             )
 
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 from cadre.env import Env, Split
 from cadre.errors import ContractError
 from cadre.settings.user_code import describe_errors, load_function
-from cadre.types import Drawing, Message, Observation, Reward, Sample, Task, images_of
+from cadre.types import Drawing, Message, Observation, Reward, Sample, Task, join_media
 
 # One policy for all roles.
 
@@ -106,8 +106,8 @@ def joint_prompt(observations: Mapping[str, Observation]) -> tuple[Message, ...]
         + "\n\n".join(views)
         + f"\n\nAnswer with a part for each of them, below a line that names it:\n{form}"
     )
-    images = images_of(message for observation in observations.values() for message in observation.messages)
-    return (Message("user", text, images=images),)
+    shown = [message for observation in observations.values() for message in observation.messages]
+    return (join_media("user", text, shown),)
 
 
 def joint_text(texts: Mapping[str, str]) -> str:

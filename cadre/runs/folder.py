@@ -58,7 +58,7 @@ from cadre.files import (
 )
 from cadre.rollout.episodes import Failure
 from cadre.runs import jsonl
-from cadre.runs.kept_trees import ImageStore, StepRecord, StepRecorder, Vocabulary, forget_steps
+from cadre.runs.kept_trees import MediaStore, StepRecord, StepRecorder, Vocabulary, forget_steps
 from cadre.runs.records import CommandRecord, EnvironmentRecord, EvaluationLine, StepMetrics
 from cadre.runs.trackers import TrackedRun, Trackers
 from cadre.settings import CreditConfig, PolicyConfig, TrainConfig
@@ -79,7 +79,7 @@ class Run:
 
     def __init__(self, folder: Path, config: Config) -> None:
         self.folder, self.config = folder, config
-        self.vocabulary, self._images = Vocabulary({}), ImageStore(folder)
+        self.vocabulary, self._media = Vocabulary({}), MediaStore(folder)
         self._trackers: Trackers | None = None
         # Why its training ended by itself, "" before that; not recorded.
         self.ended = ""
@@ -212,7 +212,7 @@ class Run:
 
     def keep(self, step: int, record: StepRecord, credit: CreditConfig) -> None:
         """Write the kept trees of a step, as the settings say."""
-        StepRecorder(self.folder, self.train, credit, self.vocabulary, self._images).keep(step, record)
+        StepRecorder(self.folder, self.train, credit, self.vocabulary, self._media).keep(step, record)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one step's metrics, after all else of it: a step that has metrics is logged completely."""

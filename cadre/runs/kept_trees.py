@@ -48,7 +48,7 @@ from cadre.runs.annotations import (
 )
 from cadre.runs.records import IndexLine, LeftOutLine, TreeLineHead, VocabularyLine, validate_tree
 from cadre.settings import CreditConfig, TrainConfig
-from cadre.types import Image, Message, Node, Tree
+from cadre.types import Media, Message, Node, Sound, Tree
 
 TREE_VERSION = 2
 # {"version": 2, "step": 3, "tree": 0, "task": {...}, "nodes": [{...}, ...]}; steps and trees count from 0.
@@ -135,14 +135,15 @@ def _node_to_json(node: Node, numbers: Mapping[int, int]) -> Json:
 def _message_to_json(message: Message) -> Json:
     calls = {"tool_calls": [asdict(call) for call in message.tool_calls]} if message.tool_calls else {}
     answers = {"tool_call_id": message.tool_call_id} if message.tool_call_id else {}
-    images = {"images": [image_to_json(image) for image in message.images]} if message.images else {}
-    return {"role": message.role, "content": message.content, **calls, **answers, **images}
+    images = {"images": [medium_to_json(image) for image in message.images]} if message.images else {}
+    sounds = {"sounds": [medium_to_json(sound) for sound in message.sounds]} if message.sounds else {}
+    return {"role": message.role, "content": message.content, **calls, **answers, **images, **sounds}
 
 
-def tree_images(tree: Tree) -> set[Image]:
-    """Return all images that a tree shows."""
+def tree_media(tree: Tree) -> set[Media]:
+    """Return all images and sounds of a tree's observations."""
     observations = (observation for node in walk.nodes(tree.root) for observation in node.observations.values())
-    return {image for observation in observations for image in types.images_of(observation.messages)}
+    return {medium for observation in observations for medium in types.media_of(observation.messages)}
 
 
 def upgrade_tree(line: Json, number: int) -> KeptTree:
@@ -184,90 +185,107 @@ def iterate_samples(tree: KeptTree) -> Iterator[tuple[int, str, int, Json]]:
                 yield number, role, index, sample
 
 
-IMAGES = "pictures"
-PNG = b"\x89PNG\r\n\x1a\n"
+IMAGES, SOUNDS = "pictures", "sounds"
+# By folder the ending of its files, and the bytes with which each begins.
+FORMATS = {IMAGES: (".png", b"\x89PNG\r\n\x1a\n"), SOUNDS: (".wav", b"RIFF")}
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-# ---- Images: `pictures/DIGEST.png`, each once, however often it was shown
+# ---- Images and sounds: `pictures/DIGEST.png` and `sounds/DIGEST.wav`, each once, however often it was observed
 #
-# A record of an image in JSON is `{"digest": ..., "width": ..., "height": ...}`. Files are named by their content, so
-# none is ever rewritten, and one that nothing names any more does no harm.
+# A record in JSON is `{"digest": ..., "width": ..., "height": ...}` or `{"digest": ..., "rate": ..., "length": ...}`.
+# Files are named by their content, so none is ever rewritten, and one that nothing names any more does no harm.
 
 
-def image_to_json(image: Image) -> dict[str, Any]:
-    """Return what JSON has of an image; its bytes are in a file of its own."""
-    return {"digest": image.digest, "width": image.width, "height": image.height}
+def medium_to_json(medium: Media) -> dict[str, Any]:
+    """Return what JSON has of an image or a sound; its bytes are in a file of its own."""
+    if isinstance(medium, Sound):
+        return {"digest": medium.digest, "rate": medium.rate, "length": medium.length}
+    return {"digest": medium.digest, "width": medium.width, "height": medium.height}
 
 
-def save_images(folder: Path, images: Iterable[Image]) -> None:
-    """Write the images that do not exist yet, each whole or not at all. Raises RunError if the disk refuses."""
-    for image in images:
-        path = folder / IMAGES / f"{image.digest}.png"
+def medium_bytes(medium: Media) -> bytes:
+    return medium.wav if isinstance(medium, Sound) else medium.png
+
+
+def media_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of all images and sounds."""
+    for name, (ending, _) in FORMATS.items():
+        yield from (folder / name).glob(f"*{ending}")
+
+
+def save_media(folder: Path, media: Iterable[Media]) -> None:
+    """Write the files that do not exist yet, each whole or not at all. Raises RunError if the disk refuses."""
+    for medium in media:
+        name = SOUNDS if isinstance(medium, Sound) else IMAGES
+        path = folder / name / f"{medium.digest}{FORMATS[name][0]}"
         if not path.exists():  # a file is named by its content, so an existing one is equal
             with explain_disk_errors(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 partial = path.with_name(f".partial-{path.name}")
                 partial.unlink(missing_ok=True)  # it may be a link to elsewhere
-                partial.write_bytes(image.png)
+                partial.write_bytes(medium_bytes(medium))
                 sync_to_disk(partial)
                 partial.rename(path)
 
 
-def read_image(folder: Path, digest: str) -> bytes:
-    """Return the file of an image. Raises RunError if there is none of that name."""
-    path = folder / IMAGES / f"{digest}.png"
+def read_medium(folder: Path, digest: str, name: str = IMAGES) -> bytes:
+    """Return the file of an image, or with `name` SOUNDS of a sound. Raises RunError if there is none of that name."""
+    ending, start = FORMATS[name]
+    path = folder / name / f"{digest}{ending}"
     if not DIGEST.fullmatch(digest) or not path_exists(path):
         raise RunError(
-            f"pictures: {folder} holds none that is called {digest[:80]!r}; expected the digest of one that its trees "
-            "show. Restore the folder pictures from a copy."
+            f"{name}: {folder} holds none that is called {digest[:80]!r}; expected the digest of one that its trees "
+            f"show. Restore the folder {name} from a copy."
         )
     with open_plain(path, folder) as file:
-        png = file.read()
-    if not png.startswith(PNG):
-        raise RunError(f"pictures: {path} is no PNG file; expected one. Restore it from a copy.")
-    return png
+        data = file.read()
+    if not data.startswith(start):
+        raise RunError(f"{name}: {path} is no {ending[1:].upper()} file; expected one. Restore it from a copy.")
+    return data
 
 
-class ImageStore:
-    """The images of a folder and their total size. Owned by the writer of the folder, for as long as it writes."""
+class MediaStore:
+    """The images and sounds of a folder and their total size.
+
+    Owned by the writer of the folder, for as long as it writes.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, images: Collection[Image]) -> None:
+    def save(self, media: Collection[Media]) -> None:
         """Write those that do not exist yet. Raises RunError if the disk refuses."""
-        size, new = self.size_with(images), {image.digest for image in images}
-        save_images(self.folder, images)
+        size, new = self.size_with(media), {medium.digest for medium in media}
+        save_media(self.folder, media)
         self._size = size
         self._digests.update(new)
 
-    def size_with(self, images: Collection[Image]) -> int:
+    def size_with(self, media: Collection[Media]) -> int:
         """Return the bytes of all of them, with these among them."""
-        new = {image.digest: len(image.png) for image in images if image.digest not in self._digests}
+        new = {medium.digest: len(medium_bytes(medium)) for medium in media if medium.digest not in self._digests}
         return self._size + sum(new.values())
 
     @cached_property
     def _digests(self) -> set[str]:
-        return {path.stem for path in self._files()}
+        return {path.stem for path in media_files(self.folder)}
 
     @cached_property
     def _size(self) -> int:
-        return sum(path.stat().st_size for path in self._files())
-
-    def _files(self) -> Iterator[Path]:
-        return (self.folder / IMAGES).glob("*.png")
+        return sum(path.stat().st_size for path in media_files(self.folder))
 
 
-def load_images(value: Any, folder: Path) -> Any:
-    """Return JSON values with the bytes of every image put in, as `Image` has them."""
+def load_media(value: Any, folder: Path) -> Any:
+    """Return JSON values with the bytes of every image and sound put in, as `Image` and `Sound` have them."""
     if isinstance(value, list):
-        return [load_images(inner, folder) for inner in value]
+        return [load_media(inner, folder) for inner in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {"digest", "width", "height"}:
-        return {**value, "png": read_image(folder, value["digest"])}
-    return {key: load_images(inner, folder) for key, inner in value.items()}
+        return {**value, "png": read_medium(folder, value["digest"])}
+    if value.keys() == {"digest", "rate", "length"}:
+        return {**value, "wav": read_medium(folder, value["digest"], SOUNDS)}
+    return {key: load_media(inner, folder) for key, inner in value.items()}
 
 
 # ---- The spelling of tokens: `vocabulary.jsonl`
@@ -489,14 +507,14 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class StepRecorder:
-    """Writes what the settings keep of each step into the `folder` of a run, its images into `images`, and the spelling
-    of tokens into `vocabulary`."""
+    """Writes what the settings keep of each step into the `folder` of a run, its images and sounds into `media`, and
+    the spelling of tokens into `vocabulary`."""
 
     folder: Path
     settings: TrainConfig
     credit: CreditConfig
     vocabulary: Vocabulary
-    images: ImageStore
+    media: MediaStore
 
     def keep(self, step: int, record: StepRecord) -> None:
         """Write the kept trees of a step, their annotations, and what was left out."""
@@ -511,11 +529,11 @@ class StepRecorder:
         """Write as many trees of a step as are to be kept; return their number."""
         megabytes = self.due(step)
         for number, tree in enumerate(trees[: self.settings.trees_kept]):
-            written, images = tree_to_json(step, number, tree), tree_images(tree)
-            if not fits_budget(self.folder, written, megabytes, self.images.size_with(images)):
+            written, media = tree_to_json(step, number, tree), tree_media(tree)
+            if not fits_budget(self.folder, written, megabytes, self.media.size_with(media)):
                 return number
             self.vocabulary.learn(self.folder, written)
-            self.images.save(images)
+            self.media.save(media)
             append_tree(self.folder, written)
         return min(len(trees), self.settings.trees_kept)
 
@@ -535,16 +553,18 @@ def forget_steps(folder: Path, step: int) -> None:
 
 def copy_steps(folder: Path, into: Path, step: int) -> None:
     """Copy what was kept of the steps before `step` from one run to another, as the first wrote it."""
-    require_no_link(folder / IMAGES)
+    for name in FORMATS:
+        require_no_link(folder / name)
     streams = [*folder.glob("*.jsonl"), *annotation_files(folder)]
     for path in streams:
         if path.name in COPIED_FILES or path.parent.name == ANNOTATIONS:
             target = into / path.relative_to(folder)
             target.parent.mkdir(exist_ok=True)
             copy_plain(path, target)
-    for path in (folder / IMAGES).glob("*.png"):
-        (into / IMAGES).mkdir(exist_ok=True)
-        copy_plain(path, into / IMAGES / path.name)
+    for path in media_files(folder):
+        target = into / path.relative_to(folder)
+        target.parent.mkdir(exist_ok=True)
+        copy_plain(path, target)
     forget_steps(into, step)
 
 

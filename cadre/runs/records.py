@@ -141,14 +141,15 @@ class AnnotationLine(OpenRecord):
     samples: list[AnnotatedSample]
 
 
-class KeptImage(OpenRecord):
+class KeptMedium(OpenRecord):
     digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class KeptMessage(OpenRecord):
     role: Text
     content: Text
-    images: list[KeptImage] = []
+    images: list[KeptMedium] = []
+    sounds: list[KeptMedium] = []
 
 
 class KeptObservation(OpenRecord):

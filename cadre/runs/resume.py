@@ -330,7 +330,7 @@ def repair_logs(run: Run) -> Iterator[str]:
     The caller holds the run's lock. Raises RunError if a log or a folder of logs is a link.
     """
     folder = run.folder
-    for name in (ANNOTATIONS, "pictures", "checkpoints", "tensorboard"):
+    for name in (ANNOTATIONS, "pictures", "sounds", "checkpoints", "tensorboard"):
         require_no_link(folder / name)
     files = {folder / name: model for name, model in LOGS.items()}
     files |= dict.fromkeys(annotation_files(folder), AnnotationLine)

@@ -83,6 +83,9 @@ SHAPES: dict[str, Mapping[str, Any]] = {model.hub: model.shape for model in KNOW
 
 # Types (as in config.json) of models that read images. A table, so that no heavy library is imported to know.
 VISION_MODELS = ("idefics3", "smolvlm", "qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+# Types of models that read sounds.
+AUDIO_MODELS = ("qwen2_audio", "voxtral")
+MEDIA_MODELS = (*VISION_MODELS, *AUDIO_MODELS)
 
 
 def read_model_type(folder: Path) -> str:

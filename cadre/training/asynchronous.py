@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from cadre.files import damaged_file_error
 from cadre.rollout.episodes import SampledTrees
 from cadre.runs import jsonl
-from cadre.runs.kept_trees import IMAGES, load_images, save_images, tree_images
+from cadre.runs.kept_trees import load_media, media_files, save_media, tree_media
 from cadre.team import Team, Weights
 
 SAMPLED_STEPS = "in_flight.jsonl"
@@ -168,18 +168,18 @@ class StepQueue:
 
 
 def write_sampled_steps(folder: Path, steps: Sequence[SampledStep]) -> None:
-    """Write one line per step to `folder/in_flight.jsonl`, and images beside it; no file if there are no steps."""
+    """Write one line per step to `folder/in_flight.jsonl`, images and sounds beside it; no file without steps."""
     if steps:
         lines = (json.dumps(_encode_numbers(asdict(step)), allow_nan=False) + "\n" for step in steps)
         (folder / SAMPLED_STEPS).write_text("".join(lines))
-        save_images(folder, {image for step in steps for tree in step.sampled.trees for image in tree_images(tree)})
+        save_media(folder, {medium for step in steps for tree in step.sampled.trees for medium in tree_media(tree)})
 
 
 def read_sampled_steps(folder: Path) -> tuple[SampledStep, ...]:
     """Return the steps that `write_sampled_steps` wrote, number for number."""
     lines = jsonl.records(folder / SAMPLED_STEPS)
-    if (folder / IMAGES).is_dir():
-        lines = (load_images(line, folder) for line in lines)
+    if any(media_files(folder)):
+        lines = (load_media(line, folder) for line in lines)
     try:
         return tuple(_step_adapter().validate_python(_decode_numbers(line)) for line in lines)
     except ValidationError as error:

@@ -35,7 +35,7 @@ from cadre.runs.kept_trees import (
     TreeEntry,
     iterate_samples,
     read_entries,
-    read_image,
+    read_medium,
     read_tree,
     read_vocabulary,
 )
@@ -162,7 +162,7 @@ class RunReader:
 
     def image(self, digest: str) -> bytes:
         """Return the PNG file of an image in a tree."""
-        return read_image(self.folder, digest)
+        return read_medium(self.folder, digest)
 
     def _entry(self, number: int) -> TreeEntry:
         entries = read_entries(self.folder)

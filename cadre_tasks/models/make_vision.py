@@ -21,9 +21,9 @@ from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImag
 
 from cadre import random_keys
 from cadre.engines.chat_template import Template
-from cadre.engines.images import VisionProcessor
+from cadre.engines.images import MediaProcessor, VisionProcessor
 from cadre.engines.torch import vision
-from cadre.types import Image, Observation
+from cadre.types import Media, Observation
 from cadre_tasks.answers import numbered
 from cadre_tasks.games.pictured import PlanPathPicture
 from cadre_tasks.games.plan_path import shortest
@@ -39,7 +39,7 @@ TEMPLATE = (
 )
 # How often an answer is the whole way, its beginning, or moves at random.
 KINDS = {"whole": 18, "part": 72, "random": 10}
-Row = tuple[tuple[int, ...], int, tuple[Image, ...]]  # ids, how many of them are the prompt's, and its pictures
+Row = tuple[tuple[int, ...], int, tuple[Media, ...]]  # ids, how many of them are the prompt's, and its pictures
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -112,7 +112,7 @@ def batches(
         yield [row() for _ in range(size)]
 
 
-def tensors(model: Any, pictures: VisionProcessor, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+def tensors(model: Any, pictures: MediaProcessor, rows: Sequence[Row]) -> dict[str, torch.Tensor]:
     """Return the training inputs: the rows as the engine would run them, with labels for the answers."""
     inputs = vision.make_inputs(model, pictures, [(ids, images) for ids, _, images in rows]).tensors
     # -100 is the label that the loss ignores: the prompt's tokens are not trained on.

@@ -9,7 +9,7 @@ from cadre.advantages.returns import Credit
 from cadre.learn.token_notes import TokenNote
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs.kept_trees import (
-    ImageStore,
+    MediaStore,
     StepRecord,
     StepRecorder,
     Vocabulary,
@@ -43,5 +43,5 @@ def record(*trees: Tree, chosen: CreditConfig | None = None, replaced: int = 0) 
 
 def keeping(folder: Path, **goal: float) -> StepRecorder:
     return StepRecorder(
-        folder, TrainConfig(**goal), CreditConfig(), Vocabulary({"shared": Letters()}), ImageStore(folder)
+        folder, TrainConfig(**goal), CreditConfig(), Vocabulary({"shared": Letters()}), MediaStore(folder)
     )

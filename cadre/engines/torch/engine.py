@@ -35,7 +35,7 @@ from cadre.errors import EngineError
 from cadre.learn.loss import ValueHeads
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Weights
-from cadre.types import Choice, Message, Request, Sample, Tool, TrainingSequence, images_of
+from cadre.types import Choice, Message, Request, Sample, Tool, TrainingSequence, media_of
 
 # Keys and values of earlier turns may take this fraction of a batch's memory, beside it.
 PREFIX_CACHE_FRACTION = 4
@@ -142,7 +142,7 @@ class TorchEngine:
                 answer_ids = (*template.answer_ids(answer), self.loaded.stops[0])
                 zeros = (0.0,) * (len(prompt) + len(answer_ids))
                 mask = (False,) * len(prompt) + (True,) * len(answer_ids)
-                images = images_of(choice.observation.messages)
+                images = media_of(choice.observation.messages)
                 role = choice.observation.role
                 yield TrainingSequence(policy, role, prompt + answer_ids, mask, zeros, zeros, 0, images=images)
 

@@ -20,12 +20,18 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForMultimodalLM,
+    AutoTokenizer,
+)
 from transformers.utils.logging import disable_progress_bar
 
 from cadre.engines import chat_template, host, model_folder
 from cadre.engines import images as vision_processors
-from cadre.engines.images import VisionProcessor
+from cadre.engines.images import MediaProcessor
 from cadre.engines.model_folder import (
     check_folder,
     context_length,
@@ -41,7 +47,7 @@ from cadre.file_limits import read_json, size_of
 from cadre.learn import tensor_files
 from cadre.plugins import embedded_models
 from cadre.settings import PolicyConfig
-from cadre.settings.models import VISION_MODELS
+from cadre.settings.models import AUDIO_MODELS, VISION_MODELS
 from cadre.types import Message
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -76,7 +82,7 @@ class LoadedModel:
 
     stops      token ids that end a turn
     context    tokens of the longest sequence
-    pictures   the image processor of a vision-language model; None for a model of text
+    pictures   the processor of a vision-language or audio-language model; None for a model of text
     """
 
     source: str
@@ -87,7 +93,7 @@ class LoadedModel:
     attention: LayerAttention
     stops: tuple[int, ...]
     context: int
-    pictures: VisionProcessor | None = None
+    pictures: MediaProcessor | None = None
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """Return the weights that training the policy changes."""
@@ -142,6 +148,8 @@ def is_fully_trained(policy: PolicyConfig) -> bool:
 
 def select_model_class(model_type: str) -> Any:
     """Return the transformers class for a `model_type` of config.json."""
+    if model_type in AUDIO_MODELS:
+        return AutoModelForMultimodalLM
     return AutoModelForImageTextToText if model_type in VISION_MODELS else AutoModelForCausalLM
 
 
@@ -244,7 +252,7 @@ def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
 
 
 def make_templates(
-    tokenizer: Any, policies: Mapping[str, PolicyConfig], pictures: VisionProcessor | None = None
+    tokenizer: Any, policies: Mapping[str, PolicyConfig], pictures: MediaProcessor | None = None
 ) -> dict[str, chat_template.Template]:
     """Return the chat template of each policy; policies with the same thinking mode share one."""
     thinking = {name: policy.enable_thinking for name, policy in policies.items()}

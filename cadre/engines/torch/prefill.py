@@ -26,7 +26,7 @@ from cadre.engines.torch.model import LoadedModel, project_only, use_attention
 from cadre.engines.torch.prefix_cache import BlockSlice, CachedPrefix, KeyValueBlock, PrefixCache
 from cadre.engines.torch.shared_prefix_cache import flash_attention
 from cadre.learn.tree_attention import Scoring, merge_attention
-from cadre.types import Image
+from cadre.types import Media
 
 # Padded tokens of a group, which bound what a forward takes; and the same with the cached prefixes.
 PREFILL_TOKENS = 8192
@@ -38,7 +38,7 @@ class PolicyPrompt(NamedTuple):
 
     policy: str
     ids: tuple[int, ...]
-    images: tuple[Image, ...] = ()
+    images: tuple[Media, ...] = ()
 
 
 @dataclass(frozen=True)

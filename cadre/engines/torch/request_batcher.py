@@ -22,7 +22,7 @@ import torch
 from cadre.engines.model_text import Completion
 from cadre.errors import EngineError
 from cadre.rollout import batching
-from cadre.types import Image, Sampling
+from cadre.types import Media, Sampling
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class GenerationRequest:
     sampling: Sampling
     key: int
     ends: Callable[[Sequence[int]], bool] | None = None
-    images: tuple[Image, ...] = ()
+    images: tuple[Media, ...] = ()
 
 
 class Listener(Protocol):

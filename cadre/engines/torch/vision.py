@@ -1,7 +1,7 @@
-"""The forward's inputs for sequences with images: pixels, and rotary positions in three directions.
+"""The forward's inputs for sequences with images or sounds: their tensors, and rotary positions in three directions.
 
-Only the placeholders of a prompt's own images stand for images. A model may sample a placeholder token too; with no
-image behind it, it is replaced by another token, in sampling and in learning alike.
+Only the placeholders of a prompt's own images and sounds stand for these. A model may sample a placeholder token too;
+with nothing behind it, it is replaced by another token, in sampling and in learning alike.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from cadre.engines.images import VisionProcessor
-from cadre.types import Image
+from cadre.engines.images import MediaProcessor
+from cadre.types import Media
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class VisionInputs:
 
 
 def make_inputs(
-    model: Any, pictures: VisionProcessor, rows: Sequence[tuple[Sequence[int], Sequence[Image]]]
+    model: Any, pictures: MediaProcessor, rows: Sequence[tuple[Sequence[int], Sequence[Media]]]
 ) -> VisionInputs:
     """Return the inputs of B sequences (token ids and images each), padded on the right to T.
 
@@ -42,11 +42,13 @@ def make_inputs(
     placeholders = ids == pictures.token
     is_image = placeholders & (placeholders.cumsum(dim=1) <= counts.unsqueeze(1))
 
-    # Patches or grids are joined in the first dimension, tiles in the second.
+    # Patches, grids or windows are joined in the first dimension, tiles in the second.
     parts = [pictures.tensors(image) for _, images in rows for image in images]
     names = [name for name in parts[0] if isinstance(parts[0][name], Tensor)] if parts else []
     dim = int(bool(parts) and "rows" in parts[0])
     tensors = {name: torch.cat([part[name] for part in parts], dim=dim).to(model.device) for name in names}
+    if "input_features" in tensors:
+        tensors["input_features"] = tensors["input_features"].to(model.dtype)
     tensors["input_ids"] = torch.where(is_image, ids, replace_placeholders(ids, pictures))
 
     grid = tensors.get("image_grid_thw")
@@ -61,6 +63,6 @@ def make_inputs(
     return VisionInputs({**tensors, "position_ids": positions}, shifts.squeeze(1))
 
 
-def replace_placeholders(token_ids: Tensor, pictures: VisionProcessor) -> Tensor:
+def replace_placeholders(token_ids: Tensor, pictures: MediaProcessor) -> Tensor:
     """Return the token ids with another token in place of placeholders that stand for no image."""
     return token_ids.masked_fill(token_ids == pictures.token, 0 if pictures.token else 1)

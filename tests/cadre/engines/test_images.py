@@ -17,13 +17,13 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str
     reading = images.load_processor(source, AutoTokenizer.from_pretrained(source))
     assert reading is not None
     asked: list[str] = []
-    prepare = reading._prepare
+    prepare = reading.prepare
 
     def counted(image: Any) -> Any:
         asked.append(image.digest)
         return prepare(image)
 
-    monkeypatch.setattr(reading, "_prepare", counted)
+    monkeypatch.setattr(reading, "prepare", counted)
     return reading, asked
 
 

@@ -11,7 +11,7 @@ import pytest
 from cadre import image
 from cadre.errors import RunError
 from cadre.rollout.episodes import SampledTrees
-from cadre.runs.kept_trees import IMAGES, ImageStore, read_image, save_images, tree_images, tree_to_json
+from cadre.runs.kept_trees import IMAGES, MediaStore, read_medium, save_media, tree_media, tree_to_json
 from cadre.training.asynchronous import SAMPLED_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.types import Branch, Image, Message, Node, Observation, Reward, Sample, Task, Tree
 
@@ -32,33 +32,33 @@ def test_a_tree_names_its_pictures_by_digest() -> None:
     record = json.loads(json.dumps(tree_to_json(0, 0, one)))
     (message,) = record["nodes"][0]["observations"]["p"]["messages"]
     assert message["images"] == [{"digest": shade(v).digest, "width": 3, "height": 2} for v in (1, 2)]
-    assert tree_images(one) == {shade(1), shade(2)}
+    assert tree_media(one) == {shade(1), shade(2)}
 
 
 def test_each_is_written_once_and_read_by_its_digest(tmp_path: Path) -> None:
-    save_images(tmp_path, [shade(1), shade(2), shade(1)])
+    save_media(tmp_path, [shade(1), shade(2), shade(1)])
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()}
-    save_images(tmp_path, [shade(1)])
+    save_media(tmp_path, [shade(1)])
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()} == before
     assert sorted(before) == sorted(f"{shade(v).digest}.png" for v in (1, 2))
-    assert read_image(tmp_path, shade(2).digest) == shade(2).png
+    assert read_medium(tmp_path, shade(2).digest) == shade(2).png
 
 
 def test_what_they_take_is_known_with_those_that_come(tmp_path: Path) -> None:
-    save_images(tmp_path, [shade(1)])
+    save_media(tmp_path, [shade(1)])
     first, second, third = (len(shade(value).png) for value in (1, 2, 3))
-    kept = ImageStore(tmp_path)
+    kept = MediaStore(tmp_path)
     assert kept.size_with([shade(1), shade(2)]) == first + second
     kept.save([shade(1), shade(3)])
     assert kept.size_with([shade(2)]) == first + second + third
-    assert kept.size_with([]) == ImageStore(tmp_path).size_with([]) == first + third
+    assert kept.size_with([]) == MediaStore(tmp_path).size_with([]) == first + third
 
 
 @pytest.mark.parametrize("digest", ["../../etc/passwd", "0" * 64, "", "A" * 64])
 def test_another_name_is_refused(tmp_path: Path, digest: str) -> None:
     (tmp_path / "pictures").mkdir()
     with pytest.raises(RunError, match="holds none that is called"):
-        read_image(tmp_path, digest)
+        read_medium(tmp_path, digest)
 
 
 def test_steps_in_flight_come_back_with_their_pictures(tmp_path: Path) -> None:
@@ -86,4 +86,4 @@ def test_a_link_in_place_of_a_picture_is_not_followed(what: str, tmp_path: Path)
         path = run / IMAGES / f"{digest}.png"
         path.write_bytes(b"secret") if what == "no picture" else path.symlink_to(outside / f"{digest}.png")
     with pytest.raises(RunError, match="is no PNG file" if what == "no picture" else "is a link"):
-        read_image(run, digest)
+        read_medium(run, digest)

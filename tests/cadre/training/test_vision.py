@@ -14,7 +14,7 @@ from cadre.config.experiment import Config, dump, parse
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, EngineError
 from cadre.rollout.episodes import SampledTrees
-from cadre.runs.kept_trees import IMAGES, read_image
+from cadre.runs.kept_trees import IMAGES, read_medium
 from cadre.training import loop
 from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.interrupt import Interrupt
@@ -71,7 +71,7 @@ def test_a_run_goes_on_as_if_unbroken_with_its_pictures(
     (waiting,) = read_state(newest).sampled_steps
     images = waiting.sampled.trees[0].root.samples["planner"][0].images
     assert (images[0].width, images[0].height) == (32, 32)
-    assert images[0].png == read_image(newest, images[0].digest)
+    assert images[0].png == read_medium(newest, images[0].digest)
     monkeypatch.setattr(loop, "sample_step", real)
     _, run = play(chosen, tmp_path / "run", quiet, resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
