@@ -73,7 +73,7 @@ def check(
     prompts: list[FirstPrompt] = []
     faults: list[str] = []
     if has_images:
-        console.print("note: the prompts hold pictures or sounds; --model names a model that reads them, to show them as it does")
+        console.print("note: the prompts hold pictures or sounds; --model names a model that reads them, to show them")
     elif report.prompts:
         prompts, faults = render_first_prompts(report.prompts, source, model, report.tools)
     for fault in faults:
