@@ -136,6 +136,43 @@ def test_a_checkpoint_loads_at_one_and_two_ranks_and_in_a_process_alone(pool, fo
     known.close()
 
 
+def scores(learner):
+    """Log-probabilities of fresh data under the reference, and under the policies as they are."""
+    asked = data(learner.policies, 99)
+    return learner.reference_logprobs(asked), learner.logprobs(asked)
+
+
+def scored(make, part):
+    """In a rank: these of a learner after one update."""
+    learner = make(part)
+    learner.update(data(learner.policies, 7))
+    return scores(learner)
+
+
+@pytest.mark.slow  # tests/cadre/training/test_kl_reference.py and test_distillation.py have a process alone
+@pytest.mark.parametrize("loras", [WHOLE, LORAS], ids=["whole", "adapters"])
+def test_ranks_score_by_the_start_of_training_and_by_the_present_as_one_process_does(pool, folders, tmp_path, loras):
+    """What `kl.reference: start` and a teacher of the policy itself ask for."""
+    earlier = alone(made(folders["qwen3"], {"learning_rate": 1e-2}, loras))
+    steps(earlier, {}, 2)
+    for name in loras:
+        earlier.export(name, tmp_path / name)
+    earlier.close()
+    group = made(folders["qwen3"], {}, loras, start={name: str(tmp_path / name) for name in loras})
+    (reference, present), other = pool.run(scored, group)
+    assert other == (reference, present)
+
+    one = alone(group)
+    asyncio.run(one.update(data(one.policies, 7)))
+    known_reference, known_present = scores(one)
+    assert flat(reference) == pytest.approx(flat(known_reference), abs=1e-5)
+    assert flat(present) == pytest.approx(flat(known_present), abs=1e-5)
+    base = alone(made(folders["qwen3"], {}, loras))
+    assert flat(reference) != pytest.approx(flat(base.reference_logprobs(data(base.policies, 99))), abs=1e-3)
+    for learner in (one, base):
+        learner.close()
+
+
 class Bomb:
     """What unpickling it would leave behind."""
 
