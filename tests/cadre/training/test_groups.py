@@ -14,6 +14,7 @@ from cadre.runs.folder import Run
 from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.loop import run_training
 from cadre.types import Message, TrainingSequence
+from tests.cadre.training.test_distillation import HINTED
 from tests.helpers.training import configured
 
 
@@ -29,6 +30,40 @@ def test_what_ranks_cannot_be_is_refused_before_a_model_loads(speaker: Path) -> 
     numbered = configured(speaker, "Pair", team=team({"device": "cuda:1"}, {}), learner={"ranks": 2})
     with pytest.raises(ConfigError, match=r"one\.device: got cuda:1 with learner\.ranks=2, .* expected cuda, cpu"):
         resolve(numbered)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "teacher",
+    [{"weights": "initial"}, {"hint": True, "alone": True}, {"policy": "two"}],
+    ids=["initial", "hint", "policy"],
+)
+def test_two_ranks_learn_from_a_teacher_as_one_does(
+    teacher: dict, speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    (tmp_path / "hinted.py").write_text(HINTED)
+    runs = []
+    for ranks in (1, 2):
+        chosen = configured(
+            speaker,
+            "Pair",
+            ("one", "two"),
+            algorithm={"name": "grpo", "k": 4},
+            loss={"kl": 0.1},
+            kl={"reference": "start"},
+            teacher=teacher,
+            learner={"learning_rate": 1e-2, "ranks": ranks},
+            train={"steps": 2, "tasks_per_step": 2},
+            evaluate={"tasks": 0},
+        ).model_copy(update={"env": f"{tmp_path}/hinted.py:Hinted"})
+        run = Run.create(tmp_path / f"of-{ranks}", chosen)
+        team, _ = run_training(resolve(chosen), run, quiet)
+        team.close()
+        runs.append(run.metrics())
+    for known, metrics in zip(*runs, strict=True):
+        same = {key: value for key, value in known.items() if "time/" not in key and "_per_s" not in key}
+        assert {key: metrics[key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
+        assert "left/kl_to_teacher" in metrics
 
 
 @pytest.mark.slow
