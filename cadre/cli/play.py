@@ -108,7 +108,7 @@ def _print_episode(tree: Tree) -> None:
         ending = (": solved" if branch.success else ": not solved") if branch.over else ""
         rewards = format_numbers({"team": branch.reward.team, **branch.reward.local})
         parts = f" ({format_numbers(branch.reward.parts)})" if branch.reward.parts else ""
-        console.print(visible(f"paid {rewards}{parts}{ending}"), markup=False)
+        console.print(visible(f"reward {rewards}{parts}{ending}"), markup=False)
 
 
 # ---- A kept tree as lines of text
@@ -123,7 +123,7 @@ def format_tree(tree: KeptTree) -> Iterator[str]:
 
     `>` marks the branches that sampling selected.
     """
-    yield visible(f"step {tree['step'] + 1}, task {tree['task']['id']}; > marks what sampling went on from")
+    yield visible(f"step {tree['step'] + 1}, task {tree['task']['id']}; > marks the selected branches")
     yield from _format_node(tree, 0, 0)
 
 
@@ -295,7 +295,7 @@ class Walker:
         rewards = [
             self._alpha * branch["reward"]["team"] + branch["reward"]["local"].get(role, 0.0) for branch in branches
         ]
-        reward = f"pay {sum(rewards) / len(rewards):+.2f}" if rewards else "not paid"
+        reward = f"reward {sum(rewards) / len(rewards):+.2f}" if rewards else "no reward"
         credit = sample["said"].get("credit")
         advantage = f"  adv {credit['advantage']:+.2f}" if credit else ""
         ending = "  over" if any(branch["over"] for branch in branches) else ""

@@ -130,6 +130,19 @@ def _random(scores: Sequence[float], generator: random.Random) -> Sequence[int]:
     return [generator.randrange(len(scores))]
 
 
+def success_label(shape: Shape, roles: Collection[str]) -> str:
+    """Return "best-of-8" where every decision selects the best of 8 branches: the success of a training step is then
+    that of the selected path, and higher than the policy's. Return "success" for other shapes, and for one branch."""
+    if shape.select is not _argmax:
+        return "success"
+    # A list of numbers a turn is rarely longer; a range says that turns or roles differ.
+    counts = {shape.count(role, turn, turn) for role in roles for turn in range(8)}
+    fewest, most = min(counts, default=1), max(counts, default=1)
+    if most == 1:
+        return "success"
+    return f"best-of-{most}" if fewest == most else f"best-of-{fewest}-to-{most}"
+
+
 # The rules by which a greedy shape selects the branch to continue: the setting `algorithm.carry`.
 CARRIES: dict[str, Select] = {"argmax": _argmax, "sample": _sample, "random": _random}
 

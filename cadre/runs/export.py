@@ -155,11 +155,11 @@ def _missing_package(package: str, install: str) -> str:
 
 # The plots: title, and the suffixes of the names of the metrics in it.
 PLOTS = {
-    "success of sampled episodes": ("rollout/success",),
+    "success in training": ("rollout/success",),
     "reward by role": ("/reward",),
     "zero-variance groups by role": ("/zero_variance_groups",),
     "entropy": ("/entropy",),
-    "tokens of an answer by role": ("/tokens",),
+    "completion length by role": ("/tokens",),
 }
 Line = Mapping[str, Any]
 

@@ -34,8 +34,6 @@ from cadre.training.asynchronous import StepQueue
 from cadre.training.checkpoint import Checkpointer
 
 WIDTH, GAP, INDENT = 80, "  ", "    "
-# With more roles the rate is left out to make room.
-MAX_ROLES_WITH_RATE = 2
 
 
 # ---- On the console
@@ -43,10 +41,20 @@ MAX_ROLES_WITH_RATE = 2
 
 class Progress:
     """One run's display. It begins at step `start` and ends at `steps`, or sooner at `max_tokens` tokens, of which
-    `spent` are used already; 0 is no limit."""
+    `spent` are used already; 0 is no limit. `success_label` names the success of a training step, such as "best-of-8"
+    (`cadre.rollout.shapes.success_label`)."""
 
-    def __init__(self, console: Console, steps: int, start: int = 0, max_tokens: int = 0, spent: float = 0.0) -> None:
+    def __init__(
+        self,
+        console: Console,
+        steps: int,
+        start: int = 0,
+        max_tokens: int = 0,
+        spent: float = 0.0,
+        success_label: str = "success",
+    ) -> None:
         self.console, self.steps, self.max_tokens, self.spent = console, steps, max_tokens, spent
+        self.success_label = success_label
         self.made, self.seconds, self.tokens = 0, 0.0, 0.0
         columns = (
             TextColumn("{task.description}"),
@@ -78,11 +86,11 @@ class Progress:
         return lambda: self.bars.advance(self.inner)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print a line for a step: reward by role, success of the samples, tokens per second, time left."""
+        """Print a line for a step: reward by role, success in training, tokens per second, time left."""
         tokens, seconds = metrics["rollout/tokens"], metrics["time/wait_s"] + metrics["time/learn_s"]
         self.took(tokens, seconds)
-        success = f"success {metrics['rollout/success']:.0%}"
-        self.bars.update(self.total, completed=step + 1, note=success)
+        success, speed = f"{self.success_label} {metrics['rollout/success']:.0%}", f"{tokens / seconds:,.0f} tok/s"
+        self.bars.update(self.total, completed=step + 1, note=f"{success}, {speed}")
         failed = [f"failed {metrics['rollout/failed']:.1%}"] if metrics.get("rollout/failed") else []
         branches = metrics.get("rollout/failed_branches")
         failed += [f"{branches:,.0f} branches failed"] if branches else []
@@ -92,8 +100,10 @@ class Progress:
         # No policy made an optimiser step, as when every group has zero variance.
         failed += ["no update"] if updates and not any(updates) else []
         rewards = format_rewards(metrics)
-        speed = [f"{tokens / seconds:,.0f} tok/s"] if len(rewards) <= MAX_ROLES_WITH_RATE else []
-        rest = [success, *failed, *speed, f"{format_seconds(self.left(step + 1))} left"]
+        # The rate is left out if it makes the line of some step too long, so that all lines have the same form.
+        head, longest = f"step {self.steps}/{self.steps}", [f"{self.success_label} 100%", "99 min left"]
+        has_room = len(wrap_step_line(head, rewards, [*longest, speed])) == len(wrap_step_line(head, rewards, longest))
+        rest = [success, *failed, *([speed] if has_room else []), f"{format_seconds(self.left(step + 1))} left"]
         self._print([*wrap_step_line(f"step {step + 1}/{self.steps}", rewards, rest), *format_gpu(metrics)])
 
     def took(self, tokens: float, seconds: float) -> None:
@@ -205,16 +215,19 @@ def format_rewards(metrics: Mapping[str, float]) -> list[str]:
 
 def wrap_step_line(head: str, rewards: Sequence[str], rest: Sequence[str]) -> list[str]:
     """Return one line of at most `WIDTH` columns; if that is too short, the rewards follow on lines of their own."""
-    line = GAP.join([head, *rewards, *rest])
+    label = "reward "
+    line = GAP.join([head, *([label + ", ".join(rewards)] if rewards else []), *rest])
     if len(line) <= WIDTH:
         return [line]
-    lines = [GAP.join([head, *rest])]
-    for reward in rewards:
-        if lines[1:] and len(lines[-1] + GAP + reward) <= WIDTH:
-            lines[-1] += GAP + reward
+    lines = [f"{INDENT}{label}{reward}" for reward in rewards[:1]]
+    for reward in rewards[1:]:
+        # A further comma may follow.
+        if len(lines[-1]) + len(f", {reward},") <= WIDTH:
+            lines[-1] += f", {reward}"
         else:
-            lines.append(INDENT + reward)
-    return lines
+            lines[-1] += ","
+            lines.append(INDENT + " " * len(label) + reward)
+    return [GAP.join([head, *rest]), *lines]
 
 
 def format_gpu(metrics: Mapping[str, float]) -> list[str]:

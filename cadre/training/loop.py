@@ -29,6 +29,7 @@ from cadre.learn.token_notes import TokenNotes
 from cadre.plugins import configure_sandbox, program_sandbox
 from cadre.rollout import episodes
 from cadre.rollout.episodes import Replacements, SampledTrees, replacement_tasks
+from cadre.rollout.shapes import success_label
 from cadre.runs.folder import FailureLog, Run, RunLock
 from cadre.runs.kept_trees import StepRecord, Vocabulary
 from cadre.runs.progress import Progress, StatusWriter
@@ -164,9 +165,12 @@ def run_training(
             # Train. Environments step in other processes if the cluster has some for them.
             experiment = host_environments(experiment)
             goal, spent, interrupt = experiment.train, run.total("rollout/tokens"), Interrupt()
+            label = success_label(experiment.plan.shape, experiment.env_spec.roles)
+            if label != "success":
+                tell([f"{label}: success in training, where each decision selects the best completion"])
             with (
                 closing(experiment.env_spec),
-                Progress(console, goal.steps, state.step, goal.max_tokens, spent) as progress,
+                Progress(console, goal.steps, state.step, goal.max_tokens, spent, label) as progress,
                 interrupt.on_signals(),
             ):
                 training = Training(experiment, run, team, progress, notes=diagnostics.notes)

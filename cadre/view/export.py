@@ -27,6 +27,8 @@ MODULES = (
     "store",
     "difference",
     "filter",
+    "series",
+    "plotfile",
     "about",
     "drawing",
     "sample",
@@ -125,13 +127,13 @@ def make_html(runs: Sequence[dict[str, Any]]) -> str:
     return text
 
 
-def make_script() -> str:
-    """Return all modules as one script with one scope, so without their imports.
+def make_script(modules: Sequence[str] = MODULES) -> str:
+    """Return modules as one script with one scope, so without their imports.
 
     The modules that are namespaces all have a `show`, so each becomes an object of its functions.
     """
     parts = []
-    for name in MODULES:
+    for name in modules:
         source = IMPORT.sub("", (PAGE / f"{name}.js").read_text(encoding="utf-8"))
         body = re.sub(r"^export ", "", source, flags=re.MULTILINE)
         if name in NAMESPACES:

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from cadre.algorithms import plan_of
-from cadre.config.experiment import dump
+from cadre.config.experiment import dump, flatten
 from cadre.errors import ConfigError, RunError
 from cadre.file_limits import lines_of
 from cadre.files import (
@@ -25,8 +25,10 @@ from cadre.files import (
     path_exists,
     replace_non_finite,
     require_valid,
+    to_json,
     validate_record,
 )
+from cadre.rollout.shapes import success_label
 from cadre.runs import jsonl
 from cadre.runs.annotations import LEFT_OUT, annotation_files
 from cadre.runs.folder import Run
@@ -82,6 +84,7 @@ class RunReader:
             "assignment": dict(config.team.roles),
             "algorithm": config.algorithm.name,
             "config": dump(config),
+            "settings": {name: to_json(value) for name, value in flatten(config.model_dump(mode="json"))},
             "command": {"recipe": recipe, "overrides": overrides},
             "environment": self._run.environment(),
             "generation": self.generation(),
@@ -90,14 +93,16 @@ class RunReader:
 
     @cached_property
     def _plan(self) -> Json:
-        """The tree shape and alpha, which decide the selected branches; no shape if only the user's code knows it."""
-        algorithm = self._run.config.algorithm
+        """The tree shape, the name of the training success, and alpha, which decides the selected branches; no shape if
+        only the user's code knows it."""
+        algorithm, roles = self._run.config.algorithm, self._run.config.team.roles
         try:
             with only_reading():
                 plan = plan_of(algorithm)
-        except ConfigError:
-            return {"shape": "", "alpha": algorithm.model_dump().get("alpha", 1.0)}
-        return {"shape": plan.shape.name, "alpha": plan.credit.alpha}
+            success = success_label(plan.shape, roles)
+        except (ConfigError, KeyError):  # a KeyError where a foreign run's `algorithm.k` lacks a role
+            return {"shape": "", "success": "success", "alpha": algorithm.model_dump().get("alpha", 1.0)}
+        return {"shape": plan.shape.name, "success": success, "alpha": plan.credit.alpha}
 
     def generation(self) -> int:
         return sum(1 for _ in jsonl.records(self.folder / "resumed.jsonl", StepLine))

@@ -1,47 +1,50 @@
-// The curves: a card a figure, a line a role, policy or run. Several runs lie over each other; runs that differ in
-// their seed alone can be drawn as one band.
+// The curves: a card for each plot, a line for each role or policy. Several runs share the plots, a colour for each;
+// runs that differ in their seed alone can be drawn as one band.
 
-import { count, h, number, select } from "./dom.js";
-import { hue, line, roleHue, style } from "./colours.js";
+import { compact, count, h, number, plural, select } from "./dom.js";
+import { line, style } from "./colours.js";
+import { settingsTable } from "./about.js";
+import { DASHES, isWhole, save } from "./plotfile.js";
 import { go, read } from "./route.js";
+import { axisOf, linesOf, seedGroups, seriesOf, splitLines } from "./series.js";
 import { store } from "./store.js";
 
-// Sections of cards. `ROLE` and `POLICY` stand for the names of a run, `*` for what the run has there.
+// Sections of cards: title, metrics (see seriesOf), and unit, which is the label of the y axis.
 const SECTIONS = [
   ["Outcome", [
-    ["Success of sampled episodes", "rollout/success", "share"],
-    ["Success on held-out tasks", "evaluate/success", "share"],
-    ["Reward by role", "ROLE/reward", "a sample"],
-    ["Parts of the reward", "parts/*", "a step, mean"],
+    ["Success in training", "rollout/success", "fraction of episodes"],
+    ["Success on held-out tasks", "evaluate/success", "fraction of tasks, 95% interval"],
+    ["Reward by role", "ROLE/reward", "mean reward per branch"],
+    ["Reward parts", "parts/*", "mean per step"],
   ]],
-  ["Who learns", [
-    ["Zero-variance groups by role", "ROLE/zero_variance_groups", "share"],
-    ["Zero-variance groups by depth", "ROLE/zero_variance_groups/*", "share"],
-    ["Gradient share by role", "ROLE/gradient_fraction", "share"],
+  ["Learning signal", [
+    ["Zero-variance groups by role", "ROLE/zero_variance_groups", "fraction"],
+    ["Zero-variance groups by depth", "ROLE/zero_variance_groups/*", "fraction"],
+    ["Samples with gradient by role", "ROLE/gradient_fraction", "fraction"],
     ["Effective samples by role", "ROLE/effective_samples", "samples"],
-    ["Gradient norm", "POLICY/grad_norm", ""],
-    ["Loss", "POLICY/loss", ""],
+    ["Gradient norm", "POLICY/grad_norm", "norm"],
+    ["Loss", "POLICY/loss", "loss"],
   ]],
   ["Policies", [
-    ["Entropy", "POLICY/entropy", "nats a token"],
-    ["KL to the sampler", "POLICY/kl_to_sampler", "nats a token, k3"],
-    ["KL to the reference", "POLICY/kl_to_reference", "nats a token"],
-    ["Mismatch of sampler and learner by role", "POLICY/logprob_diff/*", "|Δ log-probability| a token"],
-    ["Largest difference of learner and sampler", "POLICY/logprob_diff_max", "|Δ log-probability|"],
-    ["Share of tokens clipped", "POLICY/clip_fraction", "share"],
+    ["Entropy", "POLICY/entropy", "nats per token"],
+    ["KL to the sampler", "POLICY/kl_to_sampler", "nats per token (k3)"],
+    ["KL to the reference", "POLICY/kl_to_reference", "nats per token"],
+    ["Log-probability difference, sampler against learner", "POLICY/logprob_diff/*", "mean |Δ log-prob| per token"],
+    ["Largest log-probability difference", "POLICY/logprob_diff_max", "|Δ log-prob|"],
+    ["Clipped tokens", "POLICY/clip_fraction", "fraction"],
     ["Staleness by role", "ROLE/staleness", "updates"],
-    ["Critic's explained variance", "ROLE/explained_variance", "share"],
+    ["Explained variance of the critic", "ROLE/explained_variance", "fraction"],
   ]],
   ["Lengths and speed", [
-    ["Tokens of an answer", "ROLE/tokens", "tokens, mean"],
-    ["Longest answer", "ROLE/tokens_max", "tokens"],
-    ["Answers cut off", "ROLE/truncated", "share"],
-    ["Decisions an episode", "rollout/decisions", ""],
-    ["Tokens trained a second", "POLICY/tokens_per_s", "tokens/s"],
-    ["Seconds a step", "time/*", "s"],
-    ["MFU of learning", "gpu/learning_mfu", "share of the GPU's peak"],
-    ["Bandwidth of sampling", "gpu/sampling_bandwidth_fraction", "share of the GPU's peak"],
-    ["Failed episodes", "rollout/failures", "a step"],
+    ["Completion length", "ROLE/tokens", "tokens, mean"],
+    ["Longest completion", "ROLE/tokens_max", "tokens"],
+    ["Truncated completions", "ROLE/truncated", "fraction"],
+    ["Decisions per episode", "rollout/decisions", "decisions"],
+    ["Training speed", "POLICY/tokens_per_s", "tokens per second"],
+    ["Time per step", "time/*", "seconds"],
+    ["MFU of learning", "gpu/learning_mfu", "fraction of the GPU's peak"],
+    ["Bandwidth of sampling", "gpu/sampling_bandwidth_fraction", "fraction of the GPU's peak"],
+    ["Failed episodes", "rollout/failures", "episodes per step"],
   ]],
 ];
 
@@ -53,21 +56,34 @@ export function show(main) {
   for (const plot of plots) plot.destroy();
   plots = [];
   const smooth = Number(place.smooth ?? 0);
-  const bands = place.seeds === "bands" && groups(runs).some((group) => group.length > 1);
-  const shown = SECTIONS.map(([title, cards]) => [title, cards.map((card) => cardOf(card, runs, bands, smooth)).filter(Boolean)]);
+  const bands = place.seeds === "bands" && seedGroups(runs).some((group) => group.length > 1);
+  const options = { axis: axisOf(runs, place.x), smooth, bands };
+  const shown = SECTIONS.map(([title, cards]) => [title, cards.flatMap((card) => cardsOf(card, runs, options))]);
   const controls = h("div", { class: "bar" },
+    h("label", {}, "x axis ", select("x axis", [["", "steps"], ["tokens", "tokens"], ["time", "time"]], place.x ?? "", (x) => go({ x }, true))),
     h("label", {}, "Smoothing ", h("input", {
       type: "range", min: 0, max: 0.98, step: 0.02, value: smooth, id: "smooth",
       onchange: (event) => go({ smooth: event.target.value === "0" ? "" : event.target.value }, true),
     })),
-    h("label", {}, "Seeds ", select("Seeds", [["", "a line each"], ["bands", "as bands"]], place.seeds ?? "", (seeds) => go({ seeds }, true))),
-    h("label", {}, "Other figures ", select("Other figures", [["", "none"], ["all", "all"]], place.others ?? "", (others) => go({ others }, true))),
-    h("span", { class: "note" }, "Pick a step on a curve to open its trees."));
-  if (place.others === "all") shown.push(["All other figures", others(runs, bands, smooth)]);
-  main.replaceChildren(controls, ...shown.filter(([, cards]) => cards.length).map(([title, cards]) =>
+    h("label", {}, "Seeds ", select("Seeds", [["", "one line each"], ["bands", "mean and range"]], place.seeds ?? "", (seeds) => go({ seeds }, true))),
+    h("label", {}, "Other metrics ", select("Other metrics", [["", "hide"], ["all", "show"]], place.others ?? "", (others) => go({ others }, true))),
+    h("span", { class: "note" }, "Click a step to open its trees; drag to zoom, double-click to reset."));
+  if (place.others === "all") shown.push(["Other metrics", otherCards(runs, options)]);
+  const lacking = runs.filter((run) => run.xs.length && options.axis.at(run, run.xs[0]) === null).map((run) => run.name);
+  const missing = lacking.length > 0 && h("p", { class: "note bad" }, `Not drawn, as it is not in the metrics: ${options.axis.label} of ${lacking.join(", ")}.`);
+  main.replaceChildren(controls, ...[missing].filter(Boolean), ...differences(runs), ...shown.filter(([, cards]) => cards.length).map(([title, cards]) =>
     h("section", { class: "figures" }, h("h2", {}, title), h("div", { class: "cards" }, cards.map((card) => card.element)))));
-  if (!runs.some((run) => run.xs.length)) main.append(h("p", { class: "note" }, "No step is logged yet; curves appear as the run goes on."));
+  if (!runs.some((run) => run.xs.length)) main.append(h("p", { class: "note" }, "No step is logged yet; curves appear during the run."));
   drawWhenSeen(shown.flatMap(([, cards]) => cards));
+}
+
+let open = false;
+
+// The settings that differ between the runs, folded away; the fold is remembered while the plots are drawn anew.
+function differences(runs) {
+  if (runs.length < 2) return [];
+  const { element, rows } = settingsTable(runs);
+  return [h("details", { class: "differences", open, ontoggle: (event) => { open = event.target.open; } }, h("summary", {}, `${plural(rows, "setting")} ${rows === 1 ? "differs" : "differ"} between these runs`), element)];
 }
 
 // Cards are drawn when they come into sight: a page of thirty figures is there at once.
@@ -83,138 +99,113 @@ function drawWhenSeen(cards) {
   for (const card of cards) seen.observe(card.element);
 }
 
-function groups(runs) {
-  const found = new Map();
-  for (const run of runs) {
-    const key = run.config.replace(/^(\s*)seed: .*$/m, "$1seed");
-    found.set(key, [...(found.get(key) ?? []), run]);
-  }
-  return [...found.values()];
-}
-
-// What one run has under a pattern: [[label, hue, values, steps], ...]; the steps are those of the run where left out.
-function seriesOf(run, pattern) {
-  const policies = [...new Set(Object.values(run.assignment))];
-  if (pattern.startsWith("evaluate/")) {
-    // The evaluation before training is that of step 0, at which there is no update.
-    const byStep = new Map(run.evaluations.map((one) => [one.step, one[pattern.slice(9)]]));
-    return byStep.size ? [["held-out", hue(0), [...byStep.values()], [...byStep.keys()]]] : [];
-  }
-  const names = pattern.startsWith("ROLE") ? Object.keys(run.assignment) : pattern.startsWith("POLICY") ? policies : [""];
-  return names.flatMap((name, place) => {
-    const wanted = name ? pattern.replace(/ROLE|POLICY/, name) : pattern;
-    const colour = pattern.startsWith("ROLE") ? roleHue(run, name) : hue(place);
-    if (!wanted.endsWith("*")) return run.columns[wanted] ? [[name || wanted.split("/").pop(), colour, run.columns[wanted]]] : [];
-    const start = wanted.slice(0, -1);
-    const found = Object.keys(run.columns).filter((key) => key.startsWith(start)).sort();
-    return found.map((key, index) => [`${name ? `${name} ` : ""}${key.slice(start.length)}`, hue(place * 3 + index), run.columns[key]]);
+// The cards of a pattern: one, or several where the lines would not be told apart.
+function cardsOf([title, pattern, unit], runs, options) {
+  return splitLines(linesOf(runs, pattern, options)).filter(([, lines]) => lines.length).map(([name, lines]) => {
+    const labels = new Set(lines.map((one) => one.run.success));
+    const selection = pattern === "rollout/success" && labels.size === 1 && !labels.has("success") ? `, ${[...labels][0]}` : "";
+    return makeCard({ title: `${title}${selection}${name && `: ${name}`}`, unit, axis: options.axis, lines }, pattern);
   });
 }
 
-function smoothed(values, weight) {
-  if (!weight) return values;
-  let mean = null;
-  return values.map((value) => {
-    if (value === null) return mean;
-    mean = mean === null ? value : weight * mean + (1 - weight) * value;
-    return mean;
-  });
-}
-
-function cardOf([title, pattern, unit], runs, bands, smooth) {
-  const lines = bands
-    ? groups(runs).flatMap((group, place) => bandsOf(group, place, pattern, smooth, runs.length > group.length))
-    : runs.flatMap((run, place) => seriesOf(run, pattern).map(([label, colour, values, xs]) => ({
-      label: runs.length > 1 ? `${run.name} ${label}` : label,
-      hue: colour, dash: runs.length > 1 ? place : 0, xs: xs ?? run.xs, ys: smoothed(values, smooth), run,
-    })));
-  if (!lines.length) return null;
+function makeCard(figure, pattern) {
+  const { title, lines } = figure;
   const holder = h("div", { class: "plot" });
   const legend = h("ul", { class: "legend" }, lines.slice(0, 12).map((one) =>
-    h("li", {}, h("i", { class: `swatch dash${one.dash % 4}`, vars: { "--hue": one.hue } }), one.label, " ",
+    h("li", {}, h("i", { class: `swatch dash${one.dash}`, vars: { "--hue": one.hue } }), one.label, " ",
       h("b", {}, number(lastOf(one.ys))))), lines.length > 12 && h("li", { class: "note" }, `and ${lines.length - 12} more lines, drawn without a name`));
-  const element = h("article", { class: "card", "data-figure": pattern }, h("h3", {}, title, unit && h("small", {}, ` ${unit}`)), holder, legend);
-  return { element, holder, lines, title };
+  const buttons = ["png", "svg", "csv"].map((kind) =>
+    h("button", { type: "button", class: "quiet", title: `Save as ${kind.toUpperCase()}`, onclick: () => save(figure, kind) }, kind.toUpperCase()));
+  const element = h("article", { class: "card", "data-figure": pattern }, h("header", {}, h("h3", {}, title), h("span", { class: "save" }, buttons)), holder, legend);
+  return { element, holder, ...figure };
 }
 
-const lastOf = (values) => { for (let i = values.length - 1; i >= 0; i -= 1) if (values[i] !== null) return values[i]; return null; };
+const lastOf = (values) => values.findLast((value) => value !== null) ?? null;
 
-// The mean of a group of seeds, with its least and its most at every step.
-function bandsOf(group, place, pattern, smooth, named) {
-  const found = new Map();
-  for (const run of group) {
-    for (const [label, colour, values, xs] of seriesOf(run, pattern)) {
-      const told = found.get(label) ?? { colour, at: new Map() };
-      smoothed(values, smooth).forEach((value, i) => {
-        const x = (xs ?? run.xs)[i];
-        if (value !== null) told.at.set(x, [...(told.at.get(x) ?? []), value]);
-      });
-      found.set(label, told);
-    }
-  }
-  return [...found].map(([label, { colour, at }]) => {
-    const xs = [...at.keys()].sort((a, b) => a - b);
-    const each = xs.map((x) => at.get(x));
-    return {
-      label: `${named ? `${group[0].name} … ` : ""}${label} (${group.length} seeds)`, hue: colour, dash: place, xs,
-      ys: each.map((values) => values.reduce((a, b) => a + b) / values.length),
-      low: each.map((values) => Math.min(...values)), high: each.map((values) => Math.max(...values)), run: group[0],
-    };
-  });
+function otherCards(runs, options) {
+  const inSections = new Set(runs.flatMap((run) => SECTIONS.flatMap(([, cards]) => cards.flatMap(([, pattern]) => seriesOf(run, pattern).map((one) => one.values)))));
+  const names = [...new Set(runs.flatMap((run) => Object.keys(run.columns).filter((key) => !inSections.has(run.columns[key]))))].sort();
+  return names.flatMap((name) => cardsOf([name, name, ""], runs, options));
 }
 
-function others(runs, bands, smooth) {
-  const known = new Set();
-  for (const run of runs) for (const [, cards] of SECTIONS) for (const [, pattern] of cards) {
-    for (const [, , values] of seriesOf(run, pattern)) known.add(values);
-  }
-  const names = [...new Set(runs.flatMap((run) => Object.keys(run.columns).filter((key) => !known.has(run.columns[key]))))].sort();
-  return names.map((name) => cardOf([name, name, ""], runs, bands, smooth)).filter(Boolean);
-}
+const WHOLE = [1, 2, 5].flatMap((digit) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10].map((power) => digit * power)).sort((a, b) => a - b);
 
-const DASHES = [[], [6, 4], [2, 3], [10, 3, 2, 3]];
-
-function draw({ holder, lines, title }) {
+function draw({ holder, lines, title, unit, axis }) {
   const xs = [...new Set(lines.flatMap((one) => one.xs))].sort((a, b) => a - b);
-  const at = new Map(xs.map((x, place) => [x, place]));
+  const at = new Map(xs.map((x, index) => [x, index]));
   const column = (one, values) => {
     const placed = new Array(xs.length).fill(null);
-    one.xs.forEach((x, i) => { placed[at.get(x)] = values[i]; });
+    one.xs.forEach((x, index) => { placed[at.get(x)] = values[index]; });
     return placed;
   };
   const data = [xs];
-  const series = [{ label: "step" }];
+  const series = [{ label: axis.label }];
   const bands = [];
   for (const one of lines) {
     if (one.low) {
+      // Not drawn as lines: the scale makes room for them.
       const first = data.length;
       data.push(column(one, one.high), column(one, one.low));
       series.push({ show: true, width: 0, points: { show: false } }, { show: true, width: 0, points: { show: false } });
-      bands.push({ series: [first, first + 1], fill: `oklch(0.7 0.12 ${one.hue} / 0.25)` });
+      if (!one.bars) bands.push({ series: [first, first + 1], fill: `oklch(0.7 0.12 ${one.hue} / 0.25)` });
     }
     data.push(column(one, one.ys));
     series.push({
-      label: one.label, stroke: colourOf(one.hue), width: 1.6, dash: DASHES[one.dash % 4], spanGaps: true,
-      points: { show: one.xs.length < 2 || one.label === "held-out" || sparse(one.ys), size: 5 },
+      label: one.label, stroke: colourOf(one.hue), width: 1.6, dash: DASHES[one.dash], spanGaps: true,
+      points: { show: one.xs.length < 2 || one.bars || sparse(one.ys), size: 5 },
     });
   }
-  const axis = { stroke: style("--muted"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 }, font: "11px system-ui", size: 52 };
+  const font = "11px system-ui";
+  const common = { stroke: style("--muted"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 }, font, labelFont: font, labelSize: 16, labelGap: 0 };
   const plot = new globalThis.uPlot({
-    width: Math.max(120, holder.clientWidth), height: 170, series, bands, legend: { show: false },
-    scales: { x: { time: false } },
-    axes: [{ ...axis, size: 26 }, { ...axis, values: (_, ticks) => ticks.map((tick) => number(tick)) }],
+    width: Math.max(120, holder.clientWidth), height: 196, series, bands, legend: { show: false },
+    // Without a zoom x begins at 0, where the evaluation before training is; points and bars at both ends are whole.
+    scales: { x: { time: false, range: (_, low, high) => (low === xs[0] ? [-0.015 * (high || 1), 1.015 * (high || 1)] : [low, high]) } },
+    axes: [
+      { ...common, size: 26, label: axis.label, values: (_, ticks) => ticks.map(compact), ...(axis.name !== "time" && { incrs: WHOLE }) },
+      { ...common, size: 50, label: unit || undefined, values: (_, ticks) => ticks.map((tick) => number(tick)), ...(isWhole(lines) && { incrs: WHOLE }) },
+    ],
     cursor: { drag: { x: true, y: false }, points: { size: 6 } },
-    hooks: { setCursor: [(u) => tip(u, holder, lines)] },
+    hooks: { draw: [(u) => drawBars(u, lines)], setCursor: [(u) => tip(u, holder, lines, axis)] },
   }, data, holder);
   plot.over.setAttribute("role", "img");
   plot.over.setAttribute("aria-label", `${title}: ${lines.map((one) => `${one.label} ${number(lastOf(one.ys))}`).join(", ")}`);
   let down = 0;
   plot.over.addEventListener("mousedown", (event) => { down = event.clientX; });
   plot.over.addEventListener("click", (event) => {
-    const place = plot.cursor.idx;
-    if (Math.abs(event.clientX - down) < 4 && place !== null && place !== undefined) openTrees(lines[0].run, xs[place]);
+    const index = plot.cursor.idx;
+    if (Math.abs(event.clientX - down) >= 4 || index === null || index === undefined) return;
+    const one = lines.find((candidate) => candidate.xs.includes(xs[index]));
+    openTrees(one.run, one.steps[one.xs.indexOf(xs[index])]);
   });
   return plot;
+}
+
+// The interval of each evaluation as a bar. Those of several runs at one step stand beside each other.
+function drawBars(u, lines) {
+  const barred = lines.filter((one) => one.bars);
+  const { left, top, width, height } = u.bbox;
+  u.ctx.save();
+  u.ctx.beginPath();
+  u.ctx.rect(left, top, width, height);
+  u.ctx.clip();
+  u.ctx.lineWidth = devicePixelRatio;
+  barred.forEach((one, order) => {
+    const shift = (order - (barred.length - 1) / 2) * 3 * devicePixelRatio;
+    u.ctx.strokeStyle = colourOf(one.hue);
+    one.xs.forEach((value, index) => {
+      if (one.low[index] === null || one.high[index] === null) return;
+      const [x, low, high] = [u.valToPos(value, "x", true) + shift, u.valToPos(one.low[index], "y", true), u.valToPos(one.high[index], "y", true)];
+      const cap = 2.5 * devicePixelRatio;
+      u.ctx.beginPath();
+      for (const [from, to, y, end] of [[x, x, low, high], [x - cap, x + cap, low, low], [x - cap, x + cap, high, high]]) {
+        u.ctx.moveTo(from, y);
+        u.ctx.lineTo(to, end);
+      }
+      u.ctx.stroke();
+    });
+  });
+  u.ctx.restore();
 }
 
 const colourOf = (value) => line(0).replace(/ 215 /, ` ${value} `);
@@ -227,16 +218,15 @@ function openTrees(run, shown) {
   go({ tab: "trees", run: run.name, step, tree: best && best.step + 1 === step ? best.tree : "", node: "", role: "", index: "" });
 }
 
-function tip(u, holder, lines) {
+function tip(u, holder, lines, axis) {
   let box = holder.querySelector(".tip");
-  const place = u.cursor.idx;
-  if (place === null || place === undefined || u.cursor.left < 0) { box?.remove(); return; }
+  const index = u.cursor.idx;
+  if (index === null || index === undefined || u.cursor.left < 0) { box?.remove(); return; }
   if (!box) { box = h("div", { class: "tip" }); holder.append(box); }
-  const x = u.data[0][place];
-  const told = lines.map((one) => [one, one.ys[one.xs.indexOf(x)]]).filter(([, value]) => value !== undefined && value !== null).slice(0, 8);
-  box.replaceChildren(h("b", {}, `step ${count(x)}`), ...told.map(([one, value]) =>
-    h("div", {}, h("i", { class: "swatch", vars: { "--hue": one.hue } }), `${one.label} ${number(value, 4)}`)));
-  box.style.left = `${Math.min(u.cursor.left + 56, holder.clientWidth - 150)}px`;
+  const x = u.data[0][index];
+  const points = lines.map((one) => [one, one.xs.indexOf(x)]).filter(([one, here]) => here >= 0 && one.ys[here] !== null).slice(0, 8);
+  const steps = [...new Set(points.map(([one, here]) => `step ${count(one.steps[here])}`))].join(", ");
+  box.replaceChildren(h("b", {}, axis.name === "step" ? steps : `${compact(x)} (${steps})`), ...points.map(([one, here]) =>
+    h("div", {}, h("i", { class: "swatch", vars: { "--hue": one.hue } }), `${one.label} ${number(one.ys[here], 4)}`, one.bars && ` [${number(one.low[here])}, ${number(one.high[here])}]`)));
+  box.style.left = `${Math.max(0, Math.min(u.cursor.left + 70, holder.clientWidth - 190))}px`;
 }
-
-export const redrawsOnData = true;

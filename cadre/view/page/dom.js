@@ -56,6 +56,12 @@ export function number(value, digits = 3) {
   return String(Number(value.toPrecision(digits)));
 }
 
+// For the ticks of an axis: 1500 is 1.5k.
+export function compact(value) {
+  const [size, suffix] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([least]) => Math.abs(value) >= least) ?? [1, ""];
+  return suffix ? `${Number((value / size).toPrecision(6))}${suffix}` : number(value, 6);
+}
+
 export const signed = (value, digits = 3) => (value > 0 ? "+" : "") + number(value, digits).replace("-", "−");
 
 export function plural(many, word) {

@@ -7,7 +7,7 @@ const FIGURES = { walker: "●", "walker on goal": "●", goal: "★", box: "■
 
 export function drawing(told) {
   const draw = { grid, code, table: (one) => table(one.head, one.rows), text: (one) => block(one.text), several }[told.kind];
-  return draw ? draw(told) : h("div", {}, h("p", { class: "note" }, `No picture for a drawing of kind ${told.kind}; this is what it holds:`), block(JSON.stringify(told, null, 1)));
+  return draw ? draw(told) : h("div", {}, h("p", { class: "note" }, `Unknown kind of drawing: ${told.kind}. Its content:`), block(JSON.stringify(told, null, 1)));
 }
 
 function several({ parts }) {

@@ -10,12 +10,12 @@ import { go, read } from "./route.js";
 import { isSaved, notice, refresh, start, store } from "./store.js";
 import { move, nextHit } from "./tree.js";
 
-const TABS = { curves: ["Curves", curves], trees: ["Trees", trees], left: ["Left out", left], about: ["Settings", about] };
+const TABS = { curves: ["Curves", curves], trees: ["Trees", trees], left: ["Excluded", left], about: ["Settings", about] };
 const EVERY = 2000;
 const KEYS = [
-  ["1 2 3 4", "curves, trees, left out, settings"], ["↑ ↓", "sibling before, after"], ["← →", "decision before, after"],
-  ["[ ]", "tree before, after, of those that pass the filter"], ["n N", "next answer that the filter found, the one before"],
-  ["a c k v s", "answer, siblings, tokens, conversation, state"], [", .", "state back, forward"], ["/", "filter by text"], ["t", "light, dark"], ["?", "these keys"],
+  ["1 2 3 4", "curves, trees, excluded, settings"], ["↑ ↓", "completion before, after"], ["← →", "decision before, after"],
+  ["[ ]", "previous, next tree that passes the filter"], ["n N", "next, previous completion that passes the filter"],
+  ["a c k v s", "completion, group, tokens, conversation, state"], [", .", "previous, next state"], ["/", "filter by text"], ["t", "light, dark"], ["?", "these keys"],
 ];
 const VIEW_KEYS = { a: "", c: "compare", k: "tokens", v: "talk", s: "state" };
 let drawn = "";

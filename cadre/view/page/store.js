@@ -1,5 +1,5 @@
-// What is known of the runs. In a saved page everything stands in the page itself; else the server is asked, and asked
-// again while a run goes on. Trees that were read are kept a few at a time.
+// The data of the runs. A saved page contains all of it; else the server is asked, and asked again while a run goes on.
+// A few trees are cached.
 
 import { h } from "./dom.js";
 import { addRows, noRows } from "./texts.js";

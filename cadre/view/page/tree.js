@@ -1,9 +1,10 @@
-// One tree: an overview of all its decisions, and the path that is open as columns, depth to the right, with the
-// siblings of each decision side by side below each other.
+// One tree: an overview of all its decisions, and the open path as columns, depth to the right, with the completions
+// of each decision below each other.
 
 import { count, h, plural, put, signed, visible } from "./dom.js";
 import { line, roleHue, style } from "./colours.js";
 import { showSample } from "./sample.js";
+import { labelOf } from "./left.js";
 import { go, read } from "./route.js";
 
 const PREVIEW = 280;
@@ -24,7 +25,7 @@ export function showTree(section, run, at, tree, hits) {
   const detail = h("div", { id: "sample", class: "sample" });
   section.replaceChildren();
   put(section,
-    h("div", { class: "bar" }, h("h2", {}, `Step ${count(tree.step + 1)}, task ${tree.task.id}`), h("span", { class: "note" }, `${plural(tree.nodes.length, "decision")}, ${plural(samples, "answer")}${run.shape ? `, shape ${run.shape}` : ""}`),
+    h("div", { class: "bar" }, h("h2", {}, `Step ${count(tree.step + 1)}, task ${tree.task.id}`), h("span", { class: "note" }, `${plural(tree.nodes.length, "decision")}, ${plural(samples, "completion")}${run.shape ? `, shape ${run.shape}` : ""}`),
       h("button", { type: "button", class: "quiet", onclick: copyLink }, "Copy link")),
     overview(tree, path), columns, detail);
   section.dataset.tree = `${run.name} ${at}`;
@@ -34,7 +35,7 @@ export function showTree(section, run, at, tree, hits) {
   showSample(detail, shown);
 }
 
-// Marks the answers that the filter lets through, in a tree that is shown.
+// Marks the completions that the filter lets through, in a tree that is shown.
 export function markHits(section, hits) {
   shown.hits = hits;
   const places = new Set(hits.map((hit) => `${hit.node} ${hit.role} ${hit.index}`));
@@ -61,12 +62,12 @@ export function parentsOf(tree) {
   return parents;
 }
 
-// The sibling that is looked at first: one that the tree went on from.
+// The completion that is opened first: a selected one.
 function chosen(node, role) {
   return (node.branches.find((branch) => branch.carried) ?? node.branches[0])?.choice[role] ?? 0;
 }
 
-// From the root through a decision, on by the picked sibling where that has a tree, else by what went on.
+// From the root through a decision, then along the picked completion where it has a child, else along the selected.
 function pathThrough(tree, parents, node, picked) {
   const path = [node];
   while (parents.has(path[0])) path.unshift(parents.get(path[0]).node);
@@ -87,20 +88,20 @@ export const worth = (run, branch, role) => run.alpha * branch.reward.team + (br
 
 export const score = (run, branch) => run.alpha * branch.reward.team + Object.values(branch.reward.local).reduce((a, b) => a + b, 0);
 
-// Why the tree went on from a branch, in words.
+// The reason why a branch was selected to continue, in words.
 export function reason(run, node, branch) {
-  if (!branch.carried) return branch.child !== null ? "looked at, left behind" : "left behind";
+  if (!branch.carried) return branch.child !== null ? "explored, not selected" : "not selected";
   const carried = node.branches.filter((one) => one.carried).length;
-  if (node.branches.length === 1) return "went on: the only one";
-  if (carried === node.branches.length) return "went on, as all do";
+  if (node.branches.length === 1) return "selected: the only branch";
+  if (carried === node.branches.length) return "selected: every branch continues";
   const scores = node.branches.map((one) => score(run, one));
   const mine = score(run, branch);
   const best = Math.max(...scores);
   const ties = (value) => Math.abs(value - best) <= 2 ** -20 * Math.max(Math.abs(value), Math.abs(best)); // as cadre.rewards.rounding
   const equals = scores.filter(ties).length;
-  if (ties(mine)) return equals > 1 ? `went on: drawn from ${equals} with the highest pay, ${signed(best)}` : `went on: highest pay, ${signed(best)}`;
-  if (node.branches.some((one) => !one.carried && one.child !== null)) return "went on: by what followed it";
-  return `went on: by the rule of ${run.shape || "the shape"}`;
+  if (ties(mine)) return equals > 1 ? `selected: drawn from ${equals} with the highest reward, ${signed(best)}` : `selected: highest reward, ${signed(best)}`;
+  if (node.branches.some((one) => !one.carried && one.child !== null)) return "selected: by the rewards after it";
+  return `selected: by the rule of ${run.shape || "the shape"}`;
 }
 
 function column(number, depth) {
@@ -109,9 +110,9 @@ function column(number, depth) {
   const next = path[depth + 1];
   const through = node.branches.find((branch) => branch.child === next && next !== undefined);
   return h("div", { class: "column", "data-node": number },
-    h("h3", {}, `Decision ${depth + 1}`, h("small", {}, ` turn ${node.turn + 1}${node.share !== 1 ? `, counts ${signed(node.share).replace("+", "")}` : ""}`)),
+    h("h3", {}, `Decision ${depth + 1}`, h("small", {}, ` turn ${node.turn + 1}${node.share !== 1 ? `, weight ${signed(node.share).replace("+", "")}` : ""}`)),
     Object.entries(node.samples).map(([role, siblings]) => h("div", { class: "of-role", vars: { "--hue": roleHue(shown.run, role) } },
-      h("h4", {}, h("i", { class: "swatch", vars: { "--hue": roleHue(shown.run, role) } }), role, h("small", {}, ` ${plural(siblings.length, "sibling")}`)),
+      h("h4", {}, h("i", { class: "swatch", vars: { "--hue": roleHue(shown.run, role) } }), role, h("small", {}, ` ${plural(siblings.length, "completion")}`)),
       h("ol", { class: "siblings" }, siblings.map((sample, index) => sibling(number, role, index, sample, through))))));
 }
 
@@ -127,14 +128,14 @@ function sibling(number, role, index, sample, through) {
   const open = () => go({ run: run.name, step: tree.step + 1, tree: tree.tree, node: number, role, index }, true);
   return h("li", {}, h("button", { type: "button", class: classes.filter(Boolean).join(" "), "aria-pressed": selected, "data-place": `${number} ${role} ${index}`, onclick: open },
     h("span", { class: "numbers" }, h("b", {}, `#${index + 1}`),
-      h("span", { class: paid > 0 ? "good" : paid < 0 ? "bad" : "", title: "pay: alpha × team + local" }, `pay ${signed(paid)}`),
+      h("span", { class: paid > 0 ? "good" : paid < 0 ? "bad" : "", title: "reward: alpha × team + local" }, `reward ${signed(paid)}`),
       credit && h("span", { title: "advantage" }, `adv ${signed(credit.advantage)}`), credit && bar(credit.advantage),
       went?.over && h("span", { class: `tag ${went.success ? "good" : ""}`, title: went.failure?.error ?? "" },
-        went.failure ? `failed: ${went.failure.reason}` : went.success ? "solved" : "over"),
-      sample.finish === "length" && h("span", { class: "tag bad" }, "cut off"),
-      credit?.left_out && h("span", { class: "tag" }, credit.left_out)),
-    h("span", { class: "preview", dir: "auto" }, sample.text ? visible(sample.text.slice(0, PREVIEW)) : h("i", {}, "says nothing")),
-    hidden > 0 && h("span", { class: "cut" }, `${count(hidden)} more characters; open it to read all`),
+        went.failure ? `failed: ${went.failure.reason}` : went.success ? "solved" : "not solved"),
+      sample.finish === "length" && h("span", { class: "tag bad" }, "truncated"),
+      credit?.left_out && h("span", { class: "tag" }, labelOf(credit.left_out))),
+    h("span", { class: "preview", dir: "auto" }, sample.text ? visible(sample.text.slice(0, PREVIEW)) : h("i", {}, "empty")),
+    hidden > 0 && h("span", { class: "cut" }, `${count(hidden)} more characters; click to read all`),
     went && h("span", { class: "why" }, went.carried ? "→ " : "", reason(run, tree.nodes[number], went))));
 }
 
@@ -145,7 +146,7 @@ function bar(value) {
 
 // All decisions of the tree on one canvas: depth to the right, a dot a decision in the colour of its role.
 function overview(tree, path) {
-  const canvas = h("canvas", { class: "overview", role: "img", "aria-label": `Overview: ${plural(tree.nodes.length, "decision")}. Arrow keys move about in the tree.` });
+  const canvas = h("canvas", { class: "overview", role: "img", "aria-label": `Overview: ${plural(tree.nodes.length, "decision")}. Arrow keys move within the tree.` });
   if (tree.nodes.length < 2) return null;
   const { depths, rows, height } = layout(tree);
   const deepest = Math.max(...depths.slice(0, 1), depths.reduce((a, b) => Math.max(a, b), 0));
@@ -209,7 +210,7 @@ function paint(canvas, tree, places, path, height) {
   });
 }
 
-// Moves by keys: to a sibling, to the decision before or after.
+// Moves by keys: to another completion, to the decision before or after.
 export function move(down, right) {
   if (!shown) return false;
   const { run, tree, path, node, role, index } = shown;
@@ -232,7 +233,7 @@ export function move(down, right) {
   return true;
 }
 
-// The next answer that the filter lets through, in this tree.
+// The next completion in this tree that passes the filter.
 export function nextHit(by) {
   if (!shown?.hits.length) return;
   const { hits, node, role, index, run, tree } = shown;

@@ -22,7 +22,7 @@ export async function show(main) {
 }
 
 function build(main, run) {
-  list = h("div", { id: "list", class: "list", tabindex: 0, role: "listbox", "aria-label": "Kept trees", onscroll: () => drawRows(run) });
+  list = h("div", { id: "list", class: "list", tabindex: 0, role: "listbox", "aria-label": "Stored trees", onscroll: () => drawRows(run) });
   main.replaceChildren(h("div", { id: "trees", class: "trees", "data-run": run.name },
     h("aside", { class: "side" },
       store.runs.length > 1 && h("label", { class: "field" }, "Run ", select("Run", store.runs.map((one) => [one.name, one.name]), run.name, (name) => go({ run: name, step: "", tree: "", node: "" }))),
@@ -38,7 +38,7 @@ function readOn(run) {
 function filters(run) {
   const place = read();
   const set = (name) => (event) => go({ [name]: event.target.value }, true);
-  const text = h("input", { id: "filter", type: "search", placeholder: "Text of an answer", "aria-label": "Text of an answer", value: place.q ?? "", oninput: set("q") });
+  const text = h("input", { id: "filter", type: "search", placeholder: "Text of a completion", "aria-label": "Text of a completion", value: place.q ?? "", oninput: set("q") });
   const box = (name, label, type = "text") => h("input", { id: `filter-${name}`, type, step: "any", placeholder: label, "aria-label": label, value: place[name] ?? "", oninput: set(name) });
   const choice = (name, label, options) => {
     const element = select(label, options, place[name] ?? "", (value) => go({ [name]: value }, true));
@@ -47,10 +47,10 @@ function filters(run) {
   };
   return h("form", { class: "filters", role: "search", onsubmit: (event) => event.preventDefault() }, text,
     choice("who", "Role", [["", "any role"], ...Object.keys(run.assignment).map((role) => [role, role])]),
-    choice("solved", "Success", [["", "any end"], ["yes", "solved"], ["no", "not solved"]]),
+    choice("solved", "Success", [["", "any outcome"], ["yes", "solved"], ["no", "not solved"]]),
     box("task", "Task"),
-    choice("went", "Went on", [["", "any answer"], ["yes", "went on"], ["no", "left behind"]]),
-    box("least", "Least reward", "number"), box("most", "Most reward", "number"),
+    choice("went", "Selected", [["", "any completion"], ["yes", "selected"], ["no", "not selected"]]),
+    box("least", "Min reward", "number"), box("most", "Max reward", "number"),
     h("button", { type: "button", class: "quiet", onclick: (event) => { event.target.form.querySelectorAll("input").forEach((input) => { input.value = ""; }); event.target.form.querySelectorAll("select").forEach((one) => { one.value = ""; }); go({ q: "", who: "", solved: "", task: "", went: "", least: "", most: "" }, true); } }, "Clear"));
 }
 
@@ -59,10 +59,10 @@ function update(run, place) {
   if (!list?.isConnected) return;
   if (run.tabled < run.trees.length && !run.filling) readOn(run);
   found = matches(run, place);
-  const reading = run.tabled < run.trees.length ? `; read ${count(run.tabled)} of ${count(run.trees.length)}` : "";
+  const reading = run.tabled < run.trees.length ? `; loaded ${count(run.tabled)} of ${count(run.trees.length)}` : "";
   const decisions = run.trees.reduce((sum, one) => sum + one.decisions, 0);
   byId("found").textContent = isSet(place)
-    ? `${plural(found.trees.length, "tree")} of ${count(run.trees.length)}${found.hits.size ? `, ${plural(found.answers, "answer")}` : ""}${reading}`
+    ? `${plural(found.trees.length, "tree")} of ${count(run.trees.length)}${found.hits.size ? `, ${plural(found.answers, "completion")}` : ""}${reading}`
     : `${plural(run.trees.length, "tree")}, ${plural(decisions, "decision")}${reading}`;
   byId("found").dataset.milliseconds = found.milliseconds.toFixed(1);
   drawRows(run);
@@ -81,11 +81,11 @@ function row(run, at, place, here) {
   const one = run.trees[at];
   const rows = found.hits.get(at);
   const chosen = at === openAt(run, here);
-  const share = one.episodes ? one.wins / one.episodes : 0;
+  const solved = one.episodes ? one.wins / one.episodes : 0;
   return h("a", {
     class: `row${chosen ? " chosen" : ""}`, role: "option", "aria-selected": chosen, vars: { "--top": `${place * ROW}px` }, href: link(run, one, rows && sampleOf(run.rows, rows[0])), tabindex: -1,
-  }, h("span", { class: `end ${one.wins ? "good" : "bad"}`, title: `${one.wins} of ${one.episodes} episodes solved` }, share === 1 || (one.wins && one.episodes === 1) ? "✓" : one.wins ? `${one.wins}/${one.episodes}` : "✗"),
-  h("span", { class: "what" }, h("b", {}, `step ${count(one.step + 1)}`), ` · ${one.task}`, h("small", {}, rows ? plural(rows.length, "answer") : plural(one.decisions, "decision"))),
+  }, h("span", { class: `end ${one.wins ? "good" : "bad"}`, title: `${one.wins} of ${one.episodes} episodes solved` }, solved === 1 || (one.wins && one.episodes === 1) ? "✓" : one.wins ? `${one.wins}/${one.episodes}` : "✗"),
+  h("span", { class: "what" }, h("b", {}, `step ${count(one.step + 1)}`), ` · ${one.task}`, h("small", {}, rows ? plural(rows.length, "completion") : plural(one.decisions, "decision"))),
   h("span", { class: "paid" }, number(one.reward)));
 }
 
@@ -111,13 +111,13 @@ function bringToSight(run, place) {
 async function open(run, place) {
   const section = byId("open");
   if (!run.trees.length) {
-    section.replaceChildren(h("p", { class: "note" }, "No tree is kept yet. train.trees_kept says how many of a step are."));
+    section.replaceChildren(h("p", { class: "note" }, "No tree is stored yet. train.trees_kept sets how many of each step are."));
     return;
   }
   const at = openAt(run, place);
   if (at < 0) {
     const steps = run.trees.map((one) => one.step + 1);
-    section.replaceChildren(h("p", { class: "note" }, `No such tree of step ${place.step} is kept (train.trees_kept, train.trees_megabytes). Kept are trees of steps ${Math.min(...steps)} to ${Math.max(...steps)}.`));
+    section.replaceChildren(h("p", { class: "note" }, `This tree of step ${place.step} is not stored (train.trees_kept, train.trees_megabytes). Stored are trees of steps ${steps[0]} to ${steps.at(-1)}.`));
     return;
   }
   try {

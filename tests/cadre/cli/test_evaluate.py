@@ -106,7 +106,7 @@ def test_a_run_is_played_on_other_data_and_as_before_training(speaker: Path, tmp
         assert (done.code, "of 2 held-out tasks" in done.out) == (0, True), done.err
     played = call("play", run, "settings.data=second", "--task", "6")
     assert (played.code, "second" in played.out) == (0, True), played.err
-    assert "paid team +0.25 (said +1.00): solved" in played.out
+    assert "reward team +0.25 (said +1.00): solved" in played.out
     assert "step 1, task t; > marks" in call("play", run, "--step", "1").out
 
 

@@ -39,7 +39,7 @@ def test_the_task_in_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.
     done = call("check", "corridor.py:Corridor")
     assert (done.code, done.out.count("ok  Corridor")) == (0, 6), done.err
     assert re.search(
-        r"step 2/2  anna [+-]\d.\d\d  ben [+-]\d.\d\d  success", trained("corridor.yaml", tmp_path / "run")
+        r"step 2/2  reward anna [+-]\d.\d\d, ben [+-]\d.\d\d  best-of-\d+ ", trained("corridor.yaml", tmp_path / "run")
     )
 
     script = block("python", 1)
@@ -66,7 +66,7 @@ def test_a_planner_and_two_workers_at_once(tmp_path: Path, monkeypatch: pytest.M
     done = call("check", "examples/sum.py:Sum")
     assert (done.code, done.out.count("ok  Sum")) == (0, 6), done.err
     printed = trained("examples/sum.yaml", tmp_path / "run")
-    assert re.search(r"planner [+-]\d.\d\d  left [+-]\d.\d\d  right [+-]\d.\d\d\s", printed)
+    assert re.search(r"reward planner [+-]\d.\d\d, left [+-]\d.\d\d, right [+-]\d.\d\d\s", printed)
 
 
 def test_two_agents_that_know_nothing_of_cadre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ FIRST = node(
 def test_a_tree_of_two_decisions() -> None:
     printed = list(format_tree({"step": 4, "task": {"id": "train-7"}, "nodes": [FIRST, LAST]}))
     assert printed == [
-        "step 5, task train-7; > marks what sampling went on from",
+        "step 5, task train-7; > marks the selected branches",
         "",
         "lead sees",
         "  | Go.",
@@ -98,8 +98,8 @@ def test_it_begins_at_what_went_on(walker: Walker) -> None:
     lines = screen(walker)
     assert lines[0] == "step 2, task train-7: decision 1 of this path, 3 in the tree; tree 2 of 3"
     assert lines[1] == "the first decision"
-    assert lines[2].startswith("  tool #1  pay +0.00  adv -1.50  moves ")
-    assert lines[5].startswith("> tool #4  pay +0.70  adv +1.50  moves ")
+    assert lines[2].startswith("  tool #1  reward +0.00  adv -1.50  moves ")
+    assert lines[5].startswith("> tool #4  reward +0.70  adv +1.50  moves ")
     assert lines[7] == "tool: answer"
     assert lines[8].startswith("moves ")
     assert lines[-1] == HELP
@@ -117,7 +117,7 @@ def test_on_back_and_among_siblings(walker: Walker) -> None:
     assert screen(walker)[1] == "after tool #4"
     walker.press(RIGHT)
     walker.press(RIGHT)  # the end
-    assert (walker.position.node, screen(walker)[5][:30]) == (2, "> tool #4  pay +0.70  adv +1.5")
+    assert (walker.position.node, screen(walker)[5][:33]) == (2, "> tool #4  reward +0.70  adv +1.5")
     assert "solved" in screen(walker)[5]
     walker.press(LEFT)
     walker.press(LEFT)

@@ -49,6 +49,22 @@ def test_greedy_carries_the_argmax_of_every_decision() -> None:
     assert path[-1][1].success
 
 
+def test_success_is_named_by_the_selection() -> None:
+    """Training success is best-of-K only where the best of K branches is selected at every decision."""
+    roles = ("scout", "runner")
+    labels = [
+        (shapes.greedy(8), "best-of-8"),
+        (shapes.greedy(8, lookahead=2), "best-of-8"),
+        (shapes.greedy({"scout": 4, "runner": 8}), "best-of-4-to-8"),
+        (shapes.greedy((8, 2)), "best-of-2-to-8"),
+        (shapes.greedy(1), "success"),
+        (shapes.greedy(8, shapes.CARRIES["random"]), "success"),
+        (shapes.independent(8), "success"),
+        (shapes.full(2), "success"),
+    ]
+    assert [shapes.success_label(shape, roles) for shape, _ in labels] == [label for _, label in labels]
+
+
 def test_each_sibling_is_judged_on_its_own_copy_of_the_one_state() -> None:
     """Mistake: the second agent's siblings are read from copies of the first one's winner, and all K get one reward."""
     root, _ = grown(relay(1), index_or_note, shapes.greedy(3))

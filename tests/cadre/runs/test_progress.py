@@ -32,32 +32,47 @@ def test_time_left_by_tokens_where_these_end_first() -> None:
     assert progress.left(3) == 0.0
 
 
-def lines_of(steps: int, **rewards: float) -> list[str]:
+def lines_of(steps: int, label: str = "success", **rewards: float) -> list[str]:
     """What the last step of a run prints."""
     out = io.StringIO()
-    progress = Progress(Console(file=out, soft_wrap=True), steps=steps, start=steps - 1)
+    progress = Progress(Console(file=out, soft_wrap=True), steps=steps, start=steps - 1, success_label=label)
     metrics = {f"{role}/reward": value for role, value in rewards.items()} | {"parts/goal": 1.0, "parts/x/reward": 2.0}
     counts = {"rollout/success": 0.69, "rollout/tokens": 40_000.0, "rollout/failures": 0.0}
     progress.step(steps - 1, metrics | counts | {"time/wait_s": 3.0, "time/learn_s": 1.0})
     return out.getvalue().splitlines()
 
 
-def test_a_step_of_two_roles_is_one_line() -> None:
+def test_a_step_of_one_role_is_one_line() -> None:
+    (line,) = lines_of(100, solver=-0.24)
+    assert line == "step 100/100  reward solver -0.24  success 69%  10,000 tok/s  0 s left"
+
+
+def test_a_step_of_two_roles_is_one_line_without_the_rate() -> None:
     (line,) = lines_of(100, tool=-0.24, planner=0.11)
-    assert line == "step 100/100  tool -0.24  planner +0.11  success 69%  10,000 tok/s  0 s left"
+    assert line == "step 100/100  reward tool -0.24, planner +0.11  success 69%  0 s left"
 
 
-def test_three_roles_are_one_line_without_the_rate() -> None:
-    (line,) = lines_of(100, planner=-0.24, left=0.11, right=0.5)
-    assert line == "step 100/100  planner -0.24  left +0.11  right +0.50  success 69%  0 s left"
+def test_the_success_of_selected_paths_has_its_name() -> None:
+    (line,) = lines_of(30, "best-of-8", tool=-0.24, planner=0.11)
+    assert line == "step 30/30  reward tool -0.24, planner +0.11  best-of-8 69%  0 s left"
+
+
+def test_the_rate_is_in_the_line_of_no_step_or_of_all() -> None:
+    """The lines of a run have the same form, however long their numbers are."""
+    out = io.StringIO()
+    progress = Progress(Console(file=out, soft_wrap=True), steps=30, success_label="best-of-8")
+    for step, seconds in enumerate((0.5, 10.0, 200.0)):
+        metrics = {"tool/reward": 1.0, "planner/reward": -0.5, "rollout/success": step / 2, "rollout/tokens": 5000.0}
+        progress.step(step * 14, metrics | {"time/wait_s": seconds, "time/learn_s": 0.0})
+    assert len({"tok/s" in line for line in out.getvalue().splitlines()}) == 1
 
 
 def test_long_names_get_lines_of_their_own() -> None:
     roles = {"requirements-planner": -10.25, "first-implementation-worker": 0.5, "second-implementation-worker": 1.0}
     assert lines_of(10_000, **roles) == [
-        "step 10000/10000  success 69%  0 s left",
-        "    requirements-planner -10.25  first-implementation-worker +0.50",
-        "    second-implementation-worker +1.00",
+        "step 10000/10000  success 69%  10,000 tok/s  0 s left",
+        "    reward requirements-planner -10.25, first-implementation-worker +0.50,",
+        "           second-implementation-worker +1.00",
     ]
 
 

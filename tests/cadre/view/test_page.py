@@ -73,11 +73,11 @@ def test_a_tree_shows_siblings_with_pay_credit_and_why_one_went_on(page: Any) ->
     assert page.locator(".column").count() == 4
     assert page.locator(".column").first.locator(".sibling").count() == 4
     chosen = text(page, ".sibling.selected")
-    assert "pay +0.7" in chosen
+    assert "reward +0.7" in chosen
     assert "adv +1.5" in chosen
-    assert "went on: highest pay" in chosen
+    assert "selected: highest reward" in chosen
     facts = text(page, ".facts")
-    for told in ("weight in the loss", "the critic said", "goal 1", "team +1"):
+    for told in ("weight in the loss", "critic value", "goal 1", "team +1"):
         assert told in facts
     assert "moves" in text(page, "#said")
 
@@ -86,10 +86,10 @@ def test_views_of_an_answer(page: Any) -> None:
     at(page, "#/trees?step=4&node=1&role=planner&index=1&view=compare")
     page.wait_for_selector(".beside mark")
     assert page.locator(".beside article").count() == 4
-    at(page, "#/trees?step=4&node=1&role=planner&index=1&view=tokens&shade=mismatch")
+    at(page, "#/trees?step=4&node=1&role=planner&index=1&view=tokens&shade=logprob_diff")
     page.wait_for_selector(".token.minus, .token.plus")
     assert page.locator(".token").count() == 12
-    assert "learner - sampler" in page.locator(".token").first.get_attribute("title")
+    assert "learner − sampler" in page.locator(".token").first.get_attribute("title")
     assert text(page, "pre.prompt") == "abc"
     at(page, "#/trees?step=4&node=1&role=planner&index=1&view=talk")
     page.wait_for_selector(".turn")
@@ -107,10 +107,10 @@ def test_filters_links_and_keys(page: Any) -> None:
     assert "12 trees, 48 decisions" in text(page, "#found")
     page.select_option("#filter-solved", "yes")
     assert "6 trees of 12" in text(page, "#found")
-    until(page, "!document.querySelector('#found').textContent.includes('read')")
+    until(page, "!document.querySelector('#found').textContent.includes('loaded')")
     word = page.evaluate("document.querySelector('.sibling .preview').textContent.split(' ')[1]")
     page.fill("#filter", word)
-    until(page, "document.querySelector('#found').textContent.includes('1 answer')")
+    until(page, "document.querySelector('#found').textContent.includes('1 completion')")
     link = page.url
     page.fill("#filter", "")
     page.locator(".mark").click()
@@ -120,7 +120,7 @@ def test_filters_links_and_keys(page: Any) -> None:
     page.keyboard.press("ArrowUp")
     page.wait_for_selector(".column:nth-child(2) li:nth-child(3) .sibling.selected")
     page.goto(link)
-    until(page, "document.querySelector('#found')?.textContent.includes('1 answer')")
+    until(page, "document.querySelector('#found')?.textContent.includes('1 completion')")
     page.keyboard.press("3")
     page.wait_for_selector(".left .kind-failed")
     assert "no goal" in text(page, ".left .kind-failed")
@@ -176,8 +176,50 @@ def test_runs_lie_over_each_other_and_seeds_are_bands(browser: Any, tmp_path: Pa
         page.wait_for_selector("[data-figure='rollout/success'] canvas")
         assert page.locator("[data-figure='rollout/success'] .legend li").count() == 2
         at(page, "#/curves?seeds=bands")
-        page.wait_for_selector("text=(2 seeds)")
+        page.wait_for_selector("text=(mean and range of 2 seeds)")
         assert page.locator("[data-figure='rollout/success'] .legend li").count() == 1
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_plot_is_saved_as_png_svg_and_csv(browser: Any, run: Path, tmp_path: Path, saved: bool) -> None:
+    export.write_page(open_runs([run]), tmp_path / "page.html", 100.0)
+    with (
+        served(run) as address,
+        opened(browser, (tmp_path / "page.html").as_uri() if saved else address) as page,
+    ):
+        for kind, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg "), ("CSV", b"run,series,step,value")):
+            with page.expect_download() as download:
+                page.locator("[data-figure='ROLE/reward'] .save button", has_text=kind).click()
+            assert download.value.suggested_filename == f"reward-by-role.{kind.lower()}"
+            assert Path(download.value.path()).read_bytes().startswith(start)
+        assert page.errors == []
+
+
+def test_the_x_axis_is_chosen_and_differing_settings_are_listed(browser: Any, tmp_path: Path) -> None:
+    runs = [synthetic(tmp_path / f"seed-{seed}", 5, 2, seed=seed) for seed in (0, 1)]
+    with served(*runs) as address, opened(browser, address) as page:
+        page.select_option("[aria-label='x axis']", "tokens")
+        until(page, "location.hash.includes('x=tokens')")
+        page.wait_for_selector("[data-figure='rollout/success'] canvas")
+        page.locator(".differences summary").click()
+        assert "train.seed" in text(page, ".differences table")
+        page.select_option("[aria-label='x axis']", "time")
+        page.wait_for_selector("text=of seed-0, seed-1")
+        assert page.errors == []
+
+
+@pytest.mark.parametrize("width", [1400, 1000, 600])
+def test_trees_fit_the_width_and_long_ones_scroll_in_their_box(browser: Any, tmp_path: Path, width: int) -> None:
+    runs = [synthetic(tmp_path / "short", 1, 3), synthetic(tmp_path / "long", 1, 30)]
+    with served(*runs) as address, opened(browser, address, width) as page:
+        box = "document.querySelector('.columns')"
+        for name in ("short", "long"):
+            at(page, f"#/trees?run={name}")
+            page.wait_for_selector(f"[data-run='{name}'] .sibling.selected")
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+            if width > 600:
+                assert (page.evaluate(f"{box}.scrollWidth > {box}.clientWidth")) == (name == "long")
+        assert page.errors == []
 
 
 @pytest.mark.parametrize("saved", [False, True])
