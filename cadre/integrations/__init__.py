@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from cadre.env import GeneratedTasks, Split
-from cadre.errors import ConfigError
+from cadre.envs.spec import EnvSpec
+from cadre.errors import ConfigError, ContractError
 from cadre.plugins import install_command
-from cadre.types import Task
+from cadre.types import Observation, Task, images_of
 
 
 def package(module: str, extra: str) -> Any:
@@ -27,3 +28,23 @@ def seeded_tasks(split: Split, count: int) -> Sequence[Task]:
     """Return `count` tasks for training, or a tenth as many for testing, that are seeds; the splits share none."""
     size, first = (count, 0) if split == "train" else (max(1, count // 10), 1_000_000)
     return GeneratedTasks(size, lambda index: {"seed": first + index}, split)
+
+
+def reject_tools(spec: EnvSpec, library: str) -> None:
+    """Raise ConfigError for an environment whose roles have tools, which clients of another library cannot call."""
+    if spec.declared.tools:
+        raise ConfigError(
+            f"env: {spec.declared.__name__} has tools, which are not served to {library}; expected an environment "
+            "without. Take one in which roles answer with texts."
+        )
+
+
+def plain_messages(observation: Observation, library: str) -> list[dict[str, str]]:
+    """Return the messages of an observation as plain values. Raises ContractError for tools, calls and images."""
+    messages = observation.messages
+    if observation.tools or images_of(messages) or any(m.tool_calls or m.role == "tool" for m in messages):
+        raise ContractError(
+            f"{observation.role}: its observation has tools, calls of tools or images, which are not served to "
+            f"{library}; expected messages that are texts. Take an environment in which roles answer with texts."
+        )
+    return [{"role": message.role, "content": message.content} for message in messages]

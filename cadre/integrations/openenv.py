@@ -3,6 +3,10 @@
 A WebSocket connection is a session with an environment of its own. A fork is another session, which is reset with the
 same seed and given the recorded actions; a server has no copy of a state, so the environment must be deterministic.
 `Pool` says how many sessions a server has at once: sessions that wait are closed and replayed when they are needed.
+
+An action that the server does not accept is the agent's fault, and ends the episode without reward. A server that is
+gone, too slow, or raises an error is not: the state is replayed once in a new session, and `ServerFailed`, an error of
+the machine, ends the branch without a reward for its samples.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from cadre.env import Env, Split
 from cadre.errors import ConfigError
@@ -26,6 +31,16 @@ from cadre.integrations import package, seeded_tasks
 from cadre.types import Message, Observation, Reward, Task
 
 START_TIMEOUT_S = 60.0
+# Codes of messages about an action that has another form than the environment's; older servers send none.
+INVALID_ACTION = ("(code: VALIDATION_ERROR)", "(code: INVALID_JSON)")
+
+
+class ServerFailed(ConnectionError):
+    """A server failed at something that says nothing about the action."""
+
+
+class InvalidAction(Exception):
+    """A server does not accept an action."""
 
 
 class Pool:
@@ -36,21 +51,28 @@ class Pool:
 
     def __init__(self, url: str, size: int, timeout_s: float) -> None:
         self.url, self.size, self.timeout_s = url, size, timeout_s
+        self.has_answered = False
         # By state, the one used longest ago first.
         self.sessions: dict[int, Any] = {}
 
     def open(self, state: int) -> Any:
-        """Return a new session for a state, without an episode."""
+        """Return a new session for a state, without an episode.
+
+        Raises ConfigError if the server has never answered, and ServerFailed later.
+        """
         while len(self.sessions) >= self.size:
             self.close(next(iter(self.sessions)))
         client = package("openenv.core", "openenv").GenericEnvClient(self.url, message_timeout_s=self.timeout_s).sync()
         try:
             client.connect()
         except (OSError, TimeoutError) as error:
+            if self.has_answered:
+                raise ServerFailed(f"openenv: {self.url} does not answer any more ({error})") from error
             raise ConfigError(
                 f"settings.url: no OpenEnv server answers at {self.url} ({error}); expected a running one with "
                 f"{self.size} sessions at once. Start it, or name its app in settings.app."
             ) from None
+        self.has_answered = True
         self.sessions[state] = client
         return client
 
@@ -61,9 +83,29 @@ class Pool:
             self.sessions[state] = client
         return client
 
+    def call(self, state: int, method: str, *arguments: Any, **named_arguments: Any) -> Any:
+        """Return the result of a session's method.
+
+        Raises InvalidAction, and ServerFailed after any other error, which closes the session: the late answer to a
+        call that took too long would be taken for that of the next one.
+        """
+        try:
+            return getattr(self.sessions[state], method)(*arguments, **named_arguments)
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}".rstrip(": ")
+            is_of_server = isinstance(error, RuntimeError) and str(error).startswith("Server error")
+            if is_of_server and ("(code: " not in message or any(code in message for code in INVALID_ACTION)):
+                raise InvalidAction(str(error)) from error
+            self.close(state)
+            hint = ""
+            if "CAPACITY" in message:
+                hint = f". It has fewer sessions at once than settings.sessions, {self.size}: lower that"
+            raise ServerFailed(f"openenv: {self.url} failed at {method} ({message}){hint}") from error
+
     def close(self, state: int) -> None:
         if (client := self.sessions.pop(state, None)) is not None:
-            client.close()
+            with suppress(Exception):  # a connection that is broken cannot be closed in order
+                client.close()
 
 
 @lru_cache
@@ -130,6 +172,8 @@ class OpenEnv(Env):
     solved        sum of rewards from which an episode that is over is a success
     sessions      how many the server has at once (its `max_concurrent_envs`)
     timeout_s     of a reset or step
+    exceptions    what an exception of the environment in a step is: a `failure` of the environment, or `invalid`, the
+                  agent's, for environments that raise one for an action against the rules
     count         tasks of the training split; a tenth as many for testing, with other seeds
     """
 
@@ -149,6 +193,7 @@ class OpenEnv(Env):
         solved: float = 1.0,
         sessions: int = 1,
         timeout_s: float = 60.0,
+        exceptions: Literal["failure", "invalid"] = "failure",
     ) -> None:
         super().__init__(task)
         if bool(url) == bool(app):
@@ -159,19 +204,43 @@ class OpenEnv(Env):
         self.pool = pool_of(url or start_server(app), max(1, sessions), timeout_s)
         self.action, self.fields, self.observation = action, dict(action_fields or {}), observation
         self.reset_arguments, self.turns, self.solved = dict(reset or {}), turns, solved
+        self.exceptions = exceptions
         self.actions: tuple[dict[str, Any], ...] = ()
         self.total, self.over = 0.0, False
-        result = self._open()
+        result = self._with_retry(self._open)
         self.messages = (*((Message("system", prompt),) if prompt else ()), Message("user", self._shown(result)))
 
     def _open(self) -> Any:
         """Open a session, reset it and repeat the actions; return the last result."""
-        client = self.pool.open(id(self))
+        self.pool.open(id(self))
         weakref.finalize(self, self.pool.close, id(self)).atexit = False
-        result = client.reset(seed=self.task.data["seed"], **self.reset_arguments)
+        try:
+            result = self.pool.call(id(self), "reset", seed=self.task.data["seed"], **self.reset_arguments)
+        except InvalidAction as error:
+            self.pool.close(id(self))
+            raise ConfigError(
+                f"settings.reset: got {self.reset_arguments!r}, which the server does not accept ({error}); expected "
+                "arguments of its reset. Fix them."
+            ) from None
         for action in self.actions:
-            result = client.step(action)
+            try:
+                result = self.pool.call(id(self), "step", action)
+            except InvalidAction as error:
+                self.pool.close(id(self))
+                raise ServerFailed(f"openenv: {self.pool.url} accepted an action once alone ({error})") from error
         return result
+
+    def _with_retry(self, work: Callable[[], Any]) -> Any:
+        """Return the result of the work, which is done once more, in a new session, if the server fails."""
+        try:
+            return work()
+        except ServerFailed:
+            return work()
+
+    def _step(self, action: dict[str, Any]) -> Any:
+        if self.pool.get(id(self)) is None:
+            self._open()
+        return self.pool.call(id(self), "step", action)
 
     def _shown(self, result: Any) -> str:
         shown = result.observation
@@ -193,11 +262,12 @@ class OpenEnv(Env):
         if action is None:
             self.over = True
             return Reward(parts={"valid": 0.0})
-        if self.pool.get(id(self)) is None:
-            self._open()
         try:
-            result = self.pool.get(id(self)).step(action)
-        except RuntimeError:  # the server refuses the action, as one of the wrong type
+            result = self._with_retry(lambda: self._step(action))
+        except (InvalidAction, ServerFailed) as error:
+            is_raised = self.exceptions == "invalid" and "(code: EXECUTION_ERROR)" in str(error)
+            if isinstance(error, ServerFailed) and not is_raised:
+                raise
             self.over = True
             self.pool.close(id(self))
             return Reward(parts={"valid": 0.0})

@@ -16,7 +16,7 @@ from typing import Any
 from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
 from cadre.envs.spec import EnvSpec
-from cadre.integrations import package
+from cadre.integrations import package, plain_messages, reject_tools
 from cadre.types import Reward
 
 
@@ -39,10 +39,7 @@ class ServedEpisode:
         assert self.env is not None
         await self.env.until_ready()
         observations = self.env.observe()
-        messages = {
-            role: [{"role": message.role, "content": message.content} for message in observation.messages]
-            for role, observation in observations.items()
-        }
+        messages = {role: plain_messages(observation, "OpenEnv") for role, observation in observations.items()}
         return {
             "messages": messages,
             "local": {role: float(value) for role, value in reward.local.items()},
@@ -78,11 +75,12 @@ def make_openenv_app(
 ) -> Any:
     """Return the server's app (FastAPI) for an environment, by its name or `FILE.py:CLASS`, with its settings.
 
-    Raises ConfigError if the environment takes no such settings, or openenv-core is not installed.
+    Raises ConfigError if the environment takes no such settings or has tools, or openenv-core is not installed.
     """
     server = package("openenv.core.env_server", "openenv")
     types = package("openenv.core.env_server.types", "openenv")
     spec = EnvSpec(env, dict(settings or {}))
+    reject_tools(spec, "OpenEnv")
 
     class TeamAction(types.Action):  # type: ignore[misc, name-defined]
         texts: dict[str, str]

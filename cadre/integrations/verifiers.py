@@ -231,7 +231,7 @@ class Chat:
         if isinstance(message, str):
             self.messages.append(self.types.UserMessage(content=message))
         elif message is not None:
-            parse = self.types.parse_message
+            parse = package("verifiers.v1.dialects", "verifiers").parse_message
             self.messages.extend(parse(entry) if isinstance(entry, dict) else entry for entry in message)
         beginning = len(self.messages)
         for number in itertools.count(1):

@@ -13,6 +13,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.integrations import openenv
 from cadre.integrations.openenv import OpenEnv
+from cadre.rollout.failures import failure_of
 from cadre.types import Task
 
 TASK = Task("t", {"seed": 7})
@@ -22,6 +23,8 @@ class FakeClient:
     """A session of a game in which the digit of the seed is guessed."""
 
     opened: list["FakeClient"] = []
+    # Errors of the next calls of any session, first the next one's.
+    errors: list[Exception | None] = []
 
     def __init__(self, url: str, message_timeout_s: float) -> None:
         assert message_timeout_s > 0
@@ -34,17 +37,26 @@ class FakeClient:
     def connect(self) -> None:
         if "refused" in self.url:
             raise ConnectionError("refused")
+        self.fail()
+
+    def fail(self) -> None:
+        assert self.open
+        error = self.errors.pop(0) if self.errors else None
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         self.open = False
 
     def reset(self, seed: int) -> Any:
+        self.fail()
         self.digit = str(seed % 10)
         return SimpleNamespace(observation={"text": "Guess."}, reward=None, done=False)
 
     def step(self, action: dict[str, Any]) -> Any:
+        self.fail()
         if "message" not in action:
-            raise RuntimeError("Server error: no message")
+            raise RuntimeError("Server error: no message (code: VALIDATION_ERROR)")
         self.steps += 1
         right = action["message"] == self.digit
         return SimpleNamespace(observation={"text": f"{self.steps}"}, reward=float(right), done=right)
@@ -53,7 +65,7 @@ class FakeClient:
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> type[FakeClient]:
     openenv.pool_of.cache_clear()
-    FakeClient.opened = []
+    FakeClient.opened, FakeClient.errors = [], []
     monkeypatch.setattr(openenv, "package", lambda module, extra: SimpleNamespace(GenericEnvClient=FakeClient))
     return FakeClient
 
@@ -76,6 +88,66 @@ def test_an_answer_that_is_no_action_ends_the_episode(client: type[FakeClient]) 
         env = OpenEnv(TASK, url="http://here", **settings)
         reward = asyncio.run(env.step({"agent": text}))
         assert (reward.team, dict(reward.parts), env.observe(), env.success) == (0.0, {"valid": 0.0}, {}, False)
+
+
+class ConnectionClosedError(Exception):
+    """As of the package websockets: no OSError."""
+
+
+CRASH = RuntimeError("Server error: disk full (code: EXECUTION_ERROR)")
+
+
+@pytest.mark.parametrize("error", [CRASH, ConnectionClosedError("no close frame"), TimeoutError(), OSError("reset")])
+def test_a_server_that_fails_is_asked_again_in_a_new_session(client: type[FakeClient], error: Exception) -> None:
+    env = OpenEnv(TASK, url="http://here", observation="text", sessions=2)
+    asyncio.run(env.step({"agent": "1"}))
+    client.errors = [error]
+    assert asyncio.run(env.step({"agent": "7"})).team == 1.0
+    first, second = client.opened
+    # A late answer of the first session must not be taken for that of the next call.
+    assert (first.open, second.open, second.steps) == (False, True, 2)
+
+
+@pytest.mark.parametrize("error", [CRASH, ConnectionClosedError("no close frame"), TimeoutError(), OSError("reset")])
+def test_a_server_that_fails_twice_is_a_failure_of_the_machine(client: type[FakeClient], error: Exception) -> None:
+    env = OpenEnv(TASK, url="http://here")
+    client.errors = [error, None, None, error]  # the step; a new connection, its reset and its step
+    with pytest.raises(openenv.ServerFailed, match="http://here failed at step") as raised:
+        asyncio.run(env.step({"agent": "7"}))
+    failure = failure_of(raised.value)
+    assert (failure.reason, failure.rewarded, env.observe() != {}) == ("raised", False, True)
+    assert not any(session.open for session in client.opened)
+
+
+def test_a_server_that_goes_away_is_a_failure_and_no_setting(client: type[FakeClient]) -> None:
+    env = OpenEnv(TASK, url="http://here")
+    client.errors = [TimeoutError(), OSError("gone")]
+    with pytest.raises(openenv.ServerFailed, match="does not answer any more"):
+        asyncio.run(env.step({"agent": "7"}))
+
+
+def test_a_server_without_room_for_the_sessions_is_told_of(client: type[FakeClient]) -> None:
+    full = RuntimeError("Server error: Server at capacity (code: CAPACITY_REACHED)")
+    client.errors = [None, full, None, full]
+    with pytest.raises(openenv.ServerFailed, match=r"fewer sessions at once than settings\.sessions, 3: lower that"):
+        OpenEnv(TASK, url="http://here", sessions=3)
+
+
+def test_exceptions_in_a_step_are_the_agents_where_the_recipe_says_so(client: type[FakeClient]) -> None:
+    env = OpenEnv(TASK, url="http://here", exceptions="invalid")
+    client.errors = [CRASH, None, None, CRASH]
+    reward = asyncio.run(env.step({"agent": "9"}))
+    assert (reward.team, dict(reward.parts), env.observe()) == (0.0, {"valid": 0.0}, {})
+    other = OpenEnv(TASK, url="http://here", exceptions="invalid")
+    client.errors = [TimeoutError(), None, None, TimeoutError()]
+    with pytest.raises(openenv.ServerFailed):
+        asyncio.run(other.step({"agent": "9"}))
+
+
+def test_arguments_of_reset_that_the_server_does_not_accept_are_a_setting(client: type[FakeClient]) -> None:
+    client.errors = [None, RuntimeError("Server error: Invalid message (code: VALIDATION_ERROR)")]
+    with pytest.raises(ConfigError, match=r"settings\.reset: got \{\}"):
+        OpenEnv(TASK, url="http://here")
 
 
 def test_settings_are_validated(client: type[FakeClient]) -> None:
