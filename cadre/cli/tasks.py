@@ -1,4 +1,4 @@
-"""Commands for authors of tasks: check, init, data."""
+"""Commands for authors of tasks: check, serve-env, init, data."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import keyword
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -103,6 +103,35 @@ def _print_sandbox() -> None:
     for row in sandbox.table():
         table.add_row(row.name, "yes" if row.given else "no", row.detail)
     console.print(table)
+
+
+# ---- cadre serve-env
+
+
+def serve_env(
+    target: Annotated[str, typer.Argument(help="FILE.py:Env or a bundled environment")],
+    settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
+    split: Annotated[Literal["train", "test"], typer.Option(help="whose tasks are served")] = "train",
+    host: Annotated[str, typer.Option(help="address to listen at; others than this machine's let anybody play")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    sessions: Annotated[int, typer.Option(min=1, help="episodes at once")] = 64,
+) -> None:
+    """Serve an environment to clients of OpenEnv: trainers of other frameworks."""
+    from cadre.integrations import package
+    from cadre.integrations.openenv_server import make_openenv_app
+
+    app = make_openenv_app(target, parse_overrides(settings or []), split, sessions)
+    uvicorn = package("uvicorn", "openenv")
+    print_lines(
+        [
+            f"{target}, tasks of the split {split}: http://{host}:{port}. Ctrl-C ends it.",
+            f'GenericEnvClient(base_url="http://{host}:{port}") of openenv.core plays it.',
+        ]
+    )
+    # Every session that is closed is an error in the log of the server.
+    uvicorn.run(app, host=host, port=port, log_level="critical")
 
 
 # ---- cadre init

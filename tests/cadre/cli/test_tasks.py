@@ -8,11 +8,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
+from cadre.integrations import openenv_server
 from tests.cadre.cli.calling import call
 
 BROKEN = """
@@ -114,3 +117,24 @@ def test_other_names_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.
     assert done.code == 2
     assert "my_task" in done.err or f"my_{name}" in done.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_serve_env_runs_the_app_of_the_task_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[Any] = []
+    monkeypatch.setattr(openenv_server, "make_openenv_app", lambda *arguments: served.append(arguments) or "app")
+    monkeypatch.setitem(sys.modules, "uvicorn", SimpleNamespace(run=lambda *a, **options: served.append((*a, options))))
+    done = call("serve-env", "sokoban", "turns=2", "--split", "test", "--port", "8123", "--sessions", "3")
+    assert done.code == 0
+    assert served == [
+        ("sokoban", {"turns": 2}, "test", 3),
+        ("app", {"host": "127.0.0.1", "port": 8123, "log_level": "critical"}),
+    ]
+    assert "http://127.0.0.1:8123" in done.out
+
+
+def test_serve_env_without_openenv_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openenv.core.env_server", None)
+    done = call("serve-env", "sokoban")
+    assert done.code == 2
+    assert "openenv needs the package openenv" in done.err
+    assert "pip install" in done.err
