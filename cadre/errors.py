@@ -17,6 +17,7 @@ CadreError               one paragraph: what, got, expected, what to do
 
 import difflib
 import re
+import sys
 from collections.abc import Iterable
 
 # A word of so many letters is a text in place of a name, and would push the rest off the screen.
@@ -91,6 +92,12 @@ class TakenError(RunError):
 
 class DivergedError(CadreError):
     """Losses or gradients three times in a row, or the model's outputs after an update, are not finite."""
+
+
+def require_linux(setting: str, reason: str, remedy: str) -> None:
+    """Raise ConfigError on other systems than Linux."""
+    if sys.platform != "linux":
+        raise ConfigError(f"{setting}: needs Linux, and this is {sys.platform}: {reason}; expected Linux. {remedy}")
 
 
 def first_line(error: Exception) -> str:

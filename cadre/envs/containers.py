@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from cadre.concurrency import run_coroutine
 from cadre.envs.tools import RunnableTool, tool
-from cadre.errors import ConfigError, SandboxError, SandboxUnavailable
+from cadre.errors import ConfigError, SandboxError, SandboxUnavailable, require_linux
 from cadre.rollout.deadlines import in_line
 from cadre.types import Task
 
@@ -265,6 +265,11 @@ def check_containers(config: ContainerConfig, images: Iterable[str] = ()) -> Non
     Removes what dead processes left, looks for the images, and starts one container for a trial of its limits. Raises
     ConfigError if something is missing, and SandboxError for a limit that the runtime does not enforce.
     """
+    require_linux(
+        "container",
+        "the containers of a process that was killed are found by what its kernel says of processes",
+        "Run Cadre in a Linux virtual machine.",
+    )
     runtime = find_runtime(config.runtime)
     sweep(runtime)
     for image in dict.fromkeys([*images] or [config.image]):

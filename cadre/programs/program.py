@@ -23,6 +23,7 @@ from pydantic import Field
 
 from cadre.env import Env, Split
 from cadre.envs.containers import ContainerConfig, check_containers
+from cadre.errors import require_linux
 from cadre.programs import rewards
 from cadre.programs.calls import (
     Answer,
@@ -99,6 +100,11 @@ class Program(Env):
         **of_tasks: Any,
     ) -> None:
         super().__init__(task)
+        require_linux(
+            "env",
+            "programs are started and ended by features of its kernel",
+            "Run it in a Linux container or virtual machine; environments in Python run here.",
+        )
         launch = make_launch(
             run,
             isolation,
