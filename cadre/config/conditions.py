@@ -111,7 +111,7 @@ def _format_value(value: object) -> str:
 # ---- Conditions of the recipe: what its own sections show
 
 # Settings of a policy that need its weights on this machine.
-LOCAL_SETTINGS = ("device", "dtype", "trust_remote_code")
+LOCAL_SETTINGS = ("device", "dtype", "quantization", "trust_remote_code")
 # Settings of a learner that value heads do without: they train in the passes of the policy that they sit on.
 POLICY_ONLY = (
     *("epochs", "minibatches", "minibatch_size", "tokens_per_microbatch", "pack"),

@@ -13,6 +13,7 @@ from pathlib import Path
 from cadre.cluster.ray_actors import check_policies, plan_placement
 from cadre.config.experiment import Experiment
 from cadre.errors import ConfigError
+from cadre.plugins import install_command
 from cadre.programs.program import Program
 from cadre.settings.models import AUDIO_MODELS, MEDIA_MODELS, read_model_type
 
@@ -78,6 +79,34 @@ def check_samplers(experiment: Experiment) -> None:
             raise ConfigError(
                 f"sampling.engine: got {experiment.samplers[name].engine} for {together}, and {kind.title} is not "
                 f"installed; {kind.install()}, or set sampling.engine=torch."
+            )
+
+
+def check_quantization(experiment: Experiment) -> None:
+    """A base is quantised only where nothing trains it, torch alone runs it, and the library is installed."""
+    for name, policy in experiment.policies.items():
+        if policy.quantization is None:
+            continue
+        setting = f"team.policies.{name}.quantization: got {policy.quantization}"
+        if policy.lora is None and not policy.frozen:
+            raise ConfigError(
+                f"{setting}, and the policy is trained whole, which packed weights of four bits cannot be; expected an "
+                "adapter. Add lora: {}, or remove quantization."
+            )
+        if name in experiment.separately_sampled:
+            raise ConfigError(
+                f"{setting} with sampling.engine={experiment.samplers[name].engine}, which loads weights of its own; "
+                "expected torch, which samples with the learner's. Set sampling.engine=torch, or remove quantization."
+            )
+        if name in experiment.learners and experiment.learners[name].ranks > 1:
+            raise ConfigError(
+                f"{setting} with learner.ranks={experiment.learners[name].ranks}, which divide the weights of each "
+                "layer; expected 1. Remove one of the two."
+            )
+        if find_spec("bitsandbytes") is None:
+            raise ConfigError(
+                f"{setting}, and bitsandbytes is not installed. Run {install_command('quantization')}, or remove "
+                "quantization."
             )
 
 

@@ -276,12 +276,12 @@ class Experiment:
 
     @cached_property
     def engines(self) -> list[list[str]]:
-        """The policies of each engine: adapters and frozen policies of one base at one precision and device share
-        one."""
+        """The policies of each engine: adapters and frozen policies of one base at one precision, quantization
+        and device share one."""
         engines: dict[tuple[str, str], list[str]] = {}
         for name, model in self.models.items():
             policy = self.policies[name]
-            shared = f"{policy.dtype} on {policy.device}" if policy.shares_base else name
+            shared = f"{policy.dtype} {policy.quantization} on {policy.device}" if policy.shares_base else name
             engines.setdefault((model, shared), []).append(name)
         return list(engines.values())
 

@@ -19,6 +19,7 @@ from cadre.config.conditions import check_all_read
 from cadre.config.engine_validation import (
     check_cluster,
     check_learner_ranks,
+    check_quantization,
     check_samplers,
     check_vision_learners,
 )
@@ -710,6 +711,7 @@ def check_training_settings_read(experiment: Experiment) -> None:
 EVALUATION_CHECKS = (
     check_environment,
     check_settings_read,
+    check_quantization,
     check_samplers,
 )
 TRAINING_CHECKS = (
@@ -718,6 +720,7 @@ TRAINING_CHECKS = (
     check_training_settings_read,
     check_trackers,
     check_on_step,
+    check_quantization,
     check_samplers,
     check_cluster,
     check_tasks,

@@ -159,7 +159,7 @@ def is_evaluated_alike(old: Config, new: Config) -> bool:
         for role, name in config.team.roles.items():
             policy = config.team.policies[name]
             sampling = apply_changes(config.sampling, policy.sampling)
-            model = (policy.model, policy.url, policy.dtype, policy.enable_thinking)
+            model = (policy.model, policy.url, policy.dtype, policy.quantization, policy.enable_thinking)
             greedy[role] = [name, *model, sampling.max_tokens, sampling.stop]
         return [config.env, config.settings, tasks, config.algorithm.central, config.team.prompts, greedy]
 

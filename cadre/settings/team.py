@@ -47,6 +47,9 @@ class PolicyConfig(Section):
     dtype: Literal["float32", "bfloat16"] = Field(
         "float32", description="data type of the forward pass; master weights stay float32"
     )
+    quantization: Literal["4bit"] | None = Field(
+        None, description="hold the frozen base in NF4 by bitsandbytes (QLoRA); for adapters and frozen policies"
+    )
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
         "auto", description="cpu, cuda or cuda:1; auto is the GPU where there is one"
     )

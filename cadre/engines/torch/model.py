@@ -8,6 +8,7 @@ and the few changes to its forward (attention function, projected positions, aut
 from __future__ import annotations
 
 import contextlib
+import importlib
 import re
 import threading
 import warnings
@@ -26,6 +27,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoModelForMultimodalLM,
     AutoTokenizer,
+    BitsAndBytesConfig,
 )
 from transformers.utils.logging import disable_progress_bar
 
@@ -163,7 +165,7 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     dtype = torch.float32 if is_fully_trained(policy) else DTYPES[policy.dtype]
     disable_progress_bar()  # the command line has a live display of its own
     tokenizer = load_tokenizer(source, policy)
-    model = load_weights(source, policy, dtype).to(device).requires_grad_(False)
+    model = load_weights(source, policy, dtype, device).to(device).requires_grad_(False)
     with wrap_load_errors(source, "tokenizer"):
         pictures = vision_processors.load_processor(source, tokenizer, policy.trust_remote_code)
         templates = make_templates(tokenizer, policies, pictures)
@@ -188,8 +190,35 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     return LoadedModel(source, model, adapters, tokenizer, templates, attention, stops, context, pictures)
 
 
-def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
-    """Return the model alone, on the CPU, in eval mode. Raises EngineError if it cannot be loaded."""
+def quantization_options(source: str, policy: PolicyConfig, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """Return the options of `from_pretrained` that hold the base in NF4 with double quantization, as in QLoRA
+    (arXiv 2305.14314); none for policies without quantization.
+
+    Products are computed in `dtype`. Raises EngineError if bitsandbytes does not support the device.
+    """
+    if policy.quantization is None:
+        return {}
+    with wrap_load_errors(source, "quantization"):
+        bitsandbytes = importlib.import_module("bitsandbytes")
+    supported = set(getattr(bitsandbytes, "supported_torch_devices", {"cuda"}))
+    if device.type not in supported:
+        raise EngineError(
+            f"quantization: got {policy.quantization} on {device}, and the installed bitsandbytes "
+            f"{bitsandbytes.__version__} supports {', '.join(sorted(supported))}; expected one of them. Set device, "
+            "install a newer bitsandbytes, or remove quantization."
+        )
+    config = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+    )
+    return {"quantization_config": config, "device_map": {"": device}}
+
+
+def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: torch.device | None = None) -> Any:
+    """Return the model alone, in eval mode, on the CPU, or quantised on `device` if it is given and the policy says so.
+
+    Raises EngineError if it cannot be loaded.
+    """
+    options = {} if device is None else quantization_options(source, policy, dtype, device)
     check_memory(source, policy, dtype)
     with wrap_load_errors(source, "model"), LOADING_LOCK, limit_modules(source):
         check_torch_defaults()
@@ -201,6 +230,7 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype) -> Any:
             trust_remote_code=policy.trust_remote_code,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below with a clearer message
+            **options,
         )
     if mismatched := sorted(report["mismatched_keys"]):
         name, saved_shape, config_shape = mismatched[0]
@@ -275,14 +305,16 @@ def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
     available += host.swap_memory()  # unused weights may lie there, or stay in their files
     if (device := pick_device(policy.device)).type == "cuda":
         available = max(available, memory.total_and_free(device)[0])
-    if 2 * dtype.itemsize * estimate_parameters(described) < available and not has_large_numbers(described):
+    # Four bits a weight, their scales, and the embeddings, which are not quantised.
+    itemsize = dtype.itemsize if policy.quantization is None else 1
+    if 2 * itemsize * estimate_parameters(described) < available and not has_large_numbers(described):
         return
     # The estimate is close to the limit: build the model without data and count exactly.
     with wrap_load_errors(source, "model"), LOADING_LOCK, limit_modules(source), torch.device("meta"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
         model = select_model_class(config.model_type).from_config(config, trust_remote_code=policy.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    needed = parameters * dtype.itemsize + sum(buffer.nbytes for buffer in model.buffers())
+    needed = parameters * itemsize + sum(buffer.nbytes for buffer in model.buffers())
     if needed > available:
         raise EngineError(
             f"The model {source!r} is not loaded: its config.json describes {parameters:,} parameters, which take "

@@ -67,6 +67,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [REMOTE, "team.policies.b.dtype=bfloat16"],
         [FROZEN, "team.policies.b.dtype=bfloat16"],
     ),
+    "team.policies.*.quantization": (
+        [REMOTE, "team.policies.b.quantization=4bit"],
+        [FROZEN, "team.policies.b.quantization=4bit"],
+    ),
     "team.policies.*.trust_remote_code": (
         [REMOTE, "team.policies.b.trust_remote_code=true"],
         [FROZEN, "team.policies.b.trust_remote_code=true"],

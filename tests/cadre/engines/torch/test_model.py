@@ -1,11 +1,13 @@
 """Models are loaded one at a time, and checked when they are."""
 
 import json
+import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,6 +45,36 @@ def test_no_two_models_load_at_the_same_time(speaker: Path, monkeypatch: pytest.
         models = list(threads.map(lambda _: model_module.load_weights(str(speaker), policy, torch.float32), range(4)))
     assert most == [1, 1, 1, 1]
     assert {parameter.device.type for model in models for parameter in model.parameters()} == {"cpu"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_quantised_base_is_loaded_in_nf4(speaker: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
+    bitsandbytes = SimpleNamespace(__version__="0.50.2", supported_torch_devices={"cpu", "cuda"})
+    monkeypatch.setitem(sys.modules, "bitsandbytes", bitsandbytes)
+    load, given = model_module.AutoModelForCausalLM.from_pretrained, dict[str, Any]()
+
+    def capture(*arguments: Any, quantization_config: Any = None, device_map: Any = None, **options: Any) -> Any:
+        given.update(config=quantization_config, device_map=device_map, dtype=options["dtype"])
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(model_module.AutoModelForCausalLM, "from_pretrained", capture)
+    policy = PolicyConfig(model=str(speaker), frozen=True, quantization="4bit")
+    model_module.load_weights(str(speaker), policy, dtype, torch.device("cpu"))
+    config = given["config"]
+    assert (config.load_in_4bit, config.load_in_8bit) == (True, False)
+    assert (config.bnb_4bit_quant_type, config.bnb_4bit_use_double_quant) == ("nf4", True)
+    assert (config.bnb_4bit_compute_dtype, given["dtype"]) == (dtype, dtype)
+    assert given["device_map"] == {"": torch.device("cpu")}
+    model_module.load_weights(str(speaker), PolicyConfig(model=str(speaker), frozen=True), dtype, torch.device("cpu"))
+    assert (given["config"], given["device_map"]) == (None, None)
+
+
+def test_a_device_that_bitsandbytes_does_not_support_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    bitsandbytes = SimpleNamespace(__version__="0.40.0", supported_torch_devices={"cuda"})
+    monkeypatch.setitem(sys.modules, "bitsandbytes", bitsandbytes)
+    policy = PolicyConfig(model="seed", frozen=True, quantization="4bit")
+    with pytest.raises(EngineError, match=r"quantization: got 4bit on cpu, .* 0\.40\.0 supports cuda"):
+        model_module.load_weights("seed", policy, torch.float32, torch.device("cpu"))
 
 
 def changed(folder, name="config.json", **changes):
