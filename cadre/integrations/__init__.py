@@ -10,7 +10,7 @@ from cadre.env import GeneratedTasks, Split
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, ContractError
 from cadre.plugins import install_command
-from cadre.types import Observation, Task, images_of
+from cadre.types import Observation, Task, media_of
 
 
 def package(module: str, extra: str) -> Any:
@@ -40,11 +40,11 @@ def reject_tools(spec: EnvSpec, library: str) -> None:
 
 
 def plain_messages(observation: Observation, library: str) -> list[dict[str, str]]:
-    """Return the messages of an observation as plain values. Raises ContractError for tools, calls and images."""
+    """Return the messages of an observation as plain values. Raises ContractError for tools, calls and media."""
     messages = observation.messages
-    if observation.tools or images_of(messages) or any(m.tool_calls or m.role == "tool" for m in messages):
+    if observation.tools or media_of(messages) or any(m.tool_calls or m.role == "tool" for m in messages):
         raise ContractError(
-            f"{observation.role}: its observation has tools, calls of tools or images, which are not served to "
+            f"{observation.role}: its observation has tools, calls of tools, images or sounds, which are not served to "
             f"{library}; expected messages that are texts. Take an environment in which roles answer with texts."
         )
     return [{"role": message.role, "content": message.content} for message in messages]

@@ -95,7 +95,7 @@ def test_what_is_no_text_is_refused() -> None:
         Observation("left", (message,), (Tool("add"),)),
         Observation("left", (message, Message("tool", "4", tool_call_id="call_0"))),
     ):
-        with pytest.raises(ContractError, match="left: its observation has tools, calls of tools or images"):
+        with pytest.raises(ContractError, match="left: its observation has tools, calls of tools, images or sounds"):
             plain_messages(observation, "verifiers")
 
 
