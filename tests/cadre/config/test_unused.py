@@ -99,7 +99,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             ["teacher={model: {model: m, url: 'http://x/v1'}}", f"teacher.model.{name}={value}"],
             ["teacher={model: {model: seed}}", f"teacher.model.{name}={value}"],
         )
-        for name, value in {"device": "cpu", "dtype": "bfloat16", "trust_remote_code": "true"}.items()
+        for name, value in {
+            "device": "cpu",
+            "dtype": "bfloat16",
+            "quantization": "4bit",
+            "trust_remote_code": "true",
+        }.items()
     },
     "teacher.model.key_variable": (
         ["teacher={model: {model: seed, key_variable: KEY}}"],
