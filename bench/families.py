@@ -34,6 +34,7 @@ from transformers.utils import logging
 
 from cadre.advantages import batch
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.torch.kv_cache import run_eagerly
 from cadre.errors import EngineError, first_line
 from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, PolicyConfig
@@ -169,7 +170,7 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
             form = "shared prompt"
         else:
             form = "no cache" if engine._form.recompute else "copied prompt"
-        engine.graphs = True
+        engine.record = run_eagerly
         drawn += _drawn(engine)
         plain.set_attn_implementation(engine.loaded.model.config._attn_implementation)
         worst = max(_gap(one.logprobs, plain_logprobs(plain, one)) for one in drawn)

@@ -1,6 +1,6 @@
 """Measure Cadre on one GPU, and against TRL on the same work. One call takes less than 14 minutes, a section up to 7.
 
-    python bench/gpu.py [PART ...] [--minutes 14] [--out build/gpu] [--write] [--tiny]
+    python bench/gpu.py [PART ...] [--only SECTION ...] [--minutes 14] [--out build/gpu] [--write] [--tiny]
     python bench/gpu.py --merge FILE
 
 step      `cadre train` on 32 prompts of 512 words with 8 answers of 256 tokens, sampled by vLLM on the same GPU and by
@@ -13,6 +13,7 @@ shapes    an update of that size with the default settings: Qwen3-0.6B and 1.7B 
 tree      two roles that speak three times each, an adapter per role, with vLLM: seconds by phase
 sampling  128 completions at once by the torch engine: tokens per second, and the share of the memory bandwidth
 learning  updates of 64 sequences of 0.6B with every form of packing
+blocks    forward and backward pass of FlexAttention on a prefix tree, with several block sizes of its kernels
 largest   the largest shape that one GPU holds with two adapters, and with two models, trained
 training  Plan-Path with the embedded model
 
@@ -21,11 +22,16 @@ The models have random weights. MFU is the arithmetic of the learning phase over
 tokens for the padded form); neither attention nor what is computed twice counts. Every step after the second counts in
 a median.
 
-A part consists of sections. Lines go to OUT/gpu.jsonl, finished sections to OUT/done.jsonl, and a section that is done
-there at this commit on this machine is skipped, so the same command continues. One that fails is reported, and the
-others go on. `--write` also appends the lines of this call to results/gpu.jsonl; `--merge` does so with a file that was
-written elsewhere, and renews the table of docs/one_gpu.md. `--tiny` runs all of it on the CPU on tiny shapes, and
-measures nothing.
+A part consists of sections, whose names are printed as they begin; `--only` runs those that match a pattern. Lines go
+to OUT/gpu.jsonl, finished sections to OUT/done.jsonl, and a section that is done there at this commit on this machine
+is skipped, so the same command continues. One that fails is reported, and the others go on. All that docs/one_gpu.md
+shows is measured by two calls of
+
+    python bench/gpu.py --only '*vllm*' 'parity.*' 'shapes.*'
+
+`--write` also appends the lines of this call to results/gpu.jsonl; `--merge` does so with a file that was written
+elsewhere, and renews the table of docs/one_gpu.md. `--tiny` runs all of it on the CPU on tiny shapes, and measures
+nothing.
 """
 
 from __future__ import annotations
@@ -42,18 +48,23 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
+from torch.nn.attention.flex_attention import flex_attention
 
 import common
 import gpu_runs
 import gpu_tables
 import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
+from cadre.engines.torch.kv_cache import record_graph, run_eagerly
+from cadre.learn import tree_attention
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings import LearnerConfig
@@ -86,6 +97,28 @@ FORMS: Mapping[str, Mapping[str, Any]] = {
     "flex": {"pack": "prefix_tree", "flex_attention": True, "compile": False},
     "padded": {"pack": "padded"},
 }
+
+
+def backward_options(rows: int, columns: int, stages: int, warps: int) -> dict[str, int]:
+    """Return kernel options of FlexAttention's backward pass: the blocks of its two loops mirror each other."""
+    sizes = {"bwd_BLOCK_M1": rows, "bwd_BLOCK_N1": columns, "bwd_BLOCK_M2": columns, "bwd_BLOCK_N2": rows}
+    return sizes | {"bwd_num_stages": stages, "bwd_num_warps": warps}
+
+
+# Block sizes, stages and warps of FlexAttention's kernels. Those of `default` are torch's for the GPU; the one that is
+# fastest becomes `tree_attention.KERNEL_OPTIONS`.
+KERNEL_OPTIONS: Mapping[str, Mapping[str, int]] = {
+    "default": {},
+    "safe": {"ROWS_GUARANTEED_SAFE": True},  # every node sees itself
+    "forward-128x128-3": {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 128, "fwd_num_stages": 3, "fwd_num_warps": 8},
+    "forward-128x64-3": {"fwd_BLOCK_M": 128, "fwd_BLOCK_N": 64, "fwd_num_stages": 3, "fwd_num_warps": 4},
+    "64x64-2": backward_options(64, 64, stages=2, warps=4),
+    "64x64-3": backward_options(64, 64, stages=3, warps=4),
+    "64x128-2": backward_options(64, 128, stages=2, warps=8),
+    "64x128-3": backward_options(64, 128, stages=3, warps=4),
+    "32x128-3": backward_options(32, 128, stages=3, warps=4),
+    "128x128-2": backward_options(128, 128, stages=2, warps=8),
+}
 # Shapes from so many weights on recompute their activations.
 LARGE = 4_000_000_000
 STEPS = 6
@@ -115,6 +148,7 @@ class Bench:
     ends: float
     write: bool
     commit: str
+    only: Sequence[str] = ("*",)  # patterns of the sections that are run
     section: str = ""
     failed: list[str] = field(default_factory=list)
     steps: dict[str, float] = field(default_factory=dict)  # median seconds of this call's trainings, by name
@@ -170,6 +204,8 @@ class Bench:
 
     def run(self, section: str, work: Callable[[Bench], None]) -> None:
         """Do the work of a section unless it is done or there is no time left. A failure is printed and noted."""
+        if not any(fnmatch(section, pattern) for pattern in self.only):
+            return
         if self.is_done(section):
             console.print(f"{section}: done before")
             return
@@ -448,12 +484,13 @@ def form_settings(form: str) -> dict[str, Any]:
 
 def decoding_ways(engine: TorchEngine) -> tuple[str, ...]:
     """Return the engine's ways to decode: kernels started one by one, or replayed as CUDA graphs."""
-    return ("steps", "graphs") if hasattr(engine, "graphs") else ("torch",)
+    return ("steps", "graphs") if hasattr(engine, "record") else ("torch",)
 
 
 def set_way(engine: TorchEngine, way: str) -> None:
-    if hasattr(engine, "graphs"):
-        engine.graphs = way == "graphs"
+    if hasattr(engine, "record"):
+        is_recorded = way == "graphs" and engine.loaded.model.device.type == "cuda"
+        engine.record = record_graph if is_recorded else run_eagerly
 
 
 def repeat(bench: Bench, work: Callable[[], object], times: int = 3) -> list[float]:
@@ -531,6 +568,39 @@ def learning(bench: Bench) -> None:
         pairs = zip(seconds[form], seconds["padded"], strict=True)
         ratios = [ours / padded / (distinct / every) for ours, padded in pairs]
         bench.keep(f"gpu.learning.{shape.name}.{form}.vs_bound", ratios, "ratio")
+
+
+def blocks(bench: Bench) -> None:
+    """FlexAttention on the tree of a quarter of a step's sequences, as the first shape attends in one layer."""
+    shape, sizes = bench.shapes[0], bench.sizes(replace(STEP_SIZES, prompts=STEP_SIZES.prompts // 4))
+    config, device = shape.config, bench.card.device
+    ordered = sorted(make_sequences(sizes, ROLES[:1], shape.vocabulary), key=lambda one: one.token_ids)
+    nodes = PrefixTree.of(ordered).padded(tree_attention.FLEX_BLOCK)
+    mask = tree_attention.FlexMasks(nodes.depths, nodes.ends, device).mask(None)
+    heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    inputs = [
+        torch.randn(
+            1, count, len(nodes.token_ids), size, device=device, dtype=torch.bfloat16, requires_grad=bench.on_gpu
+        )
+        for count in (heads, groups, groups)
+    ]
+    upstream = torch.randn_like(inputs[0])
+    for name, options in (KERNEL_OPTIONS if bench.on_gpu else {"default": {}}).items():
+
+        def work(bench: Bench, name: str = name, options: Mapping[str, int] = options) -> None:
+            torch._dynamo.reset()
+            attend = partial(flex_attention, block_mask=mask, enable_gqa=True, kernel_options=dict(options) or None)
+            kernel = torch.compile(attend) if bench.on_gpu else attend
+            forward = repeat(bench, lambda: kernel(*inputs), times=8)
+            bench.keep(f"gpu.blocks.{name}.forward_ms", [1e3 * each for each in forward], "ms")
+            if bench.on_gpu:  # a CPU has no backward pass
+                result = kernel(*inputs)
+                backward = repeat(
+                    bench, lambda: torch.autograd.grad(result, inputs, upstream, retain_graph=True), times=8
+                )
+                bench.keep(f"gpu.blocks.{name}.backward_ms", [1e3 * each for each in backward], "ms")
+
+        bench.run(f"blocks.{name}", work)
 
 
 def sampling(bench: Bench) -> None:
@@ -615,6 +685,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "tree": tree,
     "sampling": sampling,
     "learning": learning,
+    "blocks": blocks,
     "largest": largest,
     "training": training,
 }
@@ -643,6 +714,7 @@ def merge(path: Path) -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="SECTION", help="patterns of sections to run")
     parser.add_argument("--minutes", type=float, default=14.0, help="of the whole call")
     parser.add_argument("--out", type=Path, default=common.ROOT / "build" / "gpu", help="folder for lines and logs")
     parser.add_argument("--write", action="store_true", help="append to results/gpu.jsonl, too")
@@ -656,7 +728,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     ends = time.monotonic() + 60 * options.minutes
     commit = options.commit or common.commit()
-    bench = Bench(Card.here(options.tiny), options.tiny, options.out.absolute(), ends, options.write, commit)
+    bench = Bench(
+        Card.here(options.tiny), options.tiny, options.out.absolute(), ends, options.write, commit, options.only
+    )
     if not options.tiny:
         common.validate_commit(commit)  # before minutes of a GPU are spent
     console.print(f"{bench.card.name}, commit {bench.commit}, lines in {bench.out / 'gpu.jsonl'}")

@@ -72,12 +72,14 @@ class TorchSpec:
         """Build the engine in this process. Raises EngineError if the model or a setting cannot be used."""
         from cadre.engines.torch import TorchEngine
         from cadre.engines.torch.engine import graphs_for
+        from cadre.engines.torch.kv_cache import run_eagerly
 
         graphs = graphs_for(self.policies, self.graphs)
         engine = TorchEngine(self.model, self.policies, self.seed, self.memory, self.sharing, self.is_trained)
         if self.turns is not None and engine.loaded.pictures is None:
             engine.prefix_cache.limit = self.turns
-        engine.graphs = graphs
+        if engine.record is not None and not graphs:
+            engine.record = run_eagerly
         return engine
 
     def with_memory(self, memory: int) -> TorchSpec:

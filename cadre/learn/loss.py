@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from cadre.errors import ContractError
 from cadre.learn.loss_functions import CORRECTIONS, LEVELS, LOSSES, Clip, Correction, Level, Objective
+from cadre.learn.tensors import take, to_device
 from cadre.settings import LossConfig
 from cadre.settings.objective import load_own_loss
 from cadre.settings.user_code import load_function
@@ -300,8 +301,9 @@ class ValueHeads:
         """Return the values [N] of hidden states [N, H]; `names[n]` is the (policy, head) that reads the n-th."""
         values = hidden.new_zeros(len(names), dtype=torch.float32)
         for policy, head in dict.fromkeys(names):
-            mask = torch.tensor([name == (policy, head) for name in names], device=hidden.device)
-            values = values.masked_scatter(mask, self.heads[policy][head](hidden[mask].float()).squeeze(1))
+            rows = torch.tensor([row for row, name in enumerate(names) if name == (policy, head)])
+            index = to_device(rows, hidden.device)
+            values = values.index_put((index,), self.heads[policy][head](take(hidden, index).float()).squeeze(1))
         return values
 
 

@@ -125,11 +125,11 @@ class Optimiser:
         return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
     def missing_bytes(self) -> int:
-        """Return the bytes that a step will allocate: gradients, and moments of weights that have not moved yet."""
-        weights = self._parameters.values()
+        """Return the bytes that a step will allocate here: gradients, and moments of weights that never moved."""
         return sum(
-            weight.nbytes * ((weight.grad is None) + len(MOMENTS) * (weight not in self._adam.state))
-            for weight in weights
+            (weight.to_local() if isinstance(weight, DTensor) else weight).nbytes
+            * ((weight.grad is None) + len(MOMENTS) * (weight not in self._adam.state))
+            for weight in self._parameters.values()
         )
 
     def clear(self) -> None:

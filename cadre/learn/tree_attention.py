@@ -29,6 +29,8 @@ ALIKE = 0.8
 ALONE = 64
 # The block size of FlexAttention's masks.
 FLEX_BLOCK = 128
+# Options of FlexAttention's kernels, such as their own block sizes; None for torch's choice (`bench/gpu.py blocks`).
+KERNEL_OPTIONS: Any = None
 # The logarithm of a denominator beside which any score is nothing.
 ENDLESS = 1e30
 
@@ -99,8 +101,9 @@ class Layout:
 
         Raises ValueError for a padded tree without FlexAttention, which alone runs the nodes of no path.
         """
-        if not flex and tree.chains and tree.chains[-1].end != len(tree.token_ids):
-            raise ValueError(f"got a tree of {len(tree.token_ids)} nodes, {tree.chains[-1].end} of them in paths")
+        in_paths = sum(chain.end - chain.start for chain in tree.chains)
+        if not flex and in_paths != len(tree.token_ids):
+            raise ValueError(f"got a tree of {len(tree.token_ids)} nodes, {in_paths} of them in paths")
         blocks, prefixes = cover(tree) if device.type == "cpu" and not flex else ([], [])
         depths, ends = to_device(tree.depths, device), to_device(tree.ends, device)
         large = [block for block in blocks if block.size >= ALONE and not block.prefix]
@@ -342,6 +345,7 @@ class FlexMasks:
             block_mask=self.mask(scoring.window),
             scale=scoring.scale,
             enable_gqa=True,
+            kernel_options=KERNEL_OPTIONS,
         )
         return attended[0].transpose(0, 1)[: len(query)]
 

@@ -29,7 +29,7 @@ class SamplingConfig(Section):
         None, description="GiB for keys and values of a step's earlier turns; 0: none; unset: a quarter of memory"
     )
     graphs: bool | None = Field(
-        None, description="replay the torch engine's decoding steps as CUDA graphs (docs/speed.md); unset: on a GPU"
+        None, description="capture the torch engine's decoding steps as CUDA graphs (docs/speed.md); unset: on a GPU"
     )
     engine: Literal["auto", "torch", "vllm"] = Field(
         "auto",

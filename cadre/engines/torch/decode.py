@@ -1,7 +1,8 @@
 """A batch of requests that is decoded: their completions come out as soon as all completions of a prompt have ended.
 
 `TorchEngine` loops over its steps: one prefill for each distinct prompt, then one token a step for every sequence that
-still runs. Nothing here uses asyncio. Letters: B sequences that hold cache slots, V vocabulary.
+still runs. `DecodingBatch` is the simple form; `ReplayedBatch`, for GPUs, records its steps and replays them. Nothing
+here uses asyncio. Letters: B sequences that hold cache slots, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from torch import Tensor
 from cadre import random_keys
 from cadre.engines.model_text import Completion
 from cadre.engines.torch import kv_cache, shared_prefix_cache, vision
-from cadre.engines.torch.kv_cache import DecodingCache, KeyValueCache, PaddedCache, ReplayedStep, StaticCache
+from cadre.engines.torch.kv_cache import (
+    DecodingCache,
+    KeyValueCache,
+    PaddedCache,
+    Recorder,
+    ReplayedStep,
+    StaticCache,
+    run_eagerly,
+)
 from cadre.engines.torch.llama_step import LlamaStep
 from cadre.engines.torch.lora import segments
 from cadre.engines.torch.model import LoadedModel, project_only
@@ -33,6 +42,8 @@ from cadre.engines.torch.token_sampling import SamplingTensors, draw_uniform, sa
 SERIAL_FLOPS = 300_000_000
 # Tokens of one forward without a cache; a longer sequence is run alone.
 UNCACHED_TOKENS = 8192
+# Tokens after which a GPU is asked which sequences have ended, if only stop tokens can end them. Each time it waits.
+CHECK_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -41,14 +52,22 @@ class CacheOptions:
 
     prefix_cache the cache of earlier turns
     share        hold a prompt's keys once for all its completions, if the model can
-    graphs       hold keys in static tensors, for steps that are replayed
     recompute    hold none: every step runs all tokens again
+    record       hold keys in static tensors, and replay steps that this has recorded; None for growing tensors
     """
 
     prefix_cache: PrefixCache
     share: bool = True
-    graphs: bool = False
     recompute: bool = False
+    record: Recorder | None = None
+
+
+def start_batch(
+    loaded: LoadedModel, requests: Sequence[GenerationRequest], dtype: torch.dtype, options: CacheOptions
+) -> DecodingBatch:
+    """Return a batch of these requests, in the form that the options ask for, after its prefill."""
+    is_replayed = options.record is not None and not options.recompute
+    return (ReplayedBatch if is_replayed else DecodingBatch)(loaded, requests, dtype, options)
 
 
 @contextmanager
@@ -109,8 +128,6 @@ class DecodingBatch:
         self._step = self._model_step
         if isinstance(cache, SharedPrefixCache) and (step := LlamaStep.for_model(loaded.model, dtype)):
             self._step = partial(step, cache)
-        if isinstance(cache, StaticCache):
-            self._step = ReplayedStep(self._model_step, cache, kv_cache.get_recorder(device))
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -138,31 +155,18 @@ class DecodingBatch:
 
         stopped = torch.isin(self._token, self._stops)
         if self._has_text_ends:
-            owners = [self._results.owners[number] for number in sequences.number.tolist()]
-            ids_so_far = transcript.tokens(sequences.number)
-            by_text = [
-                owner.ends is not None and owner.ends(ids) for owner, ids in zip(owners, ids_so_far, strict=True)
-            ]
-            stopped |= torch.tensor(by_text, device=stopped.device)
+            stopped |= self._ended_by_text()
         ended = sequences.running & (stopped | (sequences.limit <= transcript.length))
         if not ended.any():
             return []
 
-        self._cache_completions(ended)
-        numbers = sequences.number[ended]
-        complete = []
-        for number, completion in zip(numbers.tolist(), transcript.completions(numbers, stopped[ended]), strict=True):
-            complete += self._results.add(number, completion)
         self._sequences = replace(sequences, running=sequences.running & ~ended)
-
+        rows = ended.nonzero().squeeze(1)
+        complete = self._collect(rows, [transcript.length] * len(rows), stopped[rows])
         # Drop the sequences that ended once they are worth a copy of the cache.
-        rows = self._sequences.running.nonzero().squeeze(1)
-        if not len(rows) or 8 * len(rows) <= 7 * len(self):
-            self._sequences = self._sequences.select(rows, self._vocabulary)
-            self._segments = self._make_segments()
-            self._token = self._token[rows]
-            if len(rows):
-                self._cache.select(rows)
+        running_rows = self._sequences.running.nonzero().squeeze(1)
+        if not len(running_rows) or 8 * len(running_rows) <= 7 * len(self):
+            self._select(running_rows)
         return complete
 
     def forward(self) -> None:
@@ -183,18 +187,48 @@ class DecodingBatch:
         logits: Tensor = output.logits[:, -1]
         return logits
 
-    def _cache_completions(self, ended: Tensor) -> None:
-        """Cache ended completions for later turns, without the last token, which was not run."""
-        length = self._transcript.length - 1
-        if not length or not self._prefix_cache.limit or isinstance(self._cache, UncachedSequences):
+    def _ended_by_text(self) -> Tensor:
+        """Return which sequences the text of their tokens so far ends, bool [B]."""
+        numbers = self._sequences.number
+        owners = [self._results.owners[number] for number in numbers.tolist()]
+        ids_so_far = self._transcript.tokens(numbers)
+        by_text = [owner.ends is not None and owner.ends(ids) for owner, ids in zip(owners, ids_so_far, strict=True)]
+        return torch.tensor(by_text, device=numbers.device)
+
+    def _collect(
+        self, rows: Tensor, lengths: Sequence[int], stopped: Tensor
+    ) -> list[tuple[GenerationRequest, list[Completion]]]:
+        """Return the requests that are complete with the sequences of these rows, which have ended.
+
+        `lengths` are the tokens of their completions, `stopped` bool is True for those that ended by themselves.
+        """
+        numbers = self._sequences.number[rows]
+        completions = self._transcript.completions(numbers, lengths, stopped)
+        self._cache_completions(rows, numbers.tolist(), completions)
+        complete = []
+        for number, completion in zip(numbers.tolist(), completions, strict=True):
+            complete += self._results.add(number, completion)
+        return complete
+
+    def _select(self, rows: Tensor) -> None:
+        """Keep the sequences of these rows, in this order."""
+        self._sequences = self._sequences.select(rows, self._vocabulary)
+        self._segments = self._make_segments()
+        self._token = self._token[rows]
+        if len(rows):
+            self._cache.select(rows)
+
+    def _cache_completions(self, rows: Tensor, numbers: Sequence[int], completions: Sequence[Completion]) -> None:
+        """Cache ended completions for later turns, without their last tokens, which need not have been run."""
+        if self._transcript.length < 2 or not self._prefix_cache.limit or isinstance(self._cache, UncachedSequences):
             return
-        rows = ended.nonzero().squeeze(1)
-        numbers, block = self._sequences.number[rows], self._cache.completion_block(rows)
+        block = self._cache.completion_block(rows)
         entries = []
-        for row, (number, ids) in enumerate(zip(numbers.tolist(), self._transcript.tokens(numbers), strict=True)):
-            owner = self._results.owners[number]
-            slices = (self._prompt_slices[number], BlockSlice(block, row, length))
-            entries.append((owner.policy, (*owner.prompt_ids, *ids[:length]), slices))
+        for row, (number, completion) in enumerate(zip(numbers, completions, strict=True)):
+            owner, ids = self._results.owners[number], completion.token_ids[:-1]
+            slices = (self._prompt_slices[number], BlockSlice(block, row, len(ids)))
+            if ids:
+                entries.append((owner.policy, (*owner.prompt_ids, *ids), slices))
         self._prefix_cache.add(block, entries)
 
     def _make_segments(self) -> Any:
@@ -205,9 +239,9 @@ def _make_cache(
     loaded: LoadedModel, prefilled: Prefill, prompt_numbers: Tensor, limit: int, options: CacheOptions
 ) -> DecodingCache:
     """Return the cache of the sequences, whose prompts are `prompt_numbers`, for completions of at most `limit`."""
-    graphs = options.graphs and kv_cache.is_plain(loaded.model)
-    room = min(limit, kv_cache.STATIC_GROWTH if graphs else kv_cache.GROWTH)
-    if options.share and not graphs and shared_prefix_cache.can_share(loaded.model):
+    is_static = options.record is not None
+    room = min(limit, kv_cache.STATIC_GROWTH if is_static else kv_cache.GROWTH)
+    if options.share and not is_static and shared_prefix_cache.can_share(loaded.model):
         groups = [
             PromptGroup.from_cache(cache, lengths)
             for cache, lengths in zip(prefilled.caches, prefilled.lengths, strict=True)
@@ -216,7 +250,95 @@ def _make_cache(
     lengths = torch.cat(prefilled.lengths)[prompt_numbers]
     longest = int(lengths.max())
     cache = KeyValueCache.copy_prompts(prefilled.caches, prompt_numbers, longest, longest + room)
-    return StaticCache(cache, lengths) if graphs else PaddedCache(loaded.attention, cache, lengths)
+    return StaticCache(cache, lengths) if is_static else PaddedCache(loaded.attention, cache, lengths)
+
+
+class ReplayedBatch(DecodingBatch):
+    """A batch whose steps are recorded and replayed: the form of every GPU.
+
+    A step draws a token from the last logits, notes it, and runs the model on it, all on the same tensors, and asks
+    nothing of the host; with top-k or top-p the drawing is not recorded. Which sequences have ended is read every
+    CHECK_STEPS tokens, and where one reaches its limit; until then they are run on, and what they draw is left out.
+    Sequences are dropped once they are half of the batch, as each time the step is recorded anew: one graph serves the
+    sizes between.
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, requests: Sequence[GenerationRequest], dtype: torch.dtype, options: CacheOptions
+    ) -> None:
+        super().__init__(loaded, requests, dtype, options)
+        cache = self._cache
+        assert isinstance(cache, StaticCache)
+        self._static_cache = cache
+        device, count = loaded.model.device, len(self)
+        self._length = torch.zeros((), dtype=torch.int64, device=device)  # tokens drawn, as the step counts them
+        self._lengths = torch.zeros(count, dtype=torch.int64, device=device)  # of ended completions, by number
+        self._stopped = torch.zeros(count, dtype=torch.bool, device=device)  # those that ended by themselves, by number
+        self._is_pending = torch.ones(count, dtype=torch.bool, device=device)  # not collected yet, by row
+        self._next_limit = min(request.limit for request in requests)
+        self._replayed = ReplayedStep(self._run_step, options.record or run_eagerly)
+
+    def sample(self) -> list[tuple[GenerationRequest, list[Completion]]]:
+        """Draw one token a sequence and run the model on it; return the requests that are known to be complete."""
+        transcript, cache = self._transcript, self._static_cache
+        cache.advance()
+        transcript.reserve(cache.room)
+        if self._sequences.settings.any_filtered:
+            self._draw()  # sorts the scores, which no graph has been seen to hold
+        self._replayed(cache.moves)
+        transcript.length += 1
+        is_due = transcript.length % CHECK_STEPS == 0 or transcript.length >= self._next_limit
+        if not is_due and not self._has_text_ends:
+            return []
+
+        sequences = self._sequences
+        if self._has_text_ends:
+            by_text = self._ended_by_text() & self._is_pending
+            ended_now = sequences.number[by_text & sequences.running]
+            self._lengths[ended_now] = transcript.length
+            self._stopped[sequences.number[by_text]] = True
+            sequences.running.logical_and_(~by_text)
+        rows = (self._is_pending & ~sequences.running).nonzero().squeeze(1)
+        if not len(rows):
+            return []
+        numbers = sequences.number[rows]
+        complete = self._collect(rows, self._lengths[numbers].tolist(), self._stopped[numbers])
+        self._is_pending[rows] = False
+        running_rows = self._is_pending.nonzero().squeeze(1)
+        if 2 * len(running_rows) <= len(self):
+            self._select(running_rows)
+        if len(running_rows):
+            self._next_limit = int(self._sequences.limit[self._is_pending].min())
+        return complete
+
+    def forward(self) -> None:
+        """Do nothing: the tokens that are drawn are run with it."""
+
+    def _run_step(self) -> None:
+        """Do what is recorded."""
+        sequences = self._sequences
+        if not sequences.settings.any_filtered:
+            self._draw()
+        with self._adapters.rows(self._segments):
+            self._logits.copy_(self._model_step(self._token, sequences.position))
+        sequences.position.add_(sequences.running)
+
+    def _draw(self) -> None:
+        """Draw a token a sequence and note it, and which sequences end with it."""
+        sequences, number = self._sequences, self._sequences.number
+        token, logprob = sample_tokens(self._logits, sequences.settings, draw_uniform(sequences.key, self._length))
+        self._token.copy_(token)
+        self._transcript.write(number, self._length, token, logprob)
+        self._length.add_(1)
+        stopped = (token.unsqueeze(1) == self._stops).any(dim=1)
+        ended = sequences.running & (stopped | (sequences.limit <= self._length))
+        self._lengths.index_put_((number,), torch.where(ended, self._length, self._lengths[number]))
+        self._stopped.index_put_((number,), (ended & stopped) | self._stopped[number])
+        sequences.running.logical_and_(~ended)
+
+    def _select(self, rows: Tensor) -> None:
+        super()._select(rows)
+        self._logits, self._is_pending = self._logits[rows], self._is_pending[rows]
 
 
 # The state of a batch.
@@ -280,23 +402,35 @@ class Transcript:
     def append(self, number: Tensor, token: Tensor, logprob: Tensor) -> None:
         """Add one token to the sequences of these numbers."""
         if self.length == self._tokens.shape[1]:
-            self._tokens = torch.nn.functional.pad(self._tokens, (0, self.length))
-            self._logprobs = torch.nn.functional.pad(self._logprobs, (0, self.length))
+            self.reserve(2 * self.length)
         self._tokens[number, self.length] = token
         self._logprobs[number, self.length] = logprob
         self.length += 1
+
+    def reserve(self, capacity: int) -> None:
+        """Have room for so many tokens a sequence; the tensors are replaced only if they have not."""
+        added = capacity - self._tokens.shape[1]
+        if added > 0:
+            self._tokens = torch.nn.functional.pad(self._tokens, (0, added))
+            self._logprobs = torch.nn.functional.pad(self._logprobs, (0, added))
+
+    def write(self, number: Tensor, position: Tensor, token: Tensor, logprob: Tensor) -> None:
+        """Write one token of the sequences of these numbers at a position int64 [], without a look at it."""
+        index = (number, position.expand(len(number)))
+        self._tokens.index_put_(index, token)
+        self._logprobs.index_put_(index, logprob)
 
     def tokens(self, number: Tensor) -> list[list[int]]:
         """Return the completion tokens of these sequences so far."""
         ids: list[list[int]] = self._tokens[number, : self.length].tolist()
         return ids
 
-    def completions(self, number: Tensor, stopped: Tensor) -> list[Completion]:
+    def completions(self, number: Tensor, lengths: Sequence[int], stopped: Tensor) -> list[Completion]:
         """Return the completions of these sequences; `stopped` bool is True for those that ended by themselves."""
         logprobs = self._logprobs[number, : self.length].tolist()
         return [
-            Completion(tuple(ids), tuple(values), "stop" if stop else "length")
-            for ids, values, stop in zip(self.tokens(number), logprobs, stopped.tolist(), strict=True)
+            Completion(tuple(ids[:length]), tuple(values[:length]), "stop" if stop else "length")
+            for ids, values, length, stop in zip(self.tokens(number), logprobs, lengths, stopped.tolist(), strict=True)
         ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -14,8 +15,9 @@ from cadre.engines.control_tokens import StopStrings
 from cadre.engines.model_text import ModelText
 from cadre.engines.torch import memory as memory_limits
 from cadre.engines.torch import storage
-from cadre.engines.torch.decode import CacheOptions, DecodingBatch, use_threads
+from cadre.engines.torch.decode import CacheOptions, start_batch, use_threads
 from cadre.engines.torch.forward import MicroBatchRunner
+from cadre.engines.torch.kv_cache import Recorder, record_graph
 from cadre.engines.torch.llama_step import transposed_matmul
 from cadre.engines.torch.memory import SequenceMemory
 from cadre.engines.torch.model import (
@@ -25,12 +27,13 @@ from cadre.engines.torch.model import (
     is_fully_trained,
     load,
     locate,
+    narrow_weights,
     pick_device,
     restore_weights,
 )
 from cadre.engines.torch.prefix_cache import PrefixCache
 from cadre.engines.torch.request_batcher import GenerationRequest, Listener, RequestBatcher
-from cadre.engines.torch.trials import can_replay, choose_sampling_form
+from cadre.engines.torch.trials import choose_recorder, choose_sampling_form
 from cadre.errors import EngineError
 from cadre.learn.loss import ValueHeads
 from cadre.settings import LearnerConfig, PolicyConfig
@@ -55,7 +58,8 @@ class TorchEngine:
     of updates of its weights. Raises EngineError if the model cannot be used.
 
     `memory` are the bytes that keys, values and scores of one batch may take; None for the default of a device with
-    `sharing` engines. With `graphs` decoding steps are replayed as CUDA graphs (default: see `graphs_for`).
+    `sharing` engines. `record` makes a replay of a decoding step: a CUDA graph on a GPU, the step itself by
+    `run_eagerly`; None for the forms of a CPU, which run every step anew.
     """
 
     def __init__(
@@ -92,7 +96,7 @@ class TorchEngine:
         self.memory = memory or memory_limits.choose_sampling_memory(device, reserved, sharing)
         # Token ids alone do not distinguish images, so prompts with images are not cached.
         self.prefix_cache = PrefixCache(0 if self.loaded.pictures else self.memory // PREFIX_CACHE_FRACTION)
-        self.graphs = False
+        self.record: Recorder | None = record_graph if device.type == "cuda" else None
         self.sampled_tokens = 0  # drawn so far, those of completions that have not ended included
 
     async def sample(self, request: Request) -> list[Sample]:
@@ -238,13 +242,20 @@ class TorchEngine:
         if self._form.recompute:
             options = CacheOptions(prefix_cache, share=False, recompute=True)
         else:
-            options = CacheOptions(prefix_cache, self._form.share, self.graphs and can_replay(self.loaded, self.dtype))
+            record = self.record and choose_recorder(self.loaded, self.dtype, self.record)
+            options = CacheOptions(prefix_cache, self._form.share, record=record)
         sequence = SequenceMemory.from_config(self.loaded.model.config.get_text_config(), self.dtype)
         versions = dict(self.versions)
         model = self.loaded.model
+        is_narrowed = options.record is not None
         for fitting in memory_limits.split_batches(requests, sequence, self.memory):
-            with torch.inference_mode(), autocast(model, self.dtype), transposed_matmul(model):
-                batch = DecodingBatch(self.loaded, fitting, self.dtype, options)
+            with (
+                torch.inference_mode(),
+                autocast(model, self.dtype),
+                transposed_matmul(model),
+                narrow_weights(self.loaded, self.dtype) if is_narrowed else nullcontext(),
+            ):
+                batch = start_batch(self.loaded, fitting, self.dtype, options)
                 while len(batch) and not listener.gone():
                     with use_threads(1 if batch.is_small else torch.get_num_threads()):
                         self.sampled_tokens += len(batch)

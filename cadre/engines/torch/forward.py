@@ -134,14 +134,16 @@ class MicroBatchRunner:
         self.ranks = ranks
         self.scorer = Scorer(loaded.model, always_project=ranks.size > 1)
         self._adapters, self._pictures = loaded.adapters, loaded.pictures
-        tree_form = choose_tree_form(loaded.model, learners, loaded.adapters, ranks.size)
+        # The model of a rank is still whole, and on the CPU, when this is made.
+        device = loaded.model.device if ranks.size == 1 else ranks.device
+        tree_form = choose_tree_form(loaded.model, device, learners, loaded.adapters)
         self._precision = Precision(precision, tree_form)
         self._max_length = stable_rope_length(self.model.config)
         self._packing = choose_packing(self.model, learners)
         limits = [learner.tokens_per_microbatch for learner in learners]
         # Nodes or padded tokens of a micro-batch. On a GPU `choose_tokens` replaces it, if settings leave it open.
         self.tokens = min((limit for limit in limits if limit != "auto"), default=DEFAULT_TOKENS)
-        self._is_open = "auto" in limits and self.model.device.type == "cuda"
+        self._is_open = "auto" in limits and device.type == "cuda"
         self._checkpointing = any(learner.gradient_checkpointing for learner in learners)
         if learners and loaded.pictures is None:
             form = choose_learning_form(loaded, precision, self._packing)
@@ -149,7 +151,7 @@ class MicroBatchRunner:
             # With no room for a second sequence each is run alone.
             self.tokens *= form.batched
             self._is_open = self._is_open and form.batched
-        if self._packing == "auto" and self.model.device.type == "cuda":
+        if self._packing == "auto" and device.type == "cuda":
             # Whether a tree pays was measured on CPUs. On a GPU it does, as FlexAttention takes all of it in one call.
             self._packing = "prefix_tree"
 
@@ -189,19 +191,27 @@ class MicroBatchRunner:
             return
         self._is_open = False
         device = self.model.device
-        batch = self.collate(next(self.split(sequences)))
+        micro = next(self.split(sequences))
+        batch = self.collate(micro)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         with self.use_adapters(batch):
             self.score(batch, entropy_tokens)
-        # Masters in float32 are copied in the precision of the forward, which does not grow with its tokens.
-        copies = sum(weight.numel() for weight in self.model.parameters() if weight.dtype != self._precision.dtype)
+        # Masters in float32 are copied in the precision of the forward, which does not grow with its tokens. Ranks
+        # gather one layer at a time, and count that among the tokens.
+        weights = self.model.parameters() if self.ranks.size == 1 else ()
+        copies = sum(weight.numel() for weight in weights if weight.dtype != self._precision.dtype)
         fixed = copies * self._precision.dtype.itemsize
         count = batch.token_ids.numel() if batch.tree is None else len(batch.tree.token_ids)
         needed = max(1.0, (torch.cuda.max_memory_allocated(device) - before - fixed) / count)
         free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - before
         fitting = int(MICROBATCH_FRACTION * (free - reserved - fixed) / needed)
-        self.tokens = min(MAX_TOKENS, max(MIN_TOKENS, fitting // 1_024 * 1_024))
+        tokens = min(MAX_TOKENS, max(MIN_TOKENS, fitting // 1_024 * 1_024))
+        # A rank that was idle has measured nothing. All take the least, so that the parts of each follow from the data.
+        (least,) = self.ranks.max([-tokens if micro.indices else -MAX_TOKENS])
+        self.tokens = -int(least)
+        if isinstance(self.scorer, FSDPModule):
+            self.scorer.reshard()
 
     def halve_tokens(self) -> bool:
         """Halve the size of micro-batches; False if they are small already."""
@@ -261,21 +271,21 @@ class MicroBatchRunner:
         """
         scorer = reference or self.scorer
 
-        def run(batch: Batch) -> list[list[float]]:
+        def run(batch: Batch) -> Sequence[Tensor]:
             with self.use_adapters(batch) if reference is None else self._without_adapters(batch):
-                logprobs: list[list[float]] = scorer(batch, self._choose_precision(batch.tree)).logprobs.tolist()
-            return logprobs
+                scores: Scores = scorer(batch, self._choose_precision(batch.tree))
+            return scores.logprobs.unbind()
 
         return self._run_all(sequences, run, [len(sequence.token_ids) for sequence in sequences], scorer)
 
     def compute_values(self, sequences: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the outputs of the value heads at every sequence's targets, in order. Raises DivergedError."""
 
-        def run(batch: Batch) -> list[list[float]]:
+        def run(batch: Batch) -> Sequence[Tensor]:
             with self.use_adapters(batch):
                 values = self.score(batch).values
-            counts = batch.targets.sequences.bincount(minlength=len(batch.policies)).tolist()
-            return [part.tolist() for part in torch.split(values, counts)]
+            counts = batch.host.targets.sequences.bincount(minlength=len(batch.policies)).tolist()
+            return torch.split(values, counts)
 
         sizes = [len(sequence.targets.at) if sequence.targets else 0 for sequence in sequences]
         values = self._run_all(sequences, run, sizes, self.scorer)
@@ -287,20 +297,25 @@ class MicroBatchRunner:
     def _run_all(
         self,
         sequences: Sequence[TrainingSequence],
-        run: Callable[[Batch], list[list[float]]],
+        run: Callable[[Batch], Sequence[Tensor]],
         sizes: Sequence[int],
         scorer: nn.Module,
     ) -> list[tuple[float, ...]]:
         """Return the numbers that `run` gives for every sequence, in order: `sizes` of each."""
-        by_index: dict[int, list[float]] = {}
+        parts: dict[int, Tensor] = {}
         for micro in self.split(sequences):
-            by_index |= zip(micro.indices, run(self.collate(micro)), strict=False)
+            parts |= zip(micro.indices, run(self.collate(micro)), strict=False)
         if isinstance(scorer, FSDPModule):
             # Else the gathered weights would serve the next forward too, although they may have changed before it.
             scorer.reshard()
-        # Sequences of other ranks are zeros here, so that the sum over ranks has everybody's.
-        numbers = [by_index.get(index, [0.0] * size)[:size] for index, size in enumerate(sizes)]
-        totals = iter(self.ranks.sum([number for part in numbers for number in part]))
+        # Read from a GPU all at once. Sequences of other ranks are zeros, so that the sum over ranks has everybody's.
+        read = iter(
+            torch.cat([part[: sizes[index]] for index, part in sorted(parts.items())]).tolist() if parts else ()
+        )
+        numbers = [
+            number for i, size in enumerate(sizes) for number in (islice(read, size) if i in parts else (0.0,) * size)
+        ]
+        totals = iter(self.ranks.sum(numbers))
         return [tuple(islice(totals, size)) for size in sizes]
 
 

@@ -32,8 +32,8 @@ NEVER = 1 << 40  # the position of a slot that no token attends to: after all ot
 NAME = "cadre_cache"
 
 Mask = Tensor | Mapping[str, Tensor]
-DecodingStep = Callable[[Tensor, Tensor], Tensor]
-Recorder = Callable[[DecodingStep, tuple[Tensor, Tensor]], Callable[[], Tensor]]
+Step = Callable[[], None]
+Recorder = Callable[[Step], Step]
 
 
 class DecodingCache(Protocol):
@@ -65,6 +65,7 @@ def attend_by_cache(
     decoding_cache: Any,
     scaling: float,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
     """Attend by the `attend` method of the cache that is a keyword of the forward, as transformers calls it.
@@ -74,7 +75,7 @@ def attend_by_cache(
     check_attention_keywords(keywords)
     # Under autocast rotary embeddings leave queries and keys in another precision than values.
     query, key = query.to(value.dtype), key.to(value.dtype)
-    scoring = Scoring(scaling, sliding_window)
+    scoring = Scoring(scaling, sliding_window, softcap)
     attended: Tensor = decoding_cache.attend(module.layer_idx, query, key, value, scoring)
     return attended.transpose(1, 2), None
 
@@ -258,8 +259,7 @@ class PaddedCache:
 # The static cache. A small batch on a GPU waits for Python: the kernels of a layer take less time than launching them.
 # So a step is recorded once, as a graph of kernels on fixed memory, and replayed for every token until sequences are
 # dropped or the capacity is used up. All that changes between steps is data on the GPU: the token, its position and the
-# slot that it takes. On a CPU every step runs as it is, which is how this is tested; `bench/gpu.py` compares the
-# replayed steps of a GPU. Not for models whose scores are soft-capped (`is_plain`).
+# slot that it takes. On a CPU a recorded step runs as it is; tests replay it operation by operation.
 
 
 class StaticCache:
@@ -278,6 +278,11 @@ class StaticCache:
         self._slot = slot.new_tensor([self._length])
         self._masks: dict[int | None, Tensor] = {}
         self.moves = 0
+
+    @property
+    def room(self) -> int:
+        """Return the tokens of a completion that the tensors have room for."""
+        return self._keys[0].shape[2] - self._prompt_slots
 
     def advance(self) -> None:
         """Make room for one more token a sequence, which the following step adds."""
@@ -323,52 +328,45 @@ class StaticCache:
         # Heads that share keys become queries of one head, so that keys are never repeated.
         grouped = query.to(values.dtype).reshape(len(query), keys.shape[1], -1, query.shape[3])
         mask = self._masks[scoring.window]
-        attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scoring.scale)
+        if scoring.softcap is None:
+            attended = scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scoring.scale)
+        else:
+            scores = scoring.softcap * torch.tanh(grouped @ keys.transpose(2, 3) * scoring.scale / scoring.softcap)
+            attended = (scores + mask).softmax(dim=-1, dtype=torch.float32).to(values.dtype) @ values
         return attended.reshape(query.shape)
 
 
 class ReplayedStep:
-    """A decoding step that runs as it is once after its cache has moved, and is recorded the second time.
+    """A decoding step that runs as it is once after its tensors have moved, and is recorded the second time.
 
-    `step` takes tokens and positions, int64 [B], and returns logits [B, V], which the next call overwrites. `record`
-    makes a replay of it; None for a device that cannot record.
+    `step` reads and writes the same tensors at every call; `record` returns a replay of it.
     """
 
-    def __init__(self, step: DecodingStep, cache: StaticCache, record: Recorder | None) -> None:
-        self._step, self._cache, self._record = step, cache, record
-        self._inputs: tuple[Tensor, Tensor] | None = None
+    def __init__(self, step: Step, record: Recorder) -> None:
+        self._step, self._record = step, record
         self._moves = -1
-        self._replay: Callable[[], Tensor] | None = None
+        self._replay: Step | None = None
 
-    def __call__(self, token: Tensor, position: Tensor) -> Tensor:
-        self._cache.advance()
-        if self._inputs is None or self._cache.moves != self._moves:
+    def __call__(self, moves: int) -> None:
+        """Run the step; `moves` counts how often its tensors were replaced."""
+        if moves != self._moves:
             # In this step libraries make their plans, and autocast its copies of weights, which no graph may hold.
-            self._moves, self._replay = self._cache.moves, None
-            self._inputs = token.clone(), position.clone()
-            return self._step(*self._inputs)
-        for static_input, value in zip(self._inputs, (token, position), strict=True):
-            static_input.copy_(value)
-        if self._record is None:
-            return self._step(*self._inputs)
-        self._replay = self._replay or self._record(self._step, self._inputs)
-        return self._replay()
+            self._moves, self._replay = moves, None
+            self._step()
+            return
+        self._replay = self._replay or self._record(self._step)
+        self._replay()
 
 
-def get_recorder(device: torch.device) -> Recorder | None:
-    """Return the function that records steps on a device, None if it has none."""
-    return record_graph if device.type == "cuda" else None
+def run_eagerly(step: Step) -> Step:
+    """Return the step itself: the recorder of a device without graphs."""
+    return step
 
 
-def record_graph(step: DecodingStep, inputs: tuple[Tensor, Tensor]) -> Callable[[], Tensor]:
-    """Return a replay of the step on these very tensors as a CUDA graph. Recording runs nothing."""
+def record_graph(step: Step) -> Step:
+    """Return a replay of the step on the tensors that it uses now, as a CUDA graph. Recording runs nothing."""
     graph = torch.cuda.CUDAGraph()
     # Other engines continue in their own threads meanwhile.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        logits = step(*inputs)
-
-    def replay() -> Tensor:
-        graph.replay()
-        return logits
-
-    return replay
+        step()
+    return graph.replay

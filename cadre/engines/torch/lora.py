@@ -59,6 +59,11 @@ class Pair:
         hidden = nn.functional.linear(inputs, self.down.to(inputs.dtype)) * self.scale
         return nn.functional.linear(hidden, self.up.to(inputs.dtype))
 
+    def narrowed(self, dtype: torch.dtype) -> Pair:
+        """Return a copy in another precision, without gradients."""
+        down, up = (nn.Parameter(part.detach().to(dtype), False) for part in (self.down, self.up))
+        return Pair(down, up, self.scale)
+
     def weight(self) -> Tensor:
         """Return the change of the layer's weight [outputs, inputs]."""
         return self.scale * (self.up @ self.down)
@@ -75,6 +80,7 @@ class Adapters:
         self.pairs: dict[str, dict[str, Pair]] = {}
         self._segments: Segments = ()
         self._narrowed_segments: Segments = ()
+        self._computed_pairs: Mapping[str, Mapping[str, Pair]] = self.pairs  # those that layers compute with
         for policy, config in configs.items():
             layers = targeted_layers(model, config, policy)
             # Checked before anything is allocated: the system would kill the process without a message.
@@ -119,6 +125,17 @@ class Adapters:
         finally:
             for (parameter, _), data in zip(parameters, own, strict=True):
                 parameter.data = data
+
+    @contextmanager
+    def narrowed(self, dtype: torch.dtype) -> Iterator[None]:
+        """Compute with copies of all adapters in this precision within the block, without gradients."""
+        self._computed_pairs = {
+            policy: {name: pair.narrowed(dtype) for name, pair in pairs.items()} for policy, pairs in self.pairs.items()
+        }
+        try:
+            yield
+        finally:
+            self._computed_pairs = self.pairs
 
     @contextmanager
     def rows(self, segments: Segments = (), narrowed: Segments = ()) -> Iterator[None]:
@@ -194,7 +211,7 @@ class Adapters:
             is_narrowed = bool(self._narrowed_segments) and inputs.shape[0] == narrowed_rows
             rows = self._narrowed_segments if is_narrowed else self._segments
             sizes = [count for _, count in rows]
-            pairs = [self.pairs.get(policy, {}).get(name) for policy, _ in rows]
+            pairs = [self._computed_pairs.get(policy, {}).get(name) for policy, _ in rows]
             if not any(pairs):
                 return output
             if sum(sizes) != inputs.shape[0]:

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -502,3 +503,22 @@ def autocast(model: Any, dtype: torch.dtype) -> torch.autocast:
     """Run the forward in `dtype` on the model's device; off if the weights have that precision already."""
     weights = next(model.parameters())
     return torch.autocast(weights.device.type, dtype=torch.bfloat16, enabled=dtype != weights.dtype)
+
+
+@contextmanager
+def narrow_weights(loaded: LoadedModel, dtype: torch.dtype) -> Iterator[None]:
+    """Hold copies of linear layers and adapters in the precision of the forward, as autocast makes them at every use.
+
+    Without gradients only, and while no weight changes. The model's own parameters stay as they are.
+    """
+    layers = [module for module in loaded.model.modules() if type(module) is nn.Linear and module.weight.dtype != dtype]
+    layers = [layer for layer in layers if "forward" not in layer.__dict__]  # one that has another forward keeps it
+    for layer in layers:
+        weight, bias = layer.weight.to(dtype), None if layer.bias is None else layer.bias.to(dtype)
+        layer.__dict__["forward"] = partial(nn.functional.linear, weight=weight, bias=bias)
+    try:
+        with loaded.adapters.narrowed(dtype):
+            yield
+    finally:
+        for layer in layers:
+            del layer.__dict__["forward"]

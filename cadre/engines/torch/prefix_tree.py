@@ -28,7 +28,7 @@ from cadre.errors import EngineError
 from cadre.learn.batching import Batch
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.tensors import to_device
-from cadre.learn.tree_attention import FlexMasks, Layout, Scoring, attention, capped
+from cadre.learn.tree_attention import KERNEL_OPTIONS, FlexMasks, Layout, Scoring, attention, capped
 from cadre.settings import LearnerConfig, Packing
 
 NAME, COMPILED = "cadre_prefix_tree", "cadre_compiled_tree"
@@ -81,19 +81,21 @@ class TreeForm:
     compiled: bool = False
 
 
-def choose_tree_form(model: Any, learners: Sequence[LearnerConfig], adapters: Adapters, ranks: int) -> TreeForm:
-    """Return the form for a model on its device: FlexAttention and compiled layers on a GPU, unless settings differ.
+def choose_tree_form(
+    model: Any, device: torch.device, learners: Sequence[LearnerConfig], adapters: Adapters
+) -> TreeForm:
+    """Return the form for a model on a device: FlexAttention and compiled layers on a GPU, unless settings differ.
 
-    Layers are not compiled if adapters differ from layer to layer, if their activations are computed again, or if
-    ranks gather their weights by hooks.
+    Layers are not compiled if adapters differ from layer to layer, or if their activations are computed again. Those of
+    a model that is divided among ranks are: their weights are gathered by hooks, outside of what is compiled.
     """
-    if model.device.type == "cpu" or model.config.model_type not in PACKABLE:
+    if device.type == "cpu" or model.config.model_type not in PACKABLE:
         return TreeForm()
     flex = [learner.flex_attention for learner in learners]
     compiled = [learner.compile for learner in learners]
     checkpointed = any(learner.gradient_checkpointing for learner in learners)
     uses_flex = any(flex) or (None in flex and False not in flex)
-    if not uses_flex or ranks > 1 or checkpointed or not adapters.can_join(model.base_model.layers):
+    if not uses_flex or checkpointed or not adapters.can_join(model.base_model.layers):
         return TreeForm(flex=uses_flex)
     return TreeForm(flex=True, compiled=any(compiled) or (None in compiled and False not in compiled))
 
@@ -254,6 +256,7 @@ def _attend_compiled(
         block_mask=mask,
         scale=scaling,
         enable_gqa=True,
+        kernel_options=KERNEL_OPTIONS,
     )
     return attended[0].transpose(0, 1).unsqueeze(1), None
 

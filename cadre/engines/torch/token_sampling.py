@@ -25,11 +25,15 @@ def _shift(value: Tensor, bits: int) -> Tensor:
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def draw_uniform(keys: Tensor, position: int) -> Tensor:
-    """Return float64 [B] in [0, 1): one SplitMix64 round of `keys` (int64 [B]) and the position in the completion."""
+def draw_uniform(keys: Tensor, position: int | Tensor) -> Tensor:
+    """Return float64 [B] in [0, 1): one SplitMix64 round of `keys` (int64 [B]) and the position in the completion.
+
+    The position is a number, or an int64 tensor of one where a recorded step counts it.
+    """
     increment = GOLDEN * (position + 1)
-    wrapped = (increment + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 arithmetic would have it
-    mixed = keys + wrapped
+    if not isinstance(increment, Tensor):
+        increment = (increment + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 arithmetic would have it
+    mixed = keys + increment
     mixed = (mixed ^ _shift(mixed, 30)) * FIRST
     mixed = (mixed ^ _shift(mixed, 27)) * SECOND
     return _shift(mixed ^ _shift(mixed, 31), 11).to(torch.float64) * 2.0**-53

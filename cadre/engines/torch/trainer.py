@@ -442,13 +442,14 @@ class Trainer:
         """
         runner, notes = self._runner, self._settings.notes
         losses: dict[str, Scalar] = dict.fromkeys((sequence.policy for sequence in sequences), 0.0)
+        noted: list[tuple[TrainingSequence, Tensor]] = []
         for micro in runner.split(sequences):
             batch = runner.collate(micro)
             with runner.use_adapters(batch):
                 scores = runner.score(batch, self._entropy_tokens)
                 for row, sequence in enumerate(micro.data):
                     if notes.wants(sequence):
-                        notes.add(sequence, scores.logprobs[row].tolist(), scores.entropy[row].tolist())
+                        noted.append((sequence, torch.stack((scores.logprobs[row], scores.entropy[row])).detach()))
                 total = scores.logprobs.new_zeros(())
                 for policy in dict.fromkeys(batch.policies):
                     loss = self._compute_loss(policy, batch, scores, denominators[policy], metrics[policy])
@@ -458,7 +459,10 @@ class Trainer:
                     torch.autograd.backward(total)
         if not any(any(sequence.mask) for sequence in sequences):
             runner.drop_head_gradient()
+        # Only now does the CPU wait for a GPU: until here it makes the next micro-batch meanwhile.
         totals = runner.ranks.sum(read_numbers(list(losses.values())))
+        for sequence, statistics in noted:
+            notes.add(sequence, *statistics.tolist())
         for name in losses:
             self._optimisers[name].sum_gradients(runner.ranks)
         return dict(zip(losses, totals, strict=True))

@@ -28,8 +28,8 @@ from transformers import PreTrainedConfig
 
 from cadre.engines.factory import SAMPLERS
 from cadre.engines.torch import shared_prefix_cache, vision
-from cadre.engines.torch.decode import CacheOptions, DecodingBatch
-from cadre.engines.torch.kv_cache import is_plain
+from cadre.engines.torch.decode import CacheOptions, start_batch
+from cadre.engines.torch.kv_cache import Recorder, run_eagerly
 from cadre.engines.torch.llama_step import transposed_matmul
 from cadre.engines.torch.logprobs import project
 from cadre.engines.torch.lora import Adapters
@@ -422,9 +422,14 @@ def choose_sampling_form(loaded: LoadedModel, dtype: torch.dtype) -> SamplingFor
     return SamplingForm(share=False, reuse_turns=False, recompute=True)
 
 
-def can_replay(loaded: LoadedModel, dtype: torch.dtype) -> bool:
-    """Return True if decoding with a static cache, whose steps can be CUDA graphs, is right for a model."""
-    return is_plain(loaded.model) and not _find_sampling_fault(loaded, dtype, graphs=True)
+def choose_recorder(loaded: LoadedModel, dtype: torch.dtype, record: Recorder) -> Recorder | None:
+    """Return what records the decoding steps of a model whose keys are held in static tensors.
+
+    It is `record`, or what runs each step as it is where a model asks the host for something in the middle of it, as
+    models with experts do. None if static tensors are not right for the model.
+    """
+    recorders = dict.fromkeys((record, run_eagerly))
+    return next((choice for choice in recorders if not _find_sampling_fault(loaded, dtype, record=choice)), None)
 
 
 def _find_sampling_fault(
@@ -432,9 +437,9 @@ def _find_sampling_fault(
     dtype: torch.dtype,
     *,
     share: bool = False,
-    graphs: bool = False,
     two_turns: bool = False,
     recompute: bool = False,
+    record: Recorder | None = None,
 ) -> str:
     """Return what is wrong with a form, "" for nothing; with `two_turns`, in a first and in a second turn."""
     if loaded.context < LONGEST:
@@ -448,13 +453,13 @@ def _find_sampling_fault(
             (*ids, *make_tokens(model, added, len(ids))) for ids, added in zip(prompts, ADDED_LENGTHS, strict=True)
         ]
         # A cache of its own for each precision, as keys in float32 serve no other.
-        options = CacheOptions(PrefixCache((1 << 40) * two_turns), share, graphs, recompute)
+        options = CacheOptions(PrefixCache((1 << 40) * two_turns), share, recompute, record)
         with transposed_matmul(model):
             rounds = [prompts, second] if two_turns else [prompts]
             return max(_batch_distance(loaded, precision, options, turn) for turn in rounds)
 
     # A model that reads images has no windows (`model.load`).
-    past_windows, form = loaded.pictures is None, ("sampling", share, graphs, two_turns, recompute)
+    past_windows, form = loaded.pictures is None, ("sampling", share, two_turns, recompute, record)
     return find_fault(loaded, dtype, form, distance, past_windows, needs_copy=not recompute)
 
 
@@ -467,7 +472,7 @@ def _batch_distance(
         for key, (ids, count) in enumerate(zip(prompts, COUNTS, strict=True))
     ]
     # No policy, so that no adapter takes part, and no stop tokens.
-    batch = DecodingBatch(replace(loaded, stops=()), requests, dtype, options)
+    batch = start_batch(replace(loaded, stops=()), requests, dtype, options)
     logits = [batch.logits.clone()]
     for _ in range(STEPS):
         batch.sample()

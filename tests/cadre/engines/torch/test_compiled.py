@@ -19,7 +19,7 @@ from cadre.engines.torch.prefix_tree import TreeForm
 from cadre.errors import EngineError
 from cadre.learn import tree_attention
 from cadre.learn.prefix_tree import PrefixTree, attention_mask, path
-from cadre.learn.tree_attention import FlexMasks
+from cadre.learn.tree_attention import FlexMasks, Layout
 from tests.cadre.learn.sequences import sequence, sequences
 from tests.helpers.prefix_trees import apart, caught
 
@@ -59,7 +59,7 @@ def trees(policies, sizes):
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "gemma3"])
 def test_compiled_layers_are_the_models(learner, traced, architecture):
     one, other = compile_layers(learner(architecture, pack="prefix_tree")), learner(architecture, pack="padded")
-    for sizes in ([(40, 8), (30, 20)], [(90, 60), (120, 30), (10, 10)]):  # two numbers of blocks
+    for sizes in ([(40, 8), (30, 20)], [(90, 60), (120, 30), (10, 10)], [(250, 126)]):  # three numbers of blocks
         data = trees(("p",), sizes)
         assert apart(caught(one, data), caught(other, data)) < 1e-5
         gaps = [
@@ -83,7 +83,7 @@ def test_adapters_of_several_policies_in_compiled_layers(team, traced):
             value = 0.1 * torch.randn(one.engine.parameters(name)[key].shape, generator=start)
             for side in (one, other):
                 side.engine.parameters(name)[key].data.copy_(value)
-    data = trees(tuple(ranks), [(40, 8), (30, 20), (60, 9)])
+    data = trees(tuple(ranks), [(40, 8), (30, 20), (60, 9), (122, 126)])  # the last are padded to whole blocks
     assert one._runner._adapters.can_join(one.engine.loaded.model.base_model.layers)
     assert apart(caught(compile_layers(one), data), caught(other, data)) < 1e-5
 
@@ -123,6 +123,58 @@ def test_layers_with_adapters_at_other_places_are_not_compiled(team):
     assert adapters.can_join([first, second])
 
 
+@settings(max_examples=20, deadline=None)
+@given(sequences(("p", "q"), longest=60), st.sampled_from([2, 8, 16]))
+def test_padded_trees_hold_the_same_tokens_and_see_the_same(data, block):
+    """Whatever was added is seen by itself alone; each policy's nodes stay side by side."""
+    tree = PrefixTree.of(sorted(data, key=path))
+    if not len(tree.token_ids):
+        return
+    padded = tree.padded(block)
+    total = len(padded.token_ids)
+    assert total % block == 0
+    assert total >= 2 * block
+    whole = torch.arange(total)
+    seen = attention_mask(whole[:, None], whole, padded.depths, padded.ends, None)
+    assert bool(seen.diagonal().all())
+    nodes = torch.unique(torch.cat(padded.paths))
+    inside = torch.zeros(total, dtype=torch.bool).index_fill_(0, nodes, True)
+    assert not bool((seen & ~torch.eye(total, dtype=torch.bool))[:, ~inside].any())
+    for one, other in zip(tree.paths, padded.paths, strict=True):
+        assert torch.equal(tree.token_ids[one], padded.token_ids[other])
+        assert torch.equal(tree.depths[one], padded.depths[other])
+    before = torch.arange(len(tree.token_ids))
+    assert torch.equal(attention_mask(before[:, None], before, tree.depths, tree.ends, None), seen[inside][:, inside])
+    owners = [name for name, count in padded.policies for _ in range(count)]
+    assert len(owners) == total
+    assert [name for name, count in tree.policies for _ in range(count)] == [owners[node] for node in nodes.tolist()]
+    read = torch.zeros(len(tree.token_ids), dtype=torch.bool).index_fill_(0, tree.read, True)
+    assert torch.equal(nodes[read], padded.read)
+    assert [chain.end - chain.start for chain in tree.chains] == [chain.end - chain.start for chain in padded.chains]
+
+
+def test_completions_that_nearly_fill_their_blocks_begin_with_one():
+    prompt = tuple(n % 250 for n in range(500))
+    data = [
+        sequence(prompt + (k, *((7 * k + n) % 250 for n in range(249))), (False,) * 500 + (True,) * 250, "p")
+        for k in range(8)
+    ]
+    tree = PrefixTree.of(sorted(data, key=path))
+    padded = tree.padded(128)
+    assert [chain.start % 128 for chain in padded.chains] == [0] * 8
+    assert len(padded.token_ids) < 1.02 * len(tree.token_ids) + 128
+    masks = [FlexMasks(one.depths, one.ends, CPU).mask(None) for one in (tree, padded)]
+    masked = [int(mask.kv_num_blocks.sum()) for mask in masks]
+    looked_at = [int(mask.kv_num_blocks.sum() + mask.full_kv_num_blocks.sum()) for mask in masks]
+    assert masked[1] < 0.6 * masked[0]
+    assert looked_at[1] < 0.9 * looked_at[0]
+    with pytest.raises(ValueError, match="of them in paths"):
+        Layout.of(padded, CPU)
+    # Short ones would grow by much.
+    short = PrefixTree.of([sequence((number, *range(20)), (False,) + (True,) * 20, "p") for number in range(9)])
+    assert len(short.padded(128).token_ids) == 256
+
+
 @settings(max_examples=10, deadline=None)
 @given(sequences(("p", "q"), longest=60), st.sampled_from([None, 1, 5, 40]), st.sampled_from([2, 8]))
 def test_block_masks_hold_every_pair(data, window, block):
@@ -130,13 +182,13 @@ def test_block_masks_hold_every_pair(data, window, block):
     tree = PrefixTree.of(sorted(data, key=path))
     if not len(tree.token_ids):
         return
+    padded = tree.padded(block)
     original, tree_attention.FLEX_BLOCK = tree_attention.FLEX_BLOCK, block
     try:
-        mask = FlexMasks(tree.depths, tree.ends, CPU).mask(window)
+        mask = FlexMasks(padded.depths, padded.ends, CPU).mask(window)
     finally:
         tree_attention.FLEX_BLOCK = original
-    padded = tree.padded(block)
-    count = -(-len(tree.token_ids) // block)
+    count = len(padded.token_ids) // block
     nodes = torch.arange(count * block)
     seen = attention_mask(nodes[:, None], nodes, padded.depths[: len(nodes)], padded.ends[: len(nodes)], window)
     by_block = seen.view(count, block, count, block).transpose(1, 2)

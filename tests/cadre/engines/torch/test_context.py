@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from cadre.engines.model_folder import context_length, stable_rope_length
 from cadre.engines.model_text import Previewer
 from cadre.engines.torch import TorchLearner, TrainingSettings, shared_prefix_cache
+from cadre.engines.torch.kv_cache import run_eagerly
 from cadre.errors import EngineError
 from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig
@@ -65,7 +66,7 @@ def test_what_is_sampled_depends_on_no_longer_sequence(folder, engine, form, mon
     if form != "shared":
         monkeypatch.setattr(shared_prefix_cache, "can_share", lambda model: False)
     mine = engine(folder)
-    mine.graphs = form == "fixed"
+    mine.record = run_eagerly if form == "fixed" else None
     mine.loaded = replace(mine.loaded, stops=())
     (samples,) = asyncio.run(gather(drawn(mine)))
     assert [one.history for one in samples[-2:]] == ["clean", "clean"]

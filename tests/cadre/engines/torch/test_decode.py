@@ -1,21 +1,31 @@
 """Sampling parity: against transformers' generate, a plain forward, one request at a time, and the learner."""
 
 import math
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import AutoModelForCausalLM
 
-from cadre.engines.torch import decode, kv_cache, llama_step, prefill, shared_prefix_cache
+from cadre.engines.torch import decode, kv_cache, llama_step, prefill, shared_prefix_cache, trials
+from cadre.engines.torch import engine as engine_module
+from cadre.engines.torch.decode import CacheOptions, DecodingBatch, ReplayedBatch, start_batch
+from cadre.engines.torch.kv_cache import run_eagerly
 from cadre.engines.torch.llama_step import MODEL_TYPES, LlamaStep
+from cadre.engines.torch.model import narrow_weights
+from cadre.engines.torch.prefix_cache import PrefixCache
+from cadre.engines.torch.request_batcher import GenerationRequest
+from cadre.types import Sampling
 from tests.cadre.engines import tiny
 from tests.cadre.engines.tiny import datum, request, sample, update
 from tests.helpers.plain_logprobs import plain_logprobs
+from tests.helpers.recorded_steps import record_operations
 from tests.helpers.slow import few_of
 
 TEXTS = ("a", "move the block", "a much longer prompt that fills more than the sliding window", "move it")
 # Text, siblings, longest completion; more tokens than the cache has room for at first.
+RECORDED = ("llama", "gemma2", "gemma3")
 MANY = [(TEXTS[0], 5, 90), (TEXTS[1], 1, 3), (TEXTS[2], 3, 40), (TEXTS[3], 7, 12), (TEXTS[0] * 30, 2, 6)]
 
 
@@ -68,46 +78,121 @@ def test_prompts_held_once_give_what_a_copy_a_row_gives(engine, architecture, mo
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
 
 
-def traced(step, inputs):
-    """A step as a graph of its operations on these very tensors: what it knew of Python's numbers stays as it was."""
-    graph = make_fx(lambda token, position: step(token, position))(*inputs)
-    step.__self__._cache._slot.sub_(1)  # making it ran it
-    return lambda: graph(*inputs)
-
-
 @pytest.mark.parametrize(
     ("architecture", "recorder"),
     few_of(
-        [*((name, None) for name in tiny.ARCHITECTURES), ("llama", traced), ("gemma3", traced)],
-        [("gemma3", None)],
+        [*((name, run_eagerly) for name in tiny.ARCHITECTURES), *((name, record_operations) for name in RECORDED)],
+        [("gemma2", record_operations)],
     ),
 )
 def test_keys_in_fixed_places_give_what_a_copy_a_row_gives(engine, architecture, recorder, monkeypatch):
     """Room runs out and sequences are dropped, between which steps are replayed."""
     monkeypatch.setattr(shared_prefix_cache, "can_share", lambda model: False)
     monkeypatch.setattr(kv_cache, "STATIC_GROWTH", 30)
-    monkeypatch.setattr(kv_cache, "get_recorder", lambda device: recorder)
     asked = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
     mine = engine(architecture)
-    mine.graphs = True
+    mine.record = recorder
     for one, other in zip(sample(mine, *asked), sample(engine(architecture), *asked), strict=True):
         assert [first.token_ids for first in one] == [second.token_ids for second in other]
+        assert [first.finish for first in one] == [second.finish for second in other]
         for first, second in zip(one, other, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
 
 
+@pytest.mark.parametrize("check_steps", few_of([1, 7, 64], [7]))
+def test_recorded_steps_end_where_stops_texts_and_limits_end_them(engine, monkeypatch, check_steps):
+    """Whenever the host looks: stop tokens, stop strings, limits, temperature 0 and filters in one batch."""
+    monkeypatch.setattr(decode, "CHECK_STEPS", check_steps)
+    shared = {"temperature": 3.0}
+    asked = [
+        request("go", 3, 1, max_tokens=40, **shared),
+        request("further", 2, 2, max_tokens=9, stop=("e", "a"), **shared),
+        request("and on", 2, 3, max_tokens=1, **shared),
+        request("greedy", 1, 4, max_tokens=12, temperature=0.0),
+        request("few", 2, 5, max_tokens=23, top_k=3, top_p=0.8),
+    ]
+    mine = engine()
+    mine.loaded = replace(mine.loaded, stops=(101, 32, 116))
+    # Strings are looked for after every token, filters are not recorded, and else all of a step is.
+    for part in (asked, [asked[0], *asked[2:]], [asked[0], *asked[2:4]]):
+        drawn = []
+        for mine.record in (record_operations, None):
+            drawn.append(sample(mine, *part))
+        for one, other in zip(*drawn, strict=True):
+            assert [(s.token_ids, s.finish, s.text) for s in one] == [(s.token_ids, s.finish, s.text) for s in other]
+
+
 def test_a_step_is_recorded_once_for_every_place_of_its_keys(engine, monkeypatch):
+    """And once more when half of the sequences have ended, not for every eighth."""
     records = []
     monkeypatch.setattr(kv_cache, "STATIC_GROWTH", 8)
-    monkeypatch.setattr(kv_cache, "get_recorder", lambda device: lambda *step: records.append(1) or traced(*step))
     mine = engine()
-    mine.graphs = True
+    mine.record = lambda step: records.append(1) or record_operations(step)
     asked = request("go", 4, 1, max_tokens=20, temperature=50.0)
     ((first, *_),) = sample(mine, asked)
-    assert len(records) in range(len(first.token_ids) // 8, 20 // 8 + 5)
+    assert len(records) in range(len(first.token_ids) // 8, 20 // 8 + 3)
     ((plain, *_),) = sample(engine(), asked)
     assert first.token_ids == plain.token_ids
     assert first.logprobs == pytest.approx(plain.logprobs, abs=1e-5)
+
+
+def test_recorded_steps_ask_nothing_of_the_host():
+    with pytest.raises(AssertionError, match="waits for the device"):
+        record_operations(lambda: bool(torch.ones(2).any()))
+    with pytest.raises(AssertionError, match="by a mask"):
+        record_operations(lambda: torch.ones(2)[torch.tensor([True, False])])
+    total = torch.zeros(())
+    replay = record_operations(lambda: total.add_(1.0))
+    assert float(total) == 0.0
+    replay()
+    assert float(total) == 1.0
+
+
+def test_models_whose_steps_cannot_be_recorded_run_them_as_they_are(engine):
+    def refuse(step):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    mine = engine()
+    assert trials.choose_recorder(mine.loaded, mine.dtype, record_operations) is record_operations
+    assert trials.choose_recorder(mine.loaded, mine.dtype, refuse) is run_eagerly
+    mine.record = refuse
+    asked = request("go", 2, 1, max_tokens=6)
+    assert [one.token_ids for one in sample(mine, asked)[0]] == [one.token_ids for one in sample(engine(), asked)[0]]
+
+
+def test_the_form_follows_from_what_records(engine):
+    """None of a CPU's forms changes."""
+    mine = engine()
+    assert mine.record is None
+    requests = [GenerationRequest("p", (1, 2, 3), 2, 4, Sampling(), 1)]
+    for record, kind in ((None, DecodingBatch), (run_eagerly, ReplayedBatch)):
+        options = CacheOptions(PrefixCache(0), record=record)
+        with torch.inference_mode():
+            assert type(start_batch(mine.loaded, requests, mine.dtype, options)) is kind
+
+
+@pytest.mark.parametrize("lora", [None, 4])
+def test_weights_that_are_narrowed_once_give_what_autocast_gives(engine, team, lora, monkeypatch):
+    """To the bit, and the model's own weights stay as they are."""
+    asked = [request("go", 2, 1, max_tokens=6), request("further on", 1, 2, max_tokens=4)]
+    drawn, narrowed = [], []
+    for narrows in (True, False):
+        mine = engine(dtype="bfloat16") if lora is None else team({"p": lora}, dtype="bfloat16").engine
+        generator = torch.Generator().manual_seed(1)
+        for weight in mine.parameters("p").values() if lora else ():
+            weight.data.copy_(0.1 * torch.randn(weight.shape, generator=generator))
+        mine.record = run_eagerly
+        dtypes = {name: weight.dtype for name, weight in mine.parameters("p").items()}
+        with narrow_weights(mine.loaded, torch.bfloat16):
+            narrowed.append(sum("forward" in module.__dict__ for module in mine.loaded.model.modules()))
+            assert {name: weight.dtype for name, weight in mine.parameters("p").items()} == dtypes
+        if not narrows:
+            monkeypatch.setattr(engine_module, "narrow_weights", lambda *_: nullcontext())
+        drawn.append(sample(mine, *asked))
+        assert not any("forward" in module.__dict__ for module in mine.loaded.model.modules())
+    assert (narrowed[0] > 0) == (lora is None)  # a frozen base is held so
+    for one, other in zip(*drawn, strict=True):
+        assert [(s.token_ids, s.logprobs) for s in one] == [(s.token_ids, s.logprobs) for s in other]
 
 
 ALTERED = {"attention_bias": True, "mlp_bias": True, "rope_parameters": "llama3"}

@@ -15,6 +15,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.torch.kv_cache import run_eagerly
 from cadre.engines.torch.trials import WINDOW, copy_with_small_windows
 from cadre.errors import EngineError
 from cadre.rollout.batching import gather
@@ -83,7 +84,7 @@ def test_sampler_and_learner_are_the_plain_forward(family):
     found = "shared" if engine._form.share else "no cache" if engine._form.recompute else "copied"
     assert form in (None, found)
     (drawn,) = asyncio.run(gather(two_turns(engine)))
-    engine.graphs = True
+    engine.record = run_eagerly
     (again,) = asyncio.run(gather(two_turns(engine)))
     attention = engine.loaded.model.config._attn_implementation
     reference = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention)

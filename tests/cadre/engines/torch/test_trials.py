@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cadre.engines.torch import TorchEngine, shared_prefix_cache, trials
+from cadre.engines.torch.kv_cache import run_eagerly
 from cadre.engines.torch.model import check_attention_keywords
 from cadre.engines.torch.trials import SamplingForm
 from cadre.errors import EngineError
@@ -77,11 +78,11 @@ def gap(folder, engine):
     return max(float((plain_logprobs(reference, one, 1.0) - torch.tensor(one.logprobs)).abs().max()) for one in drawn)
 
 
-@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("record", [None, run_eagerly])
 @pytest.mark.parametrize("kind", CACHED)
-def test_attention_that_is_not_plain_is_sampled_without_sharing(others, engine, kind, graphs):
+def test_attention_that_is_not_plain_is_sampled_without_sharing(others, engine, kind, record):
     mine = engine(others / kind)
-    mine.graphs = graphs
+    mine.record = record
     assert mine._form == SamplingForm(share=False, reuse_turns=True)
     assert shared_prefix_cache.can_share(mine.loaded.model)
     assert gap(others / kind, mine) < 1e-4
@@ -108,7 +109,7 @@ def test_a_model_that_looks_at_later_tokens_is_refused_when_loaded(tmp_path, eng
 def test_plain_attention_is_shared_as_before(engine, architecture, dtype):
     mine = engine(architecture, dtype=dtype)
     assert mine._form == SamplingForm(share=architecture != "gemma2", reuse_turns=True)
-    assert trials.can_replay(mine.loaded, mine.dtype) == (architecture != "gemma2")
+    assert trials.choose_recorder(mine.loaded, mine.dtype, run_eagerly) is run_eagerly
 
 
 def test_a_second_turn_that_is_wrong_is_run_from_its_beginning(engine, monkeypatch):

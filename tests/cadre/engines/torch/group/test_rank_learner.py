@@ -8,12 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from torch.nn.attention import flex_attention as torch_flex_attention
 from transformers import AutoModelForCausalLM
 
-from cadre.engines.torch import TrainingSettings
+from cadre.engines.torch import TrainingSettings, forward, prefix_tree
+from cadre.engines.torch.prefix_tree import TreeForm
+from cadre.engines.torch.ranks import Ranks
 from cadre.engines.torch.trainer import PATIENCE
 from cadre.engines.vllm.weight_sync import read_tensors
 from cadre.errors import DivergedError
+from cadre.learn.loss import ValueHeads
 from cadre.settings import LearnerConfig, LoraConfig, LossConfig
 from cadre.team import Weights
 from tests.cadre.engines.torch.group.pool import alone, data, part
@@ -101,6 +106,53 @@ def test_steps_of_two_ranks_equal_those_of_one_process(pool, folders, tmp_path, 
     one.load(tmp_path)
     assert apart(trained, weights(one)) < 1e-5
     one.close()
+
+
+def compiled(make, part, into, count):
+    """In a rank: steps whose layers are traced, as a GPU compiles them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
+        patch.setattr(forward, "MIN_COMPILED", 0)
+        layer = torch.compile(prefix_tree._run_layer, backend="aot_eager")
+        patch.setattr(prefix_tree, "_compiled_layer", lambda: layer)
+        torch._dynamo.reset()
+        learner = make(part)
+        learner._runner._precision = replace(learner._runner._precision, form=TreeForm(True, True))
+        results = steps(learner, part.training.heads, count)
+        learner.save(into)
+        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        torch._dynamo.reset()
+        return results, graphs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("loras", "heads"), [(WHOLE, {"p": ("h",)}), (LORAS, {})])
+def test_compiled_layers_of_two_ranks_equal_those_of_one_process_uncompiled(pool, folders, tmp_path, loras, heads):
+    group = made(folders["qwen3"], {"pack": "prefix_tree"}, loras, heads)
+    ranked = pool.run(compiled, group, tmp_path, 3)
+    assert all(1 <= graphs <= 8 for _, graphs in ranked)  # one region for all layers
+    (metrics, reference, values), _ = ranked[0]
+    one = alone(group)
+    known_metrics, known_reference, known_values = steps(one, heads, 3)
+    assert flat(reference) == pytest.approx(flat(known_reference), abs=1e-5)
+    assert flat(values) == pytest.approx(flat(known_values), abs=1e-5)
+    for name, known in known_metrics.items():
+        same = {key: value for key, value in known.items() if key != "tokens_per_s"}
+        assert {key: metrics[name][key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
+    trained = weights(one)
+    one.load(tmp_path)
+    assert apart(trained, weights(one)) < 1e-5
+    one.close()
+
+
+def test_ranks_with_a_gpu_each_run_what_one_gpu_runs(engine):
+    """Their model is on the CPU when the forms are chosen, and whole."""
+    loaded, heads = engine("qwen3").loaded, ValueHeads({}, 0, torch.device("cpu"))
+    for device, form in (("cuda", TreeForm(True, True)), ("cpu", TreeForm())):
+        ranks = Ranks(0, 2, torch.device(device))
+        runner = forward.MicroBatchRunner(loaded, torch.float32, heads, [LearnerConfig()], ranks)
+        assert (runner._precision.form, runner._is_open) == (form, device == "cuda")
+        assert runner._packing == ("prefix_tree" if device == "cuda" else "auto")
 
 
 def test_a_checkpoint_loads_at_one_and_two_ranks_and_in_a_process_alone(pool, folders, tmp_path):
