@@ -33,7 +33,7 @@ RLHF = "algorithm={name: rlhf, alpha: 0.5}"
 # The algorithms that compare parts of a reward, with the team that each one trains.
 STILL = "team={policies: {a: seed, b: {model: seed, frozen: true}}, roles: {tool: a, planner: b}}"
 PARTED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("grpo", "grpo_by_role", "matpo", "at_grpo"), ()),
+    **dict.fromkeys(("grpo", "grpo_by_role", "matpo", "at_grpo", "dr_mamr"), ()),
     "flow_grpo": (STILL,),
     **dict.fromkeys(("m_grpo", "teamtr"), ("team={policies: {a: seed, b: seed}, roles: {tool: a, planner: b}}",)),
 }
