@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import shlex
 import tarfile
 import time
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ import numpy as np
 
 from cadre.evaluation.compare import RunComparison, compare_runs, table_interval
 from cadre.statistics import Interval
-from common import ROOT, append_line, measurement
+from common import ROOT, append_line, commit, measurement
 from slices import Clock, OutOfTimeError, evaluate_sampled, train
 from trainings import console
 
@@ -170,10 +171,14 @@ def _parts(count: int, parts: int) -> list[int]:
 def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Sequence[int], command: str) -> None:
     """Append the lines of a task to results/headline.jsonl, and print them."""
     lines = []
+    trained = [headline.folder(task, method, seed).with_suffix(".done") for method in methods for seed in seeds]
+    commits = {json.loads(done.read_text())["commit"] for done in trained if done.exists()}
+    # A run may have been made by an earlier commit than that which writes its line.
+    made_by = ", ".join(sorted(commits)) or commit()
 
     def add(name: str, interval: Interval, unit: str, used: Sequence[int]) -> None:
         line = measurement(
-            f"headline.{task}.{headline.model.name}.{name}", interval, unit, command, headline.held_out, used
+            f"headline.{task}.{headline.model.name}.{name}", interval, unit, command, headline.held_out, used, made_by
         )
         lines.append(line | dict(zip(("value", "low", "high"), interval, strict=True)))
 
@@ -262,8 +267,13 @@ def main() -> None:
     if chosen.pack:
         pack(runs, chosen.pack)
     if chosen.write:
-        command = f"python bench/headline.py --model {chosen.model.name} --tokens {chosen.tokens} --write"
         for task in chosen.tasks:
+            command = shlex.join(
+                ["python", "bench/headline.py", "--model", chosen.model.name, "--tasks", task]
+                + ["--methods", *chosen.methods, "--seeds", *map(str, chosen.seeds), "--tokens", str(chosen.tokens)]
+                + ["--held-out", str(chosen.held_out), "--write"]
+                + (["--set", *chosen.set] if chosen.set else [])
+            )
             record_task(headline, task, chosen.methods, chosen.seeds, command)
 
 
