@@ -176,9 +176,15 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
     # A run may have been made by an earlier commit than that which writes its line.
     made_by = ", ".join(sorted(commits)) or commit()
 
-    def add(name: str, interval: Interval, unit: str, used: Sequence[int]) -> None:
+    def add(name: str, interval: Interval, used: Sequence[int]) -> None:
         line = measurement(
-            f"headline.{task}.{headline.model.name}.{name}", interval, unit, command, headline.held_out, used, made_by
+            f"headline.{task}.{headline.model.name}.{name}",
+            interval,
+            "fraction",
+            command,
+            headline.held_out,
+            used,
+            made_by,
         )
         lines.append(line | dict(zip(("value", "low", "high"), interval, strict=True)))
 
