@@ -149,6 +149,26 @@ CHAPTERS = (
         "real.md",
         (
             Claim(
+                "Sudoku 4x4, one turn, Qwen2.5-Coder-0.5B with one adapter, AT-GRPO: tool and planner.",
+                (
+                    "headline.sudoku.qwen2.5-coder-0.5b.L0.before.success",
+                    "headline.sudoku.qwen2.5-coder-0.5b.L0.success",
+                ),
+                BEFORE_AFTER,
+                TASKS,
+                "42,196",
+            ),
+            Claim(
+                "The same with one agent, GRPO over whole episodes: neither is ahead.",
+                (
+                    "headline.sudoku.qwen2.5-coder-0.5b.grpo.before.success",
+                    "headline.sudoku.qwen2.5-coder-0.5b.grpo.success",
+                ),
+                BEFORE_AFTER,
+                TASKS,
+                "41,446",
+            ),
+            Claim(
                 "Two writers on SciTLDR, SmolLM2-135M, MAGRPO, 96 tokens an answer: reward of 3.",
                 ("real.writing.before.reward", "real.writing.magrpo.reward"),
                 BEFORE_AFTER,
