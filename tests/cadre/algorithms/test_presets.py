@@ -92,11 +92,12 @@ def judged(name: str, root: Node) -> dict[str, float]:
     return {sample.text: datum.advantages[-1] for sample, datum in zip(walk.samples(root), actors, strict=True)}
 
 
-# The same credit, which these have under another loss, another weight, another shape or for another team.
+# The same credit, which these have under another loss, another weight, another shape or for another team, and dr_mamr
+# where no step is followed by one that quotes it.
 SAME_CREDIT = [
     {"ma_rloo", "c3"},
     {"magrpo", "ma_dpo", "bpo"},
-    {"grpo_by_role", "flow_grpo", "m_grpo", "teamtr"},
+    {"grpo_by_role", "flow_grpo", "m_grpo", "teamtr", "dr_mamr"},
     {"grpo", "matpo", "arpo"},
 ]
 

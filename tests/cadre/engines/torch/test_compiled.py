@@ -124,7 +124,7 @@ def test_layers_with_adapters_at_other_places_are_not_compiled(team):
 
 
 @settings(max_examples=20, deadline=None)
-@given(sequences(("p", "q"), longest=60), st.sampled_from([2, 8, 16]))
+@given(sequences(("p", "q"), longest=30), st.sampled_from([2, 8, 16]))
 def test_padded_trees_hold_the_same_tokens_and_see_the_same(data, block):
     """Whatever was added is seen by itself alone; each policy's nodes stay side by side."""
     tree = PrefixTree.of(sorted(data, key=path))
