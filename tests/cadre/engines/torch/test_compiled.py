@@ -55,9 +55,10 @@ def trees(policies, sizes):
     return data
 
 
+@pytest.mark.usefixtures("traced")
 @pytest.mark.slow  # the adapters below are tried in compiled layers too
 @pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "gemma3"])
-def test_compiled_layers_are_the_models(learner, traced, architecture):
+def test_compiled_layers_are_the_models(learner, architecture):
     one, other = compile_layers(learner(architecture, pack="prefix_tree")), learner(architecture, pack="padded")
     for sizes in ([(40, 8), (30, 20)], [(90, 60), (120, 30), (10, 10)], [(250, 126)]):  # three numbers of blocks
         data = trees(("p",), sizes)
@@ -74,7 +75,8 @@ def test_compiled_layers_are_the_models(learner, traced, architecture):
         assert max(gaps) < 1e-5
 
 
-def test_adapters_of_several_policies_in_compiled_layers(team, traced):
+@pytest.mark.usefixtures("traced")
+def test_adapters_of_several_policies_in_compiled_layers(team):
     ranks = {"planner": 4, "tool": 8}
     one, other = (team(ranks, "llama", frozen=("judge",), pack=packing) for packing in ("prefix_tree", "padded"))
     for name in ranks:
@@ -96,8 +98,9 @@ def test_adapters_of_several_policies_in_compiled_layers(team, traced):
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 4  # not one for each layer
 
 
+@pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("least", [0, 10_000])
-def test_a_small_forward_without_gradients_is_not_compiled_and_not_padded(learner, traced, monkeypatch, least):
+def test_a_small_forward_without_gradients_is_not_compiled_and_not_padded(learner, monkeypatch, least):
     one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
     monkeypatch.setattr(forward, "MIN_COMPILED", least)
     data = trees(("p",), [(40, 8)])
