@@ -13,16 +13,14 @@ import wave
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cadre.envs.images import MOST_BYTES, read_media
 from cadre.envs.validation import described
 from cadre.errors import DataError
-from cadre.file_limits import open_regular
 from cadre.types import Sound
 
 if TYPE_CHECKING:
     import numpy
 
-# Bytes of a file; 16 bits at 16,000 a second make ten minutes.
-MOST_BYTES = 20_000_000
 RATES = range(1_000, 192_001)
 ADVICE = "Save it as a WAV file of 16 bits, or make it shorter."
 
@@ -37,13 +35,8 @@ def sound(source: str | Path | bytes | Any, rate: int = 0) -> Sound:
     if isinstance(source, Sound):
         return source
     if isinstance(source, str | Path):
-        path = Path(source)
-        if not path.is_file():
-            kind = "is no plain file" if path.exists() else "does not exist"
-            raise DataError(f"sound {str(path)!r}: it {kind}; expected a WAV file. Check the path.")
-        with open_regular(path) as file:
-            data = file.read(MOST_BYTES + 1)
-        return _of_bytes(data, f"sound {str(source)!r}")
+        what = f"sound {str(Path(source))!r}"
+        return _of_bytes(read_media(source, what, "a WAV file"), f"sound {str(source)!r}")
     if isinstance(source, bytes):
         return _of_bytes(source, f"sound of {len(source):,} bytes")
     return _of_array(source, rate)
