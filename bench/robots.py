@@ -21,6 +21,7 @@ import json
 import math
 import os
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +52,6 @@ from cadre_tasks.worlds.robots_table import (
 from common import record
 from hostile import texts
 
-COMMAND = "python bench/robots.py"
 KINDS: tuple[str, ...] = tuple(VERBS)
 HARD: dict[str, dict[str, Any]] = {
     "handover": {"robots": 3, "objects": 3, "pillars": 2},
@@ -626,7 +626,8 @@ def main() -> None:
         for name, values, unit, number in PARTS[part](options.tasks, options.hostile):
             print(f"worlds.robots.{name}: {values[0]:.4g} {unit} of {number:,}", flush=True)
             if options.write:
-                record("worlds", f"worlds.robots.{name}", values, unit, COMMAND, number)
+                command = " ".join(["python bench/robots.py", *sys.argv[1:]])
+                record("worlds", f"worlds.robots.{name}", values, unit, command, number)
 
 
 if __name__ == "__main__":

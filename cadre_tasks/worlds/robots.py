@@ -24,6 +24,7 @@ from cadre.errors import ConfigError
 from cadre.integrations import package
 from cadre.types import Drawing, Image, Message, Observation, Reward, Task
 from cadre_tasks.account import Account
+from cadre_tasks.answers import behind
 from cadre_tasks.worlds.relay import Prompts, Rewards
 from cadre_tasks.worlds.robots_physics import Physics, load_mujoco
 from cadre_tasks.worlds.robots_table import (
@@ -189,7 +190,7 @@ class Robots(Env):
             open_items = [name for name in layout.items if not scene.is_settled(layout, name)]
             lines += [f"{name[0]} {short(scene.items[name], layout.goals[name])}" for name in open_items]
             lines += [f"# {short(pillar)}" for pillar in layout.pillars]
-        lines += [f"{index + 1}: {text[-200:]}" for index, text in enumerate(self.written.values())]
+        lines += [f"{index + 1}: {_plan_line(text)[-200:]}" for index, text in enumerate(self.written.values())]
         return "\n".join([*lines, self.words[robot]])
 
     def describe(self) -> str:
@@ -228,7 +229,7 @@ class Robots(Env):
 
     def ask(self, robot: int) -> str:
         """Return the last lines of a prompt: the outcome of the last turn, and the form of an answer."""
-        before = [f"Robot {index + 1} plans: {text[-400:]}" for index, text in enumerate(self.written.values())]
+        before = [f"Robot {index + 1} plans: {_plan_line(text)}" for index, text in enumerate(self.written.values())]
         return "\n".join(
             [
                 *self.report([robot]),
@@ -254,7 +255,7 @@ class Robots(Env):
         if self.order == "together":
             return [actions[role] for role in ROLES[: self.count]]
         ((role, text),) = actions.items()
-        self.written = {**self.written, role: _plan_line(text)}
+        self.written = {**self.written, role: behind("plan", text[-LONGEST_ANSWER:])}
         return list(self.written.values()) if len(self.written) == self.count else None
 
     async def step(self, actions: dict[str, str]) -> Reward:
@@ -374,6 +375,9 @@ class RobotsSingleAgent(Robots):
         lines = [re.findall(rf"(?i)\b(?:robot )?{number}[`*]*:([^\n]*)", text) for number in range(1, self.count + 1)]
         return [found[-1] if found else "" for found in lines]
 
+    def default_action(self, role: str) -> str:
+        return "\n".join(f"robot {number}: wait" for number in range(1, self.count + 1))
+
     def penalties(self, local: Mapping[int, float]) -> dict[str, float]:
         total = sum(local.values()) / self.count
         return {"agent": total} if total else {}
@@ -382,9 +386,10 @@ class RobotsSingleAgent(Robots):
 LONGEST_ANSWER = 8_000  # characters of an answer for all robots that are read
 
 
-def _plan_line(text: str) -> str:
-    """Return the plan in an answer on one line, as the next robot sees it."""
-    return " ".join(re.split(r"(?i)plan[`*]*\s*:", text[-LONGEST_ANSWER:])[-1].split())[:400]
+def _plan_line(plan: str) -> str:
+    """Return a plan on one line, as the next robot sees it."""
+    steps = (" ".join(line.split()).rstrip(";") for line in plan.splitlines())
+    return "; ".join(filter(None, steps))[:400]
 
 
 def _point(point: Sequence[float]) -> str:

@@ -212,8 +212,9 @@ def _own_fault(layout: Layout, scene: Scene, robot: int, action: Action) -> Faul
     if action.verb == "sweep" and math.dist(*action.points) < 1:
         return Fault("form", f"the sweep of robot {robot + 1} has no direction, as it ends where it begins")
     if action.verb == "place" and layout.kind != "carry":
-        near = [name for name, item in scene.items.items() if name != held and math.dist(item, action.points[0]) < FREE]
-        if near:
+        # What hangs in a gripper lies nowhere, and may be carried away in this step.
+        lying = (name for name in scene.items if name not in scene.held)
+        if near := [name for name in lying if math.dist(scene.items[name], action.points[0]) < FREE]:
             return Fault("collision", f"{near[0]} already lies at {_shown(action.points[0])}")
     if layout.kind == "carry" and held and action.verb in ("move", "place"):
         is_here = action.verb == "place" and math.dist(where, action.points[0]) <= BAR_TOLERANCE
@@ -237,8 +238,7 @@ def _shared_faults(layout: Layout, scene: Scene, actions: Sequence[Action]) -> I
             action.points[-1] if action.verb == "sweep" else end for action, end in zip(actions, ends, strict=True)
         ]
         near = min(near, closest(ends[first], pushed[first], ends[second], pushed[second]))
-        # Two that stand too near may stay where they are, or part.
-        if near < min(clearance, math.dist(scene.grippers[first], scene.grippers[second]) - 0.5):
+        if is_too_near(near, math.dist(scene.grippers[first], scene.grippers[second]), clearance):
             for robot in (first, second):
                 yield (
                     robot,
@@ -247,8 +247,8 @@ def _shared_faults(layout: Layout, scene: Scene, actions: Sequence[Action]) -> I
                     ),
                 )
     for pillar in layout.pillars:
-        for robot, end in enumerate(ends):
-            if segment_distance(pillar, scene.grippers[robot], end) < PILLAR_CLEARANCE:
+        for robot, (start, end) in enumerate(zip(scene.grippers, ends, strict=True)):
+            if is_too_near(segment_distance(pillar, start, end), math.dist(pillar, start), PILLAR_CLEARANCE):
                 yield robot, Fault("collision", f"the path of robot {robot + 1} hits the pillar at {_shown(pillar)}")
     if layout.kind == "carry" and all(scene.held[:2]):
         yield from _bar_faults(layout, scene, actions, ends)
@@ -274,9 +274,15 @@ def _bar_faults(
         return
     for pillar in layout.pillars:
         ways = [(_between(first, first_end, s), _between(second, second_end, s)) for s in SAMPLES]
-        if min(segment_distance(pillar, *way) for way in ways) < BAR_CLEARANCE:
+        distances = [segment_distance(pillar, *way) for way in ways]
+        if is_too_near(min(distances), distances[0], BAR_CLEARANCE):
             for robot in (0, 1):
                 yield robot, Fault("collision", f"the bar hits the pillar at {_shown(pillar)}")
+
+
+def is_too_near(nearest: float, present: float, clearance: float) -> bool:
+    """Return True if a motion comes within the clearance. What is within it already may stay there, or part."""
+    return nearest < min(clearance, present - 0.5)
 
 
 def closest(a: Point, a_end: Point, b: Point, b_end: Point) -> float:

@@ -103,12 +103,33 @@ def test_in_turn_the_second_robot_sees_the_plan_of_the_first() -> None:
     assert (env.turn, list(env.observe())) == (1, ["robot_1"])
 
 
+def test_plans_on_several_lines_count_in_turn_too() -> None:
+    env = first("handover", order="in_turn")
+    play(env, "Plan:\nmove 60 60\nmove 50 60")
+    assert "Robot 1 plans: move 60 60; move 50 60" in seen(env, "robot_2")
+    (reward,) = play(env, "Plan: wait")
+    assert reward.parts["readable"] == 1
+    assert env.scene.grippers[0] == pytest.approx((50, 60), abs=0.1)
+
+
+def test_a_gripper_beside_a_pillar_can_leave() -> None:
+    env = first("handover")
+    env.layout = Layout("handover", BASES, 65.0, {"red": (60.0, 80.0)}, {"red": (150.0, 40.0)}, ((40.0, 100.0),))
+    env.physics = Physics(env.layout)
+    env.scene = env.physics.scene()
+    for plan in ("Plan: move 49.5 100", "Plan: wait; move 55 60"):
+        (reward,) = play(env, {"robot_1": plan, "robot_2": "Plan: wait"})
+        assert reward.local == {}
+
+
 def test_one_agent_plans_for_all() -> None:
     env = first("carry", RobotsSingleAgent)
     assert bench.play(env, bench.reference, random.Random(0)) == pytest.approx(1.0)
     env = first("carry", RobotsSingleAgent)
     (reward,) = play(env, "robot 1: wait")
     assert reward.local == {"agent": -0.05}
+    (reward,) = play(env, env.default_action("agent"))
+    assert (reward.team, reward.local) == (0.0, {})
 
 
 def test_compact_prompts_and_plans() -> None:

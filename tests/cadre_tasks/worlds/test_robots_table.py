@@ -112,6 +112,17 @@ def test_compact_plans_count_in_steps_of_the_lattice() -> None:
         (CUBES, {"grippers": [(90.0, 60.0), (102.0, 60.0)]}, [WAIT, at("move", 145, 60)], {}),  # they part
         (CUBES, {"grippers": [(85.0, 20.0), (145.0, 60.0)]}, [at("move", 95, 25), WAIT], {0: "collision"}),  # a pillar
         (CUBES, {"held": ["green", ""]}, [at("place", 22, 50), WAIT], {0: "collision"}),  # on the other cube
+        # The other cube hangs in a gripper that leaves.
+        (
+            CUBES,
+            {"held": ["red", "green"], "grippers": [(60.0, 60.0), (100.0, 60.0)], "items": {"green": (100.0, 60.0)}},
+            [at("place", 100, 60), at("move", 180, 60)],
+            {},
+        ),
+        # Who stands too near to a pillar, as physics may leave it, can stay and part, but not come nearer.
+        (CUBES, {"grippers": [(90.6, 20.0), (145.0, 60.0)]}, [WAIT, WAIT], {}),
+        (CUBES, {"grippers": [(90.6, 20.0), (145.0, 60.0)]}, [at("move", 55, 60), WAIT], {}),
+        (CUBES, {"grippers": [(90.6, 20.0), (145.0, 60.0)]}, [at("move", 95, 20), WAIT], {0: "collision"}),
         (BALLS, {}, [WAIT, at("sweep", 130, 50, 90, 50)], {}),
         (BALLS, {}, [WAIT, at("sweep", 130, 50, 130, 50)], {1: "form"}),
         (BALLS, {}, [at("move", 80, 60), at("sweep", 130, 60, 90, 60)], BOTH),
@@ -120,7 +131,7 @@ def test_compact_plans_count_in_steps_of_the_lattice() -> None:
 )
 def test_the_checker(layout: Layout, changes: dict, step: list[Action], words: dict[int, str]) -> None:
     if "items" in changes:
-        changes = {"items": {**layout.items, **changes["items"]}}
+        changes = {**changes, "items": {**layout.items, **changes["items"]}}
     faults = find_faults(layout, scene_of(layout, **changes), step)
     assert {robot: fault.word for robot, fault in faults.items()} == words
 
