@@ -6,8 +6,8 @@
 references  so many tasks of every kind at the default settings, and a fifth as many at harder ones, by a planner
 baselines   the same tasks by random plans, and by greedy robots: each takes what is nearest, straight for its goal
 exploits    what policies earn that try to be paid for nothing, as a share of what the reference earns
-hostile     plans that try to hang, to diverge, or to write files; counted are those that raise, last longer than a
-            second, leave numbers that are not finite, or solve a task
+hostile     plans that try to hang, to diverge, or to write files; counted are those that raise, compute longer than
+            a second, leave numbers that are not finite, or solve a task
 examples    lines for `cadre warm-start`: compact prompts with the reference's plans and with plans of mixed quality
 
 Needs MuJoCo. `--write` appends `worlds.robots.*` to results/worlds.jsonl.
@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count as counter
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -482,36 +483,47 @@ async def attack(env: Robots, text: str, partner: str) -> str:
 # ---- Examples
 
 
-def blurred(text: str, draw: random.Random) -> str:
-    """Return a compact plan as it is, without its last step, with a step left out, or with one number changed."""
-    steps, kind = text.removeprefix("Plan: ").split("; "), draw.random()
-    if kind < 0.4:
-        return text
-    if kind < 0.6 and len(steps) > 1:
-        del steps[draw.choice((-1, draw.randrange(len(steps))))]
+# How often a plan is right, lacks its last primitive, or has a wrong number.
+QUALITY = {"right": 25, "unfinished": 55, "wrong": 20}
+
+
+def mixed(plan: str, draw: random.Random) -> str:
+    """Return a compact plan of mixed quality."""
+    (kind,) = draw.choices(list(QUALITY), list(QUALITY.values()))
+    steps = plan.split("; ")
+    if kind == "unfinished" and len(steps) > 1:
+        del steps[-1]
     numbers = [index for index, step in enumerate(steps) if step[-1].isdigit()]
-    if kind >= 0.6 and numbers:
+    if kind == "wrong" and numbers:
         index = draw.choice(numbers)
         words = steps[index].split(" ")
         words[-1] = str(max(0, int(float(words[-1])) + draw.choice((-2, -1, 1, 2))))
         steps[index] = " ".join(words)
-    return f"Plan: {'; '.join(steps)}"
+    return "; ".join(steps)
+
+
+def examples(form: type[Robots], kind: str, draw: random.Random, **settings: Any) -> Iterator[dict[str, str]]:
+    """Yield compact prompts of training tasks with plans of mixed quality, whose effects the next prompts show."""
+    tasks = form.tasks("train", kind=kind, objects=1)  # type: ignore[arg-type]
+    for index in range(len(tasks)):
+        env = form(tasks[index], prompts="compact", **settings)
+        while observations := env.observe():
+            answers = {
+                role: "\n".join(
+                    label + separator + mixed(plan, draw)
+                    for label, separator, plan in (line.rpartition(": ") for line in text.split("\n"))
+                ).removeprefix("Plan: ")
+                for role, text in reference(env, draw).items()
+            }
+            for role, observation in observations.items():
+                yield {"role": role, "prompt": observation.messages[-1].content, "answer": answers[role]}
+            asyncio.run(env.step(answers))
 
 
 def write_examples(file: Path, kind: str, count: int = 6000) -> None:
-    """Write compact prompts with plans of mixed quality, of robots that see what comes of them."""
-    draw, lines, index = random.Random(0), list[dict[str, str]](), 0
-    tasks = Robots.tasks("train", kind=kind, objects=1)  # type: ignore[arg-type]
-    while len(lines) < count:
-        env, index = Robots(tasks[index], prompts="compact", plan=3, turns=4), index + 1
-        while asked := env.observe():
-            plans = {role: blurred(text, draw) for role, text in reference(env, draw).items()}
-            for role, shown in asked.items():
-                answer = plans[role].removeprefix("Plan: ")
-                lines.append({"role": role, "prompt": shown.messages[-1].content, "answer": answer})
-            asyncio.run(env.step(plans))
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines[:count]))
-    print(f"{min(len(lines), count)} examples in {file}")
+    lines = islice(examples(Robots, kind, random.Random(0), plan=3, turns=4), count)
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    print(f"{count} examples in {file}")
 
 
 # ---- Figures
@@ -584,9 +596,10 @@ def hostile(tasks: int, attacks: int) -> Iterator[Line]:
                     start = draw.randrange(len(starts))
                     env, text = starts[start].fork(), hostile_text(draw)
                     partner = draw.choice(["", partners[start]])
-                    began = time.monotonic()
+                    # Of computing, so that other work on the machine counts for nothing. No plan can make it sleep.
+                    began = time.process_time()
                     reason = asyncio.run(attack(env, text, partner))
-                    seconds = time.monotonic() - began
+                    seconds = time.process_time() - began
                     longest = max(longest, seconds)
                     reason = reason or ("lasted" if seconds > 1 else "")
                     if reason:

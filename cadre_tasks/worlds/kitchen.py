@@ -256,6 +256,10 @@ class KitchenSingleAgent(KitchenTeam):
             f"followed by at most {self.plan} {self.language}, separated by commas."
         )
 
+    def default_action(self, role: str) -> str:
+        word = super().default_action(role)
+        return f"cook 1: {word}\ncook 2: {word}"
+
     def plans(self, actions: Mapping[str, str]) -> list[list[str] | None]:
         text = actions["agent"][:LONGEST_TEXT]
         lines = [re.findall(rf"(?i)(?:cook )?{number}\s*:\s*([^\n]*)", text) for number in (1, 2)]

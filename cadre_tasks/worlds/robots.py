@@ -175,11 +175,12 @@ class Robots(Env):
         return Message("user", text, images=(self.picture(),) if self.view == "picture" else ())
 
     def brief(self, robot: int) -> str:
-        """Return the compact prompt: all points in steps of the lattice; grippers and what they hold, objects with
-        their goals, pillars, and the outcome of the last plan."""
+        """Return the compact prompt: all points in steps of the lattice, to a tenth; grippers and what they hold,
+        objects with their goals, pillars, and the outcome of the last plan."""
 
         def short(*points: Sequence[float]) -> str:
-            return " ".join(str(round(value / LATTICE)) for point in points for value in point)
+            # Adding 0.0 makes 0 of -0, which physics may leave.
+            return " ".join(f"{round(value / LATTICE, 1) + 0.0:g}" for point in points for value in point)
 
         layout, scene = self.layout, self.scene
         lines = [f"robot {robot + 1} {layout.kind}"]

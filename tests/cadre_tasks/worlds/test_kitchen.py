@@ -149,6 +149,8 @@ def test_one_agent_directs_both() -> None:
     assert (reward.parts["work"], reward.parts["readable"], reward.local) == (3.0, 1.0, {})
     (reward,) = play(env, "cook 1: wait")
     assert (reward.parts["readable"], reward.local) == (0.5, {"agent": -0.1})
+    (reward,) = play(env, env.default_action("agent"))
+    assert (reward.parts["readable"], reward.local) == (1.0, {})
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

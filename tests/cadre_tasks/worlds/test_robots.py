@@ -137,7 +137,7 @@ def test_compact_prompts_and_plans() -> None:
     lines = seen(env, "robot_2").split("\n")
     assert lines[0] == "robot 2 handover"
     assert len(lines) == 1 + 2 + 2 + 1
-    assert all(part.isdigit() for line in lines[1:3] for part in line.split()[:2])
+    assert lines[1:3] == ["5.5 6 -", "14.5 6 -"]
     assert bench.play(env, bench.reference, random.Random(0)) == pytest.approx(1.0)
 
 

@@ -1,0 +1,93 @@
+"""Robots that learn: a tiny model is taught plans of mixed quality, then trained as a team or as a single agent.
+
+    python bench/robot_trainings.py make FOLDER
+    python bench/robot_trainings.py train FOLDER [--sides team alone] [--seeds 0 1 2] [--tokens 150000] [--write]
+
+make   a model of a million parameters, pre-trained on compact prompts of both forms of training tasks (one cube is
+       handed over), with plans that are right, lack their last primitive, or have a wrong number
+train  GRPO over whole episodes of both forms, with equally many sampled tokens, and held-out tasks before and after
+
+Needs MuJoCo. `--write` appends `worlds.robots.team.success`, `worlds.robots.alone.success` and those of the base to
+results/worlds.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import cadre
+from cadre_tasks.worlds.robots import Robots, RobotsSingleAgent
+from common import record
+from robots import examples
+from taught import teach
+
+SETTINGS: dict[str, Any] = {"plan": 3, "turns": 2}
+TASKS = 100
+SIDES: dict[str, tuple[str, type[Robots], int]] = {
+    "team": ("robots", Robots, 40),
+    "alone": ("robots-single-agent", RobotsSingleAgent, 80),
+}
+
+
+def make(folder: Path, count: int, steps: int) -> None:
+    """Write a model that has read `count` prompts of each form."""
+    draw = random.Random("robots")
+    lines = [
+        line for _, form, _ in SIDES.values() for line in islice(examples(form, "handover", draw, **SETTINGS), count)
+    ]
+    teach(lines, folder, steps)
+
+
+def train(model: Path, side: str, seed: int, tokens: int, rate: float) -> list[float]:
+    """Return the success on held-out tasks, before and after."""
+    env, form, max_tokens = SIDES[side]
+    experiment = {
+        "env": env,
+        "settings": {**SETTINGS, "prompts": "compact", "kind": "handover", "objects": 1},
+        "team": {"policies": {"shared": str(model)}, "roles": dict.fromkeys(form.roles, "shared")},
+        "algorithm": {"name": "grpo", "k": 8},
+        "sampling": {"max_tokens": max_tokens},
+        "learner": {"learning_rate": rate},
+        "train": {"steps": 1000, "tasks_per_step": 8, "max_tokens": tokens, "seed": seed},
+        "evaluate": {"tasks": TASKS},
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        run = cadre.train(experiment, run=Path(folder) / "run", quiet=True)
+        successes = [report["success"] for report in run.evaluations()]
+        run.close()
+    print(f"{side} seed {seed}: {', '.join(f'{success:.0%}' for success in successes)}", flush=True)
+    return successes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["make", "train"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--examples", type=int, default=6000, help="of each form, for make")
+    parser.add_argument("--steps", type=int, default=1500, help="of make")
+    parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--tokens", type=int, default=150_000)
+    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    if options.part == "make":
+        make(options.folder, options.examples, options.steps)
+        return
+    for side in options.sides:
+        results = [train(options.folder, side, seed, options.tokens, options.rate) for seed in options.seeds]
+        if options.write:
+            base = "base" if side == "team" else f"{side}.base"
+            command = " ".join(["python bench/robot_trainings.py", *sys.argv[1:]])
+            for name, values in ((base, [line[0] for line in results]), (side, [line[-1] for line in results])):
+                record("worlds", f"worlds.robots.{name}.success", values, "share", command, TASKS, options.seeds)
+
+
+if __name__ == "__main__":
+    main()
