@@ -1,7 +1,7 @@
 """The robots' table: reference, random and greedy plans, exploits, and hostile plans.
 
-    python bench/robots.py [references baselines exploits hostile] [--tasks 500] [--hostile 10000] [--write]
-    python bench/robots.py examples FILE [--kind handover]
+    python bench/robots.py [references baselines exploits hostile] [--kinds sort carry] [--tasks 500] [--write]
+    python bench/robots.py examples FILE [--kinds handover]
 
 references  so many tasks of every kind at the default settings, and a fifth as many at harder ones, by a planner
 baselines   the same tasks by random plans, and by greedy robots: each takes what is nearest, straight for its goal
@@ -554,45 +554,46 @@ def solved(kind: str, count: int, policy: Policy, seed: str, **dials: Any) -> fl
     return right / count
 
 
+Kinds = Sequence[str]
 Line = tuple[str, list[float], str, int]
 
 
-def references(tasks: int, attacks: int) -> Iterator[Line]:
-    for kind in KINDS:
+def references(kinds: Kinds, tasks: int, attacks: int) -> Iterator[Line]:
+    for kind in kinds:
         yield f"{kind}.reference_pass", [solved(kind, tasks, reference, "reference")], "share", tasks
         few = max(1, tasks // 5)
         yield f"{kind}.reference_pass.hard", [solved(kind, few, reference, "hard", **HARD[kind])], "share", few
 
 
-def baselines(tasks: int, attacks: int) -> Iterator[Line]:
+def baselines(kinds: Kinds, tasks: int, attacks: int) -> Iterator[Line]:
     for label, policy in (("random", random_plans), ("greedy", greedy_plans)):
-        for kind in KINDS:
+        for kind in kinds:
             yield f"{kind}.{label}", [solved(kind, tasks, policy, label)], "share", tasks
 
 
-def exploits(tasks: int, attacks: int) -> Iterator[Line]:
+def exploits(kinds: Kinds, tasks: int, attacks: int) -> Iterator[Line]:
     draw, best, number = random.Random("exploits"), 0.0, max(1, tasks // 20)
-    for kind in KINDS:
+    for kind in kinds:
         honest = [play(env, reference, draw) for env in episodes(kind, number)]
         for name, policy in EXPLOITS.items():
             shares = [play(env, policy, draw) / most for env, most in zip(episodes(kind, number), honest, strict=True)]
             mean = sum(shares) / len(shares)
             print(f"  {kind} {name}: {mean:.3f} of the reference's reward, at most {max(shares):.3f}", flush=True)
             best = max(best, mean)
-    yield "exploits_best", [best], "share of honest", number * len(EXPLOITS) * len(KINDS)
+    yield "exploits_best", [best], "share of honest", number * len(EXPLOITS) * len(kinds)
 
 
-def hostile(tasks: int, attacks: int) -> Iterator[Line]:
+def hostile(kinds: Kinds, tasks: int, attacks: int) -> Iterator[Line]:
     """Play hostile plans in an empty working folder."""
     draw, through, longest, home = random.Random("hostile"), 0, 0.0, Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            for kind in KINDS:
+            for kind in kinds:
                 many = 2 if kind == "carry" else 3
                 starts = [*episodes(kind, 20), *episodes(kind, 20, robots=many)]
                 partners = [as_texts(env, reference_steps(env))["robot_2"] for env in starts]
-                for _ in range(attacks // len(KINDS)):
+                for _ in range(attacks // len(kinds)):
                     start = draw.randrange(len(starts))
                     env, text = starts[start].fork(), hostile_text(draw)
                     partner = draw.choice(["", partners[start]])
@@ -612,7 +613,7 @@ def hostile(tasks: int, attacks: int) -> Iterator[Line]:
     yield "hostile_longest", [longest], "s", attacks
 
 
-PARTS: dict[str, Callable[[int, int], Iterator[Line]]] = {
+PARTS: dict[str, Callable[[Kinds, int, int], Iterator[Line]]] = {
     "references": references,
     "baselines": baselines,
     "exploits": exploits,
@@ -623,7 +624,7 @@ PARTS: dict[str, Callable[[int, int], Iterator[Line]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART")
-    parser.add_argument("--kind", choices=KINDS, default="handover")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--tasks", type=int, default=500)
     parser.add_argument("--hostile", type=int, default=10_000)
     parser.add_argument("--write", action="store_true")
@@ -631,12 +632,12 @@ def main() -> None:
     if options.parts[:1] == ["examples"]:
         if len(options.parts) != 2:
             parser.error("examples: expected the file to write")
-        write_examples(Path(options.parts[1]), options.kind)
+        write_examples(Path(options.parts[1]), options.kinds[0])
         return
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"got the part {unknown.pop()!r}; expected {', '.join(PARTS)} or examples")
     for part in options.parts or PARTS:
-        for name, values, unit, number in PARTS[part](options.tasks, options.hostile):
+        for name, values, unit, number in PARTS[part](options.kinds, options.tasks, options.hostile):
             print(f"worlds.robots.{name}: {values[0]:.4g} {unit} of {number:,}", flush=True)
             if options.write:
                 command = " ".join(["python bench/robots.py", *sys.argv[1:]])
