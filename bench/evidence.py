@@ -32,7 +32,6 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "real.code.": ("cadre/", "cadre_tasks/code/"),
     "real.tested.": ("cadre/", "cadre_tasks/code/"),
     "real.maths.": ("cadre/", "cadre_tasks/maths/"),
-    "gpu.pairs.": ("cadre/", "cadre_tasks/code/"),
     "gpu.step.": ("cadre/engines/", "cadre/learn/", "cadre/rollout/", "cadre/training/"),
     "e2e.": ("cadre/engines/", "cadre/experiment/", "cadre/learn/", "cadre/rollout/", "cadre/training/"),
     "families.": ("cadre/engines/", "cadre/models/"),
@@ -195,13 +194,6 @@ CHAPTERS = (
                 ONE,
                 TASKS,
                 "real.tested.tokens.0",
-            ),
-            Claim(
-                "Two coders on MBPP, one GPU, five steps: gain in pass rate; 20 of the tasks chose the temperature.",
-                ("gpu.pairs.gain",),
-                ONE,
-                TASKS,
-                "gpu.pairs.tokens",
             ),
             Claim(
                 "Reasoner and tool on GSM8K, the same model, AT-GRPO, 256 tokens an answer: gain in accuracy.",

@@ -4,20 +4,21 @@
         [--tokens 1000000] [--held-out 200] [--minutes 9] [--runs runs/headline] [--set learner.learning_rate=1e-4 ...]
         [--data DIR]
 
-Tasks: plan-path, sokoban, sudoku; code (coder and tester on MBPP) and maths (reasoner and tool on GSM8K), whose data
-sets are folders of `--data`, or come from the hub.
+Tasks: plan-path, sokoban, sudoku; code (coder and tester on MBPP), pairs (two coders on MBPP, MAGRPO) and maths
+(reasoner and tool on GSM8K), whose data sets are folders of `--data`, or come from the hub.
 
 Every training is on the same tasks, from the same base, with the same prompts, temperature and number of sampled tokens
 (`--tokens`), and plays the same held-out tasks before, during and after. Methods:
 
-    L0, L1, L2   the team with AT-GRPO: one adapter for all roles, an adapter a role, a model a role
+    L0, L1, L2   the team with the task's algorithm: one adapter for all roles, an adapter a role, a model a role
     grpo         a single agent in one conversation with the same tools, GRPO over whole episodes
     best-of-n    untrained: n episodes a held-out task, with n so that they take as many tokens as a training
 
 The command may be ended at any minute, and goes on when it is called again; with `--minutes` it ends itself. So a
 training may go on over several loans of a GPU: `--pack FILE` writes the runs as a tar in parts of 15 MB (`FILE.00`,
 `FILE.01`, ...), and `--unpack FILE` restores them. DIR is the folder of the model. With `--write` the finished methods
-become lines of results/headline.jsonl, whose intervals are over seeds and tasks (`cadre compare`).
+become lines of results/headline.jsonl, whose intervals are over seeds and tasks (`cadre compare`), and their training
+curves results/headline-TASK-MODEL.md.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ import numpy as np
 
 from cadre.evaluation.compare import RunComparison, compare_runs, table_interval
 from cadre.statistics import Interval
-from common import ROOT, append_line, commit, measurement
+from common import RESULTS, ROOT, append_line, commit, measurement
 from slices import Clock, OutOfTimeError, evaluate_sampled, train
 from trainings import console
 
@@ -55,6 +56,7 @@ class HeadlineTask:
     roles: tuple[str, ...]
     single_role: str
     settings: tuple[str, ...]
+    algorithm: str = "at_grpo"
     reads_data: bool = False
 
 
@@ -68,12 +70,17 @@ def _data_set(name: str, roles: tuple[str, str], source: str, max_tokens: int) -
     return HeadlineTask(name, f"{name}-single-agent", roles, "agent", settings, reads_data=True)
 
 
+PAIRS = HeadlineTask(
+    "pairs-mbpp", "pairs-mbpp-single-agent", ("aux", "main"), "agent", ("sampling.max_tokens=512",), "magrpo", True
+)
+
 # `max_tokens` lets at least 95% of untrained answers end, so that finishing is not the lesson.
 TASKS = {
     "plan-path": _game("plan-path", 2, 400),
     "sokoban": _game("sokoban", 2, 600),
     "sudoku": _game("sudoku", 2, 600),
     "code": _data_set("code", ("coder", "tester"), "mbpp", 512),
+    "pairs": PAIRS,
     "maths": _data_set("maths", ("reasoner", "tool"), "gsm8k", 512),
 }
 # Chosen on training tasks (docs/real.md); `--set` changes them for all methods alike.
@@ -116,7 +123,7 @@ class Headline:
             policies, assignment = {"shared": adapter}, dict.fromkeys(roles, "shared")
         team = ", ".join(f"{name}: {policy}" for name, policy in policies.items())
         owners = ", ".join(f"{role}: {policy}" for role, policy in assignment.items())
-        algorithm = "{name: grpo, k: 8}" if method == "grpo" else "{name: at_grpo, k: 8}"
+        algorithm = f"{{name: {'grpo' if method == 'grpo' else known.algorithm}, k: 8}}"
         return [
             f"team={{policies: {{{team}}}, roles: {{{owners}}}}}",
             f"algorithm={algorithm}",
@@ -222,6 +229,27 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
         console.print(f"{line['name']}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}]", highlight=False)
 
 
+def write_curves(headline: Headline, task: str, methods: Sequence[str], seeds: Sequence[int], command: str) -> None:
+    """Write the training curves of the finished runs as tables of results/headline-TASK-MODEL.md, a row a step."""
+    title = f"# Training curves: {task}, {headline.model.name}"
+    rewards = "the reward of each role and the mean parts of the rewards"
+    lines = [title, "", f"By `{command}`: sampled tokens so far, {rewards}."]
+    for method, seed in itertools.product(methods, seeds):
+        folder = headline.folder(task, method, seed)
+        if method == "best-of-n" or not folder.with_suffix(".done").exists():
+            continue
+        steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        chosen = (key for key in steps[0] if key.startswith("parts/") or key.endswith("/reward"))
+        columns = [key for key in chosen if any(step.get(key) for step in steps)]
+        lines += ["", f"## {method}, seed {seed}", "", f"| step | tokens | {' | '.join(columns)} |"]
+        lines += ["|---" * (len(columns) + 2) + "|"]
+        tokens = itertools.accumulate(step["rollout/tokens"] for step in steps)
+        for number, (step, total) in enumerate(zip(steps, tokens, strict=True), 1):
+            cells = " | ".join(f"{step.get(key, 0.0):.3g}" for key in columns)
+            lines.append(f"| {number} | {total:,.0f} | {cells} |")
+    (RESULTS / f"headline-{task}-{headline.model.name}.md").write_text("\n".join(lines) + "\n")
+
+
 def pack(runs: Path, file: Path) -> None:
     """Write all runs as a tar in parts of 15 MB: of each the last checkpoint, and no tensorboard files."""
 
@@ -299,6 +327,7 @@ def main() -> None:
                 + (["--set", *chosen.set] if chosen.set else [])
             )
             record_task(headline, task, chosen.methods, chosen.seeds, command)
+            write_curves(headline, task, chosen.methods, chosen.seeds, command)
 
 
 if __name__ == "__main__":

@@ -140,12 +140,6 @@ def evaluate_sampled(
     return _report_once([target, *changes, *chosen], note, clock)
 
 
-def play_sampled(target: str, changes: Sequence[str], note: Path, temperature: float, clock: Clock) -> dict[str, Any]:
-    """Return the report of 20 held-out tasks, four times each at a temperature."""
-    chosen = ["--tasks", "20", "--samples", "4", "--temperature", str(temperature)]
-    return _report_once([target, *changes, *chosen], note, clock)
-
-
 def _report_once(arguments: Sequence[str], note: Path, clock: Clock) -> dict[str, Any]:
     """Return the report of an evaluation, which is made once and kept in `note`."""
     if not note.exists():

@@ -33,7 +33,7 @@ def test_all_methods_share_tasks_prompts_and_sampling(task: str, tmp_path: Path)
     assert first.settings.get("source") == (str(tmp_path) if known.reads_data else None)
 
 
-def test_finished_runs_become_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_runs_become_lines_and_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seeds of a team that learns and of an agent that does not; two untrained episodes solve three tasks of 8."""
     line = headline_of(tmp_path)
     for seed in (0, 1):
@@ -49,6 +49,7 @@ def test_finished_runs_become_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             (drawn / f"{part}.json").write_text(json.dumps({"outcomes": outcomes}))
         (drawn / "n.json").write_text(json.dumps({"n": 2, "parts": [1, 1]}))
     lines: dict[str, dict[str, object]] = {}
+    monkeypatch.setattr(bench, "RESULTS", tmp_path)
     monkeypatch.setattr(bench, "append_line", lambda file, one: lines.update({one["name"]: one | {"file": file}}))
     bench.record_task(line, "sudoku", METHODS, (0, 1), "the command")
     start = "headline.sudoku.coder."
@@ -61,4 +62,11 @@ def test_finished_runs_become_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "grpo - L0": -1.0,
         "best-of-2.success": 0.375,
     }
+    step = {"step": 0, "rollout/tokens": 1500, "parts/tests": 0.25, "main/reward": 1.5, "aux/reward": 0, "lr": 7.0}
+    for seed in (0, 1):
+        (line.folder("sudoku", "L0", seed) / "metrics.jsonl").write_text((json.dumps(step) + "\n") * 2)
+    bench.write_curves(line, "sudoku", ("L0", "best-of-n"), (0, 1), "the command")
+    written = (tmp_path / "headline-sudoku-coder.md").read_text()
+    assert "## L0, seed 1\n\n| step | tokens | parts/tests | main/reward |\n" in written
+    assert "| 2 | 3,000 | 0.25 | 1.5 |" in written
     assert all(one["file"] == "headline" and one["commit"] == "abc1234" for one in lines.values())

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import common
-import gpu_real
 import real
 import real_measures as measures
 import real_tables
@@ -109,20 +108,6 @@ def test_every_row_is_an_experiment(
     experiment = resolve(chosen)
     assert set(experiment.env_spec.roles) == set(chosen.team.roles)
     assert known.headline in {*COMMON, *known.measures}
-
-
-@pytest.mark.parametrize("name", gpu_real.KNOWN)
-def test_every_task_of_a_card_is_an_experiment(name: str, tmp_path: Path) -> None:
-    changes = gpu_real.changes_of(name, models(tmp_path) / "qwen-coder", source())
-    assert resolve(load(gpu_real.KNOWN[name][0], changes)).config.sampling.max_tokens <= 512
-
-
-def test_weights_in_parts_are_put_together_once(tmp_path: Path) -> None:
-    for number, data in enumerate((b"ab", b"c")):
-        (tmp_path / f"model.safetensors.part-{number:02d}").write_bytes(data)
-    assert (gpu_real.joined(tmp_path) / "model.safetensors").read_bytes() == b"abc"
-    (tmp_path / "model.safetensors").write_bytes(b"whole")
-    assert (gpu_real.joined(tmp_path) / "model.safetensors").read_bytes() == b"whole"
 
 
 def test_a_table_is_filled_line_by_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,29 +271,18 @@ def test_held_out_tasks_are_played_once_in_slices(tmp_path: Path, monkeypatch: p
     assert [tree["n"] for tree in measures.trees_of(played.files)] == [1, 2, 3]
 
 
-def test_a_card_s_curve_and_episodes_are_written_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_real, "RESULTS", tmp_path)
-    (tmp_path / "run").mkdir()
-    told = {"step": 0, "rollout/tokens": 15100, "parts/tests": 0.25, "main/reward": 1.5, "main/loss": 7.0}
-    (tmp_path / "run" / "metrics.jsonl").write_text(json.dumps(told) + "\n")
-    said = {"main": [{"text": "def f():\n    pass", "token_ids": [1, 2], "finish": "stop"}]}
-    root = {"samples": said, "branches": [{"reward": {"team": 2.0, "local": {}, "parts": {}}, "child": None}]}
-    episodes = tmp_path / "episodes.jsonl"
-    episodes.write_text((json.dumps({"task": {"id": "t7"}, "root": root}) + "\n") * 4)
-    gpu_real.read_aloud("pairs", tmp_path, [episodes], [episodes])
-    written = (tmp_path / "gpu-pairs.md").read_text()
-    assert "| step | rollout/tokens | parts/tests | main/reward |" in written
-    assert "| 1 | 15100 | 0.25 | 1.5 |" in written
-    assert written.count("### t7: reward 2.00") == 3 + 4
-    assert "`main` (2 tokens, stop):\n\n> def f():\n>     pass\n" in written
-
-
 def test_what_a_training_alone_is_told_is_left_out_of_its_evaluation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "eval.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
     monkeypatch.setattr(slices, "CADRE", [sys.executable, str(tmp_path / "eval.py")])
-    changes = ["sampling.temperature=0.7", *gpu_real.SHORT, "train.seed=3", "sampling.max_tokens=9"]
+    changes = [
+        "sampling.temperature=0.7",
+        "train.checkpoint_minutes=2",
+        "evaluate.tasks=0",
+        "train.seed=3",
+        "sampling.max_tokens=9",
+    ]
     taken = ["train.checkpoint_minutes=2", "sampling.max_tokens=9"]
     assert slices._evaluated(["r", *changes, "--tasks", "2"]) == ["eval", "r", *taken, "--tasks", "2", "--json"]
 

@@ -43,7 +43,6 @@ NEEDS = {
     "bench/discovery.py": "minutes",
     "bench/families.py": "hours",
     "bench/gpu.py": "GPU",
-    "bench/gpu_real.py": "GPU",
     "bench/headline.py": "GPU",
     "bench/leduc_base.py": "minutes",
     "bench/openspiel.py": "openspiel",
