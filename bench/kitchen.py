@@ -1,6 +1,6 @@
 """The rules of the kitchen against the package overcooked-ai, and what known policies earn.
 
-    python bench/kitchen.py [parity returns] [--package FOLDER] [--episodes 1000] [--write]
+    python bench/kitchen.py [parity returns exploits] [--package FOLDER] [--episodes 1000] [--write]
     python bench/kitchen.py examples FILE [--layout cramped_room]
 
 parity   random episodes of 400 steps on all layouts: states and points of every step equal those of overcooked-ai 1.1,
@@ -8,6 +8,7 @@ parity   random episodes of 400 steps on all layouts: states and points of every
 examples lines for `cadre warm-start`: compact prompts of episodes in which both cooks do errands at random, each with
          an errand that is possible then, drawn with equal chances
 returns  points in 400 steps from the standard start: a script for both cooks, errands at random, moves at random
+exploits rewards of policies that try to be paid for nothing, as a share of the script's, with `reward: shaped`
 
 `--write` appends `worlds.kitchen.*` to results/worlds.jsonl.
 """
@@ -40,10 +41,11 @@ from cadre_tasks.worlds.kitchen_rules import (
 )
 from common import record
 
-COMMAND, HORIZON = "python bench/kitchen.py", 400
+HORIZON = 400
 # Names of layouts in the package.
 PACKAGE_NAMES = {"counter_circuit": "counter_circuit_o_1order"}
 Policy = Callable[[Kitchen, int, random.Random], str]
+TextPolicy = Callable[[KitchenTeam, random.Random], dict[str, str]]
 
 
 def compare_episode(name: str, seed: int) -> int:
@@ -153,9 +155,75 @@ def play(name: str, policy: Policy, seed: int, auto: bool) -> int:
     return sum(sum(kitchen.step([policy(kitchen, index, draw) for index in (0, 1)]).served) for _ in range(HORIZON))
 
 
-def write_examples(file: Path, layout: str, count: int = 2000) -> None:
-    """Write prompts and answers of cooks who know which errands are possible, and nothing of what they are good for."""
-    draw, lines = random.Random(0), []
+# ---- Exploits
+
+
+def same(text: str) -> TextPolicy:
+    return lambda env, draw: dict.fromkeys(env.roles, text)
+
+
+def echo(env: KitchenTeam, draw: random.Random) -> dict[str, str]:
+    return {role: observation.messages[-1].content for role, observation in env.observe().items()}
+
+
+def by_moves(policy: Policy) -> TextPolicy:
+    """Return the policy of both cooks as plans of one move."""
+    return lambda env, draw: {role: policy(env.kitchen, index, draw) for index, role in enumerate(env.roles)}
+
+
+def never_serve(kitchen: Kitchen, index: int, draw: random.Random) -> str:
+    """Return the move of the script, but soups are laid on counters: points for work without a soup that is served."""
+    if not isinstance(kitchen.cooks[index].held, Soup):
+        return script(kitchen, index, draw)
+    return next_move(kitchen, index, "put")[0] or draw.choice(MOVES[:5])
+
+
+# By name: the language of the plans, and the policy.
+EXPLOITS: dict[str, tuple[str, TextPolicy]] = {
+    "empty answer": ("errands", same("")),
+    "echo the prompt": ("errands", echo),
+    "noise": ("errands", same("I think it is easy!")),
+    "overlong": ("errands", same("Plan: " + "onion, " * 5000)),
+    "claim": ("errands", same("Plan: done\nThe soup is served.")),
+    "wait": ("errands", same("wait")),
+    "an onion up and down": ("errands", same("onion, put, take")),
+    "a dish up and down": ("errands", same("dish, put, take")),
+    "cook and never serve": ("moves", by_moves(never_serve)),
+    "random moves": ("moves", by_moves(random_moves)),
+}
+
+
+def play_env(layout: str, language: str, policy: TextPolicy, seed: int) -> tuple[float, int]:
+    """Return the sum of all rewards, and the points, of an episode of 400 steps from the standard start."""
+    settings: dict[str, Any] = {"layout": layout, "language": language, "plan": 1 if language == "moves" else 3}
+    env, draw, total = KitchenTeam(KitchenTeam.tasks("test", layout)[0], **settings), random.Random(seed), 0.0
+    while not env.is_over:
+        reward = asyncio.run(env.step(policy(env, draw)))
+        total += reward.team + sum(reward.local.values())
+    return total, env.points
+
+
+def exploits(episodes: int) -> tuple[float, int]:
+    """Print what exploits earn; return the largest mean share of the script's reward, and the number of episodes."""
+    best, seeds = 0.0, range(episodes)
+    honest = {
+        layout: fmean(play_env(layout, "moves", by_moves(script), seed)[0] for seed in seeds) for layout in LAYOUTS
+    }
+    for name, (language, policy) in EXPLOITS.items():
+        results = [(layout, *play_env(layout, language, policy, seed)) for layout in LAYOUTS for seed in seeds]
+        shares = [total / honest[layout] for layout, total, _ in results]
+        points = fmean(points for _, _, points in results)
+        print(f"  {name}: {fmean(shares):.3f} of the script's reward, {points:.1f} points", flush=True)
+        best = max(best, fmean(shares))
+    return best, len(EXPLOITS) * len(LAYOUTS) * episodes
+
+
+# ---- Examples
+
+
+def examples(layout: str, count: int = 2000) -> list[dict[str, str]]:
+    """Return prompts and answers of cooks who know which errands are possible, and nothing of their use."""
+    draw, lines = random.Random(0), list[dict[str, str]]()
     tasks = KitchenTeam.tasks("train", layout=layout)
     while len(lines) < count:
         env = KitchenTeam(draw.choice(tasks), prompts="compact", plan=1, horizon=120)
@@ -168,6 +236,11 @@ def write_examples(file: Path, layout: str, count: int = 2000) -> None:
                 actions[role] = draw.choice(possible)
                 lines.append({"role": role, "prompt": env.prompt(index), "answer": actions[role]})
             asyncio.run(env.step(actions))
+    return lines
+
+
+def write_examples(file: Path, layout: str, count: int = 2000) -> None:
+    lines = examples(layout, count)
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     print(f"{len(lines)} examples in {file}")
 
@@ -180,14 +253,14 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    parts = options.parts or ["parity", "returns"]
+    parts = options.parts or ["parity", "returns", "exploits"]
     if parts[0] == "examples":
         if len(parts) != 2:
             parser.error("examples: expected the file to write")
         write_examples(Path(parts[1]), options.layout)
         return
-    if unknown := set(parts) - {"parity", "returns"}:
-        parser.error(f"got the part {unknown.pop()!r}; expected parity, returns or examples")
+    if unknown := set(parts) - {"parity", "returns", "exploits"}:
+        parser.error(f"got the part {unknown.pop()!r}; expected parity, returns, exploits or examples")
     if options.package:
         sys.path.insert(0, options.package)
     lines: list[tuple[str, list[float], str, int, list[int]]] = []
@@ -200,10 +273,13 @@ def main() -> None:
             for label, policy in (("script", script), ("errands", random_errands), ("moves", random_moves)):
                 values = [float(play(name, policy, seed, auto=True)) for seed in range(10)]
                 lines.append((f"worlds.kitchen.{name}.{label}", values, "points", 10, list(range(10))))
+    if "exploits" in parts:
+        best, count = exploits(3)
+        lines.append(("worlds.kitchen.exploits_best", [best], "share of script", count, []))
     for name, values, unit, count, seeds in lines:
         print(f"{name}: {fmean(values):.4g} {unit} ({min(values):.4g} to {max(values):.4g})")
         if options.write:
-            record("worlds", name, values, unit, COMMAND, count, seeds)
+            record("worlds", name, values, unit, f"python bench/kitchen.py {' '.join(parts)} --write", count, seeds)
 
 
 if __name__ == "__main__":
