@@ -4,7 +4,7 @@
     python bench/kitchen_trainings.py train FOLDER [--layouts cramped_room] [--seeds 0 1 2] [--runs DIR] [--write]
     python bench/kitchen_trainings.py cross [--layouts cramped_room] [--seeds 0 1 2] [--runs DIR] [--write]
 
-make   a model of a million parameters a layout, pre-trained on errands that are possible, each as likely as the others
+make   a tiny model for a layout, pre-trained on errands that are possible, each as likely as the others
 train  two policies that begin as that model, GRPO over whole episodes, a run for each layout and seed in DIR
 cross  points of cooks of the same run, and of the first cook of one run with the second one of another
 
@@ -38,6 +38,7 @@ def experiment(layout: str, models: dict[str, str], **sections: Any) -> dict[str
     return {
         "env": "kitchen",
         "team": {"policies": models, "roles": COOKS},
+        "algorithm": {"name": "grpo", "k": 8},
         "sampling": {"max_tokens": 6},
         **sections,
         "settings": {"prompts": "compact", "layout": layout, "plan": 1, **sections.get("settings", {})},
@@ -47,7 +48,7 @@ def experiment(layout: str, models: dict[str, str], **sections: Any) -> dict[str
 def measure_points(layout: str, models: dict[str, str]) -> float:
     """Return the mean points of held-out starts in 400 steps."""
     report = cadre.evaluate(
-        experiment(layout, models, settings={"horizon": 400, "reward": "outcome"}, algorithm={"name": "grpo", "k": 2}),
+        experiment(layout, models, settings={"horizon": 400, "reward": "outcome"}),
         tasks=TASKS,
     )
     # The reward is in soups, less the fines for answers that cannot be read.
@@ -60,7 +61,6 @@ def train(model: Path, layout: str, seed: int, folder: Path, steps: int, rate: f
         layout,
         dict.fromkeys(COOKS.values(), str(model / layout)),
         settings={"horizon": 200},
-        algorithm={"name": "grpo", "k": 8},
         learner={"learning_rate": rate},
         train={"steps": steps, "tasks_per_step": 4, "seed": seed},
     )

@@ -7,21 +7,36 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from cadre_tasks.models.make_seed import encode, make_model, pretrain
-from cadre_tasks.models.make_world import batches, make_tokenizer
-from cadre_tasks.models.transcripts import Transcript
+from cadre_tasks.models.make_seed import byte_level, encode, pretrain
+from cadre_tasks.models.make_world import batches
+
+# A number of one or two digits is a token with the space before it.
+PIECES = r" ?\w+|\s|[^\w\s]+"
 
 
 def teach(lines: Sequence[Mapping[str, str]], folder: Path, steps: int) -> None:
-    """Write a Llama of a million parameters, with a tokenizer of its own, pre-trained on lines with a `prompt` and an
-    `answer`. Equal lines give equal weights on one machine."""
+    """Write a Llama of a quarter of a million parameters, with a tokenizer of its own, pre-trained on lines with a
+    `prompt` and an `answer`. Equal lines give equal weights on one machine."""
     torch.manual_seed(0)
-    talks: list[Transcript] = [[("user", line["prompt"]), ("assistant", line["answer"])] for line in lines]
-    print(f"{len(talks):,} prompts with answers", flush=True)
-    tokenizer = make_tokenizer(talks)
-    model = make_model(tokenizer)
-    rows = [encode(talk, tokenizer) for talk in talks]
-    pretrain(model, batches(rows, 64, random.Random(0)), steps, 2e-3)
+    tokenizer = byte_level(PIECES, (line[part] for line in lines for part in ("prompt", "answer")), 400)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=176,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = LlamaForCausalLM(config)
+    print(f"{model.num_parameters():,} parameters, {len(lines):,} prompts with answers", flush=True)
+    rows = [encode([("user", line["prompt"]), ("assistant", line["answer"])], tokenizer) for line in lines]
+    pretrain(model, batches(rows, 32, random.Random(0)), steps, 3e-3)
     for part in (model, tokenizer):
         part.save_pretrained(folder)

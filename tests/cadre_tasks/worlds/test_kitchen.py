@@ -178,6 +178,13 @@ def test_a_script_earns_more_than_errands_at_random_and_these_more_than_moves() 
     assert earned[bench.script] > 200 > 100 > earned[bench.random_errands] >= earned[bench.random_moves] == 0
 
 
+def test_exploits_earn_nothing_or_what_the_work_is_worth() -> None:
+    exploits = [bench.EXPLOITS[name] for name in ("wait", "an onion up and down", "a dish up and down")]
+    assert [bench.play_env("cramped_room", *exploit, 0) for exploit in exploits] == [(0.0, 0)] * 3
+    total, points = bench.play_env("cramped_room", *bench.EXPLOITS["claim"], 0)
+    assert total < points == 0
+
+
 def test_examples_are_possible_errands(tmp_path: Path) -> None:
     bench.write_examples(tmp_path / "examples.jsonl", "forced_coordination", 50)
     lines = [json.loads(line) for line in (tmp_path / "examples.jsonl").read_text().splitlines()]

@@ -1,0 +1,81 @@
+"""The trainings of robots and cooks: what their benches train, and the lines that they write."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kitchen_trainings
+import robot_trainings
+from cadre.config.experiment import parse
+from cadre_tasks.worlds.robots import RobotsSingleAgent
+from robots import examples
+from tests.helpers.extras import skip_without
+
+Recorded = list[tuple[str, list[float], int, list[int]]]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    lines: Recorded = []
+
+    def keep(file: str, name: str, values: Any, unit: str, command: str, n: int, seeds: Any) -> None:
+        assert (file, command.split()[0]) == ("worlds", "python")
+        lines.append((name, list(values), n, list(seeds)))
+
+    for bench in (robot_trainings, kitchen_trainings):
+        monkeypatch.setattr(bench, "record", keep)
+    return lines
+
+
+def run(monkeypatch: pytest.MonkeyPatch, bench: Any, line: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", *line.split()])
+    bench.main()
+
+
+def test_lines_of_robots(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    curves = {("team", 0): [0.1, 0.5, 0.9], ("team", 2): [0.1, 0.8], ("alone", 0): [0.2, 0.3], ("alone", 2): [0.2, 0.4]}
+    monkeypatch.setattr(robot_trainings, "train", lambda model, side, seed, *options: curves[side, seed])
+    run(monkeypatch, robot_trainings, "train models/robots --seeds 0 2 --write")
+    assert recorded == [
+        ("worlds.robots.base.success", [0.1, 0.1], 100, [0, 2]),
+        ("worlds.robots.team.success", [0.9, 0.8], 100, [0, 2]),
+        ("worlds.robots.alone.base.success", [0.2, 0.2], 100, [0, 2]),
+        ("worlds.robots.alone.success", [0.3, 0.4], 100, [0, 2]),
+    ]
+
+
+def test_lines_of_cooks(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, tmp_path: Path) -> None:
+    def points(layout: str, models: dict[str, str]) -> float:
+        runs = {Path(model).parent.name for model in models.values()}
+        return 40.0 if len(runs) == 2 else 20.0 if runs == {"kitchen"} else 100.0
+
+    monkeypatch.setattr(kitchen_trainings, "measure_points", points)
+    monkeypatch.setattr(kitchen_trainings, "train", lambda *options: None)
+    run(monkeypatch, kitchen_trainings, "train models/kitchen --seeds 0 1 --write")
+    run(monkeypatch, kitchen_trainings, "cross --seeds 0 1 --write")
+    assert recorded == [
+        ("worlds.kitchen.cramped_room.base", [20.0], 6, []),
+        ("worlds.kitchen.cramped_room.team", [100.0, 100.0], 6, [0, 1]),
+        ("worlds.kitchen.cramped_room.self_play", [100.0, 100.0], 6, [0, 1]),
+        ("worlds.kitchen.cramped_room.cross_play", [40.0, 40.0], 6, [0, 1]),
+    ]
+
+
+def test_settings_of_cooks_are_read() -> None:
+    config = parse(kitchen_trainings.experiment("forced_coordination", {"one": "games", "other": "games"}))
+    assert config.settings == {"prompts": "compact", "layout": "forced_coordination", "plan": 1}
+
+
+def test_examples_of_one_agent_have_a_line_for_each_robot() -> None:
+    skip_without("mujoco")
+    import random
+
+    line = next(examples(RobotsSingleAgent, "handover", random.Random(0), plan=3, turns=2))
+    assert line["prompt"].startswith("robots handover\n")
+    first, second = line["answer"].split("\n")
+    assert first.startswith("robot 1: ")
+    assert second.startswith("robot 2: ")
