@@ -1,47 +1,94 @@
 """Every preset under one budget of sampled tokens: on Plan-Path with the embedded model, and on a coordination game.
 
     python bench/presets.py [plan-path coordination] [--seeds 0 1 2] [--only at_grpo ippo] [--runs DIR] [--jobs 2]
+    python bench/presets.py pilot --only teamtr gdpo
 
 Trains through the command line, one run a preset and seed, and leaves out runs that are already complete. Appends
-`preset.NAME.plan-path.success` and `preset.NAME.coordination.return` to results/presets.jsonl.
+`preset.NAME.plan-path.success` and `preset.NAME.coordination.return` to results/presets.jsonl, and the mean with the
+interval over seeds and tasks of `cadre compare` as `preset.NAME.plan-path.mean`. Beside the algorithms the names are
+`gdpo` (GRPO on parts of the reward), `teacher` (on-policy distillation from the team that `at_grpo` has trained with
+the same seed) and, on Plan-Path, `hint` (self-distillation with the environment's privileged text).
+
+`pilot` trains each preset on Plan-Path with a seed of its own at every learning rate of `RATES` and prints the success
+on the training tasks of the last quarter of the steps. Nothing is recorded.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
+import numpy as np
 import yaml
 
 import common
 from cadre.algorithms import ALGORITHMS
-from tests.helpers.coordination import experiment
+from cadre.config.recipes import recipes
+from cadre.evaluation.compare import read_run, table_interval
+from cadre.statistics import Interval
+from tests.helpers.coordination import SETTINGS, experiment
 from trainings import Run, commits, console, stop_at
 
 COMMAND = "python bench/presets.py"
-NAMES = [name for name in ALGORITHMS if name != "custom"]
+# Points of the choices that are no algorithms of their own.
+TAUGHT = {"teacher": "at_grpo", "hint": "at_grpo"}
+NAMES = [*(name for name in ALGORITHMS if name != "custom"), "gdpo", *TAUGHT]
 # What the plan-path recipe samples in thirty steps (table.team-shared.plan-path.tokens), and what the game is given.
 PLAN_PATH_TOKENS, COORDINATION_TOKENS = 143_000, 40_000
+PILOT_TOKENS, PILOT_SEED, RATES = 48_000, 100, (3e-4, 1e-3, 3e-3)
+
+# How a preset plays Plan-Path where it has no recipe of its own: a recipe, and the settings of its algorithm.
+EPISODES: tuple[str, dict[str, Any]] = ("plan-path", {"k": 8})
+BRANCHES: tuple[str, dict[str, Any]] = ("plan-path", {"k": 4, "decisions": 1})
+ROLLED_OUT: tuple[str, dict[str, Any]] = ("plan-path-magrpo", {"k": 3})
+PLAN_PATH: dict[str, tuple[str, dict[str, Any]]] = {
+    "at_grpo": EPISODES,
+    **dict.fromkeys(("tree_grpo", "tree_rl", "arpo"), BRANCHES),
+    "bpo": ("plan-path", {"k": 2, "decisions": 1}),
+    **dict.fromkeys(("c3", "hierarchical_grpo", "ma_reinforce", "ma_rloo", "ma_remax", "ma_dpo"), ROLLED_OUT),
+    "teamtr": ("plan-path-roles", {"k": 8}),
+    "gdpo": ("plan-path", {"name": "grpo", "k": 8, "parts": {"goal": 1.0, "format": 0.2}}),
+    **dict.fromkeys(TAUGHT, ("plan-path", {"name": "at_grpo", "k": 8})),
+}
+# What a preset needs beside that. The bound of TeamTR is checked between the steps of an update.
+OTHER = {"teamtr": ("learner.epochs=2",), "hint": ('teacher={"hint": true, "alone": true}',)}
 
 
 def plan_path(name: str, seed: int, runs: Path) -> Run:
-    """A preset's own recipe, stopped by tokens and judged on tasks that no setting was chosen on."""
-    recipe = "plan-path" if name == "at_grpo" else f"plan-path-{name.replace('_', '-')}"
-    stop = stop_at(PLAN_PATH_TOKENS)
-    return Run(runs / "presets" / f"{recipe}-{seed}", recipe, seed, stop, first=600)
+    """Return a preset's run on Plan-Path, stopped by tokens and judged on tasks that no setting was chosen on."""
+    own = f"plan-path-{name.replace('_', '-')}"
+    recipe, settings = (own, None) if own in recipes() else PLAN_PATH.get(name, EPISODES)
+    overrides = () if settings is None else (f"algorithm={json.dumps({'name': name, **settings})}",)
+    folder = runs / "presets" / f"{own}-{seed}"
+    return Run(folder, recipe, seed, (*overrides, *OTHER.get(name, ()), *stop_at(PLAN_PATH_TOKENS)), first=600)
 
 
 def coordination(name: str, seed: int, runs: Path) -> Run:
-    """The game and the settings of tests/helpers/coordination.py, played by an untrained model of a dozen tokens."""
+    """Return a preset's run of the game and the settings of tests/helpers/coordination.py, played by an untrained model
+    of a dozen tokens."""
     folder = runs / "coordination"
     folder.mkdir(parents=True, exist_ok=True)
     recipe = folder / f"{name}.yaml"
     recipe.write_text(yaml.safe_dump(experiment(name, folder / "models")))
     stop = stop_at(COORDINATION_TOKENS)
     return Run(folder / f"{name}-{seed}", str(recipe), seed, stop, tasks=8)
+
+
+def with_teacher(name: str, run: Run, game: str, runs: Path) -> Run:
+    """Return the run of `teacher` with the policy that the preset before it has trained with the same seed."""
+    if name != "teacher":
+        return run
+    model = ROWS[game][0](TAUGHT[name], run.seed, runs).model("shared")
+    taught = f"teacher={json.dumps({'model': str(model), 'alone': True})}"
+    return replace(run, overrides=(*run.overrides, taught))
 
 
 ROWS: dict[str, tuple[Callable[[str, int, Path], Run], str, str, str]] = {
@@ -51,22 +98,36 @@ ROWS: dict[str, tuple[Callable[[str, int, Path], Run], str, str, str]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("games", nargs="*", default=[], help=f"of {', '.join(ROWS)}; all of them unless named")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("games", nargs="*", help=f"of {', '.join(ROWS)}; all of them unless named; or pilot")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--runs", type=Path, default=common.ROOT / "runs" / "results")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trainings at once")
     chosen = parser.parse_args()
+    runs = chosen.runs.absolute()
     threads = max(1, (os.cpu_count() or 1) // chosen.jobs)
     with ThreadPoolExecutor(chosen.jobs) as pool:
+        if chosen.games == ["pilot"]:
+            for line in pool.map(lambda job: pilot(*job, runs, threads), product(chosen.only, RATES)):
+                console.print(line)
+            return
         for game in chosen.games or ROWS:
-            rows = {name: [ROWS[game][0](name, seed, chosen.runs) for seed in chosen.seeds] for name in chosen.only}
-            going = {name: [pool.submit(trained, run, threads) for run in runs] for name, runs in rows.items()}
-            for name, runs in rows.items():
+            make = ROWS[game][0]
+            names = [name for name in chosen.only if game == "plan-path" or name in SETTINGS]
+            if "teacher" in names:
+                teachers = [make(TAUGHT["teacher"], seed, runs) for seed in chosen.seeds]
+                for training in [pool.submit(trained, run, threads) for run in teachers]:
+                    training.result()
+            rows = {
+                name: [with_teacher(name, make(name, seed, runs), game, runs) for seed in chosen.seeds]
+                for name in names
+            }
+            going = {name: [pool.submit(trained, run, threads) for run in row] for name, row in rows.items()}
+            for name, row in rows.items():
                 for training in going[name]:
                     training.result()
-                keep(game, name, runs, chosen.seeds)
+                keep(game, name, row, chosen.seeds)
 
 
 def trained(run: Run, threads: int) -> None:
@@ -75,13 +136,41 @@ def trained(run: Run, threads: int) -> None:
         run.train(threads)
 
 
+def pilot(name: str, rate: float, runs: Path, threads: int) -> str:
+    """Return a line on a short training: the success on training tasks in the last quarter of its steps."""
+    run = plan_path(name, PILOT_SEED, runs)
+    if name == "teacher":
+        trained(plan_path(TAUGHT[name], PILOT_SEED, runs), threads)
+        run = with_teacher(name, run, "plan-path", runs)
+    overrides = (*run.overrides, f"learner.learning_rate={rate}", *stop_at(PILOT_TOKENS))
+    run = replace(run, folder=runs / "pilot" / f"{run.folder.name}-{rate}", overrides=overrides, tasks=1)
+    trained(run, threads)
+    successes = [step["rollout/success"] for step in run.steps()]
+    last = successes[-max(1, len(successes) // 4) :]
+    return (
+        f"{name}, learning rate {rate:g}: success {fmean(last):.3f} in the last {len(last)} of {len(successes)} steps"
+    )
+
+
 def keep(game: str, name: str, runs: Sequence[Run], seeds: Sequence[int]) -> None:
-    """Append a preset's figure on a game."""
+    """Append a preset's figure on a game, and of several seeds the mean with its interval over seeds and tasks."""
     _, value, figure, unit = ROWS[game]
     values, label = [run.after(value) for run in runs], f"preset.{name}.{game}.{figure}"
     line = common.record("presets", label, values, unit, COMMAND, runs[0].tasks, seeds, commits(runs))
     spent = ", ".join(f"{run.total('rollout/tokens'):,.0f}" for run in runs)
     console.print(f"{label}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}], tokens {spent}")
+    if game == "plan-path" and len(runs) > 1:
+        mean = f"preset.{name}.{game}.mean"
+        interval = mean_over_tasks(runs)
+        common.record("presets", mean, interval, unit, COMMAND, runs[0].tasks, seeds, commits(runs))
+        console.print("{}: {:.3f} [{:.3f}, {:.3f}] over seeds and tasks".format(mean, *interval))
+
+
+def mean_over_tasks(runs: Sequence[Run]) -> Interval:
+    """Return the mean held-out success with the interval of `cadre compare` over seeds and tasks."""
+    last = [read_run(run.folder, "success").evaluations[-1].values for run in runs]
+    table = np.array([[outcomes[task] for task in sorted(last[0])] for outcomes in last])
+    return table_interval(table, np.random.default_rng(0))
 
 
 if __name__ == "__main__":

@@ -108,6 +108,147 @@ class Highlight:
     command: str
 
 
+# The rows of bench/presets.py: the algorithms, and points of their choices that have names there.
+PRESETS = (*(name for name in ALGORITHMS if name != "custom"), "gdpo", "teacher", "hint")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """A row of docs/algorithms/which.md: the situation, the algorithms with their pages, and why.
+
+    names   those whose figures of bench/presets.py and bench/audits.py are the evidence, by their titles there
+    game    the game of bench/presets.py
+    form    further evidence, with a place for each of `lines`
+    """
+
+    words: str
+    algorithms: str
+    why: str
+    names: tuple[str, ...]
+    game: str = "plan-path"
+    form: str = ""
+    lines: tuple[str, ...] = ()
+
+
+WHICH = (
+    Situation(
+        "every role's step has a reward of its own",
+        "[`at_grpo`](at_grpo.md)",
+        "siblings at every decision are compared on their own state",
+        ("at_grpo",),
+    ),
+    Situation(
+        "the reward comes at the end of a short episode",
+        "[`magrpo`](magrpo.md), [`c3`](c3.md)",
+        "every alternative is rolled out, so that early decisions are credited with what follows; an audit measures "
+        "nearly the same quantity, and a tree costs two or three times the tokens",
+        ("magrpo", "c3"),
+    ),
+    Situation(
+        "episodes are long or cannot be branched, as in [programs](../programs.md) that are not replayable",
+        "[`grpo`, `grpo_by_role`](grpo.md), [`dr_mas`](dr_mas.md), [`m_grpo`](hierarchical.md)",
+        "whole episodes side by side; all but `grpo` compare a role with itself. One seed may stay behind",
+        ("grpo", "grpo_by_role", "dr_mas", "m_grpo"),
+    ),
+    Situation(
+        "few decisions of a long episode matter",
+        "[`tree_rl`, `arpo`, `tree_grpo`, `bpo`](branching.md)",
+        "episodes branch where the policy is uncertain, or at random",
+        ("tree_rl", "arpo", "tree_grpo", "bpo"),
+    ),
+    Situation(
+        "one agent leaves the work to another",
+        "[`dr_mamr`](dr_mamr.md)",
+        "steps that change what the next role says are credited, and `ROLE/influence` shows who does nothing; the "
+        "prompts of Plan-Path quote no step, so that it has no influence there",
+        ("dr_mamr",),
+    ),
+    Situation(
+        "agents act at once for one reward",
+        "[`counterfactual`, `shapley`](counterfactual.md)",
+        "a role is credited with what its action adds to the step, by forks and without further tokens; audited where "
+        "roles act in turn",
+        ("counterfactual", "shapley"),
+        "coordination",
+    ),
+    Situation(
+        "episodes of a task come to the same states by different ways",
+        "[`state_value`](state_value.md), [`gigpo`](gigpo.md)",
+        "all visits of a state are compared",
+        ("state_value", "gigpo"),
+    ),
+    Situation(
+        "a worker is trained beside frozen roles",
+        "[`flow_grpo`](hierarchical.md)",
+        "one role learns, and the others are its environment: on Plan-Path the planner stays as it was",
+        ("flow_grpo",),
+    ),
+    Situation(
+        "a planner and workers share one model",
+        "[`matpo`](hierarchical.md)",
+        "one group a task for all that is said",
+        ("matpo",),
+    ),
+    Situation(
+        "proposers and solvers",
+        "[`hierarchical_grpo`](hierarchical.md)",
+        "solvers are compared on one proposal",
+        ("hierarchical_grpo",),
+    ),
+    Situation(
+        "a reward has several parts of different size",
+        "[`parts` of `grpo` and `at_grpo`](gdpo.md)",
+        "each part is normalised by itself",
+        ("gdpo",),
+    ),
+    Situation(
+        "zero-sum self-play",
+        "[`spiral`](spiral.md)",
+        "the mean of a group is zero whatever the policy does, so a role is compared with its running mean",
+        ("spiral",),
+        form="[exploitability](../games_of_theory.md) of Kuhn poker under `grpo_by_role` {} before, {} after",
+        lines=("kuhn.untrained.exploitability", "kuhn.exploitability"),
+    ),
+    Situation(
+        "success is rare",
+        "`scale: mean` of `grpo` and `at_grpo` without a baseline ([discovery](../discovery.md))",
+        "a success weighs by its rarity, and failures weigh nothing",
+        (),
+        form="Plan-Path from a base without a right program {} before, {} after",
+        lines=("discovery.plan-path.base.success", "discovery.plan-path.team.success"),
+    ),
+    Situation(
+        "a value head is wanted",
+        "[`ippo`, `mappo`, `rlhf`](critics.md)",
+        "critics in place of siblings",
+        ("ippo", "mappo", "rlhf"),
+    ),
+    Situation(
+        "only rankings of joint answers are known",
+        "[`ma_dpo`](ma_dpo.md)",
+        "better joint actions are preferred to worse ones",
+        ("ma_dpo",),
+    ),
+    Situation(
+        "supervised learning from successes",
+        "[`sirius`](sirius.md)",
+        "the answers of successful episodes are imitated",
+        ("sirius",),
+    ),
+    Situation(
+        "a better model, or a text that no role is shown, can judge each token",
+        "[`teacher`](../distillation.md) beside any algorithm",
+        "log-probabilities of the sampled tokens are learned from",
+        ("teacher", "hint"),
+    ),
+    Situation(
+        "policies disturb each other while they learn together",
+        "[`teamtr`](teamtr.md), [`train.schedule`](teamtr.md)",
+        "one policy learns at a time, bounded by its KL",
+        ("teamtr",),
+    ),
+)
+
 CHANGE = "{} to {}"
 HIGHLIGHTS = (
     Highlight(
@@ -165,13 +306,39 @@ def table() -> str:
 
 def presets() -> str:
     """Markdown: every preset on both games of bench/presets.py; a line in words where none has been measured."""
-    lines = ["| algorithm | Plan-Path, held-out success | coordination game, return |", "|---|---|---|"]
     found = latest()
-    for name in ALGORITHMS:
-        row = [found.get(f"preset.{name}.{figure}") for figure in ("plan-path.success", "coordination.return")]
+    columns = {
+        "plan-path.success": "Plan-Path, held-out success",
+        "plan-path.mean": "mean, 95% over seeds and tasks",
+        "coordination.return": "coordination game, return",
+    }
+    columns = {key: title for key, title in columns.items() if any(f"preset.{name}.{key}" in found for name in PRESETS)}
+    lines = [f"| {' | '.join(('algorithm', *columns.values()))} |", "|---" * (1 + len(columns)) + "|"]
+    for name in PRESETS:
+        row = [found.get(f"preset.{name}.{figure}") for figure in columns]
         if any(row):
             lines.append(f"| `{name}` | {' | '.join(_cell(one) for one in row)} |")
     return "\n".join(lines) if len(lines) > 2 else f"{NOT_MEASURED.capitalize()} on the present embedded model."
+
+
+def which() -> str:
+    """Markdown: which algorithm suits which situation, with what has been measured of each."""
+    lines = ["| the situation | algorithm | why | evidence |", "|---|---|---|---|"]
+    found = latest()
+    for row in WHICH:
+        figure = {"plan-path": "success", "coordination": "return"}[row.game]
+        played = [(name, found.get(f"preset.{name}.{row.game}.{figure}")) for name in row.names]
+        learned = [f"`{name}` {_cell(one)}" for name, one in played if one]
+        place = {"plan-path": "Plan-Path", "coordination": "coordination game"}[row.game]
+        evidence = [f"{place}: {', '.join(learned)}"] if learned else []
+        for game in audits.GAMES.values():
+            first = {name: f"{audits.label(name, game, True)}.{game.places[0]}.correlation" for name in row.names}
+            agreed = [f"`{name}` {_cell(found[line])}" for name, line in first.items() if line in found]
+            evidence += [f"[audited](../audit.md) on {game.words}: {', '.join(agreed)}"] if agreed else []
+        if row.lines and all(line in found for line in row.lines):
+            evidence.append(row.form.format(*(_cell(found[line]) for line in row.lines)))
+        lines.append(f"| {row.words} | {row.algorithms} | {row.why} | {'; '.join(evidence) or NOT_MEASURED} |")
+    return "\n".join(lines)
 
 
 def paper() -> str:
@@ -345,6 +512,7 @@ PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"highlights": highlights},
     "docs/evidence.md": {"evidence": lambda: evidence.table(latest(), evidence.read_history())},
     "docs/results.md": {"results": table, "presets": presets, "paper": paper},
+    "docs/algorithms/which.md": {"which": which},
     "docs/audit.md": {"agreements": agreements},
     "docs/discovery.md": {"discovery": discovery},
     "docs/games_of_theory.md": {"hanabi": hanabi},

@@ -47,7 +47,7 @@ class Setting:
     entropy: float = 0.0
     marks: tuple[str, ...] = ()
     policies: tuple[str, ...] = ("shared",)
-    options: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 # Advantages in deviations of their group need fewer steps. Critics play the game in which only the joint action pays,
@@ -85,6 +85,8 @@ SETTINGS = {
     "spiral": Setting(),
     "ippo": CRITIC,
     "mappo": CRITIC,
+    "gdpo": Setting(steps=30, options={"name": "grpo", "parts": {"left": 1.0, "right": 1.0}}),
+    "teacher": Setting(steps=30, options={"name": "at_grpo"}),  # whose teacher is named where it is trained
     "rlhf": Setting(steps=100, max_tokens=2, game="HandshakeSingleAgent", roles=("both",), entropy=0.2),
 }
 

@@ -141,9 +141,10 @@ class Handshake(Env):
         return {role: Observation(role, (Message("user", self.digit),)) for role in self.roles}
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        right = sum(text == self.digit for text in actions.values())
+        parts = {role: float(text == self.digit) for role, text in actions.items()}
+        right = sum(parts.values())
         self.turn, self.right = self.turn + 1, self.right + (right == 2)
-        return Reward(team=right / 2 if self.pays == "each" else float(right == 2))
+        return Reward(team=right / 2 if self.pays == "each" else float(right == 2), parts=parts)
 
     @property
     def success(self) -> bool:
