@@ -146,7 +146,7 @@ class Reward:
 
     A role's scalar is `alpha * team + local[role]`, computed in `cadre.advantages`. A role that the step rewards is in
     `local`, if only with 0.0; `Reward()` rewards nobody yet, and a search then looks at what follows. `parts` explain
-    the reward in the logs and are never trained on.
+    the reward in the logs; an algorithm trains on those that its settings name alone.
     """
 
     team: float = 0.0

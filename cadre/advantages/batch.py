@@ -13,7 +13,13 @@ from statistics import fmean, pvariance
 
 from cadre.advantages.critic import Critic, judge_samples
 from cadre.advantages.distillation import add_distillation
-from cadre.advantages.groups import AdvantageGroup, BaselineState, compare_samples, update_running_means
+from cadre.advantages.groups import (
+    AdvantageGroup,
+    BaselineState,
+    check_parts_reported,
+    compare_samples,
+    update_running_means,
+)
 from cadre.advantages.influence import add_influence
 from cadre.advantages.preferences import preference_advantages, score_answers, score_jointly
 from cadre.advantages.returns import Credit, ScoredSample, part_of_episodes, samples_of, sequence_of
@@ -110,6 +116,7 @@ def build_batch(
     else:
         # Samples are compared with those of their group.
         state = {} if baseline_state is None else baseline_state
+        check_parts_reported(samples, plan.credit)
         groups = compare_samples(samples, plan.credit, state)
         state.update(update_running_means(state, groups, plan.credit))
         if plan.influence:
@@ -268,7 +275,9 @@ def drop_lowest_groups(groups: Sequence[AdvantageGroup], rule: str, fraction: fl
         returns = [scored.return_after_costs for scored in group.samples]
         if rule == "lowest_mean":
             return fmean(returns)
-        return pvariance(returns) / (max(returns) - min(returns)) ** 2 if group.has_variance else 0.0
+        # A group may have a deviation of another comparison alone.
+        spread = max(returns) - min(returns) if group.has_variance else 0.0
+        return pvariance(returns) / spread**2 if spread else 0.0
 
     by_policy: dict[str, list[int]] = defaultdict(list)
     for index, group in enumerate(groups):

@@ -23,9 +23,11 @@ from cadre.advantages.returns import (
     ScoredSample,
     episode_rewards,
     episodes_through,
+    owner_of,
     part_of_episodes,
     reward_of,
     size_of_returns,
+    trained_parts,
     value_of_root,
 )
 from cadre.declare import declare, declared
@@ -342,8 +344,6 @@ def compare_samples(
     """
     if credit.parts:
         return compare_parts(samples, credit)
-    if credit.part:
-        _check_parts_reported(samples, [credit.part])
     groups = _compare_once(samples, credit, state)
     if credit.second is None:
         return groups
@@ -375,16 +375,17 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
         A = sum over parts k of w_k * (R_k - mean of the group) / std of the group,   advantage = (A - mean) / std
 
     Mean and deviation of A are those of all samples of a policy, which count as in the statistics of their groups. A
-    sum of rewards that is normalised once gives equal advantages to groups whose parts differ in size. Raises
-    ConfigError for a part that no step reports.
+    sum of rewards that is normalised once gives equal advantages to groups whose parts differ in size. A sample's
+    return is the weighted sum of those of its parts.
     """
-    _check_parts_reported(samples, [part for part, _ in credit.parts])
     compared = [_compare_once(samples, replace(credit, parts=(), part=part)) for part, _ in credit.parts]
     totals: dict[SamplePosition, float] = defaultdict(float)
+    returns: dict[SamplePosition, float] = defaultdict(float)
     for groups, (_, weight) in zip(compared, credit.parts, strict=True):
         for group in groups:
             for scored in group.samples:
                 totals[scored.tree_sample.position] += weight * scored.advantages[0]
+                returns[scored.tree_sample.position] += weight * scored.returns
 
     # The batch of each policy.
     by_policy: dict[str, list[ScoredSample]] = defaultdict(list)
@@ -404,7 +405,14 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
     return [
         AdvantageGroup(
             group.key,
-            tuple(replace(scored, advantages=(advantages[scored.tree_sample.position],)) for scored in group.samples),
+            tuple(
+                replace(
+                    scored,
+                    returns=returns[scored.tree_sample.position],
+                    advantages=(advantages[scored.tree_sample.position],),
+                )
+                for scored in group.samples
+            ),
             max(groups[index].std for groups in compared),
         )
         for index, group in enumerate(compared[0])
@@ -417,9 +425,10 @@ def _mean_of_all(group: GroupReturns) -> list[float]:
     return [0.0 if is_rounding(mean, largest, EXACT) else mean] * len(group.values)
 
 
-def _check_parts_reported(samples: Sequence[ScoredSample], parts: Sequence[str]) -> None:
+def check_parts_reported(samples: Sequence[ScoredSample], credit: Credit) -> None:
+    """Raise ConfigError for a part of the reward that is trained on and that no step of a batch reports."""
     reported = {part for scored in samples for branch in scored.tree_sample.branches for part in branch.reward.parts}
-    for part in parts:
+    for part in sorted(trained_parts(credit)):
         if part not in reported:
             raise ConfigError(
                 f"parts of the reward: got {part!r}, which no reward of the step reports; expected some of "
@@ -432,6 +441,7 @@ def _compare_once(
     samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
 ) -> list[AdvantageGroup]:
     grouping = load_function("algorithm.group", credit.group, GROUPINGS)
+    credit = replace(credit, owner=owner_of(credit.part, {scored.sample.role for scored in samples}))
     if credit.advantages:
         compare: Callable[[Sequence[ScoredSample], GroupReturns], tuple[ScoredSample, ...]] = partial(
             _call_advantages, load_function("algorithm.advantages", credit.advantages, ADVANTAGES), credit.advantages

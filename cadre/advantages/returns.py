@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Literal
@@ -41,6 +41,7 @@ class Credit:
     second         another comparison, whose advantage is added, times `second_weight`
     parts          (part of the reward, weight): each part is compared by itself, and the advantages are summed (GDPO)
     part           the only part of the reward that returns are made of; "" for the reward
+    owner          the only role that this part rewards; "" for all roles
     advantages     name of `cadre.advantages.groups.ADVANTAGES`, or function of the user's, that returns a group's
                    advantages in place of baseline and scale
     prior          how many returns of a group the mean reward of its task's episodes counts as, for `advantages`
@@ -61,6 +62,7 @@ class Credit:
     second_weight: float = 1.0
     parts: tuple[tuple[str, float], ...] = ()
     part: str = ""
+    owner: str = ""
     advantages: str = ""
     prior: float = 0.0
 
@@ -179,31 +181,35 @@ def absolute_reward(branch: Branch, role: str, alpha: float) -> float:
     return abs(alpha * branch.reward.team) + abs(branch.reward.local.get(role, 0.0))
 
 
-def part_reward(part: str) -> RoleReward:
+def part_reward(part: str, owner: str = "") -> RoleReward:
     """Return the reward of a role that is one part of a branch's reward, 0.0 where it is not reported.
 
-    The part "tool/ran" of the role tool rewards this role alone; a part without a role's name rewards every role.
+    It rewards the `owner` alone, at whichever step it is reported, or every role if there is none.
     """
+    return lambda branch, role, alpha: 0.0 if owner and owner != role else branch.reward.parts.get(part, 0.0)
 
-    def reward(branch: Branch, role: str, alpha: float) -> float:
-        owner, slash, _ = part.partition("/")
-        if slash and owner in branch.choice and owner != role:
-            return 0.0
-        return branch.reward.parts.get(part, 0.0)
 
-    return reward
+def owner_of(part: str, roles: Container[str]) -> str:
+    """Return the role whose part it is: "tool" of "tool/ran" if that is one of the roles; "" if it is everybody's."""
+    owner, slash, _ = part.partition("/")
+    return owner if slash and owner in roles else ""
+
+
+def trained_parts(credit: Credit) -> set[str]:
+    """Return the names of the parts of the reward that are trained on."""
+    return {part for one in credit.comparisons for part in (one.part, *dict(one.parts)) if part}
 
 
 def reward_of(credit: Credit) -> RoleReward:
     """Return the reward that returns are made of: a role's reward, or one part of it."""
-    return part_reward(credit.part) if credit.part else role_reward
+    return part_reward(credit.part, credit.owner) if credit.part else role_reward
 
 
 def absolute_reward_of(credit: Credit) -> RoleReward:
     """Return the absolute reward from which the size of a return is computed."""
     if not credit.part:
         return absolute_reward
-    reward = part_reward(credit.part)
+    reward = part_reward(credit.part, credit.owner)
     return lambda branch, role, alpha: abs(reward(branch, role, alpha))
 
 

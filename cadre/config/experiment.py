@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, Field, JsonValue, ValidationErr
 
 from cadre.advantages.batch import Plan
 from cadre.advantages.groups import needs_signatures
-from cadre.advantages.returns import required_ablation
+from cadre.advantages.returns import required_ablation, trained_parts
 from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.algorithms.schedules import learning_policies
 from cadre.config.adapters import apply_adapter_settings
@@ -295,11 +295,12 @@ class Experiment:
         rollout = Rollout(self.env_spec.make, team, plan.shape, plan.credit.alpha, self.episodes, failed)
         if plan.critic is not None or plan.preference is not None:
             return rollout
-        return replace(rollout, ablation=required_ablation(plan.credit), signs=needs_signatures(plan.credit))
+        needs: dict[str, Any] = {"ablation": required_ablation(plan.credit), "signs": needs_signatures(plan.credit)}
+        return replace(rollout, **needs, parts=sorted(trained_parts(plan.credit)))
 
     def evaluation(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
         """Return the same for held-out tasks."""
-        return replace(self.rollout(team, failed), make=self.held_out.make, ablation="none", signs=False)
+        return replace(self.rollout(team, failed), make=self.held_out.make, ablation="none", signs=False, parts=())
 
 
 # ---- What pydantic found wrong, in one paragraph: what, got, expected, what to do

@@ -23,7 +23,7 @@ from statistics import fmean
 from typing import Any
 
 from cadre import random_keys
-from cadre.advantages.groups import compare_samples
+from cadre.advantages.groups import check_parts_reported, compare_samples
 from cadre.advantages.returns import role_reward, samples_of
 from cadre.concurrency import run_coroutine
 from cadre.config.experiment import Experiment
@@ -114,7 +114,9 @@ async def sample_decisions(experiment: Experiment, team: Team, settings: AuditSe
     key = random_keys.key(settings.seed, "audit")
     indices = random_keys.generator(key, "tasks").sample(range(len(tasks)), min(settings.tasks, len(tasks)))
     trees, _ = await grow_many([tasks[index] for index in indices], experiment.rollout(team), key)
-    groups = compare_samples(samples_of(trees), experiment.plan.credit)
+    samples = samples_of(trees)
+    check_parts_reported(samples, experiment.plan.credit)
+    groups = compare_samples(samples, experiment.plan.credit)
     advantages = {scored.tree_sample.position: scored.advantages[0] for group in groups for scored in group.samples}
     decisions = list(find_decisions(trees))
     if not decisions:

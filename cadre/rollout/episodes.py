@@ -213,7 +213,8 @@ async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
             all_kept = all(failure.kept for failure in failed)
             if (len(failed) == len(branches) and not all_kept) or complete is None:
                 raise attempt.contained[0][0] if attempt.contained else PromptError(failed[0].error)
-            tree = Tree(task, set_failure_rewards(complete, rollout.limits.failure_reward, rollout.alpha))
+            rule = rollout.limits.failure_reward
+            tree = Tree(task, set_failure_rewards(complete, rule, rollout.alpha, rollout.parts))
             for failure in dict.fromkeys(failed):
                 error = next((error for error, reason in attempt.contained if reason == failure), None)
                 trace = failure.error if error is None else "".join(traceback.format_exception(error))

@@ -8,7 +8,7 @@ fail is a failed episode, see `cadre.rollout.episodes`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Literal, TypeVar, get_args
@@ -35,7 +35,9 @@ EPISODE_ERRORS: tuple[tuple[type[Exception], Reason], ...] = (
 )
 # Errors of the machine, whatever was sampled: connections, files, memory, and programs that could not be judged.
 MACHINE_ERRORS = (SandboxUnavailable, Diverged, NotStarted, OSError, MemoryError)
-TEAM = ""  # the component of a reward that is the team's; the others are named by role
+# A component of a reward: the team's, a role's by its name, or (PART, name) for a part that is trained on.
+Component = str | tuple[str, str]
+TEAM, PART = "", "part"
 
 
 def failure_of(error: Exception) -> BranchFailure:
@@ -100,72 +102,81 @@ def without_unrewarded(node: Node) -> Node | None:
     return replace(node, samples=samples, branches=renumbered)
 
 
-def set_failure_rewards(root: Node, rule: Literal["lowest"] | float, alpha: float) -> Node:
+def set_failure_rewards(root: Node, rule: Literal["lowest"] | float, alpha: float, parts: Collection[str] = ()) -> Node:
     """Return the tree with the rewards of its failed branches.
 
     `lowest` lowers a failed episode to the lowest of its siblings, and never raises it: the sum of its rewards from the
     decision where it parts from them is at most that of each of them, component by component (the team's reward, and
     the local one of each role). Siblings are the branches beside it at the last decision that has one that did not
     fail. A direct sibling is counted with its step alone too, as some algorithms compare steps. A number is given to
-    the team, or if alpha is 0 to every role that acted; so is the margin of a failure taken, under `lowest`.
+    the team, or if alpha is 0 to every role that acted; so is the margin of a failure taken, under `lowest`. `parts`
+    of the reward that are trained on are components too, and get the number and the margin.
     """
-    return _with_failure_rewards(root, (), rule, alpha)
+    return _with_failure_rewards(root, (), rule, alpha, [(PART, name) for name in parts])
 
 
 def _with_failure_rewards(
-    node: Node, above: tuple[tuple[Node, Branch], ...], rule: Literal["lowest"] | float, alpha: float
+    node: Node,
+    above: tuple[tuple[Node, Branch], ...],
+    rule: Literal["lowest"] | float,
+    alpha: float,
+    parts: Sequence[Component],
 ) -> Node:
     branches = []
     for branch in node.branches:
         path = (*above, (node, branch))
         if branch.failure is None:
-            child = None if branch.child is None else _with_failure_rewards(branch.child, path, rule, alpha)
+            child = None if branch.child is None else _with_failure_rewards(branch.child, path, rule, alpha, parts)
             branches.append(replace(branch, child=child))
             continue
+        lowered: list[Component] = [TEAM] if alpha else [role for node, _ in path for role in node.samples]
+        lowered += parts
         if rule == "lowest":
-            penalty = _penalty_to_lowest(path)
+            penalty = _penalty_to_lowest(path, parts)
+            if margin := branch.failure.margin:
+                penalty |= {name: penalty.get(name, 0.0) - margin for name in lowered}
         else:
-            penalty = {TEAM: rule} if alpha else {role: rule for node, _ in path for role in node.samples}
-        if branch.failure.margin and rule == "lowest":
-            lowered = [TEAM] if alpha else [role for node, _ in path for role in node.samples]
-            penalty = {**penalty, **{name: penalty.get(name, 0.0) - branch.failure.margin for name in lowered}}
-        local = dict(branch.reward.local)
+            penalty = dict.fromkeys(lowered, rule)
+        local, named_parts = dict(branch.reward.local), dict(branch.reward.parts)
         for name, value in penalty.items():
-            if name != TEAM and (value or name in local):
+            if isinstance(name, tuple):
+                named_parts[name[1]] = named_parts.get(name[1], 0.0) + value
+            elif name != TEAM and (value or name in local):
                 local[name] = local.get(name, 0.0) + value
         team = branch.reward.team + penalty.get(TEAM, 0.0)
-        branches.append(replace(branch, reward=replace(branch.reward, team=team, local=local)))
+        branches.append(replace(branch, reward=Reward(team, local, named_parts)))
     return replace(node, branches=tuple(branches))
 
 
-def _penalty_to_lowest(path: Sequence[tuple[Node, Branch]]) -> dict[str, float]:
+def _penalty_to_lowest(path: Sequence[tuple[Node, Branch]], parts: Sequence[Component]) -> dict[Component, float]:
     """Return what lowers a failed path to the lowest of its siblings, by component."""
-    earned: dict[str, float] = {}
+    earned: dict[Component, float] = {}
     for depth, (node, path_branch) in enumerate(reversed(path)):
-        earned = _sum(earned, _components(path_branch.reward))
+        earned = _sum(earned, _components(path_branch.reward, parts))
         siblings = [branch for branch in node.branches if branch is not path_branch and is_complete(branch)]
         if not siblings:
             continue
-        returns = [_return_of(branch) for branch in siblings]
+        returns = [_return_of(branch, parts) for branch in siblings]
         if depth == 0:
-            returns += [_components(branch.reward) for branch in siblings]
+            returns += [_components(branch.reward, parts) for branch in siblings]
         names = {*earned, *(name for components in returns for name in components)}
         lowest = {name: min(components.get(name, 0.0) for components in returns) for name in names}
         return {name: min(0.0, lowest[name] - earned.get(name, 0.0)) for name in names}
     return {}
 
 
-def _return_of(branch: Branch) -> dict[str, float]:
+def _return_of(branch: Branch, parts: Sequence[Component]) -> dict[Component, float]:
     """Return what is earned from a complete branch on: its reward and the mean of its complete children's."""
-    below = [] if branch.child is None else [_return_of(child) for child in branch.child.branches if is_complete(child)]
+    children = [] if branch.child is None else branch.child.branches
+    below = [_return_of(child, parts) for child in children if is_complete(child)]
     names = {name for components in below for name in components}
     mean = {name: fmean(components.get(name, 0.0) for components in below) for name in names}
-    return _sum(_components(branch.reward), mean)
+    return _sum(_components(branch.reward, parts), mean)
 
 
-def _components(reward: Reward) -> dict[str, float]:
-    return {TEAM: reward.team, **reward.local}
+def _components(reward: Reward, parts: Sequence[Component]) -> dict[Component, float]:
+    return {TEAM: reward.team, **reward.local, **{part: reward.parts.get(part[1], 0.0) for part in parts}}
 
 
-def _sum(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str, float]:
+def _sum(first: Mapping[Component, float], second: Mapping[Component, float]) -> dict[Component, float]:
     return {name: first.get(name, 0.0) + second.get(name, 0.0) for name in {**first, **second}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -100,7 +100,8 @@ class Rollout:
     Branches are selected by `alpha * team + the sum of the local rewards`. `limits` bound the time and the failures of
     episodes; `failed` is called with every failure. The first `drawn` trees keep drawings of their states. With
     `keeps_failures` a branch that fails stays in its tree; `contain` is set for each tree then. `ablation` and `signs`
-    are what the credit needs: steps without some roles, and the signatures of states.
+    are what the credit needs: steps without some roles, and the signatures of states; `parts` are the parts of the
+    reward that it trains on.
     """
 
     make: Callable[[Task], Env]
@@ -114,6 +115,7 @@ class Rollout:
     contain: Contain = raise_error
     ablation: Ablation = "none"
     signs: bool = False
+    parts: Collection[str] = ()
 
 
 @dataclass(frozen=True)

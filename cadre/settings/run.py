@@ -74,7 +74,7 @@ class EpisodesConfig(Section):
     failure_reward: Literal["lowest"] | FiniteFloat = Field(
         "lowest",
         description="reward of an episode that fails while others of its tree do not: as the lowest of theirs, or a "
-        "number that is added to the team reward so far",
+        "number that is added to the team reward so far, and to each part of the reward that is trained on",
     )
 
 

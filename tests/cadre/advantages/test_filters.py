@@ -11,8 +11,9 @@ from cadre.advantages.groups import AdvantageGroup, compare_samples
 from cadre.advantages.returns import Credit, samples_of
 from cadre.learn.loss_functions import Denominators, sequence_sum
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
-from cadre.types import Node, Sample, Sampling, Task, TrainingSequence, Tree
+from cadre.types import Branch, Node, Sample, Sampling, Task, TrainingSequence, Tree
 from tests.cadre.advantages.trees import assign, inner, leaf, node, two_turns
+from tests.cadre.algorithms.test_presets import named
 
 SAMPLING = {"a": Sampling(max_tokens=10), "b": Sampling(max_tokens=20)}
 GRADED = Credit("step", "node", "mean", "none")
@@ -123,6 +124,22 @@ def test_groups_of_the_lowest_mean_or_deviation_are_left_out() -> None:
     assert kept("lowest_mean", 0.2) == ["0", "1", "2", "3"]
     with pytest.raises(ValueError, match="expected the fraction of groups"):
         CreditConfig(drop_groups="lowest_mean")
+
+
+def test_a_group_with_a_deviation_of_another_comparison_alone_is_the_lowest() -> None:
+    """Mistake: a division by the squared range 0 of the first comparison's returns. GiGPO's episodes are equal in the
+    first task, its steps (1 then 0, and 0 then 1) are not."""
+
+    def two_steps(number: int, first: float, second: float) -> Branch:
+        child = node(1, {"a": 1}, [leaf({"a": 0}, second)], tag=f"{number}-")
+        return inner({"a": number}, child, first)
+
+    rewards = [((1.0, 0.0), (0.0, 1.0)), ((1.0, 0.0), (0.0, 0.0))]
+    roots = [node(0, {"a": 2}, [two_steps(n, *pays) for n, pays in enumerate(episodes)]) for episodes in rewards]
+    groups = assign([Tree(Task(str(n), {}), root) for n, root in enumerate(roots)], named("gigpo", gamma=1.0).credit)
+    assert [group.has_variance for group in groups] == [True, True]
+    dropping = CreditConfig(drop_groups="lowest_deviation", drop_fraction=0.5)
+    assert {scored.tree_sample.tree for scored in select_samples(groups, dropping)} == {1}
 
 
 def test_a_role_weighs_in_the_loss_what_it_is_given() -> None:

@@ -1,14 +1,19 @@
 """Rewards of several parts that are normalised apart (GDPO), every number worked out by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
+from cadre.advantages.batch import Plan, build_batch, is_useful, select_samples
 from cadre.advantages.groups import compare_samples
 from cadre.advantages.returns import Credit, samples_of
 from cadre.errors import ConfigError
+from cadre.settings import CreditConfig
 from cadre.types import Branch, Node, Reward, Task, Tree
-from tests.cadre.advantages.trees import assign, node
+from tests.cadre.advantages.critics import Learner, team_of
+from tests.cadre.advantages.trees import assign, inner, node
+from tests.cadre.algorithms.test_presets import named
 
 GDPO = Credit("step", "node", "mean", "std", parts=(("correct", 1.0), ("format", 0.5)))
 
@@ -80,7 +85,55 @@ def test_a_part_of_one_role_rewards_no_other() -> None:
     assert by_role["tool0"] == -by_role["tool1"] > 0.0
 
 
+def test_a_part_of_one_role_that_is_reported_later_rewards_no_other() -> None:
+    """The planner acts after the tool, and its step reports how the tool's program went: 1 and 0."""
+    late = [
+        node(
+            0, {"planner": 1}, [Branch({"planner": 0}, Reward(parts={"tool/ran": value}), True, False)], tag=f"{value}"
+        )
+        for value in (1.0, 0.0)
+    ]
+    root = node(0, {"tool": 2}, [inner({"tool": index}, child) for index, child in enumerate(late)])
+    credit = Credit("episode", "task_role", "mean", "std", count="episodes", parts=(("tool/ran", 1.0),))
+    groups = assign([Tree(Task("t", {}), root)], credit)
+    by_text = {member.sample.text: member.advantages[0] for group in groups for member in group.samples}
+    # Of four samples two have 1 and -1 and two 0: their deviation is sqrt(1/2).
+    assert by_text == pytest.approx(
+        {"tool0": math.sqrt(2), "tool1": -math.sqrt(2), "1.0planner0": 0.0, "0.0planner0": 0.0}
+    )
+
+
+def test_groups_are_left_out_by_the_weighted_sum_of_their_parts() -> None:
+    """Means of `correct` + 0.5 `format`: 0.5 + 0.25 and 0.25 + 0.5; the second group has no deviation in `correct`, and
+    in the third the parts cancel."""
+    first = scored("a", {"correct": 1.0, "format": 0.5}, {"correct": 0.0, "format": 0.5})
+    second = scored("a", {"correct": 0.25, "format": 1.0}, {"correct": 0.25, "format": 0.0})
+    third = scored("a", {"correct": 1.0, "format": 0.0}, {"correct": 0.0, "format": 2.0})
+    groups = assign([Tree(Task(str(n), {}), root) for n, root in enumerate((first, second, third))], GDPO)
+    assert [member.returns for group in groups for member in group.samples] == [1.25, 0.25, 0.75, 0.25, 1.0, 1.0]
+
+    def kept(rule: str) -> list[int]:
+        dropping = CreditConfig(drop_groups=rule, drop_fraction=0.34)
+        return sorted({chosen.tree_sample.tree for chosen in select_samples(groups, dropping)})
+
+    assert kept("lowest_mean") == [0, 2]
+    assert kept("lowest_deviation") == [0, 1]
+
+
+def plan_of_parts() -> Plan:
+    return replace(named("grpo", parts={"correct": 1.0}), selection=CreditConfig(without_std="drop"))
+
+
 def test_a_part_that_no_step_reports_is_named() -> None:
-    root = scored("a", {"correct": 1.0}, {"correct": 0.0})
-    with pytest.raises(ConfigError, match=r"'corect', which no reward of the step reports.*Did you mean correct\?"):
-        assign([Tree(Task("t", {}), root)], Credit("step", "node", "mean", "std", parts=(("corect", 1.0),)))
+    root = scored("a", {"corect": 1.0}, {"corect": 0.0})
+    with pytest.raises(ConfigError, match=r"'correct', which no reward of the step reports.*Did you mean corect\?"):
+        build_batch([Tree(Task("t", {}), root)], plan_of_parts(), team_of(Learner()))
+
+
+def test_a_tree_that_reports_no_part_is_no_error_beside_others_that_do() -> None:
+    """As where every answer of a task was unreadable; dynamic sampling looks at one tree at a time."""
+    silent = Tree(Task("silent", {}), scored("a", {"other": 1.0}, {"other": 0.0}))
+    loud = Tree(Task("loud", {}), scored("a", {"correct": 1.0}, {"correct": 0.0}))
+    team = team_of(Learner())
+    assert [is_useful(plan_of_parts(), team)(tree) for tree in (silent, loud)] == [False, True]
+    assert len(build_batch([silent, loud], plan_of_parts(), team).sequences) == 2

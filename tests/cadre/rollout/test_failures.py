@@ -236,6 +236,18 @@ def test_local_rewards_fall_by_role() -> None:
     assert (failed.reward.team, failed.reward.local) == (1.0, {"a": pytest.approx(0.2), "b": -1.0})
 
 
+def test_parts_that_are_trained_on_fall_too() -> None:
+    """Mistake: a failed episode has no penalty for its length, of which its siblings have 0.5 and 0.25."""
+    costs = [Reward(1.0, parts={"cost": cost, "other": 3.0}) for cost in (-0.5, -0.25)]
+    complete = [Branch({"a": n}, reward, True, False) for n, reward in enumerate(costs)]
+    failed = Branch({"a": 2}, Reward(), True, False, failure=OVERLONG)
+    root = node(*complete, failed)
+    for rule, cost in (("lowest", -0.5), (-2.0, -2.0)):
+        paid = set_failure_rewards(root, rule, 1.0, ["cost"]).branches[-1].reward
+        assert paid == Reward(0.0 if rule == "lowest" else -2.0, {}, {"cost": cost})
+    assert set_failure_rewards(root, "lowest", 1.0).branches[-1].reward.parts == {}
+
+
 def test_a_number_is_paid_once_beside_what_was_earned() -> None:
     tree = node(after(0, 1, node(after(0, 2))), after(1, 4, node(after(0, 0, failure=OVERLONG))))
     assert returns(set_failure_rewards(tree, -1.5, 1.0)) == [3.0, 2.5]
