@@ -323,6 +323,25 @@ def compute_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[Sco
     ]
 
 
+def sum_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
+    """Return the samples with the weighted sum of the returns of all comparisons, as SHARP (arXiv 2602.08335) adds up
+    rewards before it normalises them. Their weights in the statistics are those of the first comparison."""
+    summed, weight = compute_returns(samples, replace(credit, second=None)), 1.0
+    while credit.second is not None:
+        weight, credit = weight * credit.second_weight, credit.second
+        summed = [
+            replace(total, returns=total.returns + weight * one.returns, size=total.size + abs(weight) * one.size)
+            for total, one in zip(summed, compute_returns(samples, credit), strict=True)
+        ]
+    return summed
+
+
+def with_owners(credit: Credit, roles: Container[str]) -> Credit:
+    """Return the comparisons with the role, of these, that the part of each rewards alone."""
+    second = None if credit.second is None else with_owners(credit.second, roles)
+    return replace(credit, owner=owner_of(credit.part, roles), second=second)
+
+
 def _finite(setting: str, name: str, number: float) -> float:
     """Return the number, unless it is NaN or infinite."""
     if not math.isfinite(number):
@@ -344,8 +363,9 @@ def compare_samples(
     """
     if credit.parts:
         return compare_parts(samples, credit)
+    credit = with_owners(credit, {scored.sample.role for scored in samples})
     groups = _compare_once(samples, credit, state)
-    if credit.second is None:
+    if credit.second is None or credit.sums_returns:
         return groups
     second_groups = compare_samples([replace(scored, penalties=()) for scored in samples], credit.second)
     second = {
@@ -378,7 +398,9 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
     sum of rewards that is normalised once gives equal advantages to groups whose parts differ in size. A sample's
     return is the weighted sum of those of its parts.
     """
-    compared = [_compare_once(samples, replace(credit, parts=(), part=part)) for part, _ in credit.parts]
+    roles = {scored.sample.role for scored in samples}
+    credits = [replace(credit, parts=(), part=part, owner=owner_of(part, roles)) for part, _ in credit.parts]
+    compared = [_compare_once(samples, one) for one in credits]
     totals: dict[SamplePosition, float] = defaultdict(float)
     returns: dict[SamplePosition, float] = defaultdict(float)
     for groups, (_, weight) in zip(compared, credit.parts, strict=True):
@@ -441,7 +463,6 @@ def _compare_once(
     samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
 ) -> list[AdvantageGroup]:
     grouping = load_function("algorithm.group", credit.group, GROUPINGS)
-    credit = replace(credit, owner=owner_of(credit.part, {scored.sample.role for scored in samples}))
     if credit.advantages:
         compare: Callable[[Sequence[ScoredSample], GroupReturns], tuple[ScoredSample, ...]] = partial(
             _call_advantages, load_function("algorithm.advantages", credit.advantages, ADVANTAGES), credit.advantages
@@ -451,7 +472,7 @@ def _compare_once(
         scale = load_function("algorithm.scale", credit.scale, SCALES)
         compare = partial(_compare_group, credit=credit, baseline=baseline, scale=scale)
     groups: dict[Key, list[ScoredSample]] = defaultdict(list)
-    for scored in compute_returns(samples, credit):
+    for scored in sum_returns(samples, credit) if credit.sums_returns else compute_returns(samples, credit):
         groups[grouping(scored.tree_sample)].append(scored)
     compared = []
     for key, members in groups.items():

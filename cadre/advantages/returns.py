@@ -39,6 +39,7 @@ class Credit:
     decay          of the running means
     threshold      reward from which an episode has passed, for the return `passed`
     second         another comparison, whose advantage is added, times `second_weight`
+    sums_returns   the returns of all comparisons are added in place of their advantages, and compared as this one's
     parts          (part of the reward, weight): each part is compared by itself, and the advantages are summed (GDPO)
     part           the only part of the reward that returns are made of; "" for the reward
     owner          the only role that this part rewards; "" for all roles
@@ -60,6 +61,7 @@ class Credit:
     threshold: float = 1.0
     second: Credit | None = None
     second_weight: float = 1.0
+    sums_returns: bool = False
     parts: tuple[tuple[str, float], ...] = ()
     part: str = ""
     owner: str = ""

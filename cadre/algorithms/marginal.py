@@ -15,6 +15,7 @@ from cadre.settings import Positive
 
 BROADCAST = "what the comparison of whole episodes by their reward counts beside that of contributions"
 PARTS = "parts of the reward, such as those of tools: what the comparison of episodes by each counts beside the others"
+NORMALISE = "each: comparisons are normalised and then summed with their weights; sum: the returns are summed first"
 
 
 class Marginal(Algorithm):
@@ -26,9 +27,11 @@ class Marginal(Algorithm):
     broadcast: float = Field(0.0, ge=0.0, description=BROADCAST)
     part_weights: Parts = Field(default_factory=dict, description=PARTS)
     scale: Scale = Field("std", description=SCALE)
+    normalise: Literal["each", "sum"] = Field("each", description=NORMALISE)
 
     def plan(self) -> Plan:
-        """Return the weighted sum of comparisons, each `(R - mean) / std` over a role's samples of a task."""
+        """Return the weighted sum of comparisons, each `(R - mean) / std` over a role's samples of a task, or the one
+        comparison of their weighted sum."""
         marginal = Credit(self.returns, "task_role", "mean", self.scale, self.alpha)
         episode = Credit("episode", "task_role", "mean", self.scale, self.alpha, count="episodes")
         added = [(episode, self.broadcast)] if self.broadcast else []
@@ -39,7 +42,7 @@ class Marginal(Algorithm):
             # A chain multiplies its weights, so that each one is divided by that of the comparison before it.
             credit = replace(comparison, second=second, second_weight=second_weight / weight), weight
         assert credit[0] is not None
-        return Plan(shapes.independent(self.k), credit[0])
+        return Plan(shapes.independent(self.k), replace(credit[0], sums_returns=self.normalise == "sum"))
 
 
 class Counterfactual(Marginal):

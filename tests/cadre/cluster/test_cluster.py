@@ -24,6 +24,7 @@ from cadre.training import loop
 from cadre.training.loop import Training, sample_step
 from tests.cadre.engines import tiny
 from tests.cadre.engines.vllm.fake_backend import FakeVllmSpec
+from tests.cadre.training.test_distillation import HINTED
 from tests.helpers.extras import skip_without
 from tests.helpers.training import configured, lines, play, weights
 
@@ -100,6 +101,25 @@ def test_a_run_goes_on_elsewhere(speaker: Path, tmp_path: Path, single: Run, qui
     learner.export("shared", tmp_path / "out")
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == weights(run.folder, "shared")
     team.close()
+
+
+@pytest.mark.slow  # test_remote.py pretends the actor
+@pytest.mark.parametrize("teacher", [{"hint": True}, {"policy": "two"}])
+def test_a_teacher_scores_in_the_learners_process(
+    teacher: dict[str, Any], speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    """The policy itself with a hint, and another one that is trained: the run is that of one process."""
+    (tmp_path / "hinted.py").write_text(HINTED)
+    runs = {}
+    for name, cluster in (("single", None), ("actors", {})):
+        sections = {"train": {"steps": 2, "tasks_per_step": 2}, "evaluate": {"tasks": 2}, "teacher": teacher}
+        made = configured(speaker, "Pair", ("one", "two"), **sections, cluster=cluster)
+        team, runs[name] = play(made.model_copy(update={"env": f"{tmp_path}/hinted.py:Hinted"}), tmp_path / name, quiet)
+        team.close()
+    for file in FILES:
+        assert lines(runs["actors"].folder, file) == lines(runs["single"].folder, file)
+    assert "left/kl_to_teacher" in lines(runs["actors"].folder, "metrics.jsonl")[0]
+    assert all(weights(runs["actors"].folder, one) == weights(runs["single"].folder, one) for one in ("one", "two"))
 
 
 @pytest.mark.slow

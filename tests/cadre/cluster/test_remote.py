@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from cadre.cluster.processes import Outcome, SamplerProcess
-from cadre.cluster.remote import PoolSampler, WaitingRequest
+import pytest
+
+from cadre.advantages.batch import build_batch
+from cadre.cluster.processes import LearnerProcess, Outcome, SamplerProcess
+from cadre.cluster.remote import PoolSampler, RemoteLearner, WaitingRequest
 from cadre.errors import EngineError, PromptError
-from cadre.types import Request, Sample
+from cadre.settings import TeacherConfig
+from cadre.types import Request, Sample, Task, Tree
+from tests.cadre.advantages.critics import Learner, named, node, played_by, team_of
+from tests.cadre.advantages.trees import leaf
 from tests.cadre.engines.tiny import request
 from tests.helpers.extras import skip_without
 
@@ -24,6 +32,20 @@ class Sampler:
         if len(text) > 9:
             raise PromptError("too long")
         return [Sample(request.role, request.policy, text, (), (), (), "stop", 0)]
+
+
+class InProcess:
+    """A learner's process that is this one: `handle.METHOD.remote(...)` is the method's own result."""
+
+    def __init__(self, process: LearnerProcess) -> None:
+        self.process = process
+        self.recover: Any = None
+
+    def call(self, work: Callable[[Any], Any]) -> Any:
+        return asyncio.run(work(self))
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(self.process, name))
 
 
 class Streaming:
@@ -105,3 +127,26 @@ def test_whatever_goes_wrong_every_request_has_an_answer() -> None:
     once, *others = drawn(Replaced(Actor(OutOfMemoryError("short"))), "one", "two", "three")
     assert once == "one"
     assert [str(error) for error in others] == ["died too often"] * 2
+
+
+@pytest.mark.parametrize("teacher", [{"hint": True}, {"weights": "initial"}, {"policy": "two"}])
+def test_a_teacher_in_the_learners_process_scores_as_one_here(teacher: dict[str, Any]) -> None:
+    """That real actors do is tested in test_cluster.py."""
+    root = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": i}, float(i)) for i in range(2)], "p", privileged="It is 7.")
+    tree = Tree(Task("t", {}), played_by(root, a="one", b="two"))
+    plan = replace(named("grpo"), teacher=TeacherConfig(**teacher, alone=True))
+
+    def learned(remote: bool) -> list[tuple[float, ...]]:
+        learner = Learner(
+            ("one", "two"),
+            present=lambda one: (0.0,) * (len(one.token_ids) - 2) + (-1.0, -len(one.token_ids) / 8),
+            reference=lambda one: (0.0,) * (len(one.token_ids) - 2) + (-2.0, -0.5),
+        )
+        process = LearnerProcess()
+        process.learner = learner
+        there: Any = RemoteLearner(InProcess(process), learner.policies, 1)  # type: ignore[arg-type]
+        team = team_of(there if remote else learner, a="one", b="two")
+        return [sequence.advantages for sequence in build_batch([tree], plan, team).sequences]
+
+    assert learned(remote=True) == learned(remote=False)
+    assert any(learned(remote=True)[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -11,7 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from cadre.advantages.batch import build_batch
-from cadre.advantages.returns import RETURNS, Credit, required_ablation
+from cadre.advantages.groups import check_parts_reported
+from cadre.advantages.returns import RETURNS, Credit, required_ablation, samples_of
 from cadre.config.experiment import Config, parse
 from cadre.config.resolve import resolve
 from cadre.env import Env
@@ -195,8 +197,36 @@ def test_the_presets_compare_a_role_with_itself_on_the_task() -> None:
     weighted = judged("shapley", broadcast=3.0, part_weights={"judged": 2.0}, scale="none")
     # Values 3 and 2.5: 0.25 off their mean; rewards 6 and 5: 0.5 off, thrice.
     assert weighted == pytest.approx({"a0": 1.75, "a1": -1.75, "b0": 1.75, "b1": -1.75})
+    absent = named("shapley", k=2, part_weights={"tool": 1.0}).credit
     with pytest.raises(ConfigError, match="got 'tool', which no reward of the step reports"):
-        judged("shapley", part_weights={"tool": 1.0})
+        check_parts_reported(samples_of([Tree(TASK, root)]), absent)
+
+
+def test_returns_are_summed_before_they_are_normalised_as_in_sharp() -> None:
+    """Shapley values of a: 1/2, 1 and 3/2, as an absent agent leaves nothing of the product; rewards 1, 2 and 3. With
+    the weight 3 and 1 of the part that is 4, 4 and 1 their sums are 7.5, 11 and 11.5: mean 10, deviation sqrt(19/6)."""
+
+    class Told(Duo):
+        async def step(self, actions: dict[str, str]) -> Reward:
+            reward = await super().step(actions)
+            return replace(reward, parts={"a/tool": 1.0 if actions["a"] == "3" else 4.0})
+
+    root = grown(Told, {"a": ["1", "2", "3"], "b": ["1", "1", "1"]}, "all", k=3)
+
+    def judged(**options: Any) -> dict[str, float]:
+        credit = named("shapley", k=3, broadcast=3.0, part_weights={"a/tool": 1.0}, **options).credit
+        groups = assign([Tree(TASK, root)], credit)
+        return {one.sample.role + one.sample.text: one.advantages[0] for group in groups for one in group.samples}
+
+    deviation = math.sqrt((2.5**2 + 1.0 + 1.5**2) / 3)
+    summed = judged(normalise="sum")
+    assert [summed[f"a{n}"] for n in (1, 2, 3)] == pytest.approx([-2.5 / deviation, 1 / deviation, 1.5 / deviation])
+    # Apart: values and rewards are -sqrt(3/2), 0, sqrt(3/2), the part sqrt(1/2) twice and -sqrt(2).
+    root32, root2 = math.sqrt(1.5), math.sqrt(2.0)
+    apart = judged()
+    assert [apart[f"a{n}"] for n in (1, 2, 3)] == pytest.approx(
+        [-4 * root32 + root2 / 2, root2 / 2, 4 * root32 - root2]
+    )
 
 
 def test_a_part_is_added_with_its_own_weight() -> None:
