@@ -195,6 +195,17 @@ CONDITIONS: tuple[Condition[Experiment], ...] = (
         "a critic of level {section.critic.level} has one value a decision",
         "Remove it, or set algorithm.critic.level=token.",
     ),
+    *(
+        Condition[Any](
+            "algorithm.normalise",
+            lambda setting, _: setting.value == "each" or bool(setting.section.plan().credit.second),
+            "one comparison alone is left, to which nothing is added",
+            "Remove it, or raise algorithm.broadcast.",
+            expected="each",
+            algorithm=name,
+        )
+        for name in ("counterfactual", "shapley")
+    ),
     Condition(
         "algorithm.alpha",
         lambda setting, _: setting.section.reward_model is None,

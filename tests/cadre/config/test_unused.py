@@ -188,6 +188,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         )
         for name, team in PARTED.items()
     },
+    **{
+        f"algorithm.normalise of {name}": (
+            [f"algorithm={{name: {name}, k: 2, broadcast: 0, normalise: sum}}"],
+            [f"algorithm={{name: {name}, k: 2, broadcast: 1, normalise: sum}}"],
+        )
+        for name in ("counterfactual", "shapley")
+    },
     "algorithm.alpha of rlhf": ([*SINGLE, RLHF, "algorithm.reward_model=."], [*SINGLE, RLHF]),
     "algorithm.critic.policy.sampling.*": (
         [IPPO, CRITIC, "algorithm.critic.policy.sampling.top_k=2"],
