@@ -84,16 +84,18 @@ def _warn_single_sample_roles(experiment: Experiment) -> list[str]:
 
 
 def _warn_adapter_reference(experiment: Experiment) -> list[str]:
-    """Warn of a KL penalty on a policy that starts from an adapter: the reference is the plain base."""
+    """Warn of a KL penalty on a policy that starts from an adapter if the reference is the plain base."""
     plan = experiment.plan
+    if experiment.config.kl.reference == "start":
+        return []
     uses_reference = plan.kl or needs_reference(plan.loss) or (plan.teacher is not None and plan.teacher.is_reference)
     for name in experiment.learners if uses_reference else ():
         lora = experiment.policies[name].lora
         if lora is not None and lora.path is not None:
             return [
                 f"warning: {name} begins from the adapter {lora.path}, and the penalty on its distance from the "
-                "reference (kl) is about the plain base without it. Merge the adapter into its base and name that "
-                "model to be held against where it begins."
+                "reference (kl) is about the plain base without it. Set kl.reference=start to be held against where it "
+                "begins."
             ]
     return []
 

@@ -16,6 +16,7 @@ from cadre.runs.folder import Run
 from cadre.training.loop import run_training
 
 COMPACT = {"prompts": "compact"}
+ROLES = {"tool": "shared", "planner": "shared"}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,27 @@ def test_who_is_told(env: str, settings: dict[str, Any], model: str, told: str) 
 def test_a_central_team_is_judged_by_what_it_plays() -> None:
     raw = {"env": "plan-path", "settings": COMPACT, "team": "seed", "algorithm": {"name": "magrpo_central", "k": 2}}
     assert find_warnings(resolve_for_evaluation(parse(raw))) == []
+
+
+@pytest.mark.parametrize(("reference", "count"), [("base", 1), ("start", 0)])
+def test_a_penalty_about_the_base_of_an_adapter_is_told_of(reference: str, count: int) -> None:
+    raw = {
+        "env": "plan-path",
+        "settings": COMPACT,
+        "team": {
+            "policies": {"shared": {"model": "seed", "lora": {"rank": 2}}},
+            "roles": dict.fromkeys(ROLES, "shared"),
+        },
+        "algorithm": {"name": "at_grpo", "k": 2},
+        "loss": {"kl": 0.1},
+        "kl": {"reference": reference},
+    }
+    experiment = resolve(parse(raw))
+    shared = experiment.policies["shared"]
+    assert shared.lora is not None
+    begun = shared.model_copy(update={"lora": shared.lora.model_copy(update={"path": "adapter"})})
+    told = find_training_warnings(replace(experiment, policies={"shared": begun}))
+    assert [text.count("Set kl.reference=start") for text in told] == [1] * count
 
 
 def test_a_training_prints_it_once(tmp_path: Path) -> None:
