@@ -37,8 +37,13 @@ class OpenAITeacher:
     def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return each sequence's [T] log-probabilities under the teacher, zero outside the mask.
 
-        Raises EngineError if the endpoint fails, or has other tokens than the policy.
+        Raises EngineError if the endpoint fails, or has other tokens than the policy, and for images and sounds, which
+        a request of token ids does not hold.
         """
+        if any(sequence.images for sequence in data):
+            raise self._error(
+                "was to score a prompt with images or sounds", "prompts of text. Load the teacher here (teacher.model)"
+            )
         distinct = list(dict.fromkeys(sequence.token_ids for sequence in data))
         with ThreadPoolExecutor(CONNECTIONS) as threads:
             scores = dict(zip(distinct, threads.map(self._score, distinct), strict=True))

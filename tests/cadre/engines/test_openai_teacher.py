@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from cadre.engines.openai_teacher import OpenAITeacher
 from cadre.errors import EngineError
-from cadre.types import TrainingSequence
+from cadre.types import Image, TrainingSequence
 
 
 @contextmanager
@@ -63,6 +64,14 @@ def test_each_token_has_its_own_log_probability(monkeypatch: pytest.MonkeyPatch)
         ("big", "/v1/completions", "Bearer secret")
     }
     assert all(body["prompt_logprobs"] == 1 for body in asked)
+
+
+def test_images_are_refused_as_the_endpoint_would_not_see_them() -> None:
+    """Mistake: placeholders are scored as if they meant something, and prompts of two images are taken for one."""
+    seen = replace(sequence(5, 6, trained=1), images=(Image("a", 1, 1, b""),))
+    with serving(scored) as (url, asked), pytest.raises(EngineError, match=r"with images or sounds, .*of text"):
+        OpenAITeacher("big", url, "TEACHER_KEY").logprobs([seen])
+    assert asked == []
 
 
 REPLIES: dict[str, tuple[tuple[int, Any], str]] = {
