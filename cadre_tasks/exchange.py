@@ -10,6 +10,7 @@ part after the other in one conversation.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
@@ -55,7 +56,7 @@ class Exchange(FromData):
         """Return the prompt with the drafts of the earlier writers."""
         *earlier, last = observation.messages
         drafts = "".join(MATE.format(role=role, text=text[:SHOWN]) for role, text in self.drafts.items())
-        return Observation(observation.role, (*earlier, Message("user", last.content + drafts, images=last.images)))
+        return Observation(observation.role, (*earlier, replace(last, content=last.content + drafts)))
 
     def discussed(self, observation: Observation) -> Observation:
         """Return the writer's conversation with its own draft and those of its team mates."""

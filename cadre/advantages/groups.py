@@ -35,7 +35,7 @@ from cadre.errors import ConfigError, nearest
 from cadre.rollout.walk import TreeSample
 from cadre.settings.user_code import load_function
 from cadre.statistics import EXACT, is_constant, is_rounding
-from cadre.types import Message, Sample, SamplePosition
+from cadre.types import Message, Sample, SamplePosition, media_of
 
 Key = tuple[str | int, ...]
 # Exponential means of returns by role, or by role and turn; kept in the checkpoint.
@@ -157,7 +157,7 @@ def _observation_key(sample: TreeSample) -> Key:
     def parts(message: Message) -> Key:
         functions = (part for call in message.tool_calls for part in (call.name, call.arguments))
         answered = calls.get(message.tool_call_id, -1)
-        return (message.role, message.content, *functions, answered, *(image.digest for image in message.images))
+        return (message.role, message.content, *functions, answered, *(medium.digest for medium in media_of([message])))
 
     return tuple(part for message in messages for part in parts(message))
 

@@ -117,7 +117,7 @@ def write_result_as_text(message: Message) -> Message:
     """Return the result of a tool as a user message; any other message unchanged."""
     if message.role != "tool":
         return message
-    return Message("user", f"<tool_response>{message.content}</tool_response>", images=message.images)
+    return replace(message, role="user", content=f"<tool_response>{message.content}</tool_response>", tool_call_id="")
 
 
 def write_calls_as_text(message: Message) -> Message:
@@ -128,7 +128,7 @@ def write_calls_as_text(message: Message) -> Message:
         f"{OPEN}{to_json({'name': call.name, 'arguments': parse_arguments(call)})}{CLOSE}"
         for call in message.tool_calls
     ]
-    return Message(message.role, "\n".join(filter(None, [message.content, *calls])), images=message.images)
+    return replace(message, content="\n".join(filter(None, [message.content, *calls])), tool_calls=())
 
 
 def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
@@ -154,8 +154,8 @@ def split_parallel_calls(messages: Sequence[Message]) -> list[Message]:
         while rest and rest[0].role == "tool":
             results.append(rest.pop(0))
         for number, call in enumerate(message.tool_calls):
-            text, images = (message.content, message.images) if number == 0 else ("", ())
-            split.append(Message("assistant", text, (call,), images=images))
+            first = message if number == 0 else Message("assistant", "")
+            split.append(replace(first, tool_calls=(call,)))
             answers = [result for result in results if result.tool_call_id == call.id]
             split += answers
             results = [result for result in results if result not in answers]

@@ -7,7 +7,7 @@ import pytest
 from cadre.envs.spec import EnvSpec, env_class
 from cadre.errors import ConfigError
 from cadre.plugins import environments
-from cadre.types import Observation
+from cadre.types import Message, Observation, Sound
 from cadre_tasks.code.pairs import Pairs, PairsSingleAgent
 from cadre_tasks.exchange import SingleAgent
 from cadre_tasks.writing.writing import Tldr, TldrSingleAgent
@@ -41,6 +41,21 @@ def test_a_pipeline_pays_when_the_last_has_written() -> None:
     (second,) = play(env, MAIN)
     assert second.team == pytest.approx(4.0)
     assert env.success
+
+
+def test_drafts_are_shown_beside_the_sounds_of_a_prompt() -> None:
+    sounds = (Sound("d", 16_000, 1, b""),)
+
+    class Heard(Pairs):
+        def asked(self) -> dict[str, Observation]:
+            prompts = super().asked()
+            return {role: Observation(role, (Message("user", "Listen.", sounds=sounds),)) for role in prompts}
+
+    env = Heard(TASK, exchange="pipeline")
+    play(env, AUX)
+    (message,) = env.observe()["main"].messages
+    assert message.sounds == sounds
+    assert AUX in message.content
 
 
 def test_a_round_of_discussion_judges_the_second_texts_alone() -> None:

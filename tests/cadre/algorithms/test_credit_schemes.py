@@ -10,7 +10,7 @@ from cadre.advantages.returns import samples_of
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
 from cadre.settings import LossConfig
-from cadre.types import Node, Task, Tree
+from cadre.types import Message, Node, Observation, Sound, Task, Tree
 from tests.cadre.advantages import critics
 from tests.cadre.advantages.critics import Learner, named, team_of
 from tests.cadre.advantages.trees import assign, chain, inner, leaf, node
@@ -176,6 +176,20 @@ def test_gigpo_adds_a_comparison_among_equal_observations() -> None:
         (0,): -3.0,
         (1,): 3.0,
     }
+
+
+def test_equal_texts_with_different_sounds_are_different_observations() -> None:
+    def heard(child: Node, digest: str) -> Node:
+        message = Message("user", "notes", sounds=(Sound(digest, 16_000, 1, b""),))
+        return replace(child, observations={"a": Observation("a", (message,))})
+
+    plan = named("gigpo", gamma=0.5, step_weight=0.5, scale="none")
+    for digests, first in ((("1", "1"), -4.0), (("1", "2"), -3.0)):
+        late = [critics.node(1, {"a": 1}, [leaf({"a": 0}, pay)], "s") for pay in (1.0, 5.0)]
+        late = [heard(child, digest) for child, digest in zip(late, digests, strict=True)]
+        tries = [inner({"a": i}, child, pay) for i, (child, pay) in enumerate(zip(late, (0.0, 2.0), strict=True))]
+        (group,) = assign([Tree(Task("t", {}), critics.node(0, {"a": 2}, tries, "r"))], plan.credit)
+        assert {one.tree_sample.path: one.advantages[0] for one in group.samples}[(0,)] == first
 
 
 def test_a_group_says_something_where_either_comparison_does() -> None:

@@ -1,13 +1,15 @@
 """Templates in the forms of the models of these years: tools offered, calls and results shown, calls read back."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from cadre.engines.chat_template import Template
 from cadre.engines.model_text import collect_stops
+from cadre.engines.tool_calls import split_parallel_calls, write_calls_as_text, write_result_as_text
 from cadre.errors import EngineError
-from cadre.types import Message, PreviousTurn, Sample, Tool, ToolCall
+from cadre.types import Message, PreviousTurn, Sample, Sound, Tool, ToolCall
 from tests.cadre.engines import forms
 
 STOPS = (257, 259)
@@ -425,3 +427,13 @@ def test_thinking_of_magistral_is_told_apart_as_other_thinking_is():
     assert shown == "[INST]Go.[/INST][THINK]So.[/THINK]Yes.<eos>[INST][ THINK]So.[ /THINK]Yes.[/INST]"
     assert one.extends
     check_conversation(one)
+
+
+def test_calls_and_results_in_words_keep_sounds_and_images():
+    sounds = (Sound("d", 16_000, 1, b""),)
+    result = Message("tool", "a beat", tool_call_id="call_0", sounds=sounds)
+    assert write_result_as_text(result) == Message("user", "<tool_response>a beat</tool_response>", sounds=sounds)
+    said = Message("assistant", "I listen.", (call(HARD), call(HARD, 1)), sounds=sounds)
+    assert write_calls_as_text(said).sounds == sounds
+    first, second = split_parallel_calls([said])
+    assert (first, second) == (replace(said, tool_calls=(call(HARD),)), Message("assistant", "", (call(HARD, 1),)))
