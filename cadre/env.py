@@ -11,7 +11,7 @@ import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, overload
 
-from cadre.types import Choice, Drawing, Observation, Reward, Sample, Task
+from cadre.types import Choice, Drawing, Observation, Reward, Sample, Task, answer_text
 
 Split = Literal["train", "test"]
 
@@ -33,6 +33,8 @@ class Env:
     # True if `step_samples` takes samples that failed because a prompt exceeds the model's context: the state tells who
     # asked, and the episode goes on.
     takes_failures: bool = False
+    # True if actions have the thinking of a completion too, between its marks (`<think>`).
+    keeps_thinking: bool = False
     # Functions, objects and MCP servers that a role may call, by role; a list is for all. `step` gets the answer that
     # calls none. A call may take so long, its result has so many characters, and a turn so many completions with calls.
     tools: Mapping[str, Sequence[Any]] | Sequence[Any] = ()
@@ -56,7 +58,11 @@ class Env:
 
         Override it if an answer is more than its text, as with tool calls.
         """
-        return await self.step({role: sample.text for role, sample in samples.items()})
+        return await self.step(self.actions_of(samples))
+
+    def actions_of(self, samples: Mapping[str, Sample]) -> dict[str, str]:
+        """Return the text of every completion, without its thinking unless the class sets `keeps_thinking`."""
+        return {role: sample.text if self.keeps_thinking else answer_text(sample) for role, sample in samples.items()}
 
     async def until_ready(self) -> None:
         """Wait until `observe` can be called. Override it if it takes time until it is known who acts."""

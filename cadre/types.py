@@ -74,8 +74,9 @@ Media = Image | Sound
 class Message:
     """One chat message: `Message("user", "Plan the moves.")`.
 
-    An assistant's message may have `tool_calls`; a tool's result has the role "tool" and the id of its call. `images`
-    and then `sounds` come before the text, in order; only a vision-language or audio-language model reads them.
+    An assistant's message may have `tool_calls`, and `thinking`, which is no part of its content; a tool's result has
+    the role "tool" and the id of its call. `images` and then `sounds` come before the text, in order; only a
+    vision-language or audio-language model reads them.
     """
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -84,10 +85,11 @@ class Message:
     tool_call_id: str = ""
     images: tuple[Image, ...] = ()
     sounds: tuple[Sound, ...] = ()
+    thinking: str = ""
 
     def __repr__(self) -> str:
         fields: dict[str, object] = {"tool_calls": self.tool_calls, "tool_call_id": self.tool_call_id}
-        fields |= {"images": self.images, "sounds": self.sounds}
+        fields |= {"images": self.images, "sounds": self.sounds, "thinking": self.thinking}
         rest = "".join(f", {name}={value!r}" for name, value in fields.items() if value)
         return f"Message(role={self.role!r}, content={self.content!r}{rest})"
 
@@ -197,12 +199,15 @@ class Sample:
     logprobs    natural log-probability of each of `token_ids` under the distribution it was drawn from (temperature,
                 top-p and top-k applied)
     version     number of the policy's updates when sampling began
-    message     the completion as a chat message if tools were offered: text, and the calls parsed from it
+    text        the whole completion, with its thinking
+    message     the completion as a chat message if tools were offered or it has thinking or channels: text, thinking,
+                and the calls parsed from it
     history     how the prompt continues the role's previous turn: "clean" keeps its sampled ids, which the chat
                 template would render equally, "realigned" keeps them although it would not, "new" is rendered anew
     changes     (token, version) from which later weights sampled: `((17, 4),)`
     images      images and sounds of the placeholders in `prompt_ids`, in order
     failure     why there is no completion, if the sampler got others of the same request
+    call_error  what is wrong with a tool call that it attempts and that is none, for the model; "" for nothing
     """
 
     role: str
@@ -218,6 +223,13 @@ class Sample:
     changes: tuple[tuple[int, int], ...] = ()
     images: tuple[Media, ...] = ()
     failure: BranchFailure | None = None
+    call_error: str = ""
+
+
+def answer_text(sample: Sample) -> str:
+    """Return what a completion says to others: its text without thinking. Tool calls are part of it as sampled."""
+    message = sample.message
+    return sample.text if message is None or (message.tool_calls and not message.thinking) else message.content
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cadre.errors import first_line
+
 # Name and arguments of a call; the arguments are not checked.
 Call = tuple[str, Any]
 # The JSON schema of the arguments by tool.
@@ -36,6 +38,15 @@ ID = "\0"  # stands for the id of a call within a mark
 THINK_OPEN = re.compile(r"^\s*(?:<think>|<thinking>|<seed:think>|\[THINK\]|<\|START_THINKING\|>)")
 THINK_CLOSE = re.compile(r"</think>|</thinking>|</seed:think>|\[/THINK\]|<\|END_THINKING\|>")
 CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
+# Names of the field in which templates take the thinking of a message.
+THINKING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+# Marks of thinking that are tokens of some models; others write the first pair.
+THINKING_MARKS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<seed:think>", "</seed:think>"),
+)
 
 
 @dataclass(frozen=True)
@@ -74,22 +85,35 @@ class CallForm:
 
     def read(self, text: str, schemas: Schemas) -> tuple[list[Call], str] | None:
         """Return the calls and the text beside them; None if something looks like a call and cannot be read."""
-        if _squeeze(self.opening) in ("", PYTHON_TAG):
+        try:
+            return self.read_strictly(text, schemas)
+        except ValueError:
+            return ([], text) if self.is_bare else None
+
+    @property
+    def is_bare(self) -> bool:
+        """True if no mark stands before a call."""
+        return _squeeze(self.opening) in ("", PYTHON_TAG)
+
+    def read_strictly(self, text: str, schemas: Schemas) -> tuple[list[Call], str]:
+        """Return the calls and the text beside them. Raises ValueError with the reason if something looks like a call
+        and cannot be read."""
+        if self.is_bare:
             return self._read_bare(text, schemas)
         opening, calls, texts, position = _flexible(self.opening), list[Call](), list[str](), 0
         outer = rf"{_flexible(self.outer).pattern}\s*$" if _squeeze(self.outer) else ""
         while match := opening.search(text, position):
             try:
                 payload, end = READERS[self.notation](self, text, match.end(), schemas)
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
-                return None
+            except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+                raise ValueError(first_line(error)) from None
             between = text[position : match.start()]
             # The mark before all calls stands before the first of them and is no text.
             texts.append(re.sub(outer, "", between) if outer else between)
             calls += payload
             position = self._after_closing(text, end, opening)
             if position < 0:
-                return None
+                raise ValueError("its end is missing")
         texts.append(text[position:])
         return calls, "".join(texts).strip()
 
@@ -109,8 +133,10 @@ class CallForm:
                 position = self._after_closing(rest, end, None)
                 separator = re.compile(r"[\s;,]*").match(rest, position)
                 position = separator.end() if separator else position
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            return [], text
+        except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+            if not any(f'"{name}"' in rest or f"{name}(" in rest for name in schemas):
+                return [], text
+            raise ValueError(first_line(error)) from None
         return calls, leading
 
     def _after_closing(self, text: str, position: int, opening: re.Pattern[str] | None) -> int:
@@ -441,13 +467,24 @@ def _escaped(text: str, position: int, mark: str) -> tuple[Any, int]:
     return None if word == "none" else json.loads(word), literal.end()
 
 
-def split_thinking(text: str, opened: bool) -> tuple[str, str]:
-    """Return (thinking, rest) of an answer. `opened` means that the prompt opened the thinking already."""
-    opening = THINK_OPEN.match(text)
-    closed = THINK_CLOSE.search(text)
-    if closed and (opening or opened):
-        return text[opening.end() if opening else 0 : closed.start()], text[closed.end() :]
-    return (text, "") if opening or opened else ("", text)
+def split_thinking(text: str, opened: bool, tokens: Sequence[str] = ()) -> tuple[str, str]:
+    """Return (thinking, rest) of an answer; the rest is the unchanged text if there is no thinking.
+
+    Thinking begins the answer, as one block or several; a mark among `tokens` begins it anywhere. A block without an
+    end reaches to the end of the text. `opened` means that the prompt opened the thinking already.
+    """
+    mark = re.compile("|".join([THINK_OPEN.pattern, *map(re.escape, tokens)]))
+    thoughts, rest = list[str](), ""
+    while opened or mark.search(text):
+        opening = THINK_OPEN.match(text) if opened else mark.search(text)
+        if opening:
+            rest, text = rest + text[: opening.start()], text[opening.end() :]
+        closing = THINK_CLOSE.search(text)
+        thoughts.append(text[: closing.start()] if closing else text)
+        text, opened = text[closing.end() :] if closing else "", False
+    if not thoughts:
+        return "", text
+    return "\n".join(filter(None, (thought.strip() for thought in thoughts))), (rest + text).lstrip()
 
 
 def ends_in_thinking(prompt: str) -> bool:

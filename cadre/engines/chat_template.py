@@ -37,8 +37,8 @@ PLAIN = (
     "{% if add_generation_prompt %}Assistant:\n{% endif %}"
 )
 
-# A word that no template contains: templates are probed by rendering it and looking for it.
-PROBE = "qzx"
+# Words that no template contains: templates are probed by rendering them and looking for them.
+PROBE, THOUGHT = "qzx", "qxthought"
 
 # Ends of turns that no probe finds: Llama 3.1 writes the first after calls of its builtin tools alone.
 CALL_ENDS = ("<|eom_id|>", "<|call|>")
@@ -172,6 +172,8 @@ class Template:
         with_tools = use.offers and (bool(tools) or _uses_tools(messages))
 
         # Rewrite what the template would drop.
+        if any(message.thinking for message in messages) and not self._takes_thinking:
+            written = [self._write_thinking_as_text(message) for message in written]
         if not use.offers:
             written = tool_calls.write_tools_as_text(written, tools)
         if use.calls and not use.parallel:
@@ -281,6 +283,7 @@ class Template:
         broken = _map_message(message, self._control.break_up)
         if message.role != "assistant":
             return broken
+        broken = replace(broken, thinking=self.break_tokens(message.thinking, "assistant"))
         if self._has_channels and call_forms.read_channels(message.content) is not None:
             return replace(broken, content=message.content)  # `_split_channels` takes it apart
         return replace(broken, content=self.break_tokens(message.content, "assistant"))
@@ -348,18 +351,23 @@ class Template:
         for content in (answer, answer.strip()):
             if text.startswith(rendered + content):
                 return text[len(rendered + content) :], "clean"
-        # Templates and programs rewrite a turn with tool calls in their own way: render the conversation with a
-        # placeholder in its place and cut that out. Thinking, which is to be dropped, makes that impossible.
-        has_calls = previous.sample.message and previous.sample.message.tool_calls
-        if not has_calls or call_forms.THINK_CLOSE.search(previous.sample.text):
+        # Templates and programs rewrite a turn with tool calls or thinking in their own way: render the conversation
+        # with a placeholder in its place and cut that out. Thinking that is dropped makes that impossible.
+        sampled = previous.sample.message or Message("assistant", previous.sample.text)
+        thought = THOUGHT if sampled.thinking and messages[count].thinking else ""
+        if thought and self.break_tokens(sampled.thinking, "assistant") not in text[len(rendered) :]:
+            return None, "realigned"
+        if not thought and (not sampled.tool_calls or call_forms.THINK_CLOSE.search(previous.sample.text)):
             return None, "realigned"
         placeholder = list(messages)
-        placeholder[count] = Message("assistant", PROBE)
+        placeholder[count] = Message("assistant", PROBE, thinking=thought)
         try:
             text = self.render(placeholder, generation=True, tools=tools)
         except EngineError:
             return None, "realigned"
-        return text[len(rendered + PROBE) :] if text.startswith(rendered + PROBE) else None, "realigned"
+        opening, _, rest = text[len(rendered) :].partition(PROBE)
+        is_kept = text.startswith(rendered) and (thought in opening if thought else not opening)
+        return rest if is_kept and PROBE in text[len(rendered) :] else None, "realigned"
 
     def break_tokens(self, text: str, role: str = "user") -> str:
         """Return the text as a message by `role` has it in a prompt: with control tokens broken."""
@@ -384,18 +392,20 @@ class Template:
     def parse_answer(self, prompt_ids: Sequence[int], token_ids: Sequence[int], tools: Sequence[Tool]) -> Message:
         """Return a completion, without its end-of-turn token, as a message with its calls of these tools.
 
-        Without a call the message is the unchanged text, or of an answer in channels the text for others.
+        Thinking, in channels or between marks, is no part of its content; thinking without an end leaves none. Else
+        the content of a message without a call is the unchanged text.
         """
         if token_ids and token_ids[-1] in (self.end_of_turn, self._tokenizer.eos_token_id):
             token_ids = token_ids[:-1]
         text = self.decode(token_ids)
         if self._has_channels and (channels := call_forms.read_channels(text)) is not None:
-            if not channels.calls:
-                return Message("assistant", channels.content)
+            answer = Message("assistant", channels.content, thinking=channels.thinking)
             calls = [(name, _from_json(body)) for name, body in channels.calls]
-            return self._with_calls(text, calls, channels.content, tools)
+            return self._with_calls(answer, calls, channels.content, tools) if calls else answer
+        thinking, content = call_forms.split_thinking(text, self._opens_thinking(prompt_ids), self._thinking_tokens)
+        answer = Message("assistant", content, thinking=thinking)
         if not tools:
-            return Message("assistant", text)
+            return answer
 
         # A tokenizer that declares a response template parses answers itself.
         use, declared = self._use_for(tools), getattr(self._tokenizer, "response_template", None)
@@ -408,38 +418,82 @@ class Template:
                     tools=tool_calls.tool_definitions(tools),
                 )
             except (ValueError, RecursionError):  # malformed JSON, say: then the answer is a text
-                return Message("assistant", text)
-            return tool_calls.make_message(text, parsed, tools)
+                return answer
+            return tool_calls.make_message(answer, parsed, tools)
 
         # Else calls are read in the form that was learned from the template, after thinking.
         if use.form is None:
-            return Message("assistant", text)
-        prompt_end = self.decode(prompt_ids[-16:]).rstrip()
-        _, answer = call_forms.split_thinking(text, call_forms.ends_in_thinking(prompt_end))
+            return answer
         schemas = {tool.name: tool.parameters for tool in self._broken_names(tools)}
-        result = use.form.read(answer, schemas)
-        if not answer and text.strip():  # thinking without an end holds calls only if it holds nothing else
+        result = use.form.read(content, schemas)
+        if not content and text.strip():  # thinking without an end holds calls only if it holds nothing else
             result = use.form.read(text, schemas)
-            result = result if result and not result[1] else None
-        if not result:
-            return Message("assistant", text)
-        return self._with_calls(text, *result, tools)
+            if result is None or not result[0] or result[1]:
+                return answer
+            answer = Message("assistant", "")
+        return self._with_calls(answer, *result, tools) if result else answer
 
-    def _with_calls(self, text: str, calls: Sequence[call_forms.Call], content: str, tools: Sequence[Tool]) -> Message:
-        """Return the message with these calls, by the tools' real names; the text if a call is invalid."""
+    def _with_calls(
+        self, answer: Message, calls: Sequence[call_forms.Call], content: str, tools: Sequence[Tool]
+    ) -> Message:
+        """Return the answer with these calls, by the tools' real names; without them if a call is invalid."""
         shown = self._broken_names(tools)
         parsed = {"tool_calls": [{"function": {"name": n, "arguments": a}} for n, a in calls], "content": content}
-        message = tool_calls.make_message(text, parsed, shown)
+        message = tool_calls.make_message(answer, parsed, shown)
         real = dict(zip((tool.name for tool in shown), (tool.name for tool in tools), strict=True))
         return replace(message, tool_calls=tuple(replace(c, name=real[c.name]) for c in message.tool_calls))
+
+    def call_error(self, text: str, answer: Message, tools: Sequence[Tool]) -> str:
+        """Return a sentence for the model on a call that a completion attempts and that is no call of these tools.
+
+        Returns "" if it attempts none. `answer` is the completion's message, which calls nothing.
+        """
+        shown, use = self._broken_names(tools), self._use_for(tools)
+        channels = call_forms.read_channels(text) if self._has_channels else None
+        calls = list[call_forms.Call]()
+        if channels is not None:
+            calls = [(name, _from_json(body)) for name, body in channels.calls]
+        elif use.form is not None:
+            try:
+                calls, _ = use.form.read_strictly(answer.content, {tool.name: tool.parameters for tool in shown})
+            except ValueError as error:
+                names = dict(shown[0].parameters).get("properties") or {}
+                example = ToolCall("call_0", shown[0].name, tool_calls.to_json(dict.fromkeys(names, "...")))
+                form = self._write_last_turn([QUESTION, Message("assistant", "", (example,))], tools, use)
+                return f"The call of a tool cannot be read ({error}); expected {form or 'another form'}"
+        for name, arguments in calls:
+            tool = next((tool for tool in shown if tool.name == name), None)
+            if tool is None and not (name == "None" and use.form is not None and use.form.is_bare):
+                return f"There is no tool {name[:64]}; expected one of {', '.join(tool.name for tool in shown)}."
+            if tool is not None and not isinstance(arguments, dict):
+                return (
+                    f"The arguments of {name} are no JSON object; expected one, as in {tool_calls.to_json({'a': 1})}."
+                )
+        return ""
 
     def _broken_names(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools by the names that the prompt has for them."""
         return [_map_tool(tool, self._control.break_up) for tool in tools]
 
-    def has_channels(self, text: str) -> bool:
-        """Return True if a completion's text is in channels, so that the message differs from the text."""
-        return self._has_channels and call_forms.read_channels(text) is not None
+    def has_thinking(self, prompt_ids: Sequence[int], text: str) -> bool:
+        """Return True if a completion's text has thinking or channels, so that the message differs from the text."""
+        if self._has_channels and call_forms.read_channels(text) is not None:
+            return True
+        has_mark = call_forms.THINK_OPEN.match(text) or any(token in text for token in self._thinking_tokens)
+        return bool(has_mark) or self._opens_thinking(prompt_ids)
+
+    def _opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
+        """Return True if a prompt ends in the mark that opens thinking."""
+        return call_forms.ends_in_thinking(self.decode(prompt_ids[-16:]).rstrip())
+
+    def _write_thinking_as_text(self, message: Message) -> Message:
+        """Return the message with its thinking in its content, for a template that has no place for it."""
+        if not message.thinking:
+            return message
+        tokens = self._control.tokens
+        opening, closing = next((m for m in call_forms.THINKING_MARKS if m[0] in tokens), call_forms.THINKING_MARKS[0])
+        content = f"{opening}\n{message.thinking}\n{closing}\n\n{message.content}"
+        return replace(message, content=content, thinking="")
 
     def turn_token(self, text: str) -> str:
         """Return the first token spelled out in the text that begins or ends turns or texts, which no answer may
@@ -526,6 +580,23 @@ class Template:
         return frozenset(self._tokenizer.convert_tokens_to_ids(token) for token in ends)
 
     @cached_property
+    def _takes_thinking(self) -> bool:
+        """True if the template has a field for the thinking of a message; it may still drop it from earlier turns."""
+        turns = [QUESTION, Message("assistant", PROBE, thinking=THOUGHT)]
+        source, entries = self._templates["default"], tool_calls.to_template_dicts(turns)
+        try:
+            return THOUGHT in render_template(
+                self._tokenizer, entries, add_generation_prompt=False, chat_template=source, **self._options
+            )
+        except Exception:  # noqa: BLE001 - as in render
+            return False
+
+    @cached_property
+    def _thinking_tokens(self) -> tuple[str, ...]:
+        """The marks that open thinking and are tokens, which no text contains by chance."""
+        return tuple(opening for opening, _ in call_forms.THINKING_MARKS if opening in self._control.tokens)
+
+    @cached_property
     def _has_channels(self) -> bool:
         """True if the model answers in channels, as gpt-oss does."""
         return all(mark in self._control.tokens for mark in (call_forms.CHANNEL, call_forms.MESSAGE))
@@ -598,7 +669,11 @@ def _map_message(message: Message, change: Callable[[str], str]) -> Message:
         for call in message.tool_calls
     )
     return replace(
-        message, content=change(message.content), tool_calls=calls, tool_call_id=change(message.tool_call_id)
+        message,
+        content=change(message.content),
+        tool_calls=calls,
+        tool_call_id=change(message.tool_call_id),
+        thinking=change(message.thinking),
     )
 
 

@@ -87,10 +87,13 @@ class ModelText:
         # A stop string may include the text of the token that ends the turn.
         cut = cut_at_stop(template.decode(ids), stop) if stop else text
         text = cut if len(cut) < len(text) else text
-        message = None
-        if request.tools or template.has_channels(text):
+        message, call_error = None, ""
+        if request.tools or template.has_thinking(prompt.ids, text):
             message = template.parse_answer(prompt.ids, answer_ids, request.tools)
-            message = replace(message, content=cut_at_stop(message.content, stop))
+            content, thinking = cut_at_stop(message.content, stop), cut_at_stop(message.thinking, stop)
+            message = replace(message, content=content, thinking=thinking)
+            if request.tools and not message.tool_calls:
+                call_error = template.call_error(text, message, request.tools)
         return Sample(
             role=request.role,
             policy=request.policy,
@@ -104,6 +107,7 @@ class ModelText:
             history=prompt.history,
             images=prompt.images,
             changes=completion.changes,
+            call_error=call_error,
         )
 
 

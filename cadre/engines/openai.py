@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from cadre import random_keys
-from cadre.engines import tool_calls
+from cadre.engines import call_forms, tool_calls
 from cadre.engines.control_tokens import break_common, cut_at_stop, map_strings
 from cadre.errors import AnswerError, EngineError, PromptError
 from cadre.file_limits import MIB, size_of
@@ -120,14 +120,16 @@ class OpenAISampler:
         choice = _first_choice(reply)
         finish: Finish = "length" if choice.finish_reason == "length" else "stop"
         text = cut_at_stop(_text_of(choice), sampling.stop)
+        thinking, content = call_forms.split_thinking(text, False)
+        thinking = _thinking_of(choice) or thinking
         message = None
-        if request.tools:
+        if request.tools or thinking or content != text:
             calls = []
             for call in choice.message.tool_calls or []:
                 arguments = call.function.arguments  # some endpoints return an object in place of its JSON
                 text_arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)
                 calls.append(ToolCall(call.id, call.function.name, text_arguments))
-            message = Message("assistant", text, tuple(calls))
+            message = Message("assistant", content, tuple(calls), thinking=thinking)
         return Sample(request.role, request.policy, text, (), (), (), finish, 0, message)
 
     def _classify(self, request: Request, error: BaseException) -> PromptError | AnswerError:
@@ -195,17 +197,23 @@ def _text_of(choice: Any) -> str:
         return message.content
     if message.content is None and getattr(message, "refusal", None):
         return str(message.refusal)
-    reasoning = (getattr(message, name, None) for name in ("reasoning_content", "reasoning"))
-    if message.content is None and (message.tool_calls or any(reasoning)):
+    if message.content is None and (message.tool_calls or _thinking_of(choice)):
         return ""
     got = "content null" if message.content is None else f"content of type {type(message.content).__name__}"
     raise _NoTextError(f"{got}, no tool calls and no reasoning (finish_reason {choice.finish_reason!r})")
 
 
+def _thinking_of(choice: Any) -> str:
+    """Return the thinking that an endpoint sends apart from the text; "" if it sends none."""
+    fields = (getattr(choice.message, name, None) for name in ("reasoning_content", "reasoning"))
+    return next((field.strip() for field in fields if isinstance(field, str) and field), "")
+
+
 def _to_dict(message: Message) -> dict[str, Any]:
     """Return the message as endpoints take it: media before the text and within the request, arguments as text.
 
-    What looks like a control token is broken by a space, as an endpoint may read such tokens in any message.
+    What looks like a control token is broken by a space, as an endpoint may read such tokens in any message. Thinking
+    is left out: some endpoints refuse it.
     """
     text = break_common(message.content)
     content: str | list[dict[str, Any]] = text

@@ -83,6 +83,8 @@ def to_template_dicts(
     entries, number, calls_by_id = [], 0, dict[str, tuple[str, str]]()
     for message in messages:
         entry: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.thinking:
+            entry |= dict.fromkeys(call_forms.THINKING_FIELDS, message.thinking)
         if message.tool_calls:
             entry["tool_calls"] = []
             for call in message.tool_calls:
@@ -136,7 +138,7 @@ def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     split: list[Message] = []
     for message in messages:
         if message.tool_calls and message.content:
-            split += [replace(message, tool_calls=()), Message(message.role, "", message.tool_calls)]
+            split += [replace(message, tool_calls=(), thinking=""), replace(message, content="", images=())]
         else:
             split.append(message)
     return split
@@ -163,32 +165,36 @@ def split_parallel_calls(messages: Sequence[Message]) -> list[Message]:
     return split
 
 
-def make_message(text: str, parsed: Mapping[str, Any], tools: Sequence[Tool]) -> Message:
-    """Return the message that was `parsed` out of an answer; the text itself if a parsed call is invalid."""
+def make_message(answer: Message, parsed: Mapping[str, Any], tools: Sequence[Tool]) -> Message:
+    """Return the message that was `parsed` out of an answer; the answer itself if it calls nothing, or a parsed call is
+    invalid."""
     calls, names = list[ToolCall](), [tool.name for tool in tools]
     content = parsed.get("content") or ""
     for number, raw in enumerate(parsed.get("tool_calls") or []):
         function = raw.get("function") if isinstance(raw, dict) else None
         if not isinstance(function, dict):
-            return Message("assistant", text)
+            return answer
         name, arguments = function.get("name"), function.get("arguments", {})
         if not isinstance(arguments, dict) or name not in names:
-            return Message("assistant", text)
+            return answer
         calls.append(ToolCall(f"call_{number}", str(name), to_json(arguments)))
-    if not isinstance(content, str):
-        return Message("assistant", text)
-    return Message("assistant", content.strip() if calls else text, tuple(calls))
+    if not calls or not isinstance(content, str):
+        return answer
+    return replace(answer, content=content.strip(), tool_calls=tuple(calls))
 
 
 def is_sampled_message(message: Message, sample: Sample) -> bool:
     """Return True if a message of a conversation is the sample.
 
     Calls are compared by name and arguments: programs write arguments out again in their own way, number calls as they
-    like, and some drop the text beside a call.
+    like, and some drop the text beside a call. Most drop the thinking.
     """
     sampled = sample.message or Message("assistant", sample.text)
+    if message.thinking not in ("", sampled.thinking):
+        return False
     if not sampled.tool_calls:
-        return message in (Message("assistant", sampled.content), Message("assistant", sample.text))
+        plain = replace(message, thinking="")
+        return plain in (Message("assistant", sampled.content), Message("assistant", sample.text))
     calls, sampled_calls = (
         [(call.name, parse_arguments(call)) for call in calls] for calls in (message.tool_calls, sampled.tool_calls)
     )

@@ -6,8 +6,9 @@
 
 `with_tools` is what makes `tools` work: `EnvSpec` plays an environment class that has some as this subclass of it. A
 completion that calls them is answered by their results, in the same conversation, and only the completion that calls
-none reaches `step`. Arguments come from a model: they are validated against the tool's schema, and whatever goes wrong
-is a text for the model. Functions are stateless, objects are copied with the state (`fork`), MCP servers are replayed.
+none reaches `step`. Calls come from a model: arguments are validated against the tool's schema, and whatever goes
+wrong, be it that a call cannot be read, is a text for the model. Functions are stateless, objects are copied with the
+state (`fork`), MCP servers are replayed.
 """
 
 from __future__ import annotations
@@ -403,14 +404,23 @@ class WithTools(Env):
         return messages
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        calls, errors = 0, 0
+        calls, errors, malformed = 0, 0, 0
+        offered = super().observe()
         answers, exchanges = dict(self._answers), dict(self._exchanges)
         for role, sample in samples.items():
             exchange, tools = exchanges.get(role, ()), self._runnable(role)
             turns = sum(message.role == "assistant" for message in exchange)
             called = sample.message.tool_calls if sample.message is not None and sample.failure is None else ()
-            if not called or turns >= self.tool_turns or not all(call.name in tools for call in called):
+            own = {tool.name for tool in offered[role].tools} if role in offered else set()
+            if turns >= self.tool_turns or own & {call.name for call in called} or not (called or sample.call_error):
                 answers[role] = sample
+                continue
+            if not called:  # a call that is none of these tools', or that cannot be read
+                calls, errors, malformed = calls + 1, errors + 1, malformed + 1
+                told = clean_text(f"Error: {sample.call_error}", self.tool_max_chars)
+                told += LAST_TURN if turns + 1 == self.tool_turns else ""
+                said = sample.message or Message("assistant", sample.text)
+                exchanges[role] = (*exchange, said, Message("user", told))
                 continue
 
             # Ids are numbered through the conversation, as those of a sample begin at 0 in every completion.
@@ -429,9 +439,15 @@ class WithTools(Env):
             exchanges[role] = (*exchange, replace(sample.message, tool_calls=called), *results)
         if calls:
             self._answers, self._exchanges = answers, exchanges
-            return Reward(parts={"tools/calls": float(calls), "tools/errors": float(errors)})
+            return Reward(
+                parts={
+                    "tools/calls": float(calls),
+                    "tools/errors": float(errors),
+                    "tools/malformed": float(malformed),
+                }
+            )
 
-        acting = super().observe()
+        acting = offered
         past = dict(self._past)
         for role, exchange in exchanges.items():
             key = (role, acting[role].conversation)

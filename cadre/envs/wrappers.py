@@ -198,7 +198,7 @@ def with_reward(env_class: type[Env], reference: str) -> type[Env]:
             own = await env_class.step_samples(self, samples)
         finally:
             self.is_stepping_samples = False
-        return await pay_for(self, {role: sample.text for role, sample in samples.items()}, own)
+        return await pay_for(self, self.actions_of(samples), own)
 
     names = {
         "step": step,

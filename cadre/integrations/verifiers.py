@@ -220,7 +220,7 @@ class Chat:
         system = [self.types.SystemMessage(content=task.data.system_prompt)] if task.data.system_prompt else []
         opening = [self.types.UserMessage(content=prompt)] if isinstance(prompt, str) else list(prompt or ())
         self.messages = [*system, *opening]
-        self.prompted = prompt is not None
+        self.prompted, self.call_error = prompt is not None, ""
 
     async def turn(self, message: Any = None) -> Any:
         """Return the segment that answers a message of the user, or the task's prompt."""
@@ -239,6 +239,9 @@ class Chat:
                 return segment(messages=self.messages[beginning:], terminated=len(self.messages) == beginning)
             answer = await self._ask()
             calls = answer.tool_calls or ()
+            if self.call_error and number <= self.agent.episode.tool_turns:
+                self.messages.append(self.types.UserMessage(content=f"Error: {self.call_error}"))
+                continue
             if not calls or number > self.agent.episode.tool_turns:
                 return segment(messages=self.messages[beginning:])
             for call in calls:
@@ -272,6 +275,7 @@ class Chat:
         shown = tuple(map(to_message, self.messages))
         self.agent.episode.calls.put_nowait(PendingCall(self.agent.name, self.conversation, shown, self.tools, future))
         sample = await future
+        self.call_error = sample.call_error if self.tools else ""
         called = sample.message.tool_calls if sample.message is not None else ()
         # Ids are numbered through the conversation, as those of a sample begin at 0 in every completion.
         first = sum(len(getattr(message, "tool_calls", None) or ()) for message in self.messages)
@@ -279,8 +283,10 @@ class Chat:
             self.types.ToolCall(id=f"call_{first + index}", name=call.name, arguments=call.arguments)
             for index, call in enumerate(called)
         ]
-        text = sample.text if sample.message is None else sample.message.content
-        message = self.types.AssistantMessage(content=text, tool_calls=calls or None)
+        text, thinking = sample.text, None
+        if sample.message is not None:
+            text, thinking = sample.message.content, sample.message.thinking or None
+        message = self.types.AssistantMessage(content=text, reasoning_content=thinking, tool_calls=calls or None)
         response = self.types.Response(
             id=f"{self.conversation}-{self.trace.num_turns}",
             created=0,
@@ -301,7 +307,8 @@ def to_message(message: Any) -> Message:
             raise ConfigError("env: verifiers: a message has images; expected text alone. Take another taskset.")
         content = "\n".join(part.text for part in content)
     calls = tuple(ToolCall(c.id, c.name, c.arguments) for c in getattr(message, "tool_calls", None) or ())
-    return Message(message.role, content or "", calls, getattr(message, "tool_call_id", "") or "")
+    thinking = getattr(message, "reasoning_content", None) or ""
+    return Message(message.role, content or "", calls, getattr(message, "tool_call_id", "") or "", thinking=thinking)
 
 
 class Verifiers(Env):

@@ -106,6 +106,7 @@ def _parse_message(raw: Any, where: str) -> Iterator[Message]:
         yield Message(role, parse_text(content, f"{where}.content"))
         return
     texts: list[str] = []
+    thoughts: list[str] = []
     images: list[Image] = []
     tool_calls: list[ToolCall] = []
     for index, raw_block in enumerate(parse_list(content, f"{where}.content")):
@@ -124,13 +125,16 @@ def _parse_message(raw: Any, where: str) -> Iterator[Message]:
             result, result_images = _parse_result(block.get("content"), f"{block_where}.content")
             call_id = parse_text(block.get("tool_use_id"), f"{block_where}.tool_use_id")
             yield Message("tool", result, tool_call_id=call_id, images=result_images)
+        elif kind == "thinking" and role == "assistant":
+            thoughts.append(parse_text(block.get("thinking"), f"{block_where}.thinking").strip())
         elif kind not in ("thinking", "redacted_thinking"):
             expected = "expected text, image, tool_use, tool_result or thinking"
             raise RequestError(
                 400, f"{block_where}.type: got {describe_value(kind)} of {role}; {expected}.", block_where
             )
-    if texts or images or tool_calls:
-        yield Message(role, "\n".join(texts), tuple(tool_calls), images=tuple(images))
+    if texts or images or tool_calls or thoughts:
+        thinking = "\n".join(filter(None, thoughts))
+        yield Message(role, "\n".join(texts), tuple(tool_calls), images=tuple(images), thinking=thinking)
 
 
 def _parse_result(value: Any, where: str) -> tuple[str, tuple[Image, ...]]:
@@ -166,6 +170,8 @@ def message_body(call: ModelCall, answer: Answer, call_id: str) -> dict[str, Any
 def _content_blocks(answer: Answer) -> list[dict[str, Any]]:
     message = answer.message
     blocks: list[dict[str, Any]] = []
+    if message.thinking:
+        blocks.append({"type": "thinking", "thinking": message.thinking, "signature": ""})
     if message.content or not message.tool_calls:
         blocks.append({"type": "text", "text": message.content})
     for call in message.tool_calls:
@@ -224,14 +230,13 @@ class MessageStream:
     def closing(self, answers: Sequence[Answer]) -> Iterator[bytes]:
         (answer,) = answers
         for index, block in enumerate(_content_blocks(answer)):
-            is_text = block["type"] == "text"
-            empty = {**block, "text": ""} if is_text else {**block, "input": {}}
+            kind = block["type"]
+            field = "input" if kind == "tool_use" else kind
+            empty: dict[str, Any] = {**block, field: {} if kind == "tool_use" else ""}
             yield _event("content_block_start", index=index, content_block=empty)
-            delta = (
-                {"type": "text_delta", "text": block["text"]}
-                if is_text
-                else {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
-            )
+            delta = {"type": f"{kind}_delta", kind: block[field]}
+            if kind == "tool_use":
+                delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
             yield _event("content_block_delta", index=index, delta=delta)
             yield _event("content_block_stop", index=index)
         usage = {"input_tokens": answer.prompt_tokens, "output_tokens": answer.completion_tokens}

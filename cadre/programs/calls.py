@@ -72,6 +72,8 @@ class ModelCall:
         del fields["agent"], fields["tool_call_ids"]
         for message in fields["messages"]:  # images by their digests
             message["images"] = [image["digest"] for image in message["images"]]
+            if not message["thinking"]:
+                del message["thinking"]
         return hashlib.blake2b(canonical_json(fields).encode(), digest_size=10).hexdigest()
 
 
@@ -132,8 +134,8 @@ def canonical_json(value: Any) -> str:
 def merge_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
     """Return the conversation in the form that chat templates expect.
 
-    Leading system messages become one, later ones become user messages. The text and the tool calls of one assistant
-    turn, which `/v1/responses` has as separate items, become one message.
+    Leading system messages become one, later ones become user messages. The thinking, the text and the tool calls of
+    one assistant turn, which `/v1/responses` has as separate items, become one message.
     """
     merged: list[Message] = []
     for message in messages:
@@ -142,9 +144,16 @@ def merge_messages(messages: Iterable[Message]) -> tuple[Message, ...]:
             merged.append(Message("user", message.content))
         elif message.role == "system" and last is not None:
             merged[-1] = Message("system", f"{last.content}\n\n{message.content}")
-        elif message.role == "assistant" and last is not None and last.role == "assistant" and message.tool_calls:
-            text = "\n".join(filter(None, (last.content, message.content)))
-            merged[-1] = Message("assistant", text, last.tool_calls + message.tool_calls)
+        elif (
+            last is not None
+            and last.role == message.role == "assistant"
+            and (message.tool_calls or (last.thinking and not last.content and not last.tool_calls))
+        ):
+            text, thinking = (
+                "\n".join(filter(None, parts))
+                for parts in ((last.content, message.content), (last.thinking, message.thinking))
+            )
+            merged[-1] = Message("assistant", text, last.tool_calls + message.tool_calls, thinking=thinking)
         else:
             merged.append(message)
     return tuple(merged)

@@ -284,7 +284,10 @@ class Instance:
         pending.answer.set_result(answer.with_tool_call_ids(pending.id))
         self._undelivered.append(pending)
         texts = self._equal_answers.setdefault(answered.call.content, set())
-        texts.update([answer.message.content, *(call.arguments for call in answer.message.tool_calls)])
+        message = answer.message
+        texts.update(
+            [message.content, *(call.arguments for call in message.tool_calls), *filter(None, [message.thinking])]
+        )
 
     def _waiting_calls(self) -> list[ProgramCall]:
         """Return the waiting calls whose client is still there, by role and content."""
@@ -325,7 +328,7 @@ def unordered_form(call: ModelCall, answers: Collection[str]) -> tuple[str, list
     of the texts alone."""
     pattern = re.compile("|".join(re.escape(json.dumps(text)[1:-1]) for text in sorted(answers, key=len, reverse=True)))
     fields = [
-        [message.role, message.content, [(c.name, c.arguments) for c in message.tool_calls]]
+        [message.role, message.content, [(c.name, c.arguments) for c in message.tool_calls], message.thinking]
         for message in call.messages
     ]
     options = [call.role, [tool.name for tool in call.tools], call.choice, call.schema, call.stop, call.max_tokens]
@@ -357,7 +360,8 @@ def describe_call(call: ProgramCall) -> list[str]:
         tool_calls = [f"{tool_call.name}({tool_call.arguments}) {tool_call.id}" for tool_call in message.tool_calls]
         answered = [f"(of {message.tool_call_id})"] if message.tool_call_id else []
         images = [f"(image {image.width}x{image.height} {image.digest[:16]})" for image in message.images]
-        return "\n".join(filter(None, [*answered, *images, message.content, *tool_calls]))
+        thinking = [f"(thinking) {message.thinking}"] if message.thinking else []
+        return "\n".join(filter(None, [*answered, *images, *thinking, message.content, *tool_calls]))
 
     request = call.call
     lines = [f"model: {request.role}"]

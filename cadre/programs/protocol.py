@@ -291,7 +291,16 @@ def _parse_chat_message(raw: Any, where: str) -> Message:
             )
         )
     tool_call_id = parse_text(entry.get("tool_call_id"), f"{where}.tool_call_id") if role == "tool" else ""
-    return Message(role, content, tuple(tool_calls), tool_call_id, images)  # type: ignore[arg-type]
+    thinking = parse_thinking(entry, where) if role == "assistant" else ""
+    return Message(role, content, tuple(tool_calls), tool_call_id, images, thinking=thinking)  # type: ignore[arg-type]
+
+
+def parse_thinking(entry: Mapping[str, Any], where: str) -> str:
+    """Return the thinking of an assistant's message by whichever name it has; "" if there is none as text."""
+    for name in ("reasoning_content", "reasoning"):
+        if isinstance(entry.get(name), str):
+            return parse_text(entry[name], f"{where}.{name}").strip()
+    return ""
 
 
 def parse_chat_format(body: dict[str, Any]) -> ReplyFormat:
@@ -314,6 +323,8 @@ def chat_body(call: ModelCall, answers: Sequence[Answer], call_id: str, logprobs
     for index, answer in enumerate(answers):
         content, tool_calls = answer.message.content, _chat_tool_calls(answer)
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if answer.message.thinking:
+            message["reasoning_content"] = answer.message.thinking
         if tool_calls:
             message |= {"content": content or None, "tool_calls": tool_calls}
         entries = _chat_logprobs(answer) if logprobs else None
@@ -368,6 +379,8 @@ class ChatStream:
     def closing(self, answers: Sequence[Answer]) -> Iterator[bytes]:
         for index, answer in enumerate(answers):
             logprobs = _chat_logprobs(answer) if self._format.logprobs else None
+            if answer.message.thinking:
+                yield self._event({"reasoning_content": answer.message.thinking}, index=index)
             if answer.message.content or logprobs:
                 yield self._event({"content": answer.message.content}, index=index, logprobs=logprobs)
             if answer.message.tool_calls:
@@ -449,6 +462,10 @@ def _parse_responses_input(value: Any) -> Iterator[Message]:
         entry = parse_object(raw, where)
         kind = entry.get("type", "message")
         if kind == "reasoning":
+            parts = parse_list(entry.get("content"), where) or parse_list(entry.get("summary"), where)
+            texts = [parse_text(parse_object(part, where).get("text"), where) for part in parts]
+            if thinking := "\n".join(texts).strip():
+                yield Message("assistant", "", thinking=thinking)
             continue
         if kind == "function_call":
             call = ToolCall(
@@ -481,8 +498,13 @@ def parse_responses_format(body: dict[str, Any]) -> ReplyFormat:
 
 
 def responses_body(call: ModelCall, answer: Answer, call_id: str, extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of an answer that is sent in one piece: the items are the text, then the tool calls."""
+    """Return the body of an answer that is sent in one piece: the items are thinking, the text, then the tool calls."""
     items: list[dict[str, Any]] = []
+    if answer.message.thinking:
+        part = {"type": "reasoning_text", "text": answer.message.thinking}
+        items.append(
+            {"id": f"rs_{call_id}", "type": "reasoning", "status": "completed", "summary": [], "content": [part]}
+        )
     if answer.message.content or not answer.message.tool_calls:
         part = {"type": "output_text", "text": answer.message.content, "annotations": [], "logprobs": []}
         items.append(
@@ -566,6 +588,12 @@ class ResponsesStream:
                 yield self._event("response.output_text.delta", **position, delta=part["text"], logprobs=[])
                 yield self._event("response.output_text.done", **position, text=part["text"], logprobs=[])
                 yield self._event("response.content_part.done", **position, part=part)
+            elif item["type"] == "reasoning":
+                position["content_index"], text = 0, item["content"][0]["text"]
+                unfinished = {**item, "content": [], "status": "in_progress"}
+                yield self._event("response.output_item.added", output_index=index, item=unfinished)
+                yield self._event("response.reasoning_text.delta", **position, delta=text)
+                yield self._event("response.reasoning_text.done", **position, text=text)
             else:
                 unfinished = {**item, "arguments": "", "status": "in_progress"}
                 arguments, name = item["arguments"], item["name"]

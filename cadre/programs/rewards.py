@@ -130,6 +130,8 @@ def make_transcript(history: Sequence[AnsweredCall]) -> list[dict[str, Any]]:
 
     def as_json(message: Message) -> dict[str, Any]:
         entry: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.thinking:
+            entry["reasoning_content"] = message.thinking
         if message.tool_calls:
             entry["tool_calls"] = [
                 {"id": call.id, "name": call.name, "arguments": call.arguments} for call in message.tool_calls

@@ -137,7 +137,8 @@ def _message_to_json(message: Message) -> Json:
     answers = {"tool_call_id": message.tool_call_id} if message.tool_call_id else {}
     images = {"images": [medium_to_json(image) for image in message.images]} if message.images else {}
     sounds = {"sounds": [medium_to_json(sound) for sound in message.sounds]} if message.sounds else {}
-    return {"role": message.role, "content": message.content, **calls, **answers, **images, **sounds}
+    thinking = {"thinking": message.thinking} if message.thinking else {}
+    return {"role": message.role, "content": message.content, **thinking, **calls, **answers, **images, **sounds}
 
 
 def tree_media(tree: Tree) -> set[Media]:

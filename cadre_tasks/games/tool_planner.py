@@ -214,7 +214,7 @@ class ToolPlanner(TurnBased):
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
         self.cut_off = count_cut_off(samples)
-        return await self.step({role: sample.text for role, sample in samples.items()})
+        return await self.step(self.actions_of(samples))
 
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()

@@ -61,7 +61,7 @@ function answer(body, open) {
 }
 
 function message(one, run) {
-  return h("div", { class: `message by-${one.role}` }, h("b", {}, one.role), (one.images ?? []).map((image) => picture(image, run)), block(one.content), one.tool_calls && block(JSON.stringify(one.tool_calls, null, 1)));
+  return h("div", { class: `message by-${one.role}` }, h("b", {}, one.role), (one.images ?? []).map((image) => picture(image, run)), one.thinking && h("details", { class: "muted" }, h("summary", {}, "thinking"), block(one.thinking)), block(one.content), one.tool_calls && block(JSON.stringify(one.tool_calls, null, 1)));
 }
 
 // Small images are enlarged, pixel by pixel.

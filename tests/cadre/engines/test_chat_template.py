@@ -7,7 +7,7 @@ import pytest
 from cadre.engines.chat_template import PLAIN, Template
 from cadre.engines.model_text import Completion, ModelText
 from cadre.errors import EngineError
-from cadre.types import Message, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
+from cadre.types import Message, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall, answer_text
 from tests.cadre.engines.tiny import CHATML, byte_tokenizer
 from tests.helpers.templates import THINKING
 
@@ -350,3 +350,83 @@ def test_a_template_that_drops_messages_is_refused_where_there_are_some(text, me
         return
     with pytest.raises(EngineError, match=f"leaves out messages by {roles}[ ;].*every message in the prompt"):
         prompt(request)
+
+
+KEEPING = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.reasoning_content and loop.index0 > last.n %}<think>\n"
+    "{{ m.reasoning_content }}\n</think>\n\n{% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}'
+    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# As Qwen3's template has it: thinking stays in the prompt up to the next message of the user.
+TURNWISE = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% set last = namespace(n=-1) %}{% for m in messages %}"
+    "{% if m.role == 'user' %}{% set last.n = loop.index0 %}{% endif %}{% endfor %}" + KEEPING
+)
+
+
+def thought(one: Template, said: str, tools=(), messages=HISTORY, finish="stop") -> Sample:
+    """The sample of a completion, as the samplers make it."""
+    asked = Request("r", "p", messages, 1, Sampling(), 0, tools=tools)
+    sampled = ids(said) + ((259,) if finish == "stop" else ())
+    made = Completion(sampled, (-0.1,) * len(sampled), finish)
+    return ModelText({"p": one}, STOPS, 1000).sample(asked, one.prompt(messages, None, STOPS, tools), made)
+
+
+@pytest.mark.parametrize(
+    ("said", "content", "thinking"),
+    [
+        ("<think>hm</think>Yes.", "Yes.", "hm"),
+        ("<think>\nhm\n</think>\n\nYes.\n", "Yes.\n", "hm"),
+        ("\n<think></think>\n\nYes.", "Yes.", ""),
+        ("<think>a</think>\n<think>b</think>Yes.", "Yes.", "a\nb"),
+        ("<thinking>hm</thinking> Yes.", "Yes.", "hm"),
+        ("<think>hm", "", "hm"),
+        ("<think>", "", ""),
+        ("Say <think> or </think>.", "Say <think> or </think>.", None),
+        ("Yes.", "Yes.", None),
+    ],
+)
+def test_thinking_is_no_part_of_what_is_said(said, content, thinking):
+    """Mistake: a tool, a program or another role reads the thoughts; the loss leaves their tokens out."""
+    made = thought(template(), said)
+    assert made.text == said
+    assert len(made.logprobs) == len(made.token_ids) == len(ids(said)) + 1
+    assert answer_text(made) == content
+    assert made.message == (None if thinking is None else Message("assistant", content, thinking=thinking))
+
+
+def test_thinking_that_the_prompt_opened_has_no_mark_of_its_own():
+    one = template(CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}"))
+    assert thought(one, "hm</think>Yes.").message == Message("assistant", "Yes.", thinking="hm")
+    assert answer_text(thought(one, "hm", finish="length")) == ""
+
+
+def test_thinking_that_comes_back_is_rendered_as_the_template_has_it():
+    one = template(TURNWISE)
+    call = ToolCall("call_0", "add", "{}")
+    made = thought(one, '<think>hm</think>\n<tool_call>{"name": "add", "arguments": {}}</tool_call>', (ADD,))
+    assert made.message == Message("assistant", "", (call,), thinking="hm")
+    loop = (*HISTORY, made.message, Message("tool", "4", tool_call_id="call_0"))
+    before = PreviousTurn(HISTORY, made, (ADD,))
+    after = one.prompt(loop, before, STOPS, [ADD])
+    sampled = made.prompt_ids + made.token_ids
+    assert after.ids[: len(sampled)] == sampled
+    assert after.history == "realigned"
+    assert "<think>\nhm\n</think>" in one.render(loop, True, [ADD])
+    # A client that does not give it back, and the next turn of the user, have none.
+    for messages in ((*HISTORY, Message("assistant", "", (call,)), loop[-1]), (*loop, Message("user", "More."))):
+        fresh = one.prompt(messages, before, STOPS, [ADD])
+        assert "hm" not in one.render(messages, True, [ADD])
+        assert fresh.ids == one.prompt_ids(messages, None, STOPS, [ADD])
+
+
+def test_a_template_without_a_place_for_thinking_has_it_in_the_content():
+    one = template()
+    made = thought(one, "<think>hm</think>Yes.")
+    later_turn = (*HISTORY, made.message, Message("user", "More."))
+    assert "assistant\n<think>\nhm\n</think>\n\nYes.<|im_end|>" in one.render(later_turn, True)
+    after = one.prompt(later_turn, PreviousTurn(HISTORY, made), STOPS).ids
+    assert after[: len(made.prompt_ids + made.token_ids)] == made.prompt_ids + made.token_ids
+    dropped = one.prompt(later("Yes."), PreviousTurn(HISTORY, made), STOPS)
+    assert (dropped.history, "hm" in one.decode(dropped.ids)) == ("new", False)

@@ -10,7 +10,7 @@ import pytest
 
 from cadre.engines.openai import OpenAISampler
 from cadre.errors import AnswerError, EngineError, PromptError
-from cadre.types import Message, Request, Sample, Sampling, Tool, ToolCall
+from cadre.types import Message, Request, Sample, Sampling, Tool, ToolCall, answer_text
 from tests.helpers.endpoint import Endpoint, serving
 
 
@@ -154,3 +154,20 @@ def test_null_beside_calls_stays_null_in_the_history(endpoint: str, monkeypatch:
     (sample,) = asyncio.run(OpenAISampler("echo", endpoint, "NO_SUCH_KEY").sample(request))
     assert sample.message == said
     assert [message["content"] for message in Endpoint.asked[-1]["messages"]] == ["?", None, "4", ""]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "4", "reasoning_content": "2 and 2"},
+        {"content": "4", "reasoning": "2 and 2"},
+        {"content": "<think>2 and 2</think>\n4"},
+    ],
+)
+def test_thinking_of_an_endpoint_is_told_apart(
+    endpoint: str, message: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Endpoint, "reply", completion("stop", **message))
+    made = sampled(OpenAISampler("echo", endpoint, "NO_SUCH_KEY"))[0]
+    assert made.message == Message("assistant", "4", thinking="2 and 2")
+    assert answer_text(made) == "4"

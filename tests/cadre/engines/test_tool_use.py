@@ -232,22 +232,22 @@ THINKING = CONTENT.replace("assistant\n{% endif %}", "assistant\n<think>\n{% end
 
 
 @pytest.mark.parametrize(
-    ("said", "calls"),
+    ("said", "calls", "content"),
     [
-        ("So <tool_call>{}</tool_call> it is.</think>CALL", 1),
-        ("So CALL it is.</think>No.", 0),
-        ("So CALL", 0),
-        ("CALL", 1),
-        ("<think>So CALL</think>CALL", 1),
+        ("So <tool_call>{}</tool_call> it is.</think>CALL", 1, ""),
+        ("So CALL it is.</think>No.", 0, "No."),
+        ("So CALL", 0, ""),
+        ("CALL", 1, ""),
+        ("<think>So CALL</think>CALL", 1, ""),
     ],
 )
-def test_calls_within_thinking_are_none(said, calls):
+def test_calls_within_thinking_are_none(said, calls, content):
     one = template(THINKING)
     prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
     said = said.replace("CALL", '<tool_call>{"name": "stop", "arguments": {}}</tool_call>')
     read = one.parse_answer(prompt, ids(one, said), TOOLS)
-    assert len(read.tool_calls) == calls
-    assert calls or read.content == said
+    assert (len(read.tool_calls), read.content) == (calls, content)
+    assert bool(read.thinking) == said.startswith(("So", "<think>"))
 
 
 def test_names_that_spell_out_control_tokens_are_the_tools_own_again():
@@ -333,6 +333,7 @@ def test_channels_are_told_apart(said, content, calls):
     token_ids = tuple(one._tokenizer(said, add_special_tokens=False).input_ids)
     read = one.parse_answer((), token_ids, TOOLS)
     assert (read.content, [(c.name, c.arguments) for c in read.tool_calls]) == (content, calls)
+    assert read.thinking == ("Hm." if "Hm." in said else "")
     assert one.decode(token_ids) == said
     shown = one.render((*ASKED, Message("assistant", said), Message("user", "More.")), True)
     assert "< |" not in shown
@@ -417,11 +418,14 @@ def test_thinking_of_magistral_is_told_apart_as_other_thinking_is():
     def read(said: str, tools=TOOLS) -> Message:
         return one.parse_answer((), tuple(one._tokenizer(said, add_special_tokens=False).input_ids), tools)
 
-    assert read("[THINK]So.[/THINK]Yes.", ()).content == "[THINK]So.[/THINK]Yes."
-    assert read(f"[THINK]Perhaps {made}[/THINK]No.") == Message("assistant", f"[THINK]Perhaps {made}[/THINK]No.")
+    assert read("[THINK]So.[/THINK]Yes.", ()) == Message("assistant", "Yes.", thinking="So.")
+    assert read(f"[THINK]Perhaps {made}[/THINK]No.") == Message("assistant", "No.", thinking=f"Perhaps {made}")
     assert read(f"[THINK]Perhaps {made}").tool_calls == ()
     called = read(f"[THINK]So.[/THINK]Look. {made}")
     assert (called.content, [c.name for c in called.tool_calls]) == ("Look.", ["find"])
+    assert called.thinking == "So."
+    twice = read("Well. [THINK]So.[/THINK]Yes.[THINK]And", ())
+    assert twice == Message("assistant", "Well. Yes.", thinking="So.\nAnd")
     own, other = (Message(role, "[THINK]So.[/THINK]Yes.") for role in ("assistant", "user"))
     shown = one.render((ASKED[1], own, other), True)
     assert shown == "[INST]Go.[/INST][THINK]So.[/THINK]Yes.<eos>[INST][ THINK]So.[ /THINK]Yes.[/INST]"
@@ -437,3 +441,29 @@ def test_calls_and_results_in_words_keep_sounds_and_images():
     assert write_calls_as_text(said).sounds == sounds
     first, second = split_parallel_calls([said])
     assert (first, second) == (replace(said, tool_calls=(call(HARD),)), Message("assistant", "", (call(HARD, 1),)))
+
+
+def test_a_call_that_is_none_is_told_to_the_model():
+    """Mistake: the text counts as the answer, and the model never learns what was wrong with it."""
+    hermes, bare = template(forms.chat(HERMES)), template(forms.chat(forms.FORMS["llama bare"]))
+
+    def told(one: Template, said: str) -> str:
+        return one.call_error(said, one.parse_answer((), ids(one, said), TOOLS), TOOLS)
+
+    unreadable = told(hermes, '<tool_call>{"name": "find", "arguments": {"word": "x"</tool_call>')
+    assert "cannot be read (Expecting ',' delimiter" in unreadable
+    assert '"word": "..."' in unreadable
+    assert "\n" not in unreadable.removeprefix("The call").partition("; expected")[0]
+    assert told(hermes, '<tool_call>{"name": "seek", "arguments": {}}</tool_call>') == (
+        "There is no tool seek; expected one of find, stop."
+    )
+    assert told(hermes, '<tool_call>{"name": "find", "arguments": [1]}</tool_call>').startswith(
+        "The arguments of find are no JSON object"
+    )
+    assert "cannot be read" in told(bare, '{"name": "find", "parameters": {"word": ')
+    assert told(bare, '{"name": "seek", "parameters": {}}').startswith("There is no tool seek")
+    assert told(harmony(), "<|channel|>commentary to=functions.seek<|message|>{}<|call|>").startswith(
+        "There is no tool"
+    )
+    for answer in ("42", "[R, stop]", '{"answer": 4}', "I would call find(x)."):
+        assert (told(hermes, answer), told(bare, answer)) == ("", "")

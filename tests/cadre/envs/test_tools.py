@@ -7,7 +7,7 @@ import copy
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -329,7 +329,7 @@ def test_calls_are_answered_in_the_conversation_and_the_answer_is_stepped() -> N
     env = sums()
     assert [one.name for one in env.observe()["solver"].tools] == ["add", "look", "write", "read"]
     reward = step(env, sample("", ("look", {"index": 0}), ("look", {"index": "1"})))
-    assert reward == Reward(parts={"tools/calls": 2.0, "tools/errors": 1.0})
+    assert reward == Reward(parts={"tools/calls": 2.0, "tools/errors": 1.0, "tools/malformed": 0.0})
     step(env, sample("", ("add", {"first": 40})))
     messages = env.observe()["solver"].messages
     assert [(m.role, m.content) for m in messages[:2]] == [("user", "Add them."), ("assistant", "")]
@@ -398,9 +398,39 @@ def test_a_turn_has_so_many_completions_with_calls() -> None:
 
 def test_many_calls_at_once_are_run_in_part() -> None:
     env = sums()
-    assert step(env, sample("", *[("look", {"index": 0})] * 20)).parts == {"tools/calls": 20.0, "tools/errors": 4.0}
+    parts = step(env, sample("", *[("look", {"index": 0})] * 20)).parts
+    assert parts == {"tools/calls": 20.0, "tools/errors": 4.0, "tools/malformed": 0.0}
     assert env.looked == 16
     assert len(env.observe()["solver"].messages) == 22
+
+
+def test_a_call_that_is_none_is_told_and_counted() -> None:
+    """Mistake: it is taken for the answer, and the model never reads what was wrong."""
+    env = sums()
+    env.tool_turns = 2
+    broken = replace(sample('<tool_call>{"name"'), call_error="The call of a tool cannot be read.")
+    assert step(env, broken).parts == {"tools/calls": 1.0, "tools/errors": 1.0, "tools/malformed": 1.0}
+    assert env.observe()["solver"].messages[1:] == (
+        Message("assistant", broken.text),
+        Message("user", "Error: The call of a tool cannot be read."),
+    )
+    step(env, sample("", ("seek", {})))
+    assert env.observe()["solver"].messages[-1].content.startswith("Error: there is no tool seek; there are add, look")
+    assert step(env, broken).local == {"solver": 0.0}
+    assert env.said == [broken.text]
+
+
+def test_a_tool_and_the_step_get_no_thinking() -> None:
+    env = sums()
+    message = Message("assistant", "", (ToolCall("call_0", "look", '{"index": 0}'),), thinking="Look first.")
+    step(env, replace(sample(""), text="<think>Look first.</think>...", message=message))
+    assert env.observe()["solver"].messages[1] == message
+    said = Message("assistant", "42", thinking="40 and 2")
+    answer = replace(sample("<think>40 and 2</think>42"), message=said)
+    assert step(env.fork(), answer).local == {"solver": 1.0}
+    env.keeps_thinking = True
+    assert step(env, answer).local == {"solver": 0.0}
+    assert env.said == ["<think>40 and 2</think>42"]
 
 
 class Both(Env):

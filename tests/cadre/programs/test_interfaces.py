@@ -14,11 +14,12 @@ import openai
 import pytest
 
 from cadre.envs.images import image
-from cadre.programs.calls import Answer
+from cadre.programs.calls import Answer, ModelCall
 from cadre.types import Message, ToolCall
 from tests.cadre.programs.answering import answering
 
 USER = [{"role": "user", "content": "Go."}]
+FIELDS = ("reasoning_content", "content")
 PICTURE = image(numpy.zeros((2, 3, 3), numpy.uint8))
 DATA_URL = f"data:image/png;base64,{base64.b64encode(PICTURE.png).decode()}"
 
@@ -176,3 +177,55 @@ def test_a_refused_request_is_a_warning_once_a_kind(capfd):
     assert len(warnings) == 2
     assert "refused POST /v1/responses of model 'coder' with 400: tools[0].type" in warnings[0]
     assert '[{"type": "web_search"}]' in warnings[0]
+
+
+THOUGHT = Message("assistant", "Yes.", (ToolCall("call_0", "look", "{}"),), thinking="Hm.")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_thinking_is_a_field_of_its_own_and_comes_back(stream):
+    """Mistake: a program parses the thoughts with the answer, or the next prompt has lost them."""
+    with answering(lambda call: THOUGHT) as endpoint:
+        chat = client(endpoint).chat.completions
+        if stream:
+            deltas = [chunk.choices[0].delta for chunk in chat.create(model="coder", messages=USER, stream=True)]
+            texts = ["".join(getattr(delta, name, None) or "" for delta in deltas) for name in FIELDS]
+        else:
+            message = chat.create(model="coder", messages=USER).choices[0].message
+            texts = [getattr(message, name) for name in FIELDS]
+        assert texts == ["Hm.", "Yes."]
+        for name in ("reasoning_content", "reasoning"):
+            back = {"role": "assistant", "content": "Yes.", name: "Hm."}
+            chat.create(model="coder", messages=[*USER, back, *USER])
+
+        answers = client(endpoint).responses
+        if stream:
+            events = list(answers.create(model="coder", input="Go.", stream=True))
+            assert [event.text for event in events if event.type == "response.reasoning_text.done"] == ["Hm."]
+            made = events[-1].response
+        else:
+            made = answers.create(model="coder", input="Go.")
+        assert [item.type for item in made.output] == ["reasoning", "message", "function_call"]
+        assert made.output_text == "Yes."
+        answers.create(model="coder", input=[*USER, *(item.model_dump() for item in made.output), *USER])
+
+        body = {"model": "coder", "max_tokens": 5, "messages": USER, "stream": stream}
+        reply = post(endpoint, "/messages", body)
+        if stream:
+            assert '{"type": "thinking_delta", "thinking": "Hm."}' in reply.text
+        else:
+            content = reply.json()["content"]
+            assert content[0] == {"type": "thinking", "thinking": "Hm.", "signature": ""}
+            post(endpoint, "/messages", {**body, "messages": [*USER, {"role": "assistant", "content": content}, *USER]})
+    told = [call.messages[1] for call in endpoint.calls if len(call.messages) > 1]
+    assert [(message.content, message.thinking) for message in told] == [("Yes.", "Hm.")] * len(told)
+    assert len(told) == (3 if stream else 4)
+    assert [len(message.tool_calls) for message in told[2:]] == [1] * (len(told) - 2)
+
+
+def test_a_call_without_thinking_has_the_name_that_it_had():
+    call = ModelCall("coder", (Message("user", "Go."),))
+    assert call.content == "682e60b36e05446c6b6e"
+    assert ModelCall("coder", (Message("assistant", "Go.", thinking="Hm."),)).content != (
+        ModelCall("coder", (Message("assistant", "Go."),)).content
+    )
