@@ -509,7 +509,7 @@ class Channels:
 
 def read_channels(text: str) -> Channels | None:
     """Return the channels of an answer in the harmony format; None without any."""
-    if MESSAGE not in text:
+    if MESSAGE not in text and not text.lstrip().startswith(CHANNEL):
         return None
     content, thinking, calls = list[str](), list[str](), list[tuple[str, str]]()
     for part in text.split(START):

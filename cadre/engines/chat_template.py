@@ -404,12 +404,10 @@ class Template:
             return self._with_calls(answer, calls, channels.content, tools) if calls else answer
         thinking, content = call_forms.split_thinking(text, self._opens_thinking(prompt_ids), self._thinking_tokens)
         answer = Message("assistant", content, thinking=thinking)
-        if not tools:
-            return answer
 
         # A tokenizer that declares a response template parses answers itself.
-        use, declared = self._use_for(tools), getattr(self._tokenizer, "response_template", None)
-        if declared is not None and use.offers:
+        use, declared = self._use_for(tools) if tools else None, getattr(self._tokenizer, "response_template", None)
+        if declared is not None and (use is None or use.offers):
             try:
                 parsed = self._tokenizer.parse_response(
                     self._tokenizer.decode(token_ids),
@@ -419,10 +417,13 @@ class Template:
                 )
             except (ValueError, RecursionError):  # malformed JSON, say: then the answer is a text
                 return answer
+            thinking, content = parsed.get("thinking") or parsed.get("reasoning_content"), parsed.get("content") or ""
+            if isinstance(thinking, str) and thinking and isinstance(content, str):
+                answer = Message("assistant", content, thinking=thinking.strip())
             return tool_calls.make_message(answer, parsed, tools)
 
         # Else calls are read in the form that was learned from the template, after thinking.
-        if use.form is None:
+        if use is None or use.form is None:
             return answer
         schemas = {tool.name: tool.parameters for tool in self._broken_names(tools)}
         result = use.form.read(content, schemas)
@@ -476,11 +477,12 @@ class Template:
         return [_map_tool(tool, self._control.break_up) for tool in tools]
 
     def has_thinking(self, prompt_ids: Sequence[int], text: str) -> bool:
-        """Return True if a completion's text has thinking or channels, so that the message differs from the text."""
+        """Return True if a completion may have thinking or channels, so that its message differs from its text."""
         if self._has_channels and call_forms.read_channels(text) is not None:
             return True
-        has_mark = call_forms.THINK_OPEN.match(text) or any(token in text for token in self._thinking_tokens)
-        return bool(has_mark) or self._opens_thinking(prompt_ids)
+        if getattr(self._tokenizer, "response_template", None) is not None or call_forms.THINK_OPEN.match(text):
+            return True
+        return any(token in text for token in self._thinking_tokens) or self._opens_thinking(prompt_ids)
 
     def _opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
         """Return True if a prompt ends in the mark that opens thinking."""

@@ -204,7 +204,13 @@ class Program(Env):
                 sample.token_ids,
                 sample.logprobs,
             )
-        return await self._answer(answers)
+        await self.until_ready()
+        calls = self._acting(self.state)
+        reward = await self._answer(answers)
+        if not any(calls[role].call.tools for role in samples):
+            return reward
+        malformed = sum(bool(sample.call_error) for sample in samples.values())
+        return rewards.add_rewards(reward, Reward(parts={"malformed_calls": float(malformed)}))
 
     def fork(self) -> Self:
         if self.copies_folder and self.folder_copy is None and (running := self.instance.running) is not None:

@@ -238,8 +238,14 @@ def test_a_tokenizers_own_response_template_reads_the_answer():
     field = {"open": "CALL ", "close": ";", "content": "json", "repeats": True, "transform": {"function": "{content}"}}
     tokenizer.response_template = {
         "start_anchor": "assistant\n",
-        "fields": {"tool_calls": field, "content": {"content": "text"}},
+        "fields": {
+            "tool_calls": field,
+            "thinking": {"open": "<<", "close": ">>", "content": "text"},
+            "content": {"content": "text"},
+        },
     }
+    thought_of = Template(tokenizer).parse_answer((), ids("<<hm>>Yes."), ())
+    assert thought_of == Message("assistant", "Yes.", thinking="hm")
     message = Template(tokenizer).parse_answer((), ids('CALL {"name": "add", "arguments": {"a": "1"}};'), [ADD])
     assert message.tool_calls == (ToolCall("call_0", "add", '{"a": 1}'),)  # cast by the tool's schema
 

@@ -326,6 +326,8 @@ def test_text_beside_calls_that_is_taken_for_thinking_is_a_message_of_its_own():
             "I look.",
             [("stop", "{}")],
         ),
+        ("<|channel|>analysis<|message|>Hm.", "", []),
+        ("<|channel|>analysis", "", []),
     ],
 )
 def test_channels_are_told_apart(said, content, calls):
