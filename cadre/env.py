@@ -58,11 +58,7 @@ class Env:
 
         Override it if an answer is more than its text, as with tool calls.
         """
-        return await self.step(self.actions_of(samples))
-
-    def actions_of(self, samples: Mapping[str, Sample]) -> dict[str, str]:
-        """Return the text of every completion, without its thinking unless the class sets `keeps_thinking`."""
-        return {role: sample.text if self.keeps_thinking else answer_text(sample) for role, sample in samples.items()}
+        return await self.step(actions_of(self, samples))
 
     async def until_ready(self) -> None:
         """Wait until `observe` can be called. Override it if it takes time until it is known who acts."""
@@ -127,6 +123,11 @@ class Env:
     def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
         """Return the tasks of a split, the same at every call; train and test share none."""
         raise NotImplementedError
+
+
+def actions_of(env: Env, samples: Mapping[str, Sample]) -> dict[str, str]:
+    """Return the text of every completion, without its thinking unless the environment sets `keeps_thinking`."""
+    return {role: sample.text if env.keeps_thinking else answer_text(sample) for role, sample in samples.items()}
 
 
 class GeneratedTasks(Sequence[Task]):

@@ -117,7 +117,7 @@ class CallForm:
         texts.append(text[position:])
         return calls, "".join(texts).strip()
 
-    def _read_bare(self, text: str, schemas: Schemas) -> tuple[list[Call], str] | None:
+    def _read_bare(self, text: str, schemas: Schemas) -> tuple[list[Call], str]:
         """Read an answer that is calls and nothing else: without a mark nothing tells a call from a quotation."""
         rest, calls = text.strip().removeprefix(PYTHON_TAG).strip(), list[Call]()
         leading = text.partition(PYTHON_TAG)[0].strip() if PYTHON_TAG in text else ""

@@ -2,7 +2,7 @@
 
 Token ids and log-probabilities stay empty, since such endpoints do not return what they really sampled. Options that
 OpenAI's own interface lacks (top_k, enable_thinking) have the names that servers of open models gave them, and are sent
-only if they are set. Needs the package `openai` (`pip install cadre-rl[remote]`).
+only if they are set. Needs the package `openai` (the extra `remote`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cadre.engines import call_forms, tool_calls
 from cadre.engines.control_tokens import break_common, cut_at_stop, map_strings
 from cadre.errors import AnswerError, EngineError, PromptError
 from cadre.file_limits import MIB, size_of
+from cadre.plugins import install_command
 from cadre.team import Weights
 from cadre.types import BranchFailure, Finish, Message, Request, Sample, ToolCall
 
@@ -62,7 +63,7 @@ class OpenAISampler:
         except ImportError:
             raise EngineError(
                 f"policy with url {url}: the package openai is not installed; expected it for remote models. "
-                "Run: pip install openai."
+                f"Run: {install_command('remote')}"
             ) from None
         self._openai, self._model, self._url = openai, model, url
         self._key = os.environ.get(key_variable, "none")

@@ -2,7 +2,7 @@
 
     Message("user", "Where is the goal?", images=(cadre.image("map.png"),))
 
-A path is the user's own: no text of a model should become one. Needs Pillow (`pip install cadre-rl[vision]`).
+A path is the user's own: no text of a model should become one. Needs Pillow (the extra `vision`).
 """
 
 from __future__ import annotations

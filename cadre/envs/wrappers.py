@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
-from cadre.env import Env, Split
+from cadre.env import Env, Split, actions_of
 from cadre.errors import ContractError
 from cadre.settings.user_code import describe_errors, load_function
 from cadre.types import Drawing, Message, Observation, Reward, Sample, Task, join_media
@@ -198,7 +198,7 @@ def with_reward(env_class: type[Env], reference: str) -> type[Env]:
             own = await env_class.step_samples(self, samples)
         finally:
             self.is_stepping_samples = False
-        return await pay_for(self, self.actions_of(samples), own)
+        return await pay_for(self, actions_of(self, samples), own)
 
     names = {
         "step": step,

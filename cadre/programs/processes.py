@@ -31,6 +31,7 @@ from urllib.parse import urlsplit
 from cadre.envs.containers import PROGRAM_USER, START_S, TAR_OVERHEAD, Container, find_runtime
 from cadre.errors import ConfigError, SandboxUnavailable
 from cadre.file_limits import MIB, read_text
+from cadre.plugins import install_command
 from cadre.programs import inside
 from cadre.programs.sessions import FOLDER
 from cadre.programs.settings import InstanceLimits, LaunchSpec
@@ -377,7 +378,7 @@ def load_threaded_function(reference: str) -> Any:
     except ImportError:
         raise ConfigError(
             "settings.isolation: thread hands a client to the function, and openai is not installed; expected it. "
-            "Run: pip install openai."
+            f"Run: {install_command('remote')}"
         ) from None
     function: Any = load_function("settings.run", reference, {})
     parameters = inspect.signature(function).parameters.values()

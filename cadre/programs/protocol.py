@@ -501,7 +501,7 @@ def responses_body(call: ModelCall, answer: Answer, call_id: str, extra: Mapping
     """Return the body of an answer that is sent in one piece: the items are thinking, the text, then the tool calls."""
     items: list[dict[str, Any]] = []
     if answer.message.thinking:
-        part = {"type": "reasoning_text", "text": answer.message.thinking}
+        part: dict[str, Any] = {"type": "reasoning_text", "text": answer.message.thinking}
         items.append(
             {"id": f"rs_{call_id}", "type": "reasoning", "status": "completed", "summary": [], "content": [part]}
         )

@@ -130,7 +130,7 @@ class Code(FromData):
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
         tokens = count_cut_off(samples)
         self.cut_off = {role: tokens.get(role, 0) for role in samples}
-        return await self.step(self.actions_of(samples))
+        return await super().step_samples(samples)
 
     async def step(self, actions: dict[str, str]) -> Reward:
         # In this order: the tester's tests are run on the program of the same turn.

@@ -214,7 +214,7 @@ class ToolPlanner(TurnBased):
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
         self.cut_off = count_cut_off(samples)
-        return await self.step(self.actions_of(samples))
+        return await super().step_samples(samples)
 
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()

@@ -80,7 +80,7 @@ class Maths(FromData):
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
         self.cut_off = count_cut_off(samples)
-        return await self.step(self.actions_of(samples))
+        return await super().step_samples(samples)
 
     async def step(self, actions: dict[str, str]) -> Reward:
         boxed, ran = await asyncio.gather(self.reason(actions["reasoner"]), self.compute(actions["tool"]))

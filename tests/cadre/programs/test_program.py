@@ -200,9 +200,10 @@ def test_tool_calls_go_to_the_program_and_what_it_returns_comes_back():
     assert seen.tools[0].name == "add"
     message = Message("assistant", "", (ToolCall("call_0", "add", '{"a": 1, "b": 2}'),))
     said = Sample("planner", "p", "<tool_call>", (), (), (), "stop", 0, message)
-    assert asyncio.run(env.fork().step_samples({"planner": replace(said, call_error="None.")})).parts == {
-        "malformed_calls": 1.0
-    }
+    fork = env.fork()
+    malformed = asyncio.run(fork.step_samples({"planner": replace(said, call_error="None.")}))
+    assert malformed.parts == {"malformed_calls": 1.0}
+    fork.close()
     assert asyncio.run(env.step_samples({"planner": said})).parts == {"malformed_calls": 0.0}
     later = env.observe()["planner"].messages
     assert [message.role for message in later] == ["user", "assistant", "tool"]
