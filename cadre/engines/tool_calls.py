@@ -138,7 +138,7 @@ def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     split: list[Message] = []
     for message in messages:
         if message.tool_calls and message.content:
-            split += [replace(message, tool_calls=(), thinking=""), replace(message, content="", images=())]
+            split += [replace(message, tool_calls=(), thinking=""), replace(message, content="", images=(), sounds=())]
         else:
             split.append(message)
     return split
