@@ -317,10 +317,15 @@ def compute_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[Sco
             scored,
             returns=_finite("algorithm.returns", credit.returns, value),
             size=size_of_returns(scored.tree_sample, credit),
-            count=part_of_episodes(scored.tree_sample) if credit.count == "episodes" else 1.0,
+            count=count_of(scored.tree_sample, credit),
         )
         for scored, value in zip(samples, values, strict=True)
     ]
+
+
+def count_of(sample: TreeSample, credit: Credit) -> float:
+    """Return a sample's weight in the statistics of its group."""
+    return part_of_episodes(sample) if credit.count == "episodes" else 1.0
 
 
 def sum_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
@@ -395,24 +400,34 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
         A = sum over parts k of w_k * (R_k - mean of the group) / std of the group,   advantage = (A - mean) / std
 
     Mean and deviation of A are those of all samples of a policy, which count as in the statistics of their groups. A
-    sum of rewards that is normalised once gives equal advantages to groups whose parts differ in size. A sample's
-    return is the weighted sum of those of its parts.
+    sum of rewards that is normalised once gives equal advantages to groups whose parts differ in size. Of a part of one
+    role this role's samples alone are compared, and it adds 0 to the others. A sample's return is the weighted sum of
+    those of its parts.
     """
     roles = {scored.sample.role for scored in samples}
-    credits = [replace(credit, parts=(), part=part, owner=owner_of(part, roles)) for part, _ in credit.parts]
-    compared = [_compare_once(samples, one) for one in credits]
     totals: dict[SamplePosition, float] = defaultdict(float)
     returns: dict[SamplePosition, float] = defaultdict(float)
-    for groups, (_, weight) in zip(compared, credit.parts, strict=True):
-        for group in groups:
+    stds: dict[Key, float] = defaultdict(float)
+    for part, weight in credit.parts:
+        owner = owner_of(part, roles)
+        rewarded = [scored for scored in samples if owner in ("", scored.sample.role)]
+        for group in _compare_once(rewarded, replace(credit, parts=(), part=part, owner=owner)):
+            stds[group.key] = max(stds[group.key], group.std)
             for scored in group.samples:
                 totals[scored.tree_sample.position] += weight * scored.advantages[0]
                 returns[scored.tree_sample.position] += weight * scored.returns
 
-    # The batch of each policy.
+    # The groups, and the batch of each policy.
+    grouping = load_function("algorithm.group", credit.group, GROUPINGS)
+    groups: dict[Key, list[ScoredSample]] = defaultdict(list)
+    for scored in samples:
+        sample = scored.tree_sample
+        groups[grouping(sample)].append(
+            replace(scored, returns=returns[sample.position], count=count_of(sample, credit))
+        )
     by_policy: dict[str, list[ScoredSample]] = defaultdict(list)
-    for group in compared[0]:
-        for scored in group.samples:
+    for group_samples in groups.values():
+        for scored in group_samples:
             by_policy[scored.sample.policy].append(scored)
     advantages: dict[SamplePosition, float] = {}
     for members in by_policy.values():
@@ -426,18 +441,11 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
 
     return [
         AdvantageGroup(
-            group.key,
-            tuple(
-                replace(
-                    scored,
-                    returns=returns[scored.tree_sample.position],
-                    advantages=(advantages[scored.tree_sample.position],),
-                )
-                for scored in group.samples
-            ),
-            max(groups[index].std for groups in compared),
+            key,
+            tuple(replace(scored, advantages=(advantages[scored.tree_sample.position],)) for scored in group_samples),
+            stds[key],
         )
-        for index, group in enumerate(compared[0])
+        for key, group_samples in groups.items()
     ]
 
 

@@ -103,6 +103,17 @@ def test_a_part_of_one_role_that_is_reported_later_rewards_no_other() -> None:
     )
 
 
+def test_a_role_is_not_compared_by_the_part_of_another() -> None:
+    """GRPO has one group of both roles. `tool/ran` is 1 in all episodes, or 1 and 0: the planner has no part in it."""
+    for values, expected in (((1.0, 1.0), 0.0), ((1.0, 0.0), math.sqrt(2))):
+        ends = [Branch({"planner": 0}, Reward(parts={"tool/ran": value}), True, False) for value in values]
+        late = [node(0, {"planner": 1}, [end], tag=f"{index}-") for index, end in enumerate(ends)]
+        root = node(0, {"tool": 2}, [inner({"tool": index}, child) for index, child in enumerate(late)])
+        groups = assign([Tree(Task("t", {}), root)], named("grpo", parts={"tool/ran": 1.0}).credit)
+        by_text = {member.sample.text: member.advantages[0] for group in groups for member in group.samples}
+        assert by_text == pytest.approx({"tool0": expected, "tool1": -expected, "0-planner0": 0.0, "1-planner0": 0.0})
+
+
 def test_groups_are_left_out_by_the_weighted_sum_of_their_parts() -> None:
     """Means of `correct` + 0.5 `format`: 0.5 + 0.25 and 0.25 + 0.5; the second group has no deviation in `correct`, and
     in the third the parts cancel."""
