@@ -10,6 +10,7 @@ shown. A step that these do not quote has no influence. A last step has no next 
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from statistics import fmean
 
 from cadre.advantages.groups import AdvantageGroup, GroupReturns, Key, action_of
 from cadre.advantages.returns import sequence_of
+from cadre.errors import EngineError
 from cadre.rollout.walk import TreeSample
 from cadre.team import Metrics, Team
 from cadre.types import Node, Sample, SamplePosition
@@ -61,7 +63,10 @@ def add_influence(groups: Sequence[AdvantageGroup], weight: float, team: Team) -
 
 
 def measure_influence(samples: Sequence[TreeSample], team: Team) -> dict[SamplePosition, float]:
-    """Return dl of every sample after which a trained policy acts, the mean over what follows it."""
+    """Return dl of every sample after which a trained policy acts, the mean over what follows it.
+
+    Raises EngineError if a policy's log-probabilities are not finite.
+    """
     diffs: dict[SamplePosition, list[float]] = defaultdict(list)
     queries, asked = [], []
     for sample in samples:
@@ -79,7 +84,12 @@ def measure_influence(samples: Sequence[TreeSample], team: Team) -> dict[SampleP
             temperature = team.sampling[following.role].temperature
             queries.append(sequence_of(replace(following, prompt_ids=prompt), 0.0, temperature))
             asked.append((sample.position, sum(following.logprobs)))
-    for (position, logprob), without in zip(asked, team.logprobs(queries), strict=True):
+    for (position, logprob), query, without in zip(asked, queries, team.logprobs(queries), strict=True):
+        if not math.isfinite(sum(without)):
+            raise EngineError(
+                f"Role {query.role!r}: log-probabilities of a completion without the step before it are not finite; "
+                "expected numbers. The weights of its policy are broken."
+            )
         diffs[position].append(logprob - sum(without))
     return {position: fmean(numbers) for position, numbers in diffs.items()}
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from cadre.advantages.batch import TrainingBatch, build_batch
+from cadre.errors import EngineError
 from cadre.types import Message, Node, Observation, Task, TrainingSequence, Tree
 from tests.cadre.advantages.critics import Learner, named, node, team_of
 from tests.cadre.advantages.trees import inner, leaf
@@ -50,6 +51,12 @@ def test_a_plan_that_makes_the_next_answer_likelier_is_credited() -> None:
     assert batch.metrics["a/influence"] == pytest.approx(4 / 3)
     assert "b/influence" not in batch.metrics
     assert [(one.policy, one.temperature) for one in learner.referred] == [("shared", 0.7)] * 3
+
+
+def test_log_probabilities_that_are_no_numbers_are_named() -> None:
+    broken = Learner(present=lambda sequence: (0.0,) * (len(sequence.token_ids) - 1) + (float("nan"),))
+    with pytest.raises(EngineError, match="Role 'b': log-probabilities of a completion without the step before it"):
+        learned(episodes(("go", "stay", "turn"), (1.0, 0.0, 0.5)), broken)
 
 
 def test_equal_steps_share_the_mean_of_their_influence() -> None:
