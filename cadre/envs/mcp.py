@@ -96,7 +96,7 @@ class McpServer:
 
     def check(self) -> None:
         """Raise ConfigError if the client is not installed or the program is not found. Starts nothing."""
-        package("mcp", "mcp")
+        package("mcp", "mcp", "McpServer")
         if self.launch.command and shutil.which(self.launch.command[0]) is None:
             raise ConfigError(
                 f"McpServer: there is no program {self.launch.command[0]!r}; expected one on the PATH. Install the "

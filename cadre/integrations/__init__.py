@@ -13,14 +13,17 @@ from cadre.plugins import install_command
 from cadre.types import Observation, Task, media_of
 
 
-def package(module: str, extra: str) -> Any:
-    """Return the module of an optional package. Raises ConfigError, with the extra to install, if it is missing."""
+def package(module: str, extra: str, where: str = "") -> Any:
+    """Return the module of an optional package. Raises ConfigError, with the extra to install, if it is missing.
+
+    `where` names what needs it, `env: EXTRA` by default.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise ConfigError(
-            f"env: {extra} needs the package {module.split('.')[0]}, which cannot be imported ({error}); expected it "
-            f"to be installed. Run: {install_command(extra)}"
+            f"{where or f'env: {extra}'} needs the package {module.split('.')[0]}, which cannot be imported ({error}); "
+            f"expected it to be installed. Run: {install_command(extra)}"
         ) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from pydantic import Field
 import cadre
 from cadre.env import Env
 from cadre.envs.check import check_env
+from cadre.envs.mcp import McpServer
 from cadre.envs.spec import EnvSpec
 from cadre.envs.tools import LAST_TURN, ServerLost, run_call, runnable_tools, tool, with_tools
 from cadre.errors import ConfigError
@@ -488,6 +490,12 @@ def test_a_tree_of_calls_has_a_branch_for_each() -> None:
         [1.0] * 2,
         [0.0] * 2,
     ]
+
+
+def test_a_missing_client_of_mcp_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(ConfigError, match=r"McpServer needs the package mcp, .* Run: .*pip install .*\[mcp\]"):
+        McpServer(["cat"]).check()
 
 
 def test_settings_of_tools_are_checked_before_an_episode() -> None:

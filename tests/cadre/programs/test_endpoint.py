@@ -10,6 +10,8 @@ import time
 import httpx2
 import openai
 import pytest
+from starlette.datastructures import Headers
+from starlette.requests import Request
 
 from cadre.programs import server
 from cadre.programs.calls import Answer, ModelCall, RequestError
@@ -176,6 +178,31 @@ def test_an_answer_that_is_waited_for_keeps_its_connection_alive(stream, monkeyp
             made.choices[0].message.content if not stream else "".join(c.choices[0].delta.content or "" for c in made)
         )
         assert said == "At last."
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, server.KEEP_ALIVE_S),
+        ({"x-stainless-read-timeout": "3"}, 1.0),
+        ({"x-stainless-timeout": "6"}, 2.0),
+        ({"x-stainless-read-timeout": "9", "x-stainless-timeout": "6"}, 2.0),
+        ({"x-stainless-read-timeout": "600"}, server.KEEP_ALIVE_S),
+        ({"x-stainless-read-timeout": "0.001"}, server.MIN_KEEP_ALIVE_S),
+        *(({"x-stainless-read-timeout": text}, server.KEEP_ALIVE_S) for text in ("NOT_GIVEN", "nan", "inf", "-1", "0")),
+    ],
+)
+def test_signs_of_life_come_three_times_within_the_clients_own_timeout(headers, seconds):
+    assert server.keep_alive_s(Request({"type": "http", "headers": Headers(headers).raw})) == seconds
+
+
+def test_a_client_with_a_short_timeout_of_its_own_is_answered_late():
+    def answer_late(call):
+        threading.Timer(0.4, lambda: endpoint.answer(0, Message("assistant", "At last."))).start()
+
+    with answering(answer_late) as endpoint:
+        made = client(endpoint, timeout=0.3).chat.completions.create(model="coder", messages=USER)
+        assert made.choices[0].message.content == "At last."
 
 
 def test_a_call_that_comes_again_is_attached_to_the_first():

@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from cadre.errors import PromptError
+from cadre.programs.processes import ProgramFailed
 from cadre.programs.program import Program
+from cadre.programs.settings import ErrorRule
 from cadre.rollout import shapes
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
@@ -35,6 +37,14 @@ def trims(task, client):
     except openai.BadRequestError as error:
         assert error.code == "context_length_exceeded" and "maximum context length is 50 tokens" in str(error)
         return float(len(ask(client, "short")))
+
+def structured(task, client):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    form = {"type": "json_schema", "json_schema": {"name": "number", "schema": schema}}
+    messages = [{"role": "user", "content": "A number."}]
+    made = client.chat.completions.create(model="planner", messages=messages, response_format=form)
+    import json
+    return float(json.loads(made.choices[0].message.content)["n"])
 """
 
 
@@ -94,3 +104,31 @@ def test_an_overflow_is_an_error_that_the_program_may_answer(file):
     last = next(branch.child for branch in overflow.branches if branch.child)
     assert [branch.reward.team for branch in last.branches] == [4.0, 4.0, 4.0]
     assert reported == []
+
+
+def test_an_answer_that_breaks_its_schema_is_asked_for_again_and_costs(file):
+    """Mistake: the program parses what is no JSON, or asks without end."""
+
+    def made(**settings):
+        task = Task("t", {"program": "structured"})
+        return Program(task, f"{file}:run", ["planner"], isolation="thread", **settings)
+
+    def say(env, text):
+        return asyncio.run(env.step({"planner": text}))
+
+    env = made()
+    asked = env.observe()
+    assert say(env, "seven").local == {"planner": -0.1}
+    assert env.observe() == asked
+    reward = say(env, '{"n": 7}')
+    assert (reward.team, reward.parts, env.observe()) == (7.0, {"malformed": 0.0}, {})
+    env = made(schema_retries=0, errors=ErrorRule(margin=0.5))
+    with pytest.raises(ProgramFailed, match="planner broke the JSON schema of its answer 1 times") as failure:
+        say(env, '{"n": "7"}')
+    assert failure.value.margin == 0.5
+    env.close()
+    env = made(schema_retries=2, errors=-3.0)
+    rewards = [say(env, "{}") for _ in range(3)]
+    assert [reward.parts["malformed"] for reward in rewards] == [1.0, 1.0, 1.0]
+    assert [reward.team for reward in rewards] == [0.0, 0.0, -3.0]
+    assert (env.observe(), env.success) == ({}, False)

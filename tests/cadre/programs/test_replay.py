@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import ConfigError
+from cadre.programs.calls import ModelCall, ProgramCall
+from cadre.programs.instances import raise_diverged
 from cadre.programs.processes import Diverged, ForkServer
 from cadre.programs.program import Program
-from cadre.types import Sample, Task
+from cadre.types import Message, Sample, Task, Tool, ToolCall
 from tests.helpers.programs import ROLES
 from tests.helpers.slow import few_of
 
@@ -122,3 +124,26 @@ def test_a_folder_has_one_name_and_the_model_may_use_it(tmp_path):
     env.close()
     assert folder == "/srv/program/work"
     assert reward.team == 1.0
+
+
+def looked(first, second, **changes):
+    """A call after two calls of a tool at once, with a result for each."""
+    calls = (ToolCall("call_0", "look", '{"x": 1}'), ToolCall("call_1", "look", '{"x": 2}'))
+    results = (Message("tool", "an owl", tool_call_id=first), Message("tool", "a fox", tool_call_id=second))
+    messages = (Message("user", "Look twice."), Message("assistant", "", calls), *results)
+    return ProgramCall(ModelCall("planner", messages, **changes), 0)
+
+
+@pytest.mark.parametrize(
+    ("second", "lines"),
+    [
+        (looked("call_1", "call_0"), ["+tool: (of call_1)", "+tool: an owl", "-tool: an owl", "-tool: (of call_1)"]),
+        (looked("call_0", "call_1", schema={"type": "object"}), ["+schema: {'type': 'object'}"]),
+        (looked("call_0", "call_1", tools=(Tool("look", "Looks.", {}),)), ["+tool: look Looks. {}"]),
+    ],
+)
+def test_the_difference_of_replays_is_told_with_ids(second, lines):
+    with pytest.raises(Diverged) as diverged:
+        raise_diverged([looked("call_0", "call_1")], [ProgramCall(ModelCall("coder", ()), 0), second])
+    assert set(lines) <= set(str(diverged.value).splitlines())
+    assert "coder" not in str(diverged.value)
