@@ -31,8 +31,8 @@ BENCH = MediaBench(
         "algorithm": {"name": "at_grpo", "k": 8},
         "sampling": {"max_tokens": 8},
         "learner": {"learning_rate": 5e-4},
-        "train": {"steps": 60, "tasks_per_step": 16},
-        "evaluate": {"tasks": 200, "every": 20},
+        "train": {"steps": 30, "tasks_per_step": 16},
+        "evaluate": {"tasks": 200, "every": 10},
     },
     roles=("listener", "player"),
 )
