@@ -94,6 +94,7 @@ results: $(READY)
 	$(BIN)/python bench/readme.py
 
 # The figures of docs/evidence.md whose code has changed since they were measured, with the commands that measure them.
+# `python bench/evidence.py --write` also records how many there are.
 stale: $(READY)
 	@$(BIN)/python bench/evidence.py
 

@@ -1,6 +1,7 @@
 """The table of docs/evidence.md: each claim with its figure, seeds, tokens, hardware, commit and the age of its code.
 
-    python bench/evidence.py        print the claims whose code has changed since they were measured (`make stale`)
+    python bench/evidence.py            print the claims whose code has changed since they were measured (`make stale`)
+    python bench/evidence.py --write    also append their number to results/docs.jsonl
 
 The age of a line is the number of commits since its own that touch the paths it measures (`MEASURED`). It is read from
 the history of git; where there is none (a wheel, a shallow clone), a table has no ages.
@@ -8,6 +9,7 @@ the history of git; where there is none (a wheel, a shallow clone), a table has 
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, latest
+from common import ROOT, latest, record
 
 Lines = Mapping[str, Mapping[str, Any]]
 # What a line measures, by the beginning of its name; the longest that fits counts. Some packages had other names before
@@ -428,14 +430,19 @@ def stale(found: Lines, history: History) -> dict[str, str]:
     return old
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="append claims.stale to results/docs.jsonl")
+    options = parser.parse_args(arguments)
     history, found = read_history(), latest()
     if history is None:
         raise SystemExit("This checkout has no full git history, from which ages are counted. Use a full clone.")
-    old = stale(found, history)
+    old, claims = stale(found, history), sum(len(chapter.claims) for chapter in chapters(found))
     for name, age in sorted(old.items()):
         print(f"{name}: {age}; {found[name]['command']}")
-    print(f"claims.stale {len(old)} of {sum(len(chapter.claims) for chapter in chapters(found))}")
+    print(f"claims.stale {len(old)} of {claims}")
+    if options.write:
+        record("docs", "claims.stale", [len(old)], "count", "python bench/evidence.py --write", claims)
 
 
 if __name__ == "__main__":

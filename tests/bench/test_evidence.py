@@ -89,6 +89,22 @@ def test_old_figures_are_marked_and_listed() -> None:
     assert evidence.stale(dirty, HISTORY) == {"kuhn.exploitability": "uncommitted changes were measured"}
 
 
+def test_the_number_of_old_claims_is_recorded_where_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(evidence, "read_history", lambda: HISTORY)
+    lines = {"kuhn.untrained.exploitability": LINE, "kuhn.exploitability": LINE}
+    monkeypatch.setattr(evidence, "latest", lambda: lines)
+    monkeypatch.setattr(evidence, "record", lambda *line: recorded.append(line))
+    evidence.main([])
+    claims = sum(len(chapter.claims) for chapter in evidence.CHAPTERS)
+    assert capsys.readouterr().out.splitlines()[-1] == f"claims.stale 1 of {claims}"
+    assert recorded == []
+    evidence.main(["--write"])
+    assert recorded == [("docs", "claims.stale", [1], "count", "python bench/evidence.py --write", claims)]
+
+
 def test_a_page_stays_current_while_commits_follow_until_a_figure_differs() -> None:
     found = {"kuhn.untrained.exploitability": LINE, "kuhn.exploitability": LINE}
     page = f"before\n{evidence.table(found, HISTORY.since('c' * 7))}\nafter"
