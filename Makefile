@@ -10,6 +10,7 @@ WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, os.cpu_count() or 1) + 
 
 BIN := .venv/bin
 READY := .venv/.ready
+COMPLETE := .venv/.complete
 
 .PHONY: train test check-tests check-source test-slow test-view test-trackers docs vllm test-vllm bench-vllm results stale worth real bench parity seed-model clean
 
@@ -17,31 +18,39 @@ train: $(READY)
 	$(BIN)/cadre train plan-path
 
 # The checks of the source beside the tests: what fails is named at the end, and the others are run all the same.
-test: $(READY)
+test: $(COMPLETE)
 	$(MAKE) --no-print-directory --keep-going --jobs 2 check-tests check-source
 
 # Byte code is kept, whatever the shell says: processes that tests start compile nothing again.
 check-tests test-slow: export PYTHONDONTWRITEBYTECODE =
 
-check-tests: $(READY)
+check-tests: $(COMPLETE)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-check-source: $(READY)
+check-source: $(COMPLETE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/vulture
 	$(BIN)/mypy
 
 # What takes its time: whole catalogues of attacks, presets that learn, clusters whose nodes die. Half an hour.
-test-slow: $(READY)
+test-slow: $(COMPLETE)
 	$(BIN)/pytest -m slow -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# What trains and shows runs: 48 packages, a gigabyte. The versions are those of requirements.txt.
 $(READY): pyproject.toml requirements.txt
+	@echo "Installing torch and 47 other packages into .venv, about a gigabyte. This takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet -r requirements.txt
-	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/pip install --quiet --constraint requirements.txt setuptools
+	$(BIN)/pip install --quiet --constraint requirements.txt --no-build-isolation --editable '.[view]'
 	touch $(READY)
+
+# What the tests and the benches need beside it.
+$(COMPLETE): $(READY)
+	@echo "Installing what the tests need into .venv, 700 MB."
+	$(BIN)/pip install --quiet -r requirements.txt
+	touch $(COMPLETE)
 
 # vLLM in an environment of its own, of a size that the other does without; on a machine without a card its CPU build.
 # The CUDA builds that it comes with of what images and sound need do not fit a CPU build of torch.
@@ -67,13 +76,13 @@ $(VLLM_READY): pyproject.toml
 	touch $(VLLM_READY)
 
 # The page in a browser: wants a Chromium, such as Debian's (apt-get install chromium); its tests are skipped without.
-test-view: $(READY)
+test-view: $(COMPLETE)
 	$(BIN)/pip install --quiet playwright==1.65.2 pyarrow==26.0.1
 	$(BIN)/pytest tests/cadre/view tests/cadre/runs/test_*tree*.py
 
 # The real packages of the trackers, offline, in an environment of their own beside what Cadre needs.
 TRACKERS := .venv-trackers
-test-trackers: $(READY)
+test-trackers: $(COMPLETE)
 	test -x $(TRACKERS)/bin/python || $(BIN)/python -m venv $(TRACKERS)
 	echo "$(CURDIR)/.venv/lib/$$(ls .venv/lib)/site-packages" > $(TRACKERS)/lib/$$(ls $(TRACKERS)/lib)/site-packages/cadre.pth
 	$(TRACKERS)/bin/pip install --quiet wandb==0.31.0 mlflow==3.17.2 trackio==0.43.0
@@ -87,7 +96,7 @@ docs:
 	$(DOCS)/bin/mkdocs build --strict
 
 # Slow evidence: appends what it measured to results/*.jsonl and renews the tables of README.md and docs/.
-results: $(READY)
+results: $(COMPLETE)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
 	$(BIN)/python bench/paper.py
 	$(BIN)/python bench/plot.py
@@ -95,16 +104,16 @@ results: $(READY)
 
 # The figures of docs/evidence.md whose code has changed since they were measured, with the commands that measure them.
 # `python bench/evidence.py --write` also records how many there are.
-stale: $(READY)
+stale: $(COMPLETE)
 	@$(BIN)/python bench/evidence.py
 
 # What a second agent is worth: some 160 trainings of about a minute each on one core; goes on where it stopped.
-worth: $(READY)
+worth: $(COMPLETE)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
 	$(BIN)/python bench/worth.py
 
 # Real models: hours on two cores; goes on where it stopped. MODELS holds smollm2 and qwen-coder, DATA the sets (or hub).
-real: $(READY)
+real: $(COMPLETE)
 	@test -d "$(MODELS)" || { echo "make real needs MODELS=DIR with the folders smollm2 and qwen-coder (docs/real.md)"; exit 1; }
 	$(BIN)/python bench/joint_reward.py --models $(MODELS) --data $(or $(DATA),hub)
 	$(BIN)/python bench/real.py --models $(MODELS) --data $(or $(DATA),hub)
@@ -112,7 +121,7 @@ real: $(READY)
 # With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too;
 # with CADRE_DATA (a folder of data sets, docs/data.md) the checkers of code and mathematics. What is not given is left
 # out, with a sentence. TRL and CoMLRL are installed from the package index.
-bench: $(READY)
+bench: $(COMPLETE)
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/bad_calls.py --write
 	$(BIN)/python bench/adapters.py --write
@@ -134,14 +143,14 @@ NEEDS_skyrl := loguru jaxtyping omegaconf pandas ray func_timeout
 parity: $(PARITY:%=parity-%)
 	$(BIN)/python -m bench.parity total --write
 
-$(PARITY:%=parity-%): parity-%: $(READY)
+$(PARITY:%=parity-%): parity-%: $(COMPLETE)
 	test -x .venv-$@/bin/python || $(PYTHON) -m venv .venv-$@
 	echo "$(CURDIR)/.venv/lib/$$(ls .venv/lib)/site-packages" > .venv-$@/lib/$$(ls .venv-$@/lib)/site-packages/cadre.pth
 	.venv-$@/bin/pip install --quiet $(NEEDS_$*)
 	.venv-$@/bin/pip install --quiet --no-deps $(WHEELS_$*)
 	.venv-$@/bin/python -m bench.parity $* --write
 
-seed-model: $(READY)
+seed-model: $(COMPLETE)
 	$(BIN)/python -m cadre_tasks.models.make_seed cadre_tasks/models/seed
 
 clean:
