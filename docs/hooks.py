@@ -23,7 +23,8 @@ def on_files(files: Files, config: Any) -> Files:
     contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     for name, text in (("index.md", readme), ("CONTRIBUTING.md", contributing)):
         files.append(File.generated(config, name, content=text.replace("](docs/", "](")))
-    for path in [ROOT / "CITATION.cff", *ROOT.glob("examples/*.*"), *ROOT.glob("results/*.svg")]:
+    beside = [ROOT / name for name in ("CITATION.cff", "SECURITY.md", "LICENSE")]
+    for path in [*beside, *ROOT.glob("examples/*.*"), *ROOT.glob("results/*.svg")]:
         files.append(File.generated(config, str(path.relative_to(ROOT)), abs_src_path=str(path)))
     return files
 

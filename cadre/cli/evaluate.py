@@ -27,6 +27,7 @@ from cadre.cli.terminal import (
     reject_beside,
     reject_ignored,
     require_new,
+    shorten_path,
     stderr,
     visible,
 )
@@ -212,7 +213,7 @@ def format_comparison(comparison: RunComparison) -> list[str]:
     for method in comparison.methods:
         tokens = f"{sum(method.tokens) / len(method.tokens):,.0f}"
         values = (format_value(method.before), format_value(method.value), format_value(method.gain, signed=True))
-        rows.append((method.name, str(len(method.seeds)), *values, tokens))
+        rows.append((shorten_path(method.name), str(len(method.seeds)), *values, tokens))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -221,7 +222,8 @@ def format_comparison(comparison: RunComparison) -> list[str]:
             name for name, paired in (("tasks", difference.paired_tasks), ("seeds", difference.paired_seeds)) if paired
         ]
         paired = f", paired over {' and '.join(pairs)}" if pairs else ", unpaired"
-        lines.append(f"{difference.second} - {difference.first}: {format_value(difference.value, signed=True)}{paired}")
+        names = f"{shorten_path(difference.second)} - {shorten_path(difference.first)}"
+        lines.append(f"{names}: {format_value(difference.value, signed=True)}{paired}")
 
     notes = [f"{comparison.tasks:,} held-out tasks; 95% intervals by bootstrap over seeds and tasks."]
     if not comparison.is_over_seeds:

@@ -80,10 +80,12 @@ def check(
         print_error(fault)
     print_lines([*(f"ok  {rule}" for rule in report.held), *(f"note: {note}" for note in report.notes)])
     if len(prompts) > 1:
-        print_lines(["What roles are quoted with below was made up by the check."])
+        print_lines(["Where a prompt below quotes another role, the check has made up what it wrote."])
     reader = "the embedded model" if model == "seed" else model
     for prompt in prompts:
-        console.print(f"{prompt.role} sees first, as {reader} reads it ({prompt.tokens:,} tokens):", highlight=False)
+        console.print(
+            f"First prompt of {prompt.role} as {reader} reads it ({prompt.tokens:,} tokens):", highlight=False
+        )
         lines = prompt.text.rstrip("\n").split("\n")
         print_lines(f"    {visible(line)}" for line in lines[:PROMPT_LINES])
         if len(lines) > PROMPT_LINES:
@@ -139,55 +141,61 @@ def serve_env(
 # Names that mean something in the files below, or hide a module that they import.
 RESERVED_NAMES = {"Env", "Message", "Observation", "Reward", "Task", "cadre", *sys.stdlib_module_names}
 TASK = '''\
-"""{title}: one role gives a hint, the other answers. Change the observations, the step and the reward."""
+"""{title}: a lookout sees a light and raises a flag; the pilot sees only the flag. Change observations and rewards."""
 
 from cadre import Env, Message, Observation, Reward, Task
 
+FLAGS = {{"Red": "Left", "Green": "Right"}}
+ORDERS = {{"Red": "Pass", "Green": "Bet"}}  # words of the embedded model `games`, which knows few
+
 
 class {title}(Env):
-    roles = ("helper", "solver")
+    roles = ("lookout", "pilot")
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task) -> None:  # one instance per episode
         super().__init__(task)
-        self.hint: str | None = None
-        self.answer: str | None = None
+        self.light = task.data["light"]
+        self.flag: str | None = None
+        self.order: str | None = None
 
     @classmethod
     def tasks(cls, split: str) -> list[Task]:  # train and test share no task
         numbers = [n for n in range(200) if (n % 5 == 0) == (split == "test")]
-        return [Task(f"{{split}}-{{n}}", {{"number": n}}) for n in numbers]
+        return [Task(f"ship-{{n}}", {{"ship": n, "light": "Green" if n % 2 else "Red"}}) for n in numbers]
 
-    def observe(self) -> dict[str, Observation]:  # who acts now, and what it sees; {{}} when the episode is over
-        number = self.task.data["number"]
-        if self.hint is None:
-            return {{"helper": Observation("helper", (Message("user", f"Say something about {{number}}."),))}}
-        if self.answer is None:
-            return {{"solver": Observation("solver", (Message("user", f"Is it even? {{self.hint}}"),))}}
+    def observe(self) -> dict[str, Observation]:  # the prompt of each role that acts now; {{}} ends the episode
+        if self.flag is None:
+            text = f"light {{self.light}}\\nmoves: Left Right"
+            return {{"lookout": Observation("lookout", (Message("user", text),))}}
+        if self.order is None:
+            text = f"flag {{self.flag}}\\nmoves: Pass Bet"
+            return {{"pilot": Observation("pilot", (Message("user", text),))}}
         return {{}}
 
-    async def step(self, actions: dict[str, str]) -> Reward:  # the texts of the roles that acted; returns their reward
-        if "helper" in actions:
-            self.hint = actions["helper"][:200]
-            return Reward()
-        self.answer = actions["solver"].strip().lower()
+    async def step(self, actions: dict[str, str]) -> Reward:  # receives the completions of the roles that acted
+        if "lookout" in actions:
+            self.flag = actions["lookout"].strip()[:20]
+            return Reward(local={{"lookout": float(self.flag == FLAGS[self.light])}})
+        self.order = actions["pilot"].strip()
         return Reward(team=float(self.success))
 
     @property
-    def success(self) -> bool:
-        return self.answer == ("yes" if self.task.data["number"] % 2 == 0 else "no")
+    def success(self) -> bool:  # reported, not trained on
+        return self.order == ORDERS[self.light]
 '''
 RECIPE = """\
 env: {name}.py:{title}
 team:
-  policies: {{shared: seed}}   # the embedded model; or a causal language model of transformers (docs/families.md)
-  roles: {{helper: shared, solver: shared}}
-algorithm: {{name: grpo, k: 4}}
-sampling: {{max_tokens: 16}}
-train: {{steps: 5, tasks_per_step: 4}}
-evaluate: {{tasks: 10}}
+  policies: {{first: games, second: games}}   # embedded models; or causal language models of transformers
+  roles: {{lookout: first, pilot: second}}
+algorithm: {{name: at_grpo, k: 8}}            # 8 completions per prompt, compared with each other
+sampling: {{max_tokens: 4}}
+learner: {{learning_rate: 1.0e-3}}
+train: {{steps: 60, tasks_per_step: 8}}
+evaluate: {{tasks: 40}}
 """
 TEST = '''\
-"""The task keeps the contract and rewards the right answer."""
+"""The task keeps the contract and rewards the right order."""
 
 import asyncio
 
@@ -201,10 +209,10 @@ def test_the_contract_holds() -> None:
     assert asyncio.run(check_env(EnvSpec("{name}.py:{title}", {{}})))
 
 
-def test_a_right_answer_is_rewarded() -> None:
-    env = {title}({title}.tasks("test")[0])  # number 0
-    asyncio.run(env.step({{"helper": "It is zero."}}))
-    assert asyncio.run(env.step({{"solver": "Yes"}})).team == 1.0
+def test_a_right_order_is_rewarded() -> None:
+    env = {title}({title}.tasks("test")[0])  # its light is red
+    assert asyncio.run(env.step({{"lookout": "Left"}})).local == {{"lookout": 1.0}}
+    assert asyncio.run(env.step({{"pilot": "Pass"}})).team == 1.0
     assert env.success
 '''
 

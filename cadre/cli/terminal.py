@@ -44,6 +44,11 @@ def print_lines(lines: Iterable[str]) -> None:
         console.print(line, markup=False, highlight=False)
 
 
+def shorten_path(text: str) -> str:
+    """Return a path, such as that of an environment's file, relative to the current folder if it is inside it."""
+    return text.replace(f"{Path.cwd()}{os.sep}", "")
+
+
 def print_error(paragraph: str) -> None:
     """Print to stderr one error that the user can fix."""
     stderr.print(f"error: {visible(paragraph)}", markup=False, highlight=False)

@@ -20,6 +20,7 @@ from cadre.cli.terminal import (
     reject_beside,
     reject_without,
     require_new,
+    shorten_path,
 )
 from cadre.config.engines import check_hub_models
 from cadre.config.experiment import Experiment, load
@@ -106,7 +107,7 @@ def train(
     policies = len(run.policies)
     team = f"{policies} policies" if policies > 1 else "1 policy"
     algorithm = f"{experiment.algorithm.name}, {experiment.plan.shape.name}"
-    print_lines([f"run {run.folder}: {experiment.env}, {algorithm}, {team}"])
+    print_lines([f"run {run.folder}: {shorten_path(experiment.env)}, {algorithm}, {team}"])
     trained, steps_done = run_training(experiment, run, console, resume, force)
     trained.close()
     held_out = len(experiment.held_out_tasks) if experiment.evaluate.tasks else 0

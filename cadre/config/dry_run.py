@@ -167,15 +167,16 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
             )
         if sizes.trained:
             yield f"  learning: {policy.activations / GIB:.1f} GiB of activations, {policy.scores / GIB:.1f} of scores"
-    devices = " and ".join(f"{memory / GIB:.0f} on {device}" for device, memory in estimate.devices.items())
-    yield f"in all {total_bytes(estimate) / GIB:.1f} GiB of weights, gradients and moments; there are {devices}"
+    devices = " and ".join(f"{memory / GIB:.0f} GiB on {device}" for device, memory in estimate.devices.items())
+    yield f"in all {total_bytes(estimate) / GIB:.1f} GiB of weights, gradients and moments; this machine has {devices}"
     if estimate.gpu is not None:
         yield from format_gpu_plan(estimate.gpu)
     sampling = format_seconds(sum(policy.sampling for policy in estimate.policies.values()))
     learning = format_seconds(sum(policy.learning for policy in estimate.policies.values()))
+    batches = "1 batch" if estimate.rounds == 1 else f"{estimate.rounds} batches"
     yield (
-        f"a guess of a step here: {sampling} of sampling in {estimate.rounds} rounds and {learning} of learning, were "
-        "all completions as long as they may be (products with weights alone, as fast as just measured)"
+        f"estimated time of a step on this machine: {sampling} of sampling in {batches}, {learning} of learning, if "
+        "all completions are as long as allowed (from the speed of matrix products that was just measured)"
     )
 
 
@@ -193,10 +194,10 @@ def total_bytes(estimate: ResourceEstimate) -> int:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return `40 s`, `12 min` or `3.5 h`."""
+    """Return `40 s`, `12 min`, `3.5 h` or `4,300 h`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.{1 if seconds < 360_000 else 0}f} h"
 
 
 # ---- The requests of one tree, sampled with spaces

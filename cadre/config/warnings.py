@@ -116,9 +116,9 @@ def _warn_embedded_model(experiment: Experiment) -> list[str]:
         settings = ", ".join(f"settings.{key}={value}" for key, value in declared.settings.items())
         wording = f"{experiment.env} without {settings}" if is_known else experiment.env
         return [
-            f"warning: {name} is the embedded model ({policy.model}), which has read nothing but "
-            f"{', '.join(declared.environments)}{f' with {settings}' if settings else ''}, and is asked for {wording}; "
-            "expect no words from it that mean anything. "
+            f"warning: {name} is the embedded model {policy.model}, which was trained on "
+            f"{', '.join(declared.environments)}{f' with {settings}' if settings else ''} only; in {wording} its "
+            "completions mean nothing. "
             + (f"Set {settings}." if is_known else "Name another model, such as Qwen/Qwen3-1.7B.")
         ]
     return []

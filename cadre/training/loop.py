@@ -75,10 +75,10 @@ class ZeroVarianceMonitor:
         new = [role for role, steps in self._consecutive.items() if steps >= self.patience and role not in self._warned]
         self._warned.update(new)  # each role once
         return [
-            f"warning: {role} learned nothing in the last {self.patience} steps, as all its samples were worth the "
-            "same as those that they were compared with. Check what the environment pays this role at its own step; "
-            "else sample more (algorithm.k, sampling.temperature), or take tasks that it neither always nor never "
-            "solves."
+            f"warning: {role} learned nothing in the last {self.patience} steps: in each of its groups all returns "
+            "were equal. Look at its completions (cadre play RUN --step N). If its reward comes at a later step, take "
+            "an algorithm that credits that (algorithm=grpo); if all completions are equal, raise sampling.temperature "
+            "or algorithm.k; if the tasks are always or never solved, change them."
             for role in new
         ]
 

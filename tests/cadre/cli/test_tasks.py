@@ -46,7 +46,7 @@ def test_a_sound_environment_shows_the_first_prompts() -> None:
     done = call("check", "examples/taboo.py:Taboo")
     assert done.code == 0
     assert done.out.count("ok  Taboo") == 6
-    assert "clue sees first, as the embedded model reads it" in done.out
+    assert "First prompt of clue as the embedded model reads it" in done.out
     assert "<|user|>Describe this word" in done.out
 
 
@@ -99,7 +99,7 @@ def test_what_is_written_passes_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     done = call("init", "my_task")
     assert (done.code, done.err) == (0, "")
-    assert resolve(load("my_task.yaml")).env_spec.roles == ("helper", "solver")
+    assert resolve(load("my_task.yaml")).env_spec.roles == ("lookout", "pilot")
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_task.py"],
         capture_output=True,

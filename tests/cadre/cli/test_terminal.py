@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.cli.terminal import complete_recipe, complete_run
+from cadre.cli.terminal import complete_recipe, complete_run, shorten_path
 from cadre.config.experiment import load
 from cadre.config.unused import check_overrides_read
 from cadre.errors import ConfigError
@@ -79,3 +79,9 @@ def test_what_another_setting_turns_off_is_refused_with_that() -> None:
 )
 def test_what_has_an_effect_or_turns_itself_off_is_taken(recipe: str, pairs: list[str]) -> None:
     check_overrides_read(pairs, load(recipe, pairs))
+
+
+def test_paths_inside_the_current_folder_are_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shorten_path(f"env={tmp_path}/toy.py:Toy") == "env=toy.py:Toy"
+    assert shorten_path("/elsewhere/toy.py:Toy") == "/elsewhere/toy.py:Toy"

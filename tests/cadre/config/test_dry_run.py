@@ -108,7 +108,7 @@ def test_the_command_and_what_it_refuses() -> None:
     done = CliRunner().invoke(app, ["train", "plan-path-qwen3-1.7b", "--dry-run"])
     assert done.exit_code == 0, done.output
     assert "1,720,574,976 parameters" in done.output
-    assert "a guess of a step here" in done.output
+    assert "estimated time of a step on this machine" in done.output
 
 
 def test_memory_and_time_by_hand() -> None:
@@ -130,7 +130,7 @@ def test_memory_and_time_by_hand() -> None:
     assert coder.load.learned >= 256 * 96
     told = "\n".join(format_estimate(found))
     assert f"4 GiB for keys and values (5 KiB a token) and scores: {coder.at_once:,} at once" in told
-    assert "there are 32 on cpu" in told
+    assert "this machine has 32 GiB on cpu" in told
 
 
 def test_a_sequence_that_is_longer_than_a_micro_batch_stands_alone() -> None:
