@@ -27,4 +27,4 @@ def test_one_step(recipe: str, tmp_path: Path) -> None:
 
 
 def test_the_readme_names_some() -> None:
-    assert {"plan-path", "plan-path-qwen3-1.7b"} <= set(NAMED)
+    assert {"plan-path", "plan-path-qwen3-1.7b-L1"} <= set(NAMED)

@@ -28,10 +28,11 @@ def navigated(entry: Any) -> list[str]:
 
 
 def test_every_page_is_in_the_navigation_or_left_out_of_it_by_name() -> None:
-    """Both lists name each page once, together with README and CONTRIBUTING, which the site takes from the root."""
+    """Both lists name each page once, with README, CONTRIBUTING and SECURITY, which the site takes from the root."""
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     left_out = [line.removeprefix("/") for line in site["not_in_nav"].split()]
-    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")} | {"index.md", "CONTRIBUTING.md"}
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    pages |= {"index.md", "CONTRIBUTING.md", "SECURITY.md"}
     assert sorted(navigated(site["nav"]) + left_out) == sorted(pages)
 
 
