@@ -26,7 +26,7 @@ from tests.helpers.training import configured, play, weights
 THE_SAME_HERE = {"grpo_by_role", "matpo", "arpo", "tree_grpo", "bpo"}
 
 
-PRESETS = sorted(ALGORITHMS.keys() - THE_SAME_HERE - {"custom"})
+PRESETS = sorted(ALGORITHMS.keys() - THE_SAME_HERE - {"custom"} | {"gdpo"})
 # Of these the kinds of credit differ: of groups, pairs, critics, trees, and of a central or a single model.
 QUICK = [
     "at_grpo",
