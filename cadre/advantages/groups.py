@@ -412,7 +412,7 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
         owner = owner_of(part, roles)
         rewarded = [scored for scored in samples if owner in ("", scored.sample.role)]
         for group in _compare_once(rewarded, replace(credit, parts=(), part=part, owner=owner)):
-            stds[group.key] = max(stds[group.key], group.std)
+            stds[group.key] = max(stds[group.key], group.std if weight else 0.0)
             for scored in group.samples:
                 totals[scored.tree_sample.position] += weight * scored.advantages[0]
                 returns[scored.tree_sample.position] += weight * scored.returns

@@ -64,6 +64,8 @@ def test_groups_without_variance_in_any_part_have_none() -> None:
     assert [member.advantages[0] for member in zero.samples] == [0.0, 0.0]
     assert not zero.has_variance
     assert kept.has_variance
+    (weightless,) = assign([Tree(Task("loud", {}), loud)], replace(GDPO, parts=(("correct", 0.0), ("format", 1.0))))
+    assert not weightless.has_variance
     # correct: mean 1/3, deviation sqrt(2)/3: sqrt(2), -1/sqrt(2) twice; over the batch of five the mean is 0 and the
     # deviation sqrt((2 + 1/2 + 1/2) / 5).
     root2, deviation = math.sqrt(2.0), math.sqrt(0.6)
