@@ -59,16 +59,21 @@ PLAN_PATH: dict[str, tuple[str, dict[str, Any]]] = {
     **dict.fromkeys(TAUGHT, ("plan-path", {"name": "at_grpo", "k": 8})),
 }
 # What a preset needs beside that. The bound of TeamTR is checked between the steps of an update.
-OTHER = {"teamtr": ("learner.epochs=2",), "hint": ('teacher={"hint": true, "alone": true}',)}
+OTHER: dict[str, tuple[str, ...]] = {
+    "teamtr": ("learner.epochs=2",),
+    "hint": ('teacher={"hint": true, "alone": true}',),
+}
 
 
 def plan_path(name: str, seed: int, runs: Path) -> Run:
     """Return a preset's run on Plan-Path, stopped by tokens and judged on tasks that no setting was chosen on."""
     own = f"plan-path-{name.replace('_', '-')}"
-    recipe, settings = (own, None) if own in recipes() else PLAN_PATH.get(name, EPISODES)
-    overrides = () if settings is None else (f"algorithm={json.dumps({'name': name, **settings})}",)
+    recipe, overrides = own, OTHER.get(name, ())
+    if own not in recipes():
+        recipe, settings = PLAN_PATH.get(name, EPISODES)
+        overrides = (f"algorithm={json.dumps({'name': name, **settings})}", *overrides)
     folder = runs / "presets" / f"{own}-{seed}"
-    return Run(folder, recipe, seed, (*overrides, *OTHER.get(name, ()), *stop_at(PLAN_PATH_TOKENS)), first=600)
+    return Run(folder, recipe, seed, (*overrides, *stop_at(PLAN_PATH_TOKENS)), first=600)
 
 
 def coordination(name: str, seed: int, runs: Path) -> Run:

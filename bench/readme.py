@@ -330,14 +330,14 @@ def which() -> str:
         played = [(name, found.get(f"preset.{name}.{row.game}.{figure}")) for name in row.names]
         learned = [f"`{name}` {_cell(one)}" for name, one in played if one]
         place = {"plan-path": "Plan-Path", "coordination": "coordination game"}[row.game]
-        evidence = [f"{place}: {', '.join(learned)}"] if learned else []
+        measured = [f"{place}: {', '.join(learned)}"] if learned else []
         for game in audits.GAMES.values():
             first = {name: f"{audits.label(name, game, True)}.{game.places[0]}.correlation" for name in row.names}
             agreed = [f"`{name}` {_cell(found[line])}" for name, line in first.items() if line in found]
-            evidence += [f"[audited](../audit.md) on {game.words}: {', '.join(agreed)}"] if agreed else []
+            measured += [f"[audited](../audit.md) on {game.words}: {', '.join(agreed)}"] if agreed else []
         if row.lines and all(line in found for line in row.lines):
-            evidence.append(row.form.format(*(_cell(found[line]) for line in row.lines)))
-        lines.append(f"| {row.words} | {row.algorithms} | {row.why} | {'; '.join(evidence) or NOT_MEASURED} |")
+            measured.append(row.form.format(*(_cell(found[line]) for line in row.lines)))
+        lines.append(f"| {row.words} | {row.algorithms} | {row.why} | {'; '.join(measured) or NOT_MEASURED} |")
     return "\n".join(lines)
 
 

@@ -175,7 +175,9 @@ def _return_of(branch: Branch, parts: Sequence[Component]) -> dict[Component, fl
 
 
 def _components(reward: Reward, parts: Sequence[Component]) -> dict[Component, float]:
-    return {TEAM: reward.team, **reward.local, **{part: reward.parts.get(part[1], 0.0) for part in parts}}
+    components: list[tuple[Component, float]] = [(TEAM, reward.team), *reward.local.items()]
+    components += [(part, reward.parts.get(part[1], 0.0)) for part in parts]
+    return dict(components)
 
 
 def _sum(first: Mapping[Component, float], second: Mapping[Component, float]) -> dict[Component, float]:
