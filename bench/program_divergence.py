@@ -12,13 +12,14 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from cadre import random_keys
 from cadre.engines.scripted import ScriptedSampler
+from cadre.programs.examples import make_example
 from cadre.programs.program import Program
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import Failure, grow_many
@@ -26,12 +27,17 @@ from cadre.rollout.grow import Rollout
 from cadre.team import Team
 from cadre.types import Message, Request, Sample, Sampling, Task, Tool, ToolCall, Tree
 from common import record
-from programs import EXAMPLES
+from programs import EXAMPLES, NO_CERTIFICATES
 from programs import tasks as grids
 
 TASKS = 8
+TUTORIALS = EXAMPLES / "tutorials"
 # Of the answers where tools are offered.
 CALLS = 0.75
+ENDINGS = (" scout", " walker", " ACTION: GRAB_LEFT", "")
+TEXTS = ("12", "I would say 77.", "There are 59 apples. TERMINATE", "Ask somebody else.")
+# Words after which `cadre.programs` puts the schema of an answer into the prompt.
+SCHEMA = "It must match this JSON schema: "
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,43 @@ class Complex:
         return Program(task, f"{EXAMPLES / self.file}:main", list(self.roles), python=python)
 
 
+@dataclass(frozen=True)
+class Tutorial(Complex):
+    """A program in the style of its framework's own tutorial, which knows nothing of Cadre.
+
+    models  the roles of its calls, by the model or the system prompt (`settings.models`)
+    texts   answers that are drawn where no tool is called
+    """
+
+    models: Mapping[str, str] = field(default_factory=dict)
+    texts: tuple[str, ...] = ()
+
+    def env(self, task: Task, venvs: Path) -> Program:
+        return Program(task, python=str(venvs / self.venv / "bin" / "python"), **self.settings)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of its recipe."""
+        return {
+            "run": f"{TUTORIALS / self.file}:main",
+            "roles": list(self.roles),
+            "models": dict(self.models),
+            "reward": f"{TUTORIALS / 'score.py'}:score",
+            "environment": NO_CERTIFICATES,
+        }
+
+
+def tutorial(venv: str, file: str, texts: tuple[str, ...] = (), **models: str) -> Tutorial:
+    """Return a tutorial whose roles are told apart by their models, or by `role="system:words of its prompt"`."""
+    return Tutorial(venv, file, tuple(models), {rule: role for role, rule in models.items()}, (*texts, *TEXTS))
+
+
 TWO, THREE = ("scout", "walker"), ("scout", "walker", "manager")
+MINI, LARGE = "gpt-4o-mini", "gpt-4o"
+CODE = (
+    "I answer.\n<code>\nfinal_answer('59')\n</code>",
+    "I ask.\n<code>\nprint(web_search_agent(task='Find apples'))\n</code>",
+)
 PROGRAMS = {
     "langgraph-parallel": Complex("langgraph", "langgraph_parallel.py", ("scout", "walker", "judge")),
     "agents-parallel": Complex("agents", "openai_parallel.py", TWO),
@@ -57,24 +99,122 @@ PROGRAMS = {
     "smolagents-managed": Complex("smolagents", "smolagents_managed.py", THREE),
     "crewai-hierarchical": Complex("crewai", "crewai_hierarchical.py", THREE),
     "dpbench": Complex("dpbench", "dining.py", ("philosopher",)),
+    "openai-drafts": tutorial("plain", "openai_drafts.py", drafter=MINI, editor=LARGE),
+    "anthropic-tools": tutorial(
+        "anthropic", "anthropic_tools.py", researcher="claude-sonnet-*", writer="claude-haiku-*"
+    ),
+    "instructor-extract": tutorial("instructor", "instructor_extract.py", planner=LARGE, solver=MINI),
+    "langgraph-supervisor": tutorial(
+        "langgraph",
+        "langgraph_experts.py",
+        supervisor="system:You are a team supervisor",
+        mathematician="system:You are a math expert",
+        researcher="system:You are a researcher",
+    ),
+    "langgraph-workers": tutorial(
+        "langgraph", "langgraph_workers.py", planner="system:You plan", writer="system:You write"
+    ),
+    "deepagents-research": tutorial(
+        "deepagents", "deepagents_research.py", critic="system:You are a critic", researcher=LARGE
+    ),
+    "agents-triage": tutorial(
+        "agents",
+        "agents_triage.py",
+        guard="system:Check if the user",
+        triage="system:You determine which agent",
+        translator="system:You translate",
+        tutor="*",
+    ),
+    "autogen-selector": tutorial(
+        "autogen",
+        "autogen_selector.py",
+        planner="system:You are a planning agent",
+        searcher="system:You are a web search agent",
+        analyst="system:You are a data analyst",
+        selector=MINI,
+    ),
+    "smolagents-code": tutorial("smolagents", "smolagents_code.py", CODE, manager=LARGE, searcher=MINI),
+    "crewai-flow": tutorial("crewai", "crewai_flow.py", researcher=MINI, writer=LARGE),
+    "adk-pipeline": tutorial(
+        "adk",
+        "adk_pipeline.py",
+        researcher="system:You are research assistant",
+        merger="system:You combine",
+        greeter="system:You greet",
+        coordinator=LARGE,
+    ),
+    "dspy-react": tutorial("dspy", "dspy_react.py", agent=MINI, checker=LARGE),
+    "llamaindex-workflow": tutorial(
+        "llamaindex",
+        "llamaindex_workflow.py",
+        researcher="system:You are the ResearchAgent",
+        writer="system:You are the WriteAgent",
+        reviewer="system:You are the ReviewAgent",
+    ),
+    "pydantic-delegation": tutorial(
+        "pydantic-ai", "pydantic_delegation.py", expert="system:You are the expert", writer=MINI, lead=LARGE
+    ),
+    "agno-team": tutorial("agno", "agno_team.py", member=MINI, leader=LARGE),
+    "framework-handoff": tutorial(
+        "framework",
+        "framework_handoff.py",
+        critic="system:You are the critic",
+        optimist="system:You are the optimist",
+        writer=MINI,
+        reviewer=LARGE,
+    ),
+    "haystack-agent": tutorial(
+        "haystack", "haystack_agent.py", coordinator=LARGE, researcher="system:You are a researcher", writer=MINI
+    ),
+    "strands-swarm": tutorial(
+        "strands",
+        "strands_swarm.py",
+        researcher="system:You research",
+        coder="system:You write code",
+        summarizer="system:You are a summarizer",
+        lead=MINI,
+    ),
+    "semantic-kernel-handoff": tutorial(
+        "semantic-kernel",
+        "semantic_kernel_handoff.py",
+        physicist="system:You are an expert in physics",
+        clerk="system:You are an expert in orders",
+        analyst="system:You are an analyst",
+        editor="system:You are an editor",
+    ),
+    "camel-roles": tutorial(
+        "camel", "camel_roles.py", critic="system:You are a critic", teacher="system:*Teacher*USER*", solver="*"
+    ),
+    "qwen-agent-tools": tutorial(
+        "qwen", "qwen_agent_tools.py", solver="system:You are a solver", writer="system:You are a writer"
+    ),
+    "langroid-tasks": tutorial(
+        "langroid", "langroid_tasks.py", planner="system:You are a planner", solver="system:You are a solver"
+    ),
+    "ag2-agents": tutorial("ag2", "ag2_agents.py", expert=MINI, lead=LARGE),
 }
 
 
 class Drawn(ScriptedSampler):
     """Answers drawn by what is asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: Sequence[str] = ()) -> None:
         super().__init__(lambda request: [""] * request.count)
+        self.texts = texts
 
     async def sample(self, request: Request) -> list[Sample]:
         drawn = await super().sample(request)
-        return [replace(one, **said(request, number)) for number, one in enumerate(drawn)]
+        return [replace(one, **said(request, number, self.texts)) for number, one in enumerate(drawn)]
 
 
-def said(request: Request, number: int) -> dict[str, Any]:
-    """Moves, or a call of a tool."""
+def said(request: Request, number: int, texts: Sequence[str]) -> dict[str, Any]:
+    """JSON of the schema that the answer has to keep to, a call of a tool, or a text: one of `texts`, or moves."""
     draw = random_keys.generator(request.key, number)
-    moves = "".join(draw.choices("UDLR", k=4)) + draw.choice([" scout", " walker", " ACTION: GRAB_LEFT", ""])
+    system = "".join(message.content for message in request.messages if message.role == "system")
+    if SCHEMA in system:
+        schema, _ = json.JSONDecoder().raw_decode(system.rpartition(SCHEMA)[2])
+        return {"text": json.dumps(make_example(schema, draw))}
+    moves = draw.choice(texts) if texts else "".join(draw.choices("UDLR", k=4)) + draw.choice(ENDINGS)
     if not request.tools or draw.random() >= CALLS:
         return {"text": moves}
     tool = draw.choice(request.tools)
@@ -85,17 +225,20 @@ def said(request: Request, number: int) -> dict[str, Any]:
 def arguments(tool: Tool, moves: str, draw: random.Random) -> dict[str, Any]:
     """A value for every parameter, as its schema says."""
     properties: Mapping[str, Any] = tool.parameters.get("properties") or {}
-    return {name: value(name, part, moves, draw) for name, part in properties.items()}
+    return {name: value(name, part, moves, draw, tool.parameters) for name, part in properties.items()}
 
 
-def value(name: str, schema: Mapping[str, Any], moves: str, draw: random.Random) -> Any:
+def value(name: str, schema: Mapping[str, Any], moves: str, draw: random.Random, root: Mapping[str, Any]) -> Any:
     if name == "coworker":
         return draw.choice(TWO)
-    plain = {"integer": draw.randrange(6), "number": 0.5, "boolean": True, "array": [], "object": {}}
-    return plain.get(str(schema.get("type")), moves)
+    is_text = schema.get("type") == "string" and "enum" not in schema
+    return moves if is_text else make_example(schema, draw, root)
 
 
 def tasks(name: str, count: int) -> list[Task]:
+    if isinstance(PROGRAMS[name], Tutorial):
+        rows = (TUTORIALS / "tasks.jsonl").read_text().splitlines()[:count]
+        return [Task(f"t{number}", json.loads(row)) for number, row in enumerate(rows)]
     if name == "dpbench":
         return [Task(f"t{number}", {"philosophers": 3 + number % 3, "steps": 4}) for number in range(count)]
     return grids(count)
@@ -104,7 +247,7 @@ def tasks(name: str, count: int) -> list[Task]:
 def grown(name: str, venvs: Path) -> tuple[list[Tree], list[Failure]]:
     """The trees of a program, and those that failed after a second try."""
     program = PROGRAMS[name]
-    sampler = Drawn()
+    sampler = Drawn(program.texts if isinstance(program, Tutorial) else ())
     samplers, sampling = dict.fromkeys(program.roles, sampler), dict.fromkeys(program.roles, Sampling())
     team = Team({role: role for role in program.roles}, samplers, sampling)
     rollout = Rollout(lambda task: program.env(task, venvs), team, shapes.greedy(4), 1.0)

@@ -19,6 +19,7 @@ from cadre.programs.protocol import (
     parse_list,
     parse_object,
     parse_optional_text,
+    parse_schema,
     parse_text,
 )
 from cadre.types import Image, Message, Tool, ToolCall
@@ -43,11 +44,14 @@ def parse_messages_call(body: dict[str, Any]) -> ModelCall:
         raise RequestError(
             400, f"tool_choice.type: got {describe_value(kind)}; expected auto, any, tool or none.", "tool_choice"
         )
+    output_format = parse_object(body.get("output_config"), "output_config").get("format") or body.get("output_format")
     return ModelCall(
         role=parse_text(body.get("model"), "model"),
         messages=numbered,
         tools=() if choice == "none" else _parse_tools(body.get("tools")),
         choice=choice,
+        # Earlier clients send the format by itself.
+        schema=parse_schema(output_format, "output_config.format"),
         stop=tuple(
             filter(
                 None,

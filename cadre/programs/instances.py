@@ -217,7 +217,9 @@ class Instance:
         except TimeoutError:
             self.close("it asked for nothing for too long")
             seconds = f"{self._limits.seconds:g} seconds"
-            raise Stuck(f"The program neither asked for anything nor ended within {seconds}.") from None
+            raise Stuck(
+                f"The program neither asked for anything nor ended within {seconds} (settings.limits.seconds)."
+            ) from None
         finally:
             self._deadline = None
 

@@ -46,8 +46,13 @@ MAX_LAST_LINE = 1 << 20
 # Seconds for which a list of all processes is used.
 PROCESS_LIST_S = 0.02
 
-# Telemetry that agent frameworks send unless it is forbidden; some block on it at their end.
+# Telemetry that agent frameworks send unless it is forbidden, some of which block on it at their end; and a list of
+# prices that LiteLLM fetches when it is imported.
 NO_TELEMETRY = {
+    "AGNO_TELEMETRY": "false",
+    "HAYSTACK_TELEMETRY_ENABLED": "False",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "CREWAI_DISABLE_TELEMETRY": "true",
     "CREWAI_TRACING_ENABLED": "false",
     "OPENAI_AGENTS_DISABLE_TRACING": "1",
@@ -62,7 +67,7 @@ IMPORT_KEY = "cadre-imported-client"
 # The descriptor of the folder that caches are in while a program is imported; in an instance it is one of its own.
 CACHE_DESCRIPTOR = 199
 # Variables with paths of the host, which a container does not get.
-HOST_CACHES = ("HF_HUB_CACHE", "HF_TOKEN_PATH")
+HOST_CACHES = ("HF_HUB_CACHE", "HF_TOKEN_PATH", "TIKTOKEN_CACHE_DIR")
 NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
 
 
@@ -80,7 +85,8 @@ def endpoint_variables(url: str, key: str) -> dict[str, str]:
 def cache_variables(folder: str) -> dict[str, str]:
     """Return the variables that put caches into a folder: an answer from a cache that instances share is no call.
 
-    Hugging Face's hub keeps its own folder: it holds files by their content, and a model would be loaded anew.
+    Hugging Face's hub and tiktoken keep their own folders: they hold files by their content, which every instance would
+    load anew.
     """
     home = Path.home()
     hub_home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or home / '.cache'}/huggingface"
@@ -94,6 +100,9 @@ def cache_variables(folder: str) -> dict[str, str]:
         "HF_HOME": f"{folder}/huggingface",
         "HF_HUB_CACHE": os.environ.get("HF_HUB_CACHE") or f"{hub_home}/hub",
         "HF_TOKEN_PATH": os.environ.get("HF_TOKEN_PATH") or f"{hub_home}/token",
+        "TIKTOKEN_CACHE_DIR": os.environ.get("TIKTOKEN_CACHE_DIR")
+        or os.environ.get("DATA_GYM_CACHE_DIR")
+        or f"{tempfile.gettempdir()}/data-gym-cache",
     }
 
 

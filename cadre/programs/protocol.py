@@ -195,12 +195,25 @@ def parse_tools(value: Any) -> tuple[Tool, ...]:
     return tuple(tools)
 
 
-def parse_tool_choice(value: Any) -> str:
-    """Return "auto", "none", "required", or the name of a tool."""
+def parse_offer(body: dict[str, Any]) -> tuple[str, tuple[Tool, ...]]:
+    """Return how tools are chosen, "auto", "none", "required" or the name of one, and the tools that may be called."""
+    value, where = body.get("tool_choice"), "tool_choice"
+    allowed: set[str] | None = None
+    if isinstance(value, dict) and value.get("type") == "allowed_tools":
+        entry = parse_object(value.get("allowed_tools", value), where)
+        allowed = {_parse_tool_name(raw, f"{where}.tools") for raw in parse_list(entry.get("tools"), f"{where}.tools")}
+        value = entry.get("mode")
     if value is None or value in ("auto", "none", "required"):
-        return value or "auto"
-    entry = parse_object(value, "tool_choice")
-    return parse_text(parse_object(entry.get("function", entry), "tool_choice").get("name"), "tool_choice.name")
+        choice = value or "auto"
+    else:
+        choice = _parse_tool_name(value, where)
+    tools = () if choice == "none" else parse_tools(body.get("tools"))
+    return choice, tuple(tool for tool in tools if allowed is None or tool.name in allowed)
+
+
+def _parse_tool_name(value: Any, where: str) -> str:
+    entry = parse_object(value, where)
+    return parse_text(parse_object(entry.get("function", entry), where).get("name"), f"{where}.name")
 
 
 def parse_schema(value: Any, where: str) -> dict[str, Any] | None:
@@ -252,7 +265,7 @@ def parse_chat_call(body: dict[str, Any]) -> ModelCall:
     messages = parse_list(body.get("messages"), "messages")
     if not messages:
         raise RequestError(400, "messages: got none; expected one or more.", "messages")
-    choice = parse_tool_choice(body.get("tool_choice"))
+    choice, tools = parse_offer(body)
     stop = body.get("stop")
     stops = [stop] if isinstance(stop, str) else parse_list(stop, "stop", MAX_STOPS)
     parsed = merge_messages(_parse_chat_message(raw, f"messages[{number}]") for number, raw in enumerate(messages))
@@ -262,7 +275,7 @@ def parse_chat_call(body: dict[str, Any]) -> ModelCall:
         messages=numbered,
         agent=parse_agent(body),
         tool_call_ids=tool_call_ids,
-        tools=() if choice == "none" else parse_tools(body.get("tools")),
+        tools=tools,
         choice=choice,
         schema=parse_schema(body.get("response_format"), "response_format"),
         stop=tuple(text for text in (parse_text(value, "stop") for value in stops) if text),
@@ -437,7 +450,7 @@ def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple
     if not conversation:
         raise RequestError(400, "input: got none; expected a text or a list of items.", "input")
     instructions = parse_optional_text(body.get("instructions"), "instructions")
-    choice = parse_tool_choice(body.get("tool_choice"))
+    choice, tools = parse_offer(body)
     merged = merge_messages((Message("system", instructions), *conversation) if instructions else conversation)
     numbered, tool_call_ids = number_tool_calls(merged)
     call = ModelCall(
@@ -445,7 +458,7 @@ def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple
         messages=numbered,
         agent=parse_agent(body),
         tool_call_ids=tool_call_ids,
-        tools=() if choice == "none" else parse_tools(body.get("tools")),
+        tools=tools,
         choice=choice,
         schema=parse_schema(parse_object(body.get("text"), "text").get("format"), "text.format"),
         max_tokens=parse_count(body, ("max_output_tokens",)),

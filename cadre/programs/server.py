@@ -210,7 +210,9 @@ def make_application(sessions: Sessions, refusals: RefusalLog) -> Starlette:
 
     async def http_error(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path[-80:]}: {error.detail}."
-        return JSONResponse(RequestError(error.status_code, message).body, error.status_code)
+        refusal = RequestError(error.status_code, f"{message} Served are {', '.join(path for _, path, _ in handlers)}.")
+        refusals.report(Session((), lambda pending: None), request, refusal)
+        return JSONResponse(refusal.body, error.status_code)
 
     async def client_gone(request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=499)

@@ -6,6 +6,7 @@ the processor time of a short program. Two calls of each kind of client, to a se
 
 import asyncio
 import contextlib
+import importlib
 import json
 import sys
 import threading
@@ -14,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 TIMEOUT_S = 10.0
+# What packages import at their first call, as it takes seconds: LiteLLM has a thousand modules.
+LATE_IMPORTS = {"google.adk.models.lite_llm": "litellm", "dspy": "litellm"}
 USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 MESSAGE = {"role": "assistant", "content": "", "refusal": None}
 CHAT = {
@@ -59,6 +62,10 @@ def warm_up() -> None:
 
     Never fails: a version of the client that does not fit is left to load its modules in every instance.
     """
+    for package, library in LATE_IMPORTS.items():
+        if package in sys.modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(library)
     openai: Any = sys.modules.get("openai")
     if openai is None:
         return

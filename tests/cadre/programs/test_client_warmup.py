@@ -1,5 +1,6 @@
 """What the client of a program loads late is there before instances are forked, and nothing else is left behind."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -37,3 +38,14 @@ def test_a_program_without_the_client_is_left_alone():
 
 def test_a_client_of_another_age_does_not_keep_the_program_from_starting():
     assert said("sys.modules['openai'] = threading\ncadre_client_warmup.warm_up()\nprint('on')") == ["on"]
+
+
+def test_what_a_package_imports_at_its_first_call_is_there(monkeypatch, tmp_path):
+    (tmp_path / "late_library.py").write_text("")
+    for folder in (INSIDE, str(tmp_path)):
+        monkeypatch.syspath_prepend(folder)
+    warmup = importlib.import_module("cadre_client_warmup")
+    monkeypatch.delitem(sys.modules, "openai", raising=False)
+    monkeypatch.setattr(warmup, "LATE_IMPORTS", {"pytest": "late_library", "not_imported": "this"})
+    warmup.warm_up()
+    assert sys.modules.pop("late_library").__file__ == str(tmp_path / "late_library.py")

@@ -14,13 +14,20 @@ import openai
 import pytest
 
 from cadre.envs.images import image
+<<<<<<< HEAD
 from cadre.programs.calls import Answer, ModelCall
+=======
+from cadre.programs.anthropic import parse_messages_call
+from cadre.programs.calls import Answer
+from cadre.programs.protocol import parse_chat_call, parse_responses_call
+>>>>>>> d70e324 (Programs of more frameworks: Anthropic's schemas, allowed tools, late imports, shared files of tiktoken)
 from cadre.types import Message, ToolCall
 from tests.cadre.programs.answering import answering
 
 USER = [{"role": "user", "content": "Go."}]
 FIELDS = ("reasoning_content", "content")
 PICTURE = image(numpy.zeros((2, 3, 3), numpy.uint8))
+FORMAT = {"type": "json_schema", "schema": {"type": "object", "properties": {"x": {"type": "integer"}}}}
 DATA_URL = f"data:image/png;base64,{base64.b64encode(PICTURE.png).decode()}"
 
 
@@ -83,6 +90,30 @@ def test_anthropics_stream_and_errors():
         wrong = post(endpoint, "/messages", {"model": "nobody", "messages": USER})
         assert wrong.status_code == 404
         assert wrong.json()["error"]["type"] == "not_found_error"
+
+
+@pytest.mark.parametrize("fields", [{"output_config": {"effort": "low", "format": FORMAT}}, {"output_format": FORMAT}])
+def test_anthropics_answers_have_a_schema(fields):
+    call = parse_messages_call({"model": "planner", "max_tokens": 5, "messages": USER, **fields})
+    assert call.schema == FORMAT["schema"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_tools_beside_those_that_are_allowed_are_not_offered(mode):
+    tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("look", "go", "stop")]
+    allowed = {"mode": mode, "tools": [tools[0], tools[2]]}
+    body = {"model": "planner", "tools": tools, "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed}}
+    flat = [{"type": "function", **tool["function"]} for tool in tools]
+    choice = {
+        "type": "allowed_tools",
+        "mode": mode,
+        "tools": [{"type": "function", "name": n} for n in ("look", "stop")],
+    }
+    calls = [
+        parse_chat_call({**body, "messages": USER}),
+        parse_responses_call({"model": "planner", "input": "Go.", "tools": flat, "tool_choice": choice}, {})[0],
+    ]
+    assert [(call.choice, [tool.name for tool in call.tools]) for call in calls] == [(mode, ["look", "stop"])] * 2
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -173,8 +204,10 @@ def test_a_refused_request_is_a_warning_once_a_kind(capfd):
                 body = {"model": "coder", "input": "x", "tools": [{"type": tool}]}
                 assert post(endpoint, "/responses", body).status_code == 400
         post(endpoint, "/responses", {"model": "coder", "input": "x", "background": True})
+        assert post(endpoint, "/moderations", {"input": "x"}).status_code == 404
     warnings = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
-    assert len(warnings) == 2
+    assert len(warnings) == 3
+    assert "refused POST /v1/moderations with 404" in warnings[2]
     assert "refused POST /v1/responses of model 'coder' with 400: tools[0].type" in warnings[0]
     assert '[{"type": "web_search"}]' in warnings[0]
 
