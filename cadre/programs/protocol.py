@@ -303,7 +303,9 @@ def _parse_chat_message(raw: Any, where: str) -> Message:
                 parse_optional_text(function.get("arguments"), f"{call_where}.function.arguments"),
             )
         )
-    tool_call_id = parse_text(entry.get("tool_call_id"), f"{where}.tool_call_id") if role == "tool" else ""
+    # Qwen-Agent names it `id`.
+    raw_id = entry.get("tool_call_id") or entry.get("id")
+    tool_call_id = parse_text(raw_id, f"{where}.tool_call_id") if role == "tool" else ""
     thinking = parse_thinking(entry, where) if role == "assistant" else ""
     return Message(role, content, tuple(tool_calls), tool_call_id, images, thinking=thinking)  # type: ignore[arg-type]
 

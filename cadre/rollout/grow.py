@@ -18,6 +18,7 @@ from cadre.env import Env
 from cadre.errors import ConfigError, ContractError, PromptError
 from cadre.rollout.batching import gather
 from cadre.rollout.failures import Contain, contained
+from cadre.rollout.walk import allow_depth
 from cadre.settings.run import EpisodesConfig
 from cadre.team import Team
 from cadre.types import Branch, BranchFailure, Drawing, Message, Node, Observation, PreviousTurn, Reward, Sample, Task
@@ -240,6 +241,7 @@ async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion 
         raise ContractError(
             f"{type(env).__name__}: not over after {env.max_decisions} decisions; observe() must return {{}}."
         )
+    allow_depth(depth)
 
     # Sample. Each acting role draws its completions from one prompt, so they form a comparison group.
     counts = {role: shape.count(role, path.turns.get(role, 0), depth) for role in observations}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from cadre.types import Branch, Node, Sample, SamplePosition, Tree
 
 # Decisions from the root on, each with the branch that was taken.
 TreePath = tuple[tuple[Node, Branch], ...]
+# Frames of Python's stack below and in a function on trees: a mean of a generator takes five a decision.
+BASE_FRAMES, FRAMES_PER_DECISION = 1_000, 6
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ class TreeSample:
     def numbers(self) -> list[int]:
         """Return the indices of these branches among those of the decision."""
         return [number for number, branch in enumerate(self.node.branches) if branch.choice[self.role] == self.index]
+
+
+def allow_depth(decisions: int) -> None:
+    """Raise Python's recursion limit for functions on trees of this depth, which call themselves once a decision."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), BASE_FRAMES + FRAMES_PER_DECISION * decisions))
 
 
 def tree_samples(trees: Sequence[Tree]) -> Iterator[TreeSample]:

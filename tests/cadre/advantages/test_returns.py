@@ -1,10 +1,12 @@
 """What a sample is worth, every number worked out by hand; the trees are small enough to draw."""
 
+import sys
 from dataclasses import replace
 
 import pytest
 
-from tests.cadre.advantages.trees import advantages, inner, leaf, node, sequential, two_turns
+from cadre.rollout.walk import allow_depth
+from tests.cadre.advantages.trees import advantages, chain, inner, leaf, node, sequential, two_turns
 
 
 def test_reward_to_go_discounts_the_mean_of_the_children_at_unequal_depths() -> None:
@@ -64,3 +66,17 @@ def test_the_first_that_pays_where_the_shape_ended_the_tree() -> None:
     left = [replace(leaf({"a": index}), over=False, selected=False) for index in range(2)]
     root = node(0, {"a": 1}, [inner({"a": 0}, node(1, {"a": 2}, left, tag="late-"))])
     assert advantages(root, "first_paid", "node", "none", "none")["a0"] == 0.0
+
+
+@pytest.mark.parametrize("returns", ["reward_to_go", "first_paid"])
+def test_trees_may_be_deep(returns):
+    limit = sys.getrecursionlimit()
+    root = chain(*[0.0] * 249, 1.0, tag="")
+    try:
+        with pytest.raises(RecursionError):
+            advantages(root, returns, "node", "none", "none", count="episodes")
+        allow_depth(250)
+        got = advantages(root, returns, "node", "none", "none", count="episodes")
+    finally:
+        sys.setrecursionlimit(limit)
+    assert set(got.values()) == {1.0}

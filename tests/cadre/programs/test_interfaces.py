@@ -116,6 +116,14 @@ def test_tools_beside_those_that_are_allowed_are_not_offered(mode):
     assert [(call.choice, [tool.name for tool in call.tools]) for call in calls] == [(mode, ["look", "stop"])] * 2
 
 
+def test_a_result_names_its_call_by_either_field():
+    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    turns = [*USER, {"role": "assistant", "tool_calls": [call]}]
+    results = [{"role": "tool", "content": "seen", name: "a"} for name in ("tool_call_id", "id")]
+    first, second = (parse_chat_call({"model": "planner", "messages": [*turns, result]}) for result in results)
+    assert first == second
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_completions_are_several_calls(stream):
     with answering(lambda call: Message("assistant", str(len(endpoint.came)))) as endpoint:
