@@ -2,7 +2,12 @@
 
 AT-GRPO's trees (K = 4) over eight tasks each, with answers drawn by what is asked: a text, or a call of a tool that is
 offered, with arguments of the right kind. Counted are trees that diverged, after a second try, and those that failed
-otherwise. Each framework has a virtual environment in --venvs, as in `programs.py`.
+otherwise. Each framework has a virtual environment in --venvs, as in `programs.py`; those that are not there are named
+and left out.
+
+With --train the tutorials are trained instead, for two steps by `cadre train`, with a tiny model whose tokens are whole
+answers (AT-GRPO, K = 3, two tasks a step): `programs.unmodified` is the share of them that do. Some need tiktoken's
+files, which they download, or find in $TIKTOKEN_CACHE_DIR.
 """
 
 from __future__ import annotations
@@ -11,6 +16,7 @@ import argparse
 import asyncio
 import json
 import random
+import subprocess
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,9 +32,10 @@ from cadre.rollout.episodes import Failure, grow_many
 from cadre.rollout.grow import Rollout
 from cadre.team import Team
 from cadre.types import Message, Request, Sample, Sampling, Task, Tool, ToolCall, Tree
-from common import record
+from common import ROOT, record
 from programs import EXAMPLES, NO_CERTIFICATES
 from programs import tasks as grids
+from trainings import Run
 
 TASKS = 8
 TUTORIALS = EXAMPLES / "tutorials"
@@ -59,10 +66,12 @@ class Tutorial(Complex):
 
     models  the roles of its calls, by the model or the system prompt (`settings.models`)
     texts   answers that are drawn where no tool is called
+    calls   answers of the model that is trained, beside those: calls of tools, and JSON
     """
 
     models: Mapping[str, str] = field(default_factory=dict)
     texts: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
 
     def env(self, task: Task, venvs: Path) -> Program:
         return Program(task, python=str(venvs / self.venv / "bin" / "python"), **self.settings)
@@ -79,9 +88,21 @@ class Tutorial(Complex):
         }
 
 
-def tutorial(venv: str, file: str, texts: tuple[str, ...] = (), **models: str) -> Tutorial:
-    """Return a tutorial whose roles are told apart by their models, or by `role="system:words of its prompt"`."""
-    return Tutorial(venv, file, tuple(models), {rule: role for role, rule in models.items()}, (*texts, *TEXTS))
+def tutorial(venv: str, file: str, *calls: dict[str, Any], texts: tuple[str, ...] = (), **models: str) -> Tutorial:
+    """Return a tutorial whose roles are told apart by their models, or by `role="system:words of its prompt"`.
+
+    `calls` are JSON answers, or arguments of tools under the tool's name: `{"add": {"a": 1}}`.
+    """
+    rules = {rule: role for role, rule in models.items()}
+    return Tutorial(venv, file, tuple(models), rules, (*texts, *TEXTS), tuple(map(as_answer, calls)))
+
+
+def as_answer(call: dict[str, Any]) -> str:
+    """Return a call of a tool as a model writes it; JSON as it is."""
+    ((name, value), *others) = call.items()
+    if others or not isinstance(value, dict):
+        return json.dumps(call)
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': value})}</tool_call>"
 
 
 TWO, THREE = ("scout", "walker"), ("scout", "walker", "manager")
@@ -99,27 +120,57 @@ PROGRAMS = {
     "smolagents-managed": Complex("smolagents", "smolagents_managed.py", THREE),
     "crewai-hierarchical": Complex("crewai", "crewai_hierarchical.py", THREE),
     "dpbench": Complex("dpbench", "dining.py", ("philosopher",)),
-    "openai-drafts": tutorial("plain", "openai_drafts.py", drafter=MINI, editor=LARGE),
-    "anthropic-tools": tutorial(
-        "anthropic", "anthropic_tools.py", researcher="claude-sonnet-*", writer="claude-haiku-*"
+    "openai-drafts": tutorial(
+        "plain", "openai_drafts.py", {"number": 1, "reason": "It is short."}, drafter=MINI, editor=LARGE
     ),
-    "instructor-extract": tutorial("instructor", "instructor_extract.py", planner=LARGE, solver=MINI),
+    "anthropic-tools": tutorial(
+        "anthropic",
+        "anthropic_tools.py",
+        {"add": {"a": 30, "b": 29}},
+        researcher="claude-sonnet-*",
+        writer="claude-haiku-*",
+    ),
+    "instructor-extract": tutorial(
+        "instructor",
+        "instructor_extract.py",
+        {"Plan": {"steps": ["add"]}},
+        {"Result": {"value": 59}},
+        planner=LARGE,
+        solver=MINI,
+    ),
     "langgraph-supervisor": tutorial(
         "langgraph",
         "langgraph_experts.py",
+        {"transfer_to_math_expert": {}},
+        {"add": {"a": 30, "b": 29}},
+        {"transfer_to_research_expert": {}},
         supervisor="system:You are a team supervisor",
         mathematician="system:You are a math expert",
         researcher="system:You are a researcher",
     ),
     "langgraph-workers": tutorial(
-        "langgraph", "langgraph_workers.py", planner="system:You plan", writer="system:You write"
+        "langgraph",
+        "langgraph_workers.py",
+        {"sections": ["One", "Two"]},
+        planner="system:You plan",
+        writer="system:You write",
     ),
     "deepagents-research": tutorial(
-        "deepagents", "deepagents_research.py", critic="system:You are a critic", researcher=LARGE
+        "deepagents",
+        "deepagents_research.py",
+        {"task": {"description": "Check 59.", "subagent_type": "critic"}},
+        {"write_todos": {"todos": [{"content": "Add", "status": "pending"}]}},
+        {"search": {"query": "apples"}},
+        critic="system:You are a critic",
+        researcher=LARGE,
     ),
     "agents-triage": tutorial(
         "agents",
         "agents_triage.py",
+        {"is_homework": True, "reasoning": "It is."},
+        {"transfer_to_math_tutor": {}},
+        {"multiply": {"a": 3, "b": 4}},
+        {"translate": {"input": "59"}},
         guard="system:Check if the user",
         triage="system:You determine which agent",
         translator="system:You translate",
@@ -128,47 +179,100 @@ PROGRAMS = {
     "autogen-selector": tutorial(
         "autogen",
         "autogen_selector.py",
+        {"search_web_tool": {"query": "apples"}},
+        {"percentage_change_tool": {"start": 1.0, "end": 2.0}},
         planner="system:You are a planning agent",
         searcher="system:You are a web search agent",
         analyst="system:You are a data analyst",
         selector=MINI,
     ),
-    "smolagents-code": tutorial("smolagents", "smolagents_code.py", CODE, manager=LARGE, searcher=MINI),
-    "crewai-flow": tutorial("crewai", "crewai_flow.py", researcher=MINI, writer=LARGE),
+    "smolagents-code": tutorial(
+        "smolagents",
+        "smolagents_code.py",
+        {"final_answer": {"answer": "59"}},
+        {"visit_webpage": {"url": "a"}},
+        texts=CODE,
+        manager=LARGE,
+        searcher=MINI,
+    ),
+    "crewai-flow": tutorial(
+        "crewai",
+        "crewai_flow.py",
+        {"calculator": {"expression": "30 + 29"}},
+        {"answer": "59"},
+        researcher=MINI,
+        writer=LARGE,
+    ),
     "adk-pipeline": tutorial(
         "adk",
         "adk_pipeline.py",
+        {"transfer_to_agent": {"agent_name": "ResearchPipeline"}},
+        {"get_weather": {"city": "Rome"}},
         researcher="system:You are research assistant",
         merger="system:You combine",
         greeter="system:You greet",
         coordinator=LARGE,
     ),
-    "dspy-react": tutorial("dspy", "dspy_react.py", agent=MINI, checker=LARGE),
+    "dspy-react": tutorial(
+        "dspy",
+        "dspy_react.py",
+        {"reasoning": "So.", "answer": "59"},
+        {"reasoning": "So.", "final": "59", "confidence": 0.5},
+        {"next_thought": "I add.", "next_tool_name": "evaluate_math", "next_tool_args": {"expression": "30 + 29"}},
+        agent=MINI,
+        checker=LARGE,
+    ),
     "llamaindex-workflow": tutorial(
         "llamaindex",
         "llamaindex_workflow.py",
+        {"handoff": {"to_agent": "WriteAgent", "reason": "Write."}},
+        {"search_web": {"query": "apples"}},
+        {"record_notes": {"notes": "59", "notes_title": "sum"}},
         researcher="system:You are the ResearchAgent",
         writer="system:You are the WriteAgent",
         reviewer="system:You are the ReviewAgent",
     ),
     "pydantic-delegation": tutorial(
-        "pydantic-ai", "pydantic_delegation.py", expert="system:You are the expert", writer=MINI, lead=LARGE
+        "pydantic-ai",
+        "pydantic_delegation.py",
+        {"ask_expert": {"topic": "apples"}},
+        {"final_result": {"value": 59, "explanation": "So."}},
+        {"final_result": {"response": ["a fact"]}},
+        expert="system:You are the expert",
+        writer=MINI,
+        lead=LARGE,
     ),
-    "agno-team": tutorial("agno", "agno_team.py", member=MINI, leader=LARGE),
+    "agno-team": tutorial(
+        "agno",
+        "agno_team.py",
+        {"delegate_task_to_member": {"member_id": "finance-agent", "task": "Add."}},
+        {"get_stock_price": {"symbol": "A"}},
+        member=MINI,
+        leader=LARGE,
+    ),
     "framework-handoff": tutorial(
         "framework",
         "framework_handoff.py",
+        {"word_count": {"text": "a b"}},
         critic="system:You are the critic",
         optimist="system:You are the optimist",
         writer=MINI,
         reviewer=LARGE,
     ),
     "haystack-agent": tutorial(
-        "haystack", "haystack_agent.py", coordinator=LARGE, researcher="system:You are a researcher", writer=MINI
+        "haystack",
+        "haystack_agent.py",
+        {"calculator": {"a": 30, "b": 29}},
+        {"research": {"messages": [{"role": "user", "content": "Add."}]}},
+        coordinator=LARGE,
+        researcher="system:You are a researcher",
+        writer=MINI,
     ),
     "strands-swarm": tutorial(
         "strands",
         "strands_swarm.py",
+        {"handoff_to_agent": {"agent_name": "coder", "message": "Count."}},
+        {"summarize": {"text": "59"}},
         researcher="system:You research",
         coder="system:You write code",
         summarizer="system:You are a summarizer",
@@ -177,6 +281,7 @@ PROGRAMS = {
     "semantic-kernel-handoff": tutorial(
         "semantic-kernel",
         "semantic_kernel_handoff.py",
+        {"OrderPlugin-count_items": {"order": "a, b"}},
         physicist="system:You are an expert in physics",
         clerk="system:You are an expert in orders",
         analyst="system:You are an analyst",
@@ -186,12 +291,28 @@ PROGRAMS = {
         "camel", "camel_roles.py", critic="system:You are a critic", teacher="system:*Teacher*USER*", solver="*"
     ),
     "qwen-agent-tools": tutorial(
-        "qwen", "qwen_agent_tools.py", solver="system:You are a solver", writer="system:You are a writer"
+        "qwen",
+        "qwen_agent_tools.py",
+        {"add_numbers": {"a": 30, "b": 29}},
+        solver="system:You are a solver",
+        writer="system:You are a writer",
     ),
     "langroid-tasks": tutorial(
-        "langroid", "langroid_tasks.py", planner="system:You are a planner", solver="system:You are a solver"
+        "langroid",
+        "langroid_tasks.py",
+        {"add": {"a": 30, "b": 29}},
+        {"done_tool": {"content": "59"}},
+        planner="system:You are a planner",
+        solver="system:You are a solver",
     ),
-    "ag2-agents": tutorial("ag2", "ag2_agents.py", expert=MINI, lead=LARGE),
+    "ag2-agents": tutorial(
+        "ag2",
+        "ag2_agents.py",
+        {"ask_expert": {"question": "How many?"}},
+        {"add": {"a": 30, "b": 29}},
+        expert=MINI,
+        lead=LARGE,
+    ),
 }
 
 
@@ -267,11 +388,101 @@ def measure(name: str, venvs: Path, write: bool) -> None:
         record("programs", f"programs.divergence_rate.{name}", [rate], "share", command, TASKS)
 
 
+def make_model(folder: Path, answers: Sequence[str]) -> None:
+    """Write a tiny Llama that says one of the answers, each of which is a token, and ends: random weights, but for one
+    dimension that favours the answers and one that, after them, favours the end of the turn."""
+    import torch
+    from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "cadre_tasks" / "models" / "seed")
+    tokenizer.add_tokens(list(answers))
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=65536,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+    )
+    model = LlamaForCausalLM(config)
+    seen, said = model.model.embed_tokens.weight.data, model.lm_head.weight.data
+    seen.normal_(0.0, 0.05)
+    said.normal_(0.0, 0.02)
+    seen[:, 0] = 4.0
+    for token in tokenizer.convert_tokens_to_ids(list(answers)):
+        said[token, 0], seen[token, 0], seen[token, 1] = 3.0, 0.0, 4.0
+    said[tokenizer.eos_token_id, 1] = 4.0
+    model.save_pretrained(folder)
+
+
+def train(name: str, program: Tutorial, options: argparse.Namespace) -> bool:
+    """Train two steps by the command line. Returns whether that was done; prints what was said of it."""
+    folder = options.work / name
+    make_model(folder / "model", [*program.texts, *program.calls])
+    policies = {
+        role: {"model": str(folder / "model"), "dtype": "float32", "lora": {"rank": 8, "alpha": 16}}
+        for role in program.roles
+    }
+    python = str((options.venvs / program.venv / "bin" / "python").absolute())
+    recipe = {
+        "env": "program",
+        "settings": {**program.settings, "python": python, "tasks": str(TUTORIALS / "tasks.jsonl"), "held_out": 0.3}
+        | {"limits": {"seconds": 300}},
+        "team": {"policies": policies, "roles": {role: role for role in program.roles}},
+        "algorithm": {"name": "at_grpo", "k": 3},
+        "sampling": {"max_tokens": 8},
+        "train": {"steps": 2, "tasks_per_step": 2},
+        "evaluate": {"tasks": 0},
+    }
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    made = Run(folder / "run", str(folder / "recipe.json"), 0, tasks=0)
+    try:
+        made.train(threads=1)
+    except subprocess.CalledProcessError:
+        print(name, "does not train:", (folder / "run.log").read_text()[-1500:], flush=True)
+        return False
+    begun = [step["rollout/episodes"] + step["rollout/failures"] for step in made.steps()]
+    diverged = sum(step["rollout/divergence_rate"] for step in made.steps()) / len(begun)
+    failed = made.total("rollout/failures")
+    warnings = [line for line in (folder / "run.log").read_text().splitlines() if line.startswith("warning")]
+    print(name, "trains:", sum(begun), "trees, failed", failed, "diverged", diverged, *warnings, flush=True)
+    if options.write:
+        command = f"python bench/program_divergence.py --train --names {name}"
+        record("programs", f"programs.divergence_rate.{name}", [diverged], "share", command, int(sum(begun)), [0])
+    return True
+
+
+def main(options: argparse.Namespace) -> None:
+    names = [name for name in options.names.split(",") if not options.train or isinstance(PROGRAMS[name], Tutorial)]
+    missing = [name for name in names if not (options.venvs / PROGRAMS[name].venv / "bin" / "python").exists()]
+    for name in missing:
+        print(name, "left out: there is no", options.venvs / PROGRAMS[name].venv, flush=True)
+    trained = []
+    for name in names:
+        program = PROGRAMS[name]
+        if name in missing:
+            continue
+        if not options.train:
+            measure(name, options.venvs, options.write)
+        elif isinstance(program, Tutorial):
+            trained.append(train(name, program, options))
+    if options.train and options.write and trained:
+        share = sum(trained) / len(trained)
+        command = "python bench/program_divergence.py --train"
+        record("programs", "programs.unmodified", [share], "share", command, len(trained), [0])
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--venvs", type=Path, default=Path("venvs"))
     parser.add_argument("--names", default=",".join(PROGRAMS))
-    chosen = parser.parse_args()
-    for each in chosen.names.split(","):
-        measure(each, chosen.venvs, chosen.write)
+    parser.add_argument("--train", action="store_true")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "tutorials")
+    main(parser.parse_args())
