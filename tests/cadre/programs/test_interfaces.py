@@ -14,13 +14,9 @@ import openai
 import pytest
 
 from cadre.envs.images import image
-<<<<<<< HEAD
-from cadre.programs.calls import Answer, ModelCall
-=======
 from cadre.programs.anthropic import parse_messages_call
-from cadre.programs.calls import Answer
+from cadre.programs.calls import Answer, ModelCall
 from cadre.programs.protocol import parse_chat_call, parse_responses_call
->>>>>>> d70e324 (Programs of more frameworks: Anthropic's schemas, allowed tools, late imports, shared files of tiktoken)
 from cadre.types import Message, ToolCall
 from tests.cadre.programs.answering import answering
 
