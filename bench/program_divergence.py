@@ -27,6 +27,7 @@ from cadre import random_keys
 from cadre.engines.scripted import ScriptedSampler
 from cadre.programs.examples import make_example
 from cadre.programs.program import Program
+from cadre.programs.settings import InstanceLimits
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import Failure, grow_many
 from cadre.rollout.grow import Rollout
@@ -39,6 +40,8 @@ from trainings import Run
 
 TASKS = 8
 TUTORIALS = EXAMPLES / "tutorials"
+# Some take half a minute to their first call on a busy machine.
+LIMITS = {"seconds": 300.0}
 # Of the answers where tools are offered.
 CALLS = 0.75
 ENDINGS = (" scout", " walker", " ACTION: GRAB_LEFT", "")
@@ -74,7 +77,8 @@ class Tutorial(Complex):
     calls: tuple[str, ...] = ()
 
     def env(self, task: Task, venvs: Path) -> Program:
-        return Program(task, python=str(venvs / self.venv / "bin" / "python"), **self.settings)
+        limits = InstanceLimits(**LIMITS)
+        return Program(task, python=str(venvs / self.venv / "bin" / "python"), limits=limits, **self.settings)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -432,8 +436,8 @@ def train(name: str, program: Tutorial, options: argparse.Namespace) -> bool:
     python = str((options.venvs / program.venv / "bin" / "python").absolute())
     recipe = {
         "env": "program",
-        "settings": {**program.settings, "python": python, "tasks": str(TUTORIALS / "tasks.jsonl"), "held_out": 0.3}
-        | {"limits": {"seconds": 300}},
+        "settings": program.settings
+        | {"python": python, "limits": LIMITS, "tasks": str(TUTORIALS / "tasks.jsonl"), "held_out": 0.3},
         "team": {"policies": policies, "roles": {role: role for role in program.roles}},
         "algorithm": {"name": "at_grpo", "k": 3},
         "sampling": {"max_tokens": 8},
