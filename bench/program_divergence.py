@@ -6,7 +6,8 @@ otherwise. Each framework has a virtual environment in --venvs, as in `programs.
 and left out.
 
 With --train the tutorials are trained instead, for two steps by `cadre train`, with a tiny model whose tokens are whole
-answers (AT-GRPO, K = 3, two tasks a step): `programs.unmodified` is the share of them that do. Some need tiktoken's
+answers (AT-GRPO, K = 3, two tasks a step): `programs.unmodified` is the share of them that do. What is complete in
+--work is not trained again. Some need tiktoken's
 files, which they download, or find in $TIKTOKEN_CACHE_DIR.
 """
 
@@ -36,7 +37,7 @@ from cadre.types import Message, Request, Sample, Sampling, Task, Tool, ToolCall
 from common import ROOT, record
 from programs import EXAMPLES, NO_CERTIFICATES
 from programs import tasks as grids
-from trainings import Run
+from trainings import Run, commits
 
 TASKS = 8
 TUTORIALS = EXAMPLES / "tutorials"
@@ -447,7 +448,8 @@ def train(name: str, program: Tutorial, options: argparse.Namespace) -> bool:
     (folder / "recipe.json").write_text(json.dumps(recipe))
     made = Run(folder / "run", str(folder / "recipe.json"), 0, tasks=0)
     try:
-        made.train(threads=1)
+        if not made.complete:
+            made.train(threads=1)
     except subprocess.CalledProcessError:
         print(name, "does not train:", (folder / "run.log").read_text()[-1500:], flush=True)
         return False
@@ -457,8 +459,10 @@ def train(name: str, program: Tutorial, options: argparse.Namespace) -> bool:
     warnings = [line for line in (folder / "run.log").read_text().splitlines() if line.startswith("warning")]
     print(name, "trains:", sum(begun), "trees, failed", failed, "diverged", diverged, *warnings, flush=True)
     if options.write:
-        command = f"python bench/program_divergence.py --train --names {name}"
-        record("programs", f"programs.divergence_rate.{name}", [diverged], "share", command, int(sum(begun)), [0])
+        command, commit = f"python bench/program_divergence.py --train --names {name}", commits([made])
+        record(
+            "programs", f"programs.divergence_rate.{name}", [diverged], "share", command, int(sum(begun)), [0], commit
+        )
     return True
 
 
