@@ -7,8 +7,7 @@ and left out.
 
 With --train the tutorials are trained instead, for two steps by `cadre train`, with a tiny model whose tokens are whole
 answers (AT-GRPO, K = 3, two tasks a step): `programs.unmodified` is the share of them that do. What is complete in
---work is not trained again. Some need tiktoken's
-files, which they download, or find in $TIKTOKEN_CACHE_DIR.
+--work is not trained again. Some need tiktoken's files, which they download, or find in $TIKTOKEN_CACHE_DIR.
 """
 
 from __future__ import annotations
