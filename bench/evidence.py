@@ -275,7 +275,8 @@ CHAPTERS = (
 def headline(found: Lines) -> Iterator[Claim]:
     """Yield a claim for each line of bench/headline.py: methods at equal tokens, and their differences."""
     for name in (name for name in found if name.startswith("headline.") and ".before." not in name):
-        task, model, method = name.removeprefix("headline.").removesuffix(".success").split(".", 2)
+        task, rest = name.removeprefix("headline.").removesuffix(".success").split(".", 1)
+        model, method = rest.rsplit(".", 1)  # names of models have dots, those of methods have none
         before = f"headline.{task}.{model}.{method}.before.success"
         both = before in found and name.endswith(".success")
         words = f"{task}, {model}: {method.replace(' - ', ' less ')}, held-out success."

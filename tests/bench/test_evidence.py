@@ -186,3 +186,12 @@ def test_a_history_is_read_whole_or_not_at_all(checkout: Path) -> None:
     git(checkout, "-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "--quiet", "--allow-empty", "-m", "two")
     git(checkout, "clone", "--quiet", "--depth", "1", f"file://{checkout}", "shallow")
     assert evidence.read_history(checkout / "shallow") is None
+
+
+def test_a_headline_is_named_by_task_model_and_method() -> None:
+    lines = {f"headline.sudoku.coder-0.5b.{name}": {} for name in ("L0.before.success", "L0.success", "grpo - L0")}
+    words = [claim.words for claim in evidence.headline(lines)]
+    assert words == [
+        "sudoku, coder-0.5b: L0, held-out success.",
+        "sudoku, coder-0.5b: grpo less L0, held-out success.",
+    ]
