@@ -415,20 +415,18 @@ POSES += [(30, -40), (40, -30)]
 
 def _bar(draw: random.Random, kind: Kind, objects: int, bases: Any, radius: float, turn: int) -> Drawn:
     """Draw the two ends of a bar before and after, `turn` poses apart, each end in the reach of the same robot."""
-    first = draw.randrange(len(POSES))
-    poses = (POSES[first], POSES[(first + draw.choice((-turn, turn))) % len(POSES)])
-    pairs = []
-    for dx, dy in poses:
-        cell = draw.choice(CELLS)
-        pairs.append((cell, (cell[0] + dx, cell[1] + dy)))
-    (a, b), (a_goal, b_goal) = pairs
-    if any(cell not in CELLS for cell in (b, b_goal)):
-        return None
-    for robots in ((0, 1), (1, 0)):
-        by_a, by_b = robots
-        if all(by_a in owners(cell, bases, radius) for cell in (a, a_goal)) and all(
-            by_b in owners(cell, bases, radius) for cell in (b, b_goal)
-        ):
-            is_apart = math.dist(a, a_goal) >= 20 <= math.dist(b, b_goal)
-            return (list(ENDS), [a, b], [a_goal, b_goal]) if is_apart else None
+    # One draw in a hundred fits where the bar turns far.
+    for _ in range(100):
+        first = draw.randrange(len(POSES))
+        poses = (POSES[first], POSES[(first + draw.choice((-turn, turn))) % len(POSES)])
+        a, a_goal = draw.choice(CELLS), draw.choice(CELLS)
+        b, b_goal = ((x + dx, y + dy) for (x, y), (dx, dy) in zip((a, a_goal), poses, strict=True))
+        fits = any(
+            all(by_a in owners(cell, bases, radius) for cell in (a, a_goal))
+            and all(by_b in owners(cell, bases, radius) for cell in (b, b_goal))
+            for by_a, by_b in ((0, 1), (1, 0))
+        )
+        is_apart = math.dist(a, a_goal) >= 20 <= math.dist(b, b_goal)
+        if fits and is_apart and b in CELLS and b_goal in CELLS:
+            return list(ENDS), [a, b], [a_goal, b_goal]
     return None

@@ -202,6 +202,13 @@ def test_generated_layouts(kind: Kind, robots: int) -> None:
         assert len(table_rows(layout, scene_of(layout))) == 13
 
 
+@pytest.mark.parametrize("turn", [0, 3])
+def test_a_bar_is_found_in_few_draws_however_far_it_turns(turn: int) -> None:
+    found = [make_layout(random.Random(seed), "carry", 1, 2, 56, 2, turn) is not None for seed in range(30)]
+    # A task of the test split is one draw in ten, of 4,000.
+    assert sum(found) >= 3
+
+
 def test_without_mujoco_a_task_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
