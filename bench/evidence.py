@@ -150,26 +150,6 @@ CHAPTERS = (
         "real.md",
         (
             Claim(
-                "Sudoku 4x4, one turn, Qwen2.5-Coder-0.5B with one adapter, AT-GRPO: tool and planner.",
-                (
-                    "headline.sudoku.qwen2.5-coder-0.5b.L0.before.success",
-                    "headline.sudoku.qwen2.5-coder-0.5b.L0.success",
-                ),
-                BEFORE_AFTER,
-                TASKS,
-                "42,196",
-            ),
-            Claim(
-                "The same with one agent, GRPO over whole episodes: neither is ahead.",
-                (
-                    "headline.sudoku.qwen2.5-coder-0.5b.grpo.before.success",
-                    "headline.sudoku.qwen2.5-coder-0.5b.grpo.success",
-                ),
-                BEFORE_AFTER,
-                TASKS,
-                "41,446",
-            ),
-            Claim(
                 "Two writers on SciTLDR, SmolLM2-135M, MAGRPO, 96 tokens an answer: reward of 3.",
                 ("real.writing.before.reward", "real.writing.magrpo.reward"),
                 BEFORE_AFTER,
@@ -280,7 +260,9 @@ def headline(found: Lines) -> Iterator[Claim]:
         before = f"headline.{task}.{model}.{method}.before.success"
         both = before in found and name.endswith(".success")
         words = f"{task}, {model}: {method.replace(' - ', ' less ')}, held-out success."
-        yield Claim(words, (before, name) if both else (name,), BEFORE_AFTER if both else ONE, SEEDS_AND_TASKS)
+        budget = re.search(r"--tokens (\d+)", found[name]["command"])
+        tokens = f"{int(budget[1]):,}" if budget else ""
+        yield Claim(words, (before, name) if both else (name,), BEFORE_AFTER if both else ONE, SEEDS_AND_TASKS, tokens)
 
 
 def chapters(found: Lines) -> tuple[Chapter, ...]:
@@ -345,7 +327,7 @@ def shown(value: float, unit: str) -> str:
     """Return a value as tables show it."""
     if unit in ("tokens", "count", "attacks", "kills", "runs", "pairs", "variants", "families"):
         return f"{value:,.0f}"
-    return f"{value:.1%}" if unit in ("share", "pass") else f"{value:,.3g}"
+    return f"{value:.1%}" if unit in ("share", "pass", "fraction") else f"{value:,.3g}"
 
 
 def ranged(line: Mapping[str, Any]) -> str:
@@ -375,6 +357,9 @@ def _row(claim: Claim, lines: Sequence[Mapping[str, Any]], tokens: str, history:
     spread = claim.spread if count is None else f"{count} {claim.spread}"
     if claim.spread == TASKS:
         spread += f", {len(newest['seeds'])} seed"
+    if claim.spread == SEEDS_AND_TASKS:
+        seeds = len(newest["seeds"])
+        spread = f"{newest['n']} tasks, 1 seed" if seeds == 1 else f"{seeds} seeds, {newest['n']} tasks"
     hardware = newest["machine"].replace(", x86_64, Linux", "")
     commits = ", ".join(dict.fromkeys(line["commit"] for line in lines))
     age = _age(lines, history)
