@@ -105,6 +105,17 @@ def test_the_number_of_old_claims_is_recorded_where_it_is_asked_for(
     assert recorded == [("docs", "claims.stale", [1], "count", "python bench/evidence.py --write", claims)]
 
 
+def test_lines_at_equal_tokens_name_their_model_seeds_and_budget() -> None:
+    command = "python bench/headline.py --tasks sudoku --tokens 40000"
+    line = LINE | {"unit": "fraction", "n": 50, "seeds": [0], "command": command, "value": 1.0, "low": 0.9, "high": 1.0}
+    name = "headline.sudoku.qwen2.5-coder-0.5b.L0"
+    found = {f"{name}.before.success": line, f"{name}.success": line}
+    (claim,) = evidence.headline(found)
+    assert claim.words == "sudoku, qwen2.5-coder-0.5b: L0, held-out success."
+    assert claim.lines == (f"{name}.before.success", f"{name}.success")
+    assert " after | 50 tasks, 1 seed | 40,000 |" in evidence.table(found, None)
+
+
 def test_a_page_stays_current_while_commits_follow_until_a_figure_differs() -> None:
     found = {"kuhn.untrained.exploitability": LINE, "kuhn.exploitability": LINE}
     page = f"before\n{evidence.table(found, HISTORY.since('c' * 7))}\nafter"
