@@ -201,7 +201,8 @@ def test_a_history_is_read_whole_or_not_at_all(checkout: Path) -> None:
 
 def test_a_headline_is_named_by_task_model_and_method() -> None:
     lines: evidence.Lines = {
-        f"headline.sudoku.coder-0.5b.{name}": {} for name in ("L0.before.success", "L0.success", "grpo - L0")
+        f"headline.sudoku.coder-0.5b.{name}": {"command": ""}
+        for name in ("L0.before.success", "L0.success", "grpo - L0")
     }
     words = [claim.words for claim in evidence.headline(lines)]
     assert words == [
