@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import platform
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -140,6 +141,12 @@ def choose_groups(mode: GroupMode) -> GroupTrial:
 def choose(requested: LevelName) -> Level:
     """Return the level to use. Raises SandboxError if it does not hold, or if `auto` finds none from `confined` up."""
     candidates: tuple[Level, ...] = ("isolated", "confined") if requested == "auto" else (requested,)
+    if requested == "process" and sys.platform != "linux":
+        log.warning(
+            "sandbox level process on %s: nothing keeps programs of a model from your files and the network. Train "
+            "only models and tasks that you trust, or run in a Linux container or virtual machine.",
+            sys.platform,
+        )
     trials = []
     for level in candidates:
         trials.append(attempt(level))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.programs.program import Program
 from cadre.types import Task
+from cadre_sandbox import SandboxError, levels
 
 
 @pytest.fixture(autouse=True)
@@ -43,3 +45,44 @@ def test_a_task_that_runs_no_program_is_played() -> None:
     (role,) = env.observe()
     asyncio.run(env.step({role: "[R]"}))
     assert env.observe()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["plan-path-no-tool", "plan-path"])
+def test_a_whole_training_on_the_cpu(task: str, tmp_path: Path) -> None:
+    """A process of its own, whose modules of Cadre are imported as on a Mac; other packages have no Mac's files here. A
+    task that runs programs of the model does so when asked to."""
+    script = (
+        "import os, sys, torch, transformers, urllib.request, zoneinfo; sys.platform = 'darwin'\n"
+        "for name in ('pidfd_open', 'memfd_create', 'sched_getaffinity', 'O_PATH'): delattr(os, name)\n"
+        "import platform; platform.system = lambda: 'Darwin'\n"
+        "from cadre.cli import main; main()"
+    )
+    small = ["train.steps=2", "train.tasks_per_step=1", "evaluate.tasks=1", "settings.turns=1", "sampling.max_tokens=8"]
+    command = [sys.executable, "-c", script, "train", task, "--run", str(tmp_path / "run"), *small]
+
+    def train(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*command, *more], capture_output=True, text=True, timeout=300, check=False)
+
+    if task == "plan-path":
+        refused = train()
+        assert refused.returncode != 0
+        assert "this machine cannot confine programs" in refused.stderr
+        assert "ask for level 'process' by name" in refused.stderr
+    done = train("sandbox.level=process") if task == "plan-path" else train()
+    assert done.returncode == 0, done.stderr
+    assert ("sandbox level process on darwin: nothing keeps programs" in done.stderr) == (task == "plan-path")
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_programs_run_without_confinement_only_by_name_and_with_a_notice(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The guard of the training above."""
+    monkeypatch.setattr(levels, "attempt", lambda level: levels.Trial(level, level == "process", "no Landlock"))
+    assert levels.choose("process") == "process"
+    assert "sandbox level process on darwin: nothing keeps programs of a model from your files" in caplog.text
+    with pytest.raises(
+        SandboxError, match=r"cannot confine programs at level 'auto'.* ask for level 'process' by name"
+    ):
+        levels.choose("auto")
