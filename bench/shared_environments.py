@@ -33,7 +33,6 @@ RECIPES = {
     },
     "mcp": {"env": str(ROOT / "examples" / "mcp_sums.py:Sums"), "team": {"roles": {"clerk": "p"}}},
 }
-# In the metrics of a step: `count_updates` and what the role's calls of tools came to.
 CALLS = "parts/tools/calls"
 
 
@@ -45,10 +44,10 @@ def recipe(name: str, model: str) -> dict[str, object]:
         **raw,
         "team": {"policies": {"p": policy}, **raw["team"]},  # type: ignore[dict-item]
         "algorithm": {"name": "grpo", "k": 4},
-        "sampling": {"max_tokens": 40 if name == "mcp" else 16},
+        "sampling": {"max_tokens": 40 if name == "mcp" else 8},
         "learner": {"learning_rate": 2.0e-4},
-        "train": {"steps": STEPS, "tasks_per_step": 2},
-        "evaluate": {"tasks": 2},
+        "train": {"steps": STEPS, "tasks_per_step": 1},
+        "evaluate": {"tasks": 1},
     }
 
 
@@ -69,7 +68,7 @@ def train(name: str, model: str) -> int:
         if done.returncode:
             raise SystemExit(f"{name}: the training ended with {done.returncode}")
         steps = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
-        updates = sum("p/loss" in step for step in steps)
+        updates = sum(any(value for key, value in step.items() if key.endswith("/updates")) for step in steps)
         failures = sum(step["rollout/failures"] for step in steps)
         calls = [step[CALLS] for step in steps if CALLS in step]
         print(f"{name}: {len(steps)} steps, {updates} with an update, {failures:g} failures, calls of tools {calls}")
