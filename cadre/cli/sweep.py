@@ -19,7 +19,7 @@ from cadre.cli.terminal import STOPPED, Overrides, complete_recipe, print_lines,
 from cadre.config.experiment import load
 from cadre.config.unused import check_overrides_read
 from cadre.errors import ConfigError, RunError
-from cadre.files import publish_atomically
+from cadre.files import OpenRecord, publish_atomically, read_record, write_text_atomically
 from cadre.settings.yaml_file import parse_yaml
 
 # In the folder of a sweep: what all its runs have in common.
@@ -52,10 +52,8 @@ def sweep(
     """
     fixed = overrides or []
     runs = make_runs(over)
-    for run in runs:  # every combination is refused before the first one is trained
-        changes = [*fixed, *run.overrides]
-        check_overrides_read(changes, load(recipe, changes))
-    _claim_folder(folder, recipe, fixed)
+    _check_runs(recipe, fixed, runs)  # every combination is refused before the first one is trained
+    _claim_folder(folder, recipe, fixed, runs)
     for number, run in enumerate(runs, 1):
         done = folder / f"{run.name}.done"
         if done.exists():
@@ -114,9 +112,38 @@ def _folder_name(pairs: Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", "-".join(parts)).strip("._")[:100]
 
 
-def _claim_folder(folder: Path, recipe: str, fixed: Sequence[str]) -> None:
-    """Record what the runs of the folder have in common. Raises RunError if it holds anything else."""
-    record = json.dumps({"recipe": recipe, "overrides": list(fixed)})
+def _check_runs(recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> None:
+    """Raise ConfigError for a combination that cannot be trained, and for two that are one training."""
+    fixed_keys = {change.partition("=")[0] for change in fixed}
+    by_settings: dict[str, SweepRun] = {}
+    for run in runs:
+        if twice := [key for key in (pair.partition("=")[0] for pair in run.overrides) if key in fixed_keys]:
+            raise ConfigError(
+                f"--over: got {twice[0]}, which is set beside it too; expected one of both. Remove the setting."
+            )
+        changes = [*fixed, *run.overrides]
+        experiment = load(recipe, changes)
+        check_overrides_read(changes, experiment)
+        other = by_settings.setdefault(json.dumps(experiment.model_dump(mode="json"), sort_keys=True), run)
+        if other is not run:
+            raise ConfigError(
+                f"--over: {' '.join(other.overrides)} and {' '.join(run.overrides)} are the same settings; expected "
+                "each combination once. Leave one out."
+            )
+
+
+class SweepRecord(OpenRecord):
+    """What the runs of a sweep have in common, and what is set in each of them."""
+
+    recipe: str
+    overrides: list[str]
+    runs: dict[str, list[str]] = {}
+
+
+def _claim_folder(folder: Path, recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> None:
+    """Record the sweep in its folder. Raises RunError if the folder holds anything else, or another training under the
+    name of one of these."""
+    new = SweepRecord(recipe=recipe, overrides=list(fixed), runs={run.name: list(run.overrides) for run in runs})
     path = folder / RECORD
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -124,12 +151,21 @@ def _claim_folder(folder: Path, recipe: str, fixed: Sequence[str]) -> None:
                 f"--run: {folder} exists and is no sweep; expected a new folder, or one of this sweep. Name one."
             )
         with publish_atomically(path) as (built,):
-            built.write_text(record)
-    elif path.read_text() != record:
+            built.write_text(new.model_dump_json())
+        return
+    recorded = read_record(path, SweepRecord)
+    if (recorded.recipe, recorded.overrides) != (recipe, list(fixed)):
         raise RunError(
-            f"--run: {folder} holds a sweep of {path.read_text()}, and this one is of {record}; expected the same, as "
-            "their runs would be compared. Name another folder."
+            f"--run: {folder} holds a sweep of {recorded.recipe} {' '.join(recorded.overrides)}, and this one is of "
+            f"{recipe} {' '.join(fixed)}; expected the same, as their runs would be compared. Name another folder."
         )
+    for name in new.runs.keys() & recorded.runs.keys():
+        if recorded.runs[name] != new.runs[name]:
+            raise RunError(
+                f"--run: {folder / name} is of {' '.join(recorded.runs[name])}, and this sweep would take it for "
+                f"{' '.join(new.runs[name])}; expected other names. Name another folder."
+            )
+    write_text_atomically(path, new.model_copy(update={"runs": {**recorded.runs, **new.runs}}).model_dump_json())
 
 
 def _train(recipe: str, changes: Sequence[str], folder: Path) -> int:

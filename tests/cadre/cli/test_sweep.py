@@ -81,3 +81,39 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch):
     done = call("sweep", "plan-path", "--over", RATES, "--run", str(tmp_path))
     assert done.code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        (["algorithm.k=[2, 2]"], "are the same settings"),
+        (["learner.learning_rate=[1e-5, 0.00001]"], "are the same settings"),
+        (["train.steps=[1, 2]"], "got train.steps, which is set beside it too"),
+    ],
+)
+def test_one_training_twice_is_refused(tmp_path, over, words):
+    """Mistake: the comparison fails for equal seeds once all of them are trained, or a setting is silently ignored."""
+    pairs = [part for option in over for part in ("--over", option)]
+    done = call("sweep", "plan-path", "train.steps=1", *pairs, "--run", str(tmp_path / "s"))
+    assert done.code == 2
+    assert words in " ".join(done.err.split())
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_finished_training_is_not_taken_for_another_of_its_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "_train", lambda recipe, changes, folder: folder.mkdir() or 0)
+    common = ["sweep", "plan-path", "--run", str(tmp_path / "s"), "--over"]
+    assert call(*common, "learner.learning_rate=[1.0e-5]").code == 0
+    assert call(*common, RATES).code == 0
+    other = call(*common, "critic.learner.learning_rate=[1.0e-5]", "algorithm=mappo")
+    assert other.code == 2
+    again = call(*common, RATES)
+    assert (again.code, "of 2:" in again.out) == (0, False)
+    same_name = call("sweep", "plan-path", "--run", str(tmp_path / "s"), "--over", "loss.learning_rate=[1.0e-5]")
+    assert same_name.code == 2
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "sweep.json").write_text("{")
+    done = call("sweep", "plan-path", "--over", RATES, "--run", str(tmp_path))
+    assert (done.code, "sweep.json" in done.err) == (2, True)
