@@ -90,6 +90,11 @@ class TakenError(RunError):
     """A path that was to be made exists already, or another process is making it."""
 
 
+class ReplayDiverged(Exception):
+    """A state that was made again by the actions that had led to it is another one, so that its samples would be judged
+    in a state that they were not made in. It ends an episode as a failure of the machine."""
+
+
 class DivergedError(CadreError):
     """Losses or gradients three times in a row, or the model's outputs after an update, are not finite."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import keyword
+import socket
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -126,14 +127,22 @@ def serve_env(
 
     app = make_openenv_app(target, parse_overrides(settings or []), split, sessions)
     uvicorn = package("uvicorn", "openenv")
+    try:
+        listening = socket.create_server((host, port))
+    except OSError as error:
+        raise ConfigError(
+            f"--port: got {port} on {host}, which cannot be had ({error.strerror or error}); expected a free one. Name "
+            "another."
+        ) from None
     print_lines(
         [
             f"{target}, tasks of the split {split}: http://{host}:{port}. Ctrl-C ends it.",
             f'GenericEnvClient(base_url="http://{host}:{port}") of openenv.core plays it.',
         ]
     )
-    # Every session that is closed is an error in the log of the server.
-    uvicorn.run(app, host=host, port=port, log_level="critical")
+    with listening:
+        # Every session that is closed is an error in the log of the server.
+        uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listening])
 
 
 # ---- cadre init

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cadre.envs.tools import RunnableTool, ServerLost
-from cadre.errors import ConfigError, first_line
+from cadre.envs.tools import RunnableTool, ServerLost, as_text
+from cadre.errors import ConfigError, ReplayDiverged, first_line
 from cadre.integrations import package
 from cadre.types import Tool
 
@@ -79,8 +79,8 @@ class McpServer:
         variables, pairs = tuple((environment or {}).items()), tuple((headers or {}).items())
         self.launch = Launch(command, variables, url, pairs, start_s)
         self.only, self.stateless = tuple(only), stateless
-        # The calls that led to this state, and a connection to a server that is in it.
-        self._calls: tuple[tuple[str, str], ...] = ()
+        # The calls that led to this state with their results, and a connection to a server that is in it.
+        self._calls: tuple[tuple[str, str, str], ...] = ()
         self._connection: _Connection | None = None
 
     def __repr__(self) -> str:
@@ -147,8 +147,15 @@ class McpServer:
             if self.launch in _Shared.listings:  # it has started before
                 raise ServerLost(str(error)) from None
             raise
-        for name, arguments in self._calls:
-            await connection.call(name, json.loads(arguments))
+        for name, arguments, result in self._calls:
+            repeated = await connection.call(name, json.loads(arguments))
+            if repeated != result:
+                connection.close()
+                raise ReplayDiverged(
+                    f"McpServer: {self.launch} returned {repeated[:200]!r} for {name} in place of {result[:200]!r} "
+                    "when a fork made the calls again that had led to its state; expected equal results. If no call "
+                    "changes what another returns, write stateless=True."
+                )
         self._connection = connection
 
     async def _call_by_name(self, name: str, /, **arguments: Any) -> str:
@@ -161,7 +168,7 @@ class McpServer:
             self.close()
             raise
         if not self.stateless:
-            self._calls = (*self._calls, (name, json.dumps(arguments)))
+            self._calls = (*self._calls, (name, json.dumps(arguments), text))
         return text
 
 
@@ -301,9 +308,7 @@ class _Connection:
         except Exception as error:  # noqa: BLE001 - whatever the transport raises
             self.close()
             raise ServerLost(f"the MCP server {self.launch} is lost: {first_line(_innermost(error))}") from None
-        parts = [part.text if part.type == "text" else f"[{part.type}: left out]" for part in result.content]
-        text = "\n".join(parts)
-        return f"Error: {text}" if result.is_error and not text.startswith("Error: ") else text
+        return result_text(result)
 
     def close(self) -> None:
         """End the connection, and the server if it was started for it; returns at once."""
@@ -311,6 +316,20 @@ class _Connection:
             self._is_closing = True
             with suppress(RuntimeError):
                 _Shared.loop.call_soon_threadsafe(self._closing.set)
+
+
+def result_text(result: Any) -> str:
+    """Return the text of a result: that of its parts, or its structured content where it has no parts."""
+    text = "\n".join(map(_part_text, result.content))
+    if not result.content and result.structured_content is not None:
+        text = as_text(result.structured_content)
+    return f"Error: {text}" if result.is_error and not text.startswith("Error: ") else text
+
+
+def _part_text(part: Any) -> str:
+    """Return the text of a part of a result; of an image or a sound that there was one."""
+    text = getattr(part.resource if part.type == "resource" else part, "text", None)
+    return text if isinstance(text, str) else f"[{part.type}: left out]"
 
 
 async def _list_tools(client: Any) -> tuple[Tool, ...]:

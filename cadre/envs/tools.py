@@ -34,7 +34,7 @@ from pydantic.json_schema import PydanticJsonSchemaWarning
 from pydantic_core import SchemaError, to_jsonable_python
 
 from cadre.env import Env
-from cadre.errors import ConfigError, first_line
+from cadre.errors import ConfigError, ReplayDiverged, first_line
 from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCall
 
 NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
@@ -242,8 +242,8 @@ async def run_call(
 ) -> tuple[str, bool]:
     """Return the result of a call as text, and whether it succeeded.
 
-    A call that is invalid, fails, or takes longer than `timeout_s` has a text that says so. Raises ServerLost and
-    MemoryError, which are failures of the machine.
+    A call that is invalid, fails, or takes longer than `timeout_s` has a text that says so. Raises ServerLost,
+    MemoryError and ReplayDiverged, which are failures of the machine.
     """
     runnable = tools.get(call.name)
     if runnable is None:
@@ -261,7 +261,7 @@ async def run_call(
                 text = as_text(await runnable.function(**arguments))
             else:
                 text = await _run_in_thread(runnable.function, arguments)
-    except (ServerLost, MemoryError):
+    except (ServerLost, MemoryError, ReplayDiverged):
         raise
     except Exception as error:  # noqa: BLE001 - a tool raises anything over what a model gives it
         if limit is not None and limit.expired():

@@ -11,13 +11,13 @@ import inspect
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, SupportsFloat, get_args, get_type_hints
 
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec, declared_settings
-from cadre.errors import nearest
+from cadre.errors import ContractError, nearest
 from cadre.types import Image, Message, Observation, Reward, Sound, Task
 
 SPEAKERS = get_args(get_type_hints(Message)["role"])
@@ -164,6 +164,31 @@ def reward_faults(env: str, reward: Any, acting: Mapping[str, Any], roles: tuple
                 f"{where}: got a local reward for {role}, who did not act; expected only those who did, here "
                 f"{', '.join(acting)}. Pay {role} when it acts, or the team."
             )
+
+
+def valid_observations(env: Env, roles: tuple[str, ...]) -> dict[str, Observation]:
+    """Return what `observe` returns. Raises ContractError for its first fault."""
+    observations = env.observe()
+    raise_first(observation_faults(type(env).__name__, observations, roles))
+    return observations
+
+
+def valid_reward(env: Env, reward: Any, acting: Mapping[str, Any], roles: tuple[str, ...]) -> Reward:
+    """Return what `step` returned in plain floats: scalars of numpy or torch, and True for 1, are accepted as numbers.
+    Raises ContractError for its first fault."""
+    rewarded = dict.fromkeys(roles) if env.pays_absent else acting
+    raise_first(reward_faults(type(env).__name__, reward, rewarded, roles))
+    if type(reward.team) is float and not reward.local and not reward.parts:
+        return reward  # type: ignore[no-any-return]
+    local = {role: float(number) for role, number in reward.local.items()}
+    parts = {name: float(number) for name, number in reward.parts.items()}
+    return replace(reward, team=float(reward.team), local=local, parts=parts)  # type: ignore[no-any-return]
+
+
+def raise_first(faults: Iterable[str]) -> None:
+    """Raise ContractError for the first fault."""
+    for fault in faults:
+        raise ContractError(fault)
 
 
 def number_faults(where: str, number: Any) -> Iterator[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cadre.env import GeneratedTasks, Split
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError, ContractError
+from cadre.envs.validation import declaration_faults, raise_first
+from cadre.errors import ConfigError, ContractError, ReplayDiverged
 from cadre.plugins import install_command
 from cadre.types import Observation, Task, media_of
 
@@ -33,13 +34,37 @@ def seeded_tasks(split: Split, count: int) -> Sequence[Task]:
     return GeneratedTasks(size, lambda index: {"seed": first + index}, split)
 
 
-def reject_tools(spec: EnvSpec, library: str) -> None:
-    """Raise ConfigError for an environment whose roles have tools, which clients of another library cannot call."""
+def expect_equal(env: str, before: Any, after: Any, remedy: str) -> None:
+    """Raise ReplayDiverged if a state is another one after a replay than it was before."""
+    if before != after:
+        raise ReplayDiverged(
+            f"env: {env}: equal actions led to {str(after)[:200]!r} in place of {str(before)[:200]!r}; expected the "
+            f"same state again, as forks are made by replay. {remedy}"
+        )
+
+
+def served_spec(env: str, settings: Mapping[str, Any], split: Split, library: str) -> tuple[EnvSpec, Sequence[Task]]:
+    """Return an environment that clients of another library play, and the tasks of the split.
+
+    Raises ConfigError or ContractError where it could not be played, and for roles with tools, which they cannot call.
+    """
+    spec = EnvSpec(env, dict(settings))
+    if spec.missing:
+        raise ConfigError(
+            f"settings.{spec.missing[0]}: missing, and {env} has no default for it; expected a value. Give one."
+        )
+    raise_first(fault.paragraph for fault in declaration_faults(spec))
     if spec.declared.tools:
         raise ConfigError(
             f"env: {spec.declared.__name__} has tools, which are not served to {library}; expected an environment "
             "without. Take one in which roles answer with texts."
         )
+    tasks = spec.tasks(split)
+    if not len(tasks):
+        raise ConfigError(
+            f"tasks: {env} has none in its split {split}; expected one or more. Change the settings, or the split."
+        )
+    return spec, tasks
 
 
 def plain_messages(observation: Observation, library: str) -> list[dict[str, str]]:

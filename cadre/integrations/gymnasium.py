@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import copy
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from cadre.env import Env, Split
 from cadre.errors import ConfigError
-from cadre.integrations import package, seeded_tasks
+from cadre.integrations import expect_equal, package, seeded_tasks
 from cadre.types import Message, Observation, Reward, Task
+
+# Numbers in an answer, with whatever marks around them; a fraction is one number and no action.
+NUMBER = re.compile(r"(?<![^\W_])-?[0-9]+(?:\.[0-9]+)?(?![^\W_])")
+INTEGER = re.compile(r"-?[0-9]{1,9}")
 
 
 class Gymnasium(Env):
@@ -90,10 +95,8 @@ class Gymnasium(Env):
         space = self.game.action_space
         if not hasattr(space, "n"):
             return text if text in space else None
-        numbers_in = [
-            word for word in text.replace(",", " ").replace(".", " ").split() if word.isascii() and word.isdigit()
-        ]
-        action = int(numbers_in[-1]) if numbers_in and len(numbers_in[-1]) < 10 else None
+        numbers = NUMBER.findall(text)
+        action = int(numbers[-1]) if numbers and INTEGER.fullmatch(numbers[-1]) else None
         return action if action is not None and action in space else None
 
     def observe(self) -> dict[str, Observation]:
@@ -102,7 +105,10 @@ class Gymnasium(Env):
     async def step(self, actions: dict[str, str]) -> Reward:
         (text,) = actions.values()
         if self.game is None:
-            self.game, _ = self._start()
+            self.game, shown = self._start()
+            if self.actions:
+                remedy = "Take fork: copy, or an environment that draws from its seed alone."
+                expect_equal("gymnasium", self.messages[-1].content, self._text_of(shown), remedy)
         action = self._action_of(text)
         if action is None:
             self.over = True

@@ -27,7 +27,7 @@ from typing import Any, Literal, Self
 
 from cadre.env import Env, Split
 from cadre.errors import ConfigError
-from cadre.integrations import package, seeded_tasks
+from cadre.integrations import expect_equal, package, seeded_tasks
 from cadre.types import Message, Observation, Reward, Task
 
 START_TIMEOUT_S = 60.0
@@ -222,12 +222,22 @@ class OpenEnv(Env):
                 f"settings.reset: got {self.reset_arguments!r}, which the server does not accept ({error}); expected "
                 "arguments of its reset. Fix them."
             ) from None
+        total = 0.0
         for action in self.actions:
             try:
                 result = self.pool.call(id(self), "step", action)
             except InvalidAction as error:
                 self.pool.close(id(self))
                 raise ServerFailed(f"openenv: {self.pool.url} accepted an action once alone ({error})") from error
+            total += float(result.reward or 0.0)
+        if self.actions:
+            expect_equal(
+                "openenv",
+                (self.messages[-1].content, self.total),
+                (self._shown(result), total),
+                "Name a field in settings.observation that depends on the seed and the actions alone, or raise "
+                "settings.sessions.",
+            )
         return result
 
     def _with_retry(self, work: Callable[[], Any]) -> Any:

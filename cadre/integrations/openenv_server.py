@@ -10,23 +10,25 @@ team's. Each session has an episode of its own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
 from cadre.envs.spec import EnvSpec
-from cadre.integrations import package, plain_messages, reject_tools
+from cadre.envs.validation import valid_observations, valid_reward
+from cadre.integrations import package, plain_messages, served_spec
 from cadre.types import Reward
 
 
 class ServedEpisode:
-    """One episode at a time of an environment, as plain values."""
+    """One episode at a time of an environment, as plain values. `numbers` are those of tasks that follow each other;
+    the sessions of a server share them, as many clients open a session an episode."""
 
-    def __init__(self, spec: EnvSpec, split: Split) -> None:
+    def __init__(self, spec: EnvSpec, split: Split, numbers: Iterator[int] | None = None) -> None:
         self.spec, self.tasks = spec, spec.tasks(split)
         self.env: Env | None = None
-        self.steps, self._numbers = 0, itertools.count()
+        self.steps, self._numbers = 0, numbers if numbers is not None else itertools.count()
 
     def reset(self, seed: int | None = None) -> None:
         """Begin the task of that number, modulo the number of tasks; without one the next task."""
@@ -38,7 +40,7 @@ class ServedEpisode:
         """Return the state after a step with this reward."""
         assert self.env is not None
         await self.env.until_ready()
-        observations = self.env.observe()
+        observations = valid_observations(self.env, self.spec.roles)
         messages = {role: plain_messages(observation, "OpenEnv") for role, observation in observations.items()}
         return {
             "messages": messages,
@@ -55,13 +57,14 @@ class ServedEpisode:
         if self.env is None:
             raise ValueError("step: there is no episode; expected reset first.")
         acting = self.env.observe()
-        if set(texts) != set(acting):
+        if not acting or set(texts) != set(acting):
             raise ValueError(
                 f"action.texts: got the roles {', '.join(texts) or 'none'}; expected a text of each role that acts: "
                 f"{', '.join(acting) or 'none, as the episode is over'}."
             )
         self.steps += 1
-        return await self.observe(await self.env.step(dict(texts)))
+        reward = await self.env.step(dict(texts))
+        return await self.observe(valid_reward(self.env, reward, acting, self.spec.roles))
 
     def close(self) -> None:
         """Release the episode."""
@@ -79,8 +82,8 @@ def make_openenv_app(
     """
     server = package("openenv.core.env_server", "openenv")
     types = package("openenv.core.env_server.types", "openenv")
-    spec = EnvSpec(env, dict(settings or {}))
-    reject_tools(spec, "OpenEnv")
+    spec, _ = served_spec(env, settings or {}, split, "OpenEnv")
+    numbers = itertools.count()
 
     class TeamAction(types.Action):  # type: ignore[misc, name-defined]
         texts: dict[str, str]
@@ -97,7 +100,7 @@ def make_openenv_app(
 
         def __init__(self) -> None:
             super().__init__()
-            self.episode, self.episode_id = ServedEpisode(spec, split), ""
+            self.episode, self.episode_id = ServedEpisode(spec, split, numbers), ""
 
         async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
             self.episode.reset(seed)

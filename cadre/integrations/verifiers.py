@@ -26,7 +26,7 @@ from typing import Any, Self, TypeVar
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs.tools import RunnableTool, run_call, tool
 from cadre.errors import ConfigError
-from cadre.integrations import package
+from cadre.integrations import expect_equal, package
 from cadre.types import Message, Observation, Reward, Sample, Task, ToolCall
 
 T = TypeVar("T")
@@ -352,7 +352,10 @@ class Verifiers(Env):
             loop, running = event_loop(), self.episode.running
             cancel = weakref.finalize(self, lambda: loop.call_soon_threadsafe(running.cancel))
             cancel.atexit = False
-            self.call = await self.episode.advance(self.history)
+            before, self.call = self.call, await self.episode.advance(self.history)
+            if self.history:
+                waiting = [call and (call.role, call.messages) for call in (before, self.call)]
+                expect_equal("verifiers", *waiting, "Take a taskset that draws from its task alone.")
 
     async def until_ready(self) -> None:
         await asyncio.wrap_future(submit(self._advance()))
@@ -396,7 +399,7 @@ class Verifiers(Env):
 
     def fork(self) -> Self:
         twin = copy.copy(self)
-        twin.episode = twin.call = None
+        twin.episode = None
         return twin
 
     def close(self) -> None:

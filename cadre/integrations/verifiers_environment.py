@@ -19,8 +19,8 @@ from typing import Any
 import pydantic
 
 from cadre.env import Env, Split
-from cadre.envs.spec import EnvSpec
-from cadre.integrations import package, plain_messages, reject_tools
+from cadre.envs.validation import valid_observations, valid_reward
+from cadre.integrations import package, plain_messages, served_spec
 from cadre.types import Message, Observation
 
 
@@ -39,8 +39,8 @@ class Episode:
     traces   those of all interactions, with the role of each, in the order in which they were opened
     """
 
-    def __init__(self, env: Env, task: Any, agents: Any) -> None:
-        self.env, self.task, self.agents = env, task, agents
+    def __init__(self, env: Env, roles: tuple[str, ...], task: Any, agents: Any) -> None:
+        self.env, self.roles, self.task, self.agents = env, roles, task, agents
         self.conversations: dict[tuple[str, str], Conversation] = {}
         self.traces: list[tuple[str, Any]] = []
         self.team, self.local, self.parts = 0.0, dict[str, float](), dict[str, float]()
@@ -51,7 +51,7 @@ class Episode:
         try:
             for _ in range(self.env.max_decisions):
                 await self.env.until_ready()
-                acting = self.env.observe()
+                acting = valid_observations(self.env, self.roles)
                 over = not acting
                 if over:
                     break
@@ -64,7 +64,7 @@ class Episode:
                 for role, observation in acting.items():
                     conversation = self.conversations[role, observation.conversation]
                     conversation.messages = (*observation.messages, Message("assistant", texts[role]))
-                reward = await self.env.step(texts)
+                reward = valid_reward(self.env, await self.env.step(texts), acting, self.roles)
                 self.team += float(reward.team)
                 for totals, values in ((self.local, reward.local), (self.parts, reward.parts)):
                     for name, value in values.items():
@@ -119,9 +119,7 @@ def make_verifiers_environment(
     has tools, or verifiers is not installed.
     """
     vf = package("verifiers.v1", "verifiers")
-    spec = EnvSpec(env, dict(settings or {}))
-    reject_tools(spec, "verifiers")
-    tasks = spec.tasks(split)
+    spec, tasks = served_spec(env, settings or {}, split, "verifiers")
 
     class CadreData(vf.TaskData):  # type: ignore[misc, name-defined]
         number: int
@@ -140,6 +138,6 @@ def make_verifiers_environment(
 
     class CadreEnv(vf.Env[config]):  # type: ignore[misc, name-defined]
         async def run(self, task: Any, agents: Any) -> None:
-            await Episode(spec.make(tasks[task.data.number]), task, agents).play()
+            await Episode(spec.make(tasks[task.data.number]), spec.roles, task, agents).play()
 
     return CadreTaskset, CadreEnv

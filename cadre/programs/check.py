@@ -15,7 +15,7 @@ from cadre.envs.check import CheckReport
 from cadre.envs.spec import EnvSpec
 from cadre.programs.calls import ModelCall
 from cadre.programs.examples import make_example
-from cadre.programs.processes import Diverged, ProgramFailed
+from cadre.programs.processes import ProgramDiverged, ProgramFailed
 from cadre.programs.program import Program
 from cadre.types import Message, Sample, Task, Tool, ToolCall
 
@@ -96,7 +96,7 @@ async def _check_task(env_spec: EnvSpec, task: Task, seed: int) -> EpisodeCheck:
                 {role: _draw_answer(call.call, role, seed, check.calls) for role, call in acting.items()}
             )
         await env.check_replay()
-    except Diverged as error:
+    except ProgramDiverged as error:
         check.divergence = str(error)
     except ProgramFailed as error:
         check.failure = str(error)

@@ -25,10 +25,10 @@ from cadre.programs import inside
 from cadre.programs.calls import AnsweredCall, ModelCall, ProgramCall, canonical_json
 from cadre.programs.processes import (
     IMPORT_KEY,
-    Diverged,
     ForkServer,
     ProcessTable,
     ProgramContainer,
+    ProgramDiverged,
     ProgramFailed,
     ProgramProcess,
     ProgramResult,
@@ -127,7 +127,7 @@ class Instance:
         """Give the recorded answers in their order, and return the state after that.
 
         An answer is given once all calls wait that waited when it was recorded. What comes beside is early, as where a
-        tool took less time: it belongs to a later state. Raises Diverged if a recorded call does not come.
+        tool took less time: it belongs to a later state. Raises ProgramDiverged if a recorded call does not come.
         """
         for answered in history:
             key = await self._wait_for_call(answered)
@@ -158,7 +158,7 @@ class Instance:
         await self._wait(have_come)
 
     async def _wait_for_call(self, call: ProgramCall) -> tuple[str, int]:
-        """Return the key of the waiting call that a recorded one is now. Raises Diverged if none comes."""
+        """Return the key of the waiting call that a recorded one is now. Raises ProgramDiverged if none comes."""
 
         def has_come(is_blocked: bool) -> bool:
             if call.key in self._waiting:
@@ -227,7 +227,7 @@ class Instance:
         """Return the key of a waiting call.
 
         A program that cannot be replayed may wait for another call: then it is the first of the same role. Raises
-        Diverged if no call of that role waits.
+        ProgramDiverged if no call of that role waits.
         """
         key = self._match(call)
         if key is not None:
@@ -339,7 +339,7 @@ def unordered_form(call: ModelCall, answers: Collection[str]) -> tuple[str, list
 
 
 def raise_diverged(missing: Sequence[ProgramCall], new: Sequence[ProgramCall]) -> NoReturn:
-    """Raise Diverged with the first missing call, and the new one that is most like it, line by line as a diff."""
+    """Raise ProgramDiverged with the first missing call, and the new one that is most like it, as a diff."""
     first_call = describe_call(missing[0]) if missing else ["(nothing)"]
     candidates = [describe_call(call) for call in new] or [["(nothing)"]]
     second_call = max(candidates, key=lambda lines: difflib.SequenceMatcher(None, first_call, lines).ratio())
@@ -347,7 +347,7 @@ def raise_diverged(missing: Sequence[ProgramCall], new: Sequence[ProgramCall]) -
     difference = "\n".join(shorten_line(line) for line in list(changes)[:40])
     if not difference and missing and new:
         difference = f"The calls are equal; it is made {missing[0].occurrence + 1} times the first time only."
-    raise Diverged(f"The program, started again, asks for something else.\n{difference}")
+    raise ProgramDiverged(f"The program, started again, asks for something else.\n{difference}")
 
 
 def shorten_line(line: str) -> str:
@@ -463,7 +463,7 @@ class Host:
     ) -> tuple[Instance, ProgramState]:
         """Start an instance, give it the answers of the history, and return it with its state.
 
-        An instance that does not reach the expected state is started once more. Raises Diverged if that fails too.
+        An instance that does not reach the expected state is started once more. Raises ProgramDiverged if that fails.
         """
         if history and not episode.replayable:
             raise ContractError(
@@ -474,7 +474,7 @@ class Host:
         async with self.start_slots:
             try:
                 return await self._start_once(episode, history, expected, folder_copy)
-            except Diverged:
+            except ProgramDiverged:
                 return await self._start_once(episode, history, expected, folder_copy)
 
     async def _start_once(

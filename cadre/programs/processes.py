@@ -29,7 +29,7 @@ from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 
 from cadre.envs.containers import PROGRAM_USER, START_S, TAR_OVERHEAD, Container, find_runtime
-from cadre.errors import ConfigError, SandboxUnavailable
+from cadre.errors import ConfigError, ReplayDiverged, SandboxUnavailable
 from cadre.file_limits import MIB, read_text
 from cadre.plugins import install_command
 from cadre.programs import inside
@@ -120,7 +120,7 @@ class Stuck(ProgramFailed):
     """The program made no call for too long, model time left out, or made too many."""
 
 
-class Diverged(ProgramFailed):
+class ProgramDiverged(ProgramFailed, ReplayDiverged):
     """A program that was started again and got the same answers made another call."""
 
 

@@ -35,7 +35,7 @@ from cadre.programs.calls import (
     is_satisfied,
 )
 from cadre.programs.instances import EpisodeSpec, Instance, ProgramState, SharedInstance, shared_host
-from cadre.programs.processes import Diverged, ProgramFailed, ProgramResult
+from cadre.programs.processes import ProgramDiverged, ProgramFailed, ProgramResult
 from cadre.programs.roles import make_role_rules
 from cadre.programs.settings import CLOCK, ErrorRule, InstanceLimits, Isolation, load_tasks, make_launch
 from cadre.types import Message, Observation, Reward, Sample, Task
@@ -228,7 +228,7 @@ class Program(Env):
         self._host.server.loop.call_soon_threadsafe(self.instance.close)
 
     async def check_replay(self) -> None:
-        """Start the program once more with all answers so far. Raises Diverged if it then waits for other calls."""
+        """Start the program again with all answers so far. Raises ProgramDiverged if it then waits for other calls."""
         episode = replace(self.episode, replayable=True)
         starting = self._host.server.submit(self._host.start_instance(episode, self.history, self.state))
         instance, _ = await asyncio.wrap_future(starting)
@@ -324,7 +324,7 @@ class Program(Env):
         except BaseException as error:
             if instance is not None:
                 instance.close("it was not needed any more")
-            if not isinstance(error, ProgramFailed) or isinstance(error, Diverged):
+            if not isinstance(error, ProgramFailed) or isinstance(error, ProgramDiverged):
                 raise
             if self.failure_reward is None:
                 error.margin = self.failure_margin

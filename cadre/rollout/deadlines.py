@@ -21,14 +21,20 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 from cadre.env import Env
-from cadre.envs.validation import described, is_valid_unicode, observation_faults, reward_faults, task_faults
+from cadre.envs.validation import (
+    described,
+    is_valid_unicode,
+    observation_faults,
+    raise_first,
+    task_faults,
+    valid_reward,
+)
 from cadre.errors import ContractError, DeadlineError
 from cadre.settings.run import EpisodesConfig
 from cadre.settings.user_code import describe_error
@@ -361,10 +367,12 @@ class TimedEnv(Env):
         return observations
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        return self._checked(await self._awaited("step", lambda: self._env.step(actions)), actions)
+        reward = await self._awaited("step", lambda: self._env.step(actions))
+        return valid_reward(self._env, reward, actions, self._roles)
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        return self._checked(await self._awaited("step", lambda: self._env.step_samples(samples)), samples)
+        reward = await self._awaited("step", lambda: self._env.step_samples(samples))
+        return valid_reward(self._env, reward, samples, self._roles)
 
     async def until_ready(self) -> None:
         await self._awaited("until_ready", self._env.until_ready)
@@ -431,11 +439,6 @@ class TimedEnv(Env):
         finally:
             self._spent += deadline.spent
 
-    def _checked(self, reward: Any, acting: Mapping[str, Any]) -> Reward:
-        rewarded = dict.fromkeys(self._roles) if self._env.pays_absent else acting
-        raise_first(reward_faults(self._name, reward, rewarded, self._roles))
-        return in_floats(reward)
-
     def _deadline(self, method: str) -> Deadline:
         return _deadline(f"{self._name}.{method}", self._limits, self._spent)
 
@@ -460,18 +463,3 @@ def _only_errors(what: str) -> Iterator[None]:
             f"{what}: raised {describe_error(error)}, which would end the run; expected no exit. Return, or raise an "
             "error."
         ) from error
-
-
-def raise_first(faults: Iterable[str]) -> None:
-    """Raise ContractError for the first fault."""
-    for fault in faults:
-        raise ContractError(fault)
-
-
-def in_floats(reward: Reward) -> Reward:
-    """Return the reward in plain floats: scalars of numpy or torch, and True for 1, are accepted as numbers."""
-    if type(reward.team) is float and not reward.local and not reward.parts:
-        return reward
-    local = {role: float(number) for role, number in reward.local.items()}
-    parts = {name: float(number) for name, number in reward.parts.items()}
-    return replace(reward, team=float(reward.team), local=local, parts=parts)

@@ -13,8 +13,16 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Literal, TypeVar, get_args
 
-from cadre.errors import AnswerError, CadreError, ContractError, DeadlineError, PromptError, SandboxUnavailable
-from cadre.programs.processes import Diverged, NotStarted, ProgramFailed
+from cadre.errors import (
+    AnswerError,
+    CadreError,
+    ContractError,
+    DeadlineError,
+    PromptError,
+    ReplayDiverged,
+    SandboxUnavailable,
+)
+from cadre.programs.processes import NotStarted, ProgramFailed
 from cadre.settings.user_code import describe_error
 from cadre.types import Branch, BranchFailure, Node, Reward
 
@@ -31,10 +39,10 @@ EPISODE_ERRORS: tuple[tuple[type[Exception], Reason], ...] = (
     (PromptError, "prompt"),
     (AnswerError, "answer"),
     (SandboxUnavailable, "sandbox"),
-    (Diverged, "diverged"),
+    (ReplayDiverged, "diverged"),
 )
 # Errors of the machine, whatever was sampled: connections, files, memory, and programs that could not be judged.
-MACHINE_ERRORS = (SandboxUnavailable, Diverged, NotStarted, OSError, MemoryError)
+MACHINE_ERRORS = (SandboxUnavailable, ReplayDiverged, NotStarted, OSError, MemoryError)
 # A component of a reward: the team's, a role's by its name, or (PART, name) for a part that is trained on.
 Component = str | tuple[str, str]
 TEAM, PART = "", "part"
@@ -49,7 +57,7 @@ def failure_of(error: Exception) -> BranchFailure:
         message = str(error)
     else:
         message = describe_error(error)
-    if isinstance(error, ProgramFailed) and not isinstance(error, Diverged):
+    if isinstance(error, ProgramFailed) and not isinstance(error, ReplayDiverged):
         rewarded = error.margin is not None
         return BranchFailure(reason or "raised", message, rewarded, kept=rewarded, margin=error.margin or 0.0)
     return BranchFailure(reason or "raised", message, rewarded=not isinstance(error, MACHINE_ERRORS))

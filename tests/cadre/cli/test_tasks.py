@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -122,14 +123,26 @@ def test_other_names_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.
 def test_serve_env_runs_the_app_of_the_task_with_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Any] = []
     monkeypatch.setattr(openenv_server, "make_openenv_app", lambda *arguments: served.append(arguments) or "app")
-    monkeypatch.setitem(sys.modules, "uvicorn", SimpleNamespace(run=lambda *a, **options: served.append((*a, options))))
-    done = call("serve-env", "sokoban", "turns=2", "--split", "test", "--port", "8123", "--sessions", "3")
+
+    class FakeServer:
+        def __init__(self, app: str) -> None:
+            served.append(app)
+
+        def run(self, sockets: list[socket.socket]) -> None:
+            served.append(sockets[0].getsockname())
+
+    fake = SimpleNamespace(Config=lambda app, **options: app, Server=FakeServer)
+    monkeypatch.setitem(sys.modules, "uvicorn", fake)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = call("serve-env", "sokoban", "--port", str(port))
+    assert (refused.code, served.pop()) == (2, ("sokoban", {}, "train", 64))
+    assert f"--port: got {port} on 127.0.0.1, which cannot be had" in refused.err
+
+    done = call("serve-env", "sokoban", "turns=2", "--split", "test", "--port", str(port), "--sessions", "3")
     assert done.code == 0
-    assert served == [
-        ("sokoban", {"turns": 2}, "test", 3),
-        ("app", {"host": "127.0.0.1", "port": 8123, "log_level": "critical"}),
-    ]
-    assert "http://127.0.0.1:8123" in done.out
+    assert served == [("sokoban", {"turns": 2}, "test", 3), "app", ("127.0.0.1", port)]
+    assert f"http://127.0.0.1:{port}" in done.out
 
 
 def test_serve_env_without_openenv_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,15 @@
 """Environments of Gymnasium, against the real package."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, ReplayDiverged
 from cadre.integrations.gymnasium import Gymnasium
-from cadre.types import Task
+from cadre.types import Message, Task
 
 gymnasium = pytest.importorskip("gymnasium", reason="the extra gymnasium is not installed")
 TASK = Task("t", {"seed": 7})
@@ -45,6 +46,15 @@ def test_a_text_game_is_played_and_forked(fork: str) -> None:
     assert [m.content for m in env.observe()["agent"].messages] == ["Guess.", "1", "Too low.", "9", "Too high."]
 
 
+def test_a_replay_that_leads_elsewhere_is_a_failure_of_the_machine() -> None:
+    env = Gymnasium(TASK, "cadre/Guess-v0", fork="replay")
+    asyncio.run(env.step({"agent": "1"}))
+    twin = env.fork()
+    twin.messages = (*twin.messages[:-1], Message("user", "elsewhere"))
+    with pytest.raises(ReplayDiverged, match=r"Too low.*in place of 'elsewhere'"):
+        asyncio.run(twin.step({"agent": "7"}))
+
+
 def test_a_text_that_is_no_action_ends_the_episode() -> None:
     env = Gymnasium(TASK, "cadre/Guess-v0", invalid=-0.5)
     reward = asyncio.run(env.step({"agent": "seven"}))
@@ -56,6 +66,18 @@ def test_a_discrete_action_is_the_last_number_of_an_answer() -> None:
     asyncio.run(env.step({"agent": "Not 0 but 2."}))
     assert env.actions == (2,)
     assert env.observe()["agent"].messages[-1].content == "1"
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [("(2)", 2), ("Not 0 but `2`.", 2), ("**2**", 2), ("1, then 3!", 3), ("2.5", None), ("1.0", None), ("a2", None)]
+    + [("-1", None), ("9" * 5000, None), ("²", None)],
+)
+def test_a_number_is_read_with_the_marks_around_it(text: str, action: int | None) -> None:
+    """Mistake: "Not 0 but (2)" is the action 0, and "2.5" the action 5."""
+    env = object.__new__(Gymnasium)
+    env.game = SimpleNamespace(action_space=gymnasium.spaces.Discrete(6))
+    assert env._action_of(text) == action
 
 
 @pytest.mark.parametrize(

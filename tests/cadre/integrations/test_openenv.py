@@ -10,11 +10,11 @@ import pytest
 
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, ReplayDiverged
 from cadre.integrations import openenv
 from cadre.integrations.openenv import OpenEnv
 from cadre.rollout.failures import failure_of
-from cadre.types import Task
+from cadre.types import Message, Task
 
 TASK = Task("t", {"seed": 7})
 
@@ -81,6 +81,20 @@ def test_forks_are_replayed_and_the_server_has_no_more_sessions_than_it_can(clie
     assert [m.content for m in forks[1].observe()["agent"].messages] == ["Guess.", "1", "1", "2", "2"]
     shown = [(message.role, message.content) for message in env.observe()["agent"].messages]
     assert shown == [("user", "Guess."), ("assistant", "1"), ("user", "1")]
+
+
+def test_a_replay_that_leads_elsewhere_is_a_failure_of_the_machine(client: type[FakeClient]) -> None:
+    """Mistake: a server that ignores the seed leaves a fork in a state that its conversation does not describe."""
+    env = OpenEnv(TASK, url="http://here", observation="text")
+    asyncio.run(env.step({"agent": "1"}))
+    rewarded, shown = env.fork(), env.fork()
+    rewarded.total = 1.0
+    shown.messages = (*shown.messages[:-1], Message("user", "elsewhere"))
+    for fork in (rewarded, shown):
+        with pytest.raises(ReplayDiverged, match="expected the same state again") as caught:
+            asyncio.run(fork.step({"agent": "7"}))
+        failure = failure_of(caught.value)
+        assert (failure.reason, failure.rewarded) == ("diverged", False)
 
 
 def test_an_answer_that_is_no_action_ends_the_episode(client: type[FakeClient]) -> None:

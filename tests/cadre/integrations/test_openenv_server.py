@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 
 import pytest
 
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, ContractError
+from cadre.integrations import served_spec
 from cadre.integrations.openenv_server import ServedEpisode, make_openenv_app
 from cadre.types import Reward
 
@@ -30,8 +32,9 @@ def test_an_episode_is_served_as_plain_values():
         while not following["done"]:
             following = await episode.step(dict.fromkeys(following["messages"], "right"))
         assert episode.steps > 0
-        with pytest.raises(ValueError, match="none, as the episode is over"):
-            await episode.step({"planner": "right"})
+        for texts in ({"planner": "right"}, {}):
+            with pytest.raises(ValueError, match="none, as the episode is over"):
+                await episode.step(texts)
 
     asyncio.run(play())
 
@@ -44,6 +47,29 @@ def test_tasks_follow_the_seed_or_each_other():
     assert names == [SPEC.tasks("test")[number].id for number in (0, 1, 0, 1)]
 
 
+def test_sessions_share_the_numbers_of_tasks_without_a_seed():
+    """Mistake: clients that open a session an episode train on the first task alone."""
+    numbers, names = itertools.count(), []
+    for _ in range(3):
+        episode = ServedEpisode(SPEC, "test", numbers)
+        episode.reset()
+        names.append(episode.env.task.id)
+    assert len(set(names)) == 3
+
+
+@pytest.mark.parametrize("reward", [Reward(team=float("nan")), Reward(local={"nobody": 1.0}), 1.0, None])
+def test_a_reward_that_breaks_the_contract_is_not_served(reward, monkeypatch):
+    episode = ServedEpisode(SPEC, "test")
+    episode.reset()
+
+    async def step(actions):
+        return reward
+
+    monkeypatch.setattr(episode.env, "step", step)
+    with pytest.raises(ContractError, match=r"\.step: "):
+        asyncio.run(episode.step(dict.fromkeys(episode.env.observe(), "right")))
+
+
 @pytest.mark.parametrize("texts", [{}, {"nobody": "x"}, {"tool": "x", "nobody": "y"}])
 def test_actions_of_other_roles_are_errors(texts):
     episode = ServedEpisode(SPEC, "test")
@@ -53,6 +79,29 @@ def test_actions_of_other_roles_are_errors(texts):
     with pytest.raises(ValueError, match=r"action\.texts: got the roles .*; expected a text of each role that acts"):
         asyncio.run(episode.step(texts))
     assert episode.steps == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("def __init__(self, task, size): super().__init__(task)", "settings.size: missing"),
+        ("@classmethod\n    def tasks(cls, split): return []", "has none in its split test"),
+        ("tools = {'a': [print]}", "has tools, which are not served to OpenEnv"),
+        ("async def step(self): return None", "step"),
+    ],
+)
+def test_an_environment_that_cannot_be_played_is_refused_before_it_is_served(tmp_path, body, words):
+    """Mistake: the server starts, and every reset of every client fails."""
+    text = (
+        "from cadre import Env, Message, Observation, Reward, Task\n"
+        "class Toy(Env):\n    roles = ('a',)\n    success = False\n"
+        "    @classmethod\n    def tasks(cls, split): return [Task(split, {})]\n"
+        "    def observe(self): return {}\n    async def step(self, actions): return Reward()\n"
+        f"    {body}\n"
+    )
+    (tmp_path / "toy.py").write_text(text)
+    with pytest.raises((ConfigError, ContractError), match=words):
+        served_spec(f"{tmp_path}/toy.py:Toy", {}, "test", "OpenEnv")
 
 
 @pytest.mark.skipif(HAS_OPENENV, reason="openenv-core is installed")

@@ -64,7 +64,7 @@ class FakeAgent:
 def play(left: list[str], right: list[str]) -> list[tuple[str, FakeTrace]]:
     agents = SimpleNamespace(left=FakeAgent(left), right=FakeAgent(right))
     task = SimpleNamespace(with_data=lambda **data: data)
-    episode = Episode(Signals(Task("t", {"number": 2})), task, agents)
+    episode = Episode(Signals(Task("t", {"number": 2})), Signals.roles, task, agents)
     asyncio.run(episode.play())
     return episode.traces
 

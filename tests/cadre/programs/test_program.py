@@ -15,7 +15,7 @@ import pytest
 from cadre.errors import ConfigError
 from cadre.programs import instances
 from cadre.programs.instances import shared_host
-from cadre.programs.processes import Diverged, ProgramFailed, StartOrder, Stuck
+from cadre.programs.processes import ProgramDiverged, ProgramFailed, StartOrder, Stuck
 from cadre.programs.program import Program
 from cadre.programs.settings import InstanceLimits
 from cadre.rollout import shapes, walk
@@ -218,7 +218,7 @@ def test_a_program_that_asks_for_something_else_is_told_how():
     asyncio.run(env.step({"planner": "a"}))
     first, second = env.fork(), env.fork()
     asyncio.run(first.step({"planner": "b"}))
-    with pytest.raises(Diverged, match=r"-user: fox .*\n\+user: fox"):
+    with pytest.raises(ProgramDiverged, match=r"-user: fox .*\n\+user: fox"):
         asyncio.run(second.step({"planner": "b"}))
     env.close()
 
@@ -385,7 +385,7 @@ def test_side_effects_happen_once_and_folders_are_ones_own(tmp_path):
         forks = [env.fork() for _ in range(2)]
         if folder == "copied":
             asyncio.run(forks[0].step({"planner": "b"}))
-            with pytest.raises(Diverged, match=rf"\+user: 1 {seen}"):
+            with pytest.raises(ProgramDiverged, match=rf"\+user: 1 {seen}"):
                 asyncio.run(forks[1].step({"planner": "b"}))
         else:
             paid = [asyncio.run(fork.step({"planner": "b"})) for fork in forks]

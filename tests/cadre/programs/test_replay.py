@@ -8,7 +8,7 @@ import pytest
 from cadre.errors import ConfigError
 from cadre.programs.calls import ModelCall, ProgramCall
 from cadre.programs.instances import raise_diverged
-from cadre.programs.processes import Diverged, ForkServer
+from cadre.programs.processes import ForkServer, ProgramDiverged
 from cadre.programs.program import Program
 from cadre.types import Message, Sample, Task, Tool, ToolCall
 from tests.helpers.programs import ROLES
@@ -67,7 +67,7 @@ def test_a_clock_may_stand_elsewhere_and_be_left_as_it_is():
     env = program("dated", clock="2031-05-06T07:08:09")
     assert env.observe()["planner"].messages[0].content.startswith("2031-05-06 07:08:09 ")
     env.close()
-    with pytest.raises(Diverged, match=r"-user: 20.*\n\+user: 20"):
+    with pytest.raises(ProgramDiverged, match=r"-user: 20.*\n\+user: 20"):
         branch(program("dated", steady=False))
     with pytest.raises(ConfigError, match=r"settings.clock: got 'noon'; expected a time in UTC"):
         program("dated", clock="noon")
@@ -75,7 +75,7 @@ def test_a_clock_may_stand_elsewhere_and_be_left_as_it_is():
 
 @pytest.mark.slow
 def test_secrets_are_drawn_by_the_system_unless_the_recipe_says_otherwise():
-    with pytest.raises(Diverged):
+    with pytest.raises(ProgramDiverged):
         branch(program("drawn_by_the_system"))
     assert len(branch(program("drawn_by_the_system", steady_secrets=True))) == 2
 
@@ -143,7 +143,7 @@ def looked(first, second, **changes):
     ],
 )
 def test_the_difference_of_replays_is_told_with_ids(second, lines):
-    with pytest.raises(Diverged) as diverged:
+    with pytest.raises(ProgramDiverged) as diverged:
         raise_diverged([looked("call_0", "call_1")], [ProgramCall(ModelCall("coder", ()), 0), second])
     assert set(lines) <= set(str(diverged.value).splitlines())
     assert "coder" not in str(diverged.value)

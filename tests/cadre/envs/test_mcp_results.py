@@ -1,0 +1,75 @@
+"""Results of MCP servers and states that are made again by repeated calls, with a connection that is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cadre.envs import mcp
+from cadre.envs.mcp import McpServer
+from cadre.envs.tools import run_call
+from cadre.errors import ReplayDiverged
+from cadre.rollout.failures import failure_of
+from cadre.types import Tool, ToolCall
+
+
+class FakeConnection:
+    """Answers each call of any connection with the next text."""
+
+    texts: list[str] = []
+
+    def __init__(self, launch: Any) -> None:
+        self.is_open, self.opened = True, Future[Any]()
+        self.opened.set_result((None, (Tool("draw", "", {}),)))
+
+    async def call(self, name: str, arguments: Any) -> str:
+        return self.texts.pop(0)
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> McpServer:
+    monkeypatch.setattr(mcp, "_Connection", FakeConnection)
+    return McpServer(["x"])
+
+
+def test_a_fork_in_another_state_is_a_failure_of_the_machine(server: McpServer) -> None:
+    """Mistake: the fork acts in a state of which the conversation before it says something else."""
+    FakeConnection.texts = ["7", "7", "8", "9"]
+    assert asyncio.run(server.call("draw", {})) == "7"
+    alike, other = copy.deepcopy(server), copy.deepcopy(server)
+    assert asyncio.run(alike.call("draw", {})) == "8"
+    tools = {"draw": SimpleNamespace(validate=lambda text: {}, prepare=other._connect, function=None)}
+    with pytest.raises(ReplayDiverged, match="returned '9' for draw in place of '7'") as caught:
+        asyncio.run(run_call(tools, ToolCall("c", "draw", "{}"), 5.0, 100))  # type: ignore[arg-type]
+    failure = failure_of(caught.value)
+    assert (failure.reason, failure.rewarded) == ("diverged", False)
+
+
+def text(words: str) -> Any:
+    return SimpleNamespace(type="text", text=words)
+
+
+@pytest.mark.parametrize(
+    ("content", "structured", "expected"),
+    [
+        ([text("a"), text("b")], {"c": 1}, "a\nb"),
+        ([], {"c": [1, "é"]}, '{"c": [1, "é"]}'),
+        ([], None, ""),
+        ([SimpleNamespace(type="resource", resource=text("page"))], None, "page"),
+        ([SimpleNamespace(type="resource", resource=SimpleNamespace(blob="AA"))], None, "[resource: left out]"),
+        ([SimpleNamespace(type="image")], None, "[image: left out]"),
+    ],
+)
+def test_no_part_of_a_result_is_lost_silently(content: list[Any], structured: Any, expected: str) -> None:
+    """Mistake: a server that answers with structured content alone has answered with nothing."""
+    result = SimpleNamespace(content=content, structured_content=structured, is_error=False)
+    assert mcp.result_text(result) == expected
+    assert mcp.result_text(SimpleNamespace(**{**vars(result), "is_error": True})) == f"Error: {expected}"
