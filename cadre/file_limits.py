@@ -83,10 +83,11 @@ def lines_of(file: BinaryIO, limit: int = LINE) -> Iterator[bytes]:
         yield line
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return the value of the JSON text. Raises ValueError, with a message of one line, for any other text."""
+def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
+    """Return the value of the JSON text. Raises ValueError, with a message of one line, for any other text, and with
+    `unique_keys` for an object that has a key twice, of which Python silently takes the last."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_with_unique_keys if unique_keys else None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except UnicodeDecodeError as error:
@@ -97,6 +98,14 @@ def parse_json(text: str | bytes) -> Any:
         if "digits" in str(error):  # Python's own advice is to raise its limit
             raise ValueError(f"a whole number of more than {sys.get_int_max_str_digits():,} digits") from None
         raise
+
+
+def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        repeated = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
+        raise ValueError(f"the key {repeated[:80]!r} stands twice")
+    return made
 
 
 def size_of(count: int) -> str:

@@ -58,7 +58,7 @@ def read_json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _parse_row(line: bytes) -> Mapping[str, Any]:
     """Return the object in a line. Raises ValueError with what it holds, what is expected, and what to do."""
     try:
-        row = parse_json(line.rstrip(b"\n").decode())
+        row = parse_json(line.rstrip(b"\n").decode(), unique_keys=True)
     except UnicodeDecodeError as error:
         raise ValueError(f"got the byte {line[error.start]:#x}; expected UTF-8. Convert the file.") from None
     except ValueError as error:
@@ -97,7 +97,7 @@ def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
 
 def _read_json_list(file: Path) -> list[Mapping[str, Any]]:
     try:
-        rows = parse_json(read_bytes(file, MAX_JSON_BYTES).removeprefix(codecs.BOM_UTF8))
+        rows = parse_json(read_bytes(file, MAX_JSON_BYTES).removeprefix(codecs.BOM_UTF8), unique_keys=True)
     except OSError as error:
         raise DataError(f"data: {file} cannot be read ({error.strerror}). Fix the path or the file.") from None
     except ValueError as error:

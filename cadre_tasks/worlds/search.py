@@ -12,6 +12,7 @@ counts as right if the passage was opened and contains the answer.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
@@ -25,7 +26,7 @@ from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.from_data import HeldOut
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, DataError
 from cadre.integrations import package
 from cadre.types import Drawing, Reward, Task
 from cadre_tasks.answers import MARKS
@@ -42,6 +43,8 @@ ANSWER = re.compile(
 )
 # To a question of a file, whose answer may have any letters.
 OPEN_ANSWER = re.compile(rf"answer[{MARKS}]*\s*:([^\[\]\n]{{1,200}})\[([\d, ]{{0,60}})\]", re.IGNORECASE)
+NUMBER = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|-?\d+(?:\.\d+)?")
+WORDS_OF_ANSWER = re.compile(rf"(?<![\w.,])(?:{NUMBER.pattern})(?![\w]|[.,]\d)|\w+[+#]*")
 Backend = str | dict[str, str]
 
 
@@ -59,8 +62,15 @@ def tokens(text: str) -> list[str]:
 
 
 def normalised(text: str) -> str:
-    """Return the letters and digits of a text as lower-case words."""
-    return " ".join(re.findall(r"\w+", text.casefold()))
+    """Return a text as lower-case words and numbers: `-5` is not `5`, `1,000.0` is `1000`, and `C#` not `C`."""
+    words = WORDS_OF_ANSWER.findall(unicodedata.normalize("NFKC", text).replace("−", "-").casefold())
+    return " ".join(_plain_number(word) if NUMBER.fullmatch(word) else word for word in words)
+
+
+def _plain_number(number: str) -> str:
+    """Return a number without signs of thousands and zeros at the end."""
+    whole, point, digits = number.replace(",", "").partition(".")
+    return f"{whole}{point}{digits}".rstrip("0").rstrip(".") if point else whole
 
 
 def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
@@ -73,6 +83,15 @@ def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
     # Rounded, so that equal scores stay equal on machines that sum floats in another order.
     ranked = sorted(range(len(built_library.passages)), key=lambda i: (-round(float(scores[i]), 6), i))
     return [i + 1 for i in ranked[:LISTED] if scores[i] > 0]
+
+
+def check_answer(answer: str, data: str) -> None:
+    """Raise DataError for an answer of a file that no text of a writer would be right with."""
+    if [normalised(name) for name, _ in OPEN_ANSWER.findall(f"Answer: {answer} [1]")] != [normalised(answer) or None]:
+        raise DataError(
+            f"data: {data} has the answer {answer[:80]!r}; expected at most 200 characters on one line, without square "
+            "brackets, with a letter or digit, as an answer is given so. Write it shorter, or remove the line."
+        )
 
 
 class Search(Inquiry):
@@ -132,6 +151,8 @@ class Search(Inquiry):
                     "no library of a task. Write settings: {backend: ..., data: FILE.jsonl}."
                 )
             tasks = load_data_tasks(DataSelection("problem", data, data, held_out=held_out, same_set=True), split)
+            for task in tasks:
+                check_answer(task.data["answer"], data)
             check_server(server)
             return tasks
         if data or held_out is not None:

@@ -18,10 +18,10 @@ import pytest
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
 from cadre.envs.tools import ServerLost, run_call, runnable_tools
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, DataError
 from cadre.types import ToolCall
 from cadre_tasks.worlds import search_servers
-from cadre_tasks.worlds.search import Search
+from cadre_tasks.worlds.search import Search, normalised
 from cadre_tasks.worlds.search_servers import McpSearch, SearxngSearch, search_server
 from tests.helpers.extras import skip_without
 from tests.helpers.playing import play, seen
@@ -100,6 +100,40 @@ def test_an_episode_on_a_server(questions: str) -> None:
             (reward,) = play(env.fork(), text)
             assert reward.team == pytest.approx(0.5 * worth), text
         assert len(asyncio.run(check_env(spec, 1, ["Search: river", "Open: 1", "Answer: x [1]"]))) == 6
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "alike"),
+    [
+        ("-5", "5", False),
+        ("−5 °C", "-5 °C", True),
+        ("1,000", "1000", True),
+        ("5.0", "5", True),
+        ("2.50", "2.5", True),
+        ("2.5", "25", False),
+        ("100", "1", False),
+        ("1.10.2", "1 10 2", True),
+        ("C#", "C", False),
+        ("C++", "c++", True),
+        ("New-York, U.S.", "new york U S", True),
+        ("1990-95", "1990 95", True),
+        ("５", "5", True),
+        ("Zürich", "Zurich", False),
+    ],
+)
+def test_answers_are_compared_as_words_and_numbers(first: str, second: str, alike: bool) -> None:
+    """Mistake: signs and points are no letters, and 5 is paid where -5 is right."""
+    assert (normalised(first) == normalised(second)) is alike
+
+
+@pytest.mark.parametrize("answer", ["[1, 2]", "two\nlines", "x" * 201, "%"])
+def test_an_answer_that_nobody_can_give_is_refused(tmp_path: Path, answer: str) -> None:
+    file = tmp_path / "questions.jsonl"
+    lines = [{"question": f"What is {number}?", "answer": answer if number else "fine"} for number in range(4)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    spec = EnvSpec("search", {"backend": {"searxng": "http://127.0.0.1:9"}, "data": str(file), "held_out": 1})
+    with pytest.raises(DataError, match="expected at most 200 characters on one line"):
+        spec.tasks("train")
 
 
 @pytest.mark.parametrize(
