@@ -25,6 +25,7 @@ MAX_HEADER_BYTES = 100_000_000
 UNSUPPORTED_OPTIONS = (
     *("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "layer_replication", "rank_pattern"),
     *("alpha_pattern", "fan_in_fan_out", "alora_invocation_tokens", "target_parameters", "use_qalora", "arrow_config"),
+    *("use_bdlora", "kasa_config", "monteclora_config"),
 )
 # These change the base's weights when they begin, so that the adapter belongs to another base than it names.
 BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")

@@ -185,9 +185,9 @@ class TorchEngine:
             raise EngineError(
                 f"Policy {policy!r} has no adapter to merge; it is a whole model. Export it without merge."
             )
-        if self.policies[policy].quantization is not None and (merge or pairs is None):
+        if getattr(model, "hf_quantizer", None) is not None and (merge or pairs is None):
             raise EngineError(
-                f"Policy {policy!r} has a base of four bits, to which nothing can be added exactly; expected an "
+                f"Policy {policy!r} has a quantised base, to which nothing can be added exactly; expected an "
                 "adapter to export. Export it without merge; PEFT merges it into the unquantised base."
             )
         tokenizer = self.loaded.templates[policy].tokenizer_to_save()

@@ -221,6 +221,7 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: 
     """
     options = {} if device is None else quantization_options(source, policy, dtype, device)
     check_memory(source, policy, dtype)
+    check_stored_precision(source, policy)
     with wrap_load_errors(source, "model"), LOADING_LOCK, limit_modules(source):
         check_torch_defaults()
         check_padding(source, AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code))
@@ -323,6 +324,22 @@ def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
             "model that fits. Choose a smaller one, dtype: bfloat16 for a frozen one, or a larger machine; or fix "
             "config.json."
         )
+
+
+def check_stored_precision(source: str, policy: PolicyConfig) -> None:
+    """Raise EngineError if the file's weights are quantised and the policy trains them, or asks for another form."""
+    with wrap_load_errors(source, "configuration"):
+        described = read_json(model_folder.configuration_file(source))
+    stored = described.get("quantization_config")
+    if stored is None or not (is_fully_trained(policy) or policy.quantization):
+        return
+    method = stored.get("quant_method", "unknown") if isinstance(stored, dict) else stored
+    purpose = f"quantization={policy.quantization} asks for another form" if policy.quantization else "they are trained"
+    raise EngineError(
+        f"The weights of {source!r} are quantised already (quantization_config of config.json: {method}), and "
+        f"{purpose}; expected weights as they were trained. Choose the model that this one was made of, or play or "
+        "adapt this one as it is: frozen or lora, without quantization."
+    )
 
 
 @contextmanager

@@ -284,6 +284,14 @@ def test_policies_that_cannot_share_a_base_are_refused(folders, policies, messag
         TorchEngine(folders["llama"], made, 0)
 
 
+def test_nothing_is_merged_into_a_quantised_base(team, tmp_path):
+    """Mistake: only bases that Cadre quantised are known, and packed weights of a file have an adapter added."""
+    mine = team({"tool": 2})
+    mine.engine.loaded.model.hf_quantizer = object()
+    with pytest.raises(EngineError, match="has a quantised base, to which nothing can be added exactly"):
+        mine.export("tool", tmp_path, merge=True)
+
+
 def test_a_whole_model_has_nothing_to_merge(engine, tmp_path):
     with pytest.raises(EngineError, match="no adapter to merge"):
         engine().export("p", tmp_path, merge=True)

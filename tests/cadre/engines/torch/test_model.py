@@ -1,6 +1,7 @@
 """Models are loaded one at a time, and checked when they are."""
 
 import json
+import shutil
 import sys
 import time
 import warnings
@@ -75,6 +76,18 @@ def test_a_device_that_bitsandbytes_does_not_support_is_an_error(monkeypatch: py
     policy = PolicyConfig(model="seed", frozen=True, quantization="4bit")
     with pytest.raises(EngineError, match=r"quantization: got 4bit on cpu, .* 0\.40\.0 supports cuda"):
         model_module.load_weights("seed", policy, torch.float32, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"frozen": True, "quantization": "4bit"}])
+def test_weights_that_are_quantised_in_their_file_are_not_trained(
+    settings: dict[str, Any], speaker: Path, tmp_path: Path
+) -> None:
+    """Mistake: the settings of the file win over those of the recipe, with a warning of another library at most."""
+    folder = changed(Path(shutil.copytree(speaker, tmp_path / "fp8")), quantization_config={"quant_method": "fp8"})
+    policy = PolicyConfig(model=str(folder), **settings)
+    with pytest.raises(EngineError, match=r"are quantised already \(quantization_config of config\.json: fp8\)"):
+        model_module.load_weights(str(folder), policy, torch.float32)
+    model_module.check_stored_precision(str(folder), PolicyConfig(model=str(folder), frozen=True))
 
 
 def changed(folder, name="config.json", **changes):
