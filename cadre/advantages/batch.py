@@ -6,6 +6,7 @@ samples selected and weighted, and made into training sequences. `Plan` is the a
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -285,7 +286,8 @@ def drop_lowest_groups(groups: Sequence[AdvantageGroup], rule: str, fraction: fl
     dropped: set[int] = set()
     for indices in by_policy.values():
         ranked = sorted(indices, key=lambda index: rank(groups[index]))
-        dropped.update(ranked[: int(len(ranked) * fraction)])
+        # 0.29 of 100 is 29, which the nearest floating-point number is below.
+        dropped.update(ranked[: math.floor(len(ranked) * fraction + 1e-9)])
     return [group for index, group in enumerate(groups) if index not in dropped]
 
 

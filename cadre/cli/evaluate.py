@@ -233,6 +233,11 @@ def format_comparison(comparison: RunComparison) -> list[str]:
     counts = [sum(method.tokens) / len(method.tokens) for method in comparison.methods]
     if max(counts) > 1.1 * min(counts):
         notes.append("The methods sampled different numbers of tokens: --max-tokens compares at equal ones.")
+    if len(comparison.code) > 1:
+        notes.append(
+            f"The runs were trained by different code ({'; '.join(comparison.code)}): a difference may be that of the "
+            "code. A plus is for changes that were not committed."
+        )
     return lines + [line for note in notes for line in textwrap.wrap(note, WIDTH)]
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from cadre.config.conditions import explain, given_settings
 from cadre.config.experiment import Experiment
-from cadre.config.unused import can_leave_bound
+from cadre.config.unused import OVERRIDE_CONDITIONS, can_leave_bound
 from cadre.config.validation import SCHEDULE_STEPS
+from cadre.env import GeneratedTasks
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import name_of
 from cadre.envs.splits import shared_tasks
@@ -14,8 +16,8 @@ from cadre.plugins import environments, trained_on
 from cadre.settings.objective import needs_reference
 from cadre.types import Task
 
-# Tasks per split that are compared.
-COMPARED_TASKS = 100
+# Tasks per split that are compared: of those that are made on demand, and of those in a list.
+COMPARED_TASKS, COMPARED_LISTED = 100, 100_000
 
 
 def find_warnings(experiment: Experiment) -> list[str]:
@@ -38,6 +40,7 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
         *_warn_single_sample_roles(experiment),
         *_warn_idle_bound(experiment),
         *_warn_idle_policies(experiment),
+        *_warn_idle_ends(experiment),
     ]
 
 
@@ -125,18 +128,35 @@ def _warn_embedded_model(experiment: Experiment) -> list[str]:
 
 
 def _warn_shared_tasks(experiment: Experiment) -> list[str]:
-    """Warn of held-out tasks that are trained on, by their data: of those that an evaluation plays, and the first that
-    training draws from. Data sets are checked for leaks where they are read, and bundled tasks divide their problems.
+    """Warn of held-out tasks that are trained on, by their data: of those that an evaluation plays, and all that
+    training draws from, or the first where tasks are made on demand. Data sets are checked for leaks where they are
+    read, and bundled tasks divide their problems.
     """
     spec, settings = experiment.env_spec, experiment.evaluate
     if not settings.tasks or issubclass(spec.declared, FromData) or name_of(spec.declared) in environments():
         return []
-    held_out = _first_tasks(experiment.held_out_tasks, settings.first, min(settings.tasks, COMPARED_TASKS))
-    shared = shared_tasks(_first_tasks(experiment.training_tasks, 0, COMPARED_TASKS), held_out)
+    training, tested = experiment.training_tasks, experiment.held_out_tasks
+    held_out = _first_tasks(tested, settings.first, min(settings.tasks, _most_compared(tested)))
+    shared = shared_tasks(_first_tasks(training, 0, _most_compared(training)), held_out)
     return shared and [
         f"warning: {experiment.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
         f"{len(held_out)} are; expected disjoint splits. What is measured is not held out: divide the problems by the "
         "split in tasks."
+    ]
+
+
+def _most_compared(tasks: Sequence[Task]) -> int:
+    return COMPARED_TASKS if isinstance(tasks, GeneratedTasks) else COMPARED_LISTED
+
+
+def _warn_idle_ends(experiment: Experiment) -> list[str]:
+    """Warn of an end by evaluations in a recipe under which none is made; on the command line it is refused."""
+    return [
+        f"warning: {explain(condition, setting, experiment.config)}"
+        for condition in OVERRIDE_CONDITIONS
+        if condition.path in ("train.stop_at_success", "train.patience")
+        for setting in given_settings(experiment.config, condition.path)
+        if not condition.is_read(setting, experiment.config)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -38,6 +39,13 @@ def drawn(split: Split, draw: Callable[[int], dict[str, Any] | None], settings: 
 
 
 def shared_tasks(training: Iterable[Task], held_out: Iterable[Task]) -> list[str]:
-    """Return the ids of held-out tasks whose data a training task has too."""
-    training_data = {repr(task.data) for task in training}
-    return [task.id for task in held_out if repr(task.data) in training_data]
+    """Return the ids of held-out tasks whose data a training task has too, in whatever order of its keys."""
+
+    def content(task: Task) -> str:
+        try:
+            return json.dumps(task.data, sort_keys=True, default=repr)
+        except TypeError:  # keys of several types
+            return repr(task.data)
+
+    training_data = set(map(content, training))
+    return [task.id for task in held_out if content(task) in training_data]

@@ -159,7 +159,7 @@ def add_prompt(observation: Observation, prompts: Mapping[str, str]) -> Observat
     only one.
     """
     prompt = prompts.get(observation.role, "")
-    if not prompt:
+    if not prompt or not observation.messages:  # no message is a fault of the environment, which is found later
         return observation
     first, *rest = observation.messages
     if first.role == "system":

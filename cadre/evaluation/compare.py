@@ -58,12 +58,13 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run with its evaluations, first to last, and all of its settings by name."""
+    """A run with its evaluations, first to last, all of its settings by name, and the commits of its code."""
 
     folder: Path
     seed: int
     settings: Mapping[str, Any]
     evaluations: tuple[Evaluation, ...]
+    code: str = ""
 
     def select(self, at: str, max_tokens: float | None) -> Evaluation:
         """Return the evaluation that `at` names ("last", "best" or a step), among those within `max_tokens` sampled
@@ -129,12 +130,13 @@ class Difference:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """All methods, and each one's difference from the first."""
+    """All methods, and each one's difference from the first. `code` are the commits of the runs' code, each once."""
 
     measure: str
     tasks: int
     methods: tuple[MethodResult, ...]
     differences: tuple[Difference, ...]
+    code: tuple[str, ...] = ()
 
     @property
     def is_over_seeds(self) -> bool:
@@ -158,7 +160,8 @@ def compare_runs(
 
     Raises RunError for folders that are no runs, runs without outcomes by task, and methods with different tasks.
     """
-    methods = group_runs([read_run(folder, measure) for folder in dict.fromkeys(map(Path, folders))])
+    runs = [read_run(folder, measure) for folder in dict.fromkeys(map(Path, folders))]
+    methods = group_runs(runs)
     selected = {method.name: [run.select(at, max_tokens) for run in method.runs] for method in methods}
     for method in methods:
         _check_same_tasks(method.name, method.name, selected[method.name], selected[method.name])
@@ -175,7 +178,8 @@ def compare_runs(
         tables = (_table(selected[method.name]), _table(selected[first.name]))
         value = difference_interval(*tables, generator, paired_seeds=same_seeds, paired_tasks=not unpaired)
         differences.append(Difference(first.name, method.name, value, same_seeds, not unpaired))
-    return RunComparison(measure, len(selected[first.name][0].values), methods=results, differences=tuple(differences))
+    code = tuple(sorted({run.code for run in runs if run.code}))
+    return RunComparison(measure, len(selected[first.name][0].values), results, tuple(differences), code)
 
 
 # ---- Reading runs
@@ -206,7 +210,9 @@ def read_run(folder: Path, measure: str) -> TrainedRun:
         values = {task: least if value is None else value for task, value in outcomes.items()}
         evaluations.append(Evaluation(report["step"], sampled, report["tasks_sha256"], values))
     settings = dict(flatten(run.config.model_dump(mode="json")))
-    return TrainedRun(folder, run.train.seed, settings, tuple(evaluations))
+    commits = sorted(run.environment().get("commits", {}).items())
+    code = ", ".join(f"{name} {commit}" for name, commit in commits)
+    return TrainedRun(folder, run.train.seed, settings, tuple(evaluations), code)
 
 
 def group_runs(runs: Sequence[TrainedRun]) -> list[Method]:

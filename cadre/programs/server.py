@@ -270,12 +270,17 @@ def fetch_embeddings(url: str, body: bytes) -> bytes:
     address = f"{url.rstrip('/')}/embeddings"
     try:
         with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=EMBEDDINGS_S) as answer:
-            return bytes(answer.read(MAX_BODY_BYTES))
+            content = bytes(answer.read(MAX_BODY_BYTES + 1))
     except urllib.error.HTTPError as error:
         text = error.read(2000).decode(errors="replace")
         raise RequestError(error.code if 400 <= error.code < 600 else 502, f"embeddings: {address}: {text}") from None
     except (OSError, ValueError) as error:
         raise RequestError(502, f"embeddings: {address} does not answer: {error}.") from None
+    if len(content) > MAX_BODY_BYTES:
+        raise RequestError(
+            502, f"embeddings: {address} answers with more than {MAX_BODY_BYTES >> 20} MiB; ask for fewer at once."
+        )
+    return content
 
 
 async def post_response(session: Session, request: Request) -> Any:

@@ -43,6 +43,8 @@ IMPORT_LOCK = threading.RLock()
 STDOUT = 1
 # Characters of a file's output that the warning quotes.
 MAX_OUTPUT_SHOWN = 300
+# Settings whose function may be a coroutine.
+AWAITED_SETTINGS = ("settings.run", "settings.reward", "settings.turn_reward")
 # Lines of the user's files that are listed with an error.
 MAX_LINES_SHOWN = 4
 
@@ -76,7 +78,14 @@ def load_function(setting: str, reference: str, table: Mapping[str, Function]) -
         raise ConfigError(
             f"{setting}: {source} {fault}; expected one that it defines. Fix the name.{nearest(name, functions)}"
         )
-    wrapped: Function = _with_described_errors(functions[name], setting, reference)
+    function: Any = functions[name]
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    if is_async and setting not in AWAITED_SETTINGS:
+        raise ConfigError(
+            f"{setting}: {reference} is an async function, and its result would be a coroutine that nobody awaits; "
+            "expected a plain function. Write def in place of async def."
+        )
+    wrapped: Function = _with_described_errors(function, setting, reference)
     return wrapped
 
 

@@ -293,7 +293,8 @@ def call_on_step(reference: str, step: int, step_metrics: Metrics) -> bool:
     training. Raises ContractError for an error in it, and for any other result than True, False and None."""
     function: Callable[[int, Metrics], Any] = load_function("train.on_step", reference, {})
     result = function(step, dict(step_metrics))
-    if result not in (True, False, None):
+    # An array is equal to nothing that has one truth value.
+    if result is not None and (getattr(result, "shape", ()) != () or result not in (True, False)):
         raise ContractError(
             f"train.on_step: {reference} returned {result!r:.80}; expected True to end the training, or nothing. "
             "Return that."

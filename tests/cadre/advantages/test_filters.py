@@ -1,6 +1,7 @@
 """What an update learns from, worked out by hand: cut and overlong completions, groups without spread, role weights."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -140,6 +141,22 @@ def test_a_group_with_a_deviation_of_another_comparison_alone_is_the_lowest() ->
     assert [group.has_variance for group in groups] == [True, True]
     dropping = CreditConfig(drop_groups="lowest_deviation", drop_fraction=0.5)
     assert {scored.tree_sample.tree for scored in select_samples(groups, dropping)} == {1}
+
+
+def test_a_fraction_of_groups_is_that_of_each_policy_without_rounding() -> None:
+    """Mistake: 0.29 * 100 is 28.999... in floating point; or the policy of lower rewards loses all of its groups."""
+
+    def owned(root: Node, policy: str) -> Node:
+        siblings = tuple(dataclasses.replace(sample, policy=policy) for sample in root.samples["a"])
+        return dataclasses.replace(root, samples={"a": siblings})
+
+    trees = [
+        Tree(Task(f"{policy}-{number}", {}), owned(graded("a", low + number, low + number + 1), policy))
+        for policy, low in (("p", 0.0), ("q", 500.0))
+        for number in range(100)
+    ]
+    left = batch.drop_lowest_groups(assign(trees, GRADED), "lowest_mean", 0.29)
+    assert Counter(group.samples[0].sample.policy for group in left) == {"p": 71, "q": 71}
 
 
 def test_a_role_weighs_in_the_loss_what_it_is_given() -> None:

@@ -3,17 +3,21 @@
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from cadre.config import warnings
 from cadre.config.experiment import parse
 from cadre.config.resolve import resolve, resolve_for_evaluation
-from cadre.config.warnings import find_training_warnings, find_warnings
+from cadre.config.warnings import _warn_shared_tasks, find_training_warnings, find_warnings
+from cadre.env import Env
 from cadre.errors import ConfigError
 from cadre.runs.folder import Run
 from cadre.training.loop import run_training
+from cadre.types import Task
 
 COMPACT = {"prompts": "compact"}
 ROLES = {"tool": "shared", "planner": "shared"}
@@ -102,6 +106,45 @@ def test_tasks_that_are_trained_on_and_held_out_are_told_of(tmp_path: Path) -> N
         told[shared] = find_training_warnings(resolve(parse(raw)))
     assert told[0] == []
     assert "held-out task test-0 is also a training task, 3 of 5 are" in told[3][0]
+
+
+def test_every_task_of_a_list_is_compared() -> None:
+    """Mistake: the 100 first tasks of both splits are looked at, and the held-out ones are trained on after these."""
+    train = [Task(f"train-{number}", {"n": number, "m": 0}) for number in range(300)]
+    held_out = [Task(f"test-{number}", {"m": 0, "n": 250 + number}) for number in range(50)]
+    facts: Any = SimpleNamespace(
+        env="mine.py:Mine",
+        env_spec=SimpleNamespace(declared=Env),
+        evaluate=SimpleNamespace(tasks=200, first=0),
+        training_tasks=train,
+        held_out_tasks=held_out,
+    )
+    (told,) = _warn_shared_tasks(facts)
+    assert "50 of 50 are" in told
+
+
+def test_the_reference_of_an_adapter_is_told_of_unless_it_is_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mistake: a run that follows the advice of the warning gets the warning again."""
+    monkeypatch.setattr(warnings, "needs_reference", lambda loss: True)
+    lora = SimpleNamespace(path="px")
+
+    def told(reference: str) -> list[str]:
+        config = SimpleNamespace(kl=SimpleNamespace(reference=reference))
+        plan = SimpleNamespace(kl=0.0, loss=None, teacher=None)
+        policies = {"x": SimpleNamespace(lora=lora)}
+        facts: Any = SimpleNamespace(config=config, plan=plan, learners=["x"], policies=policies)
+        return warnings._warn_adapter_reference(facts)
+
+    assert "Set kl.reference=start" in told("base")[0]
+    assert told("start") == []
+
+
+def test_an_end_by_evaluations_that_are_not_made_is_told_of() -> None:
+    """Mistake: a recipe says `patience: 3` and trains to its last step without a word."""
+    raw = {"env": "sudoku", "settings": COMPACT, "team": "seed", "algorithm": "at_grpo", "train": {"patience": 3}}
+    told = find_training_warnings(resolve(parse({**raw, "evaluate": {"tasks": 2}})))
+    assert "train.patience: got 3, which has no effect" in told[-1]
+    assert find_training_warnings(resolve(parse({**raw, "evaluate": {"tasks": 2, "every": 1}}))) == []
 
 
 def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
+from cadre.cli.evaluate import format_comparison
 from cadre.config.experiment import load
 from cadre.errors import RunError
 from cadre.evaluation.compare import (
@@ -173,3 +174,16 @@ def test_the_command_prints_methods_and_their_differences(tmp_path: Path) -> Non
     assert report["methods"][0]["value"][0] == 1.0
     for wrong in (["--at", "later"], ["--measure", "loss"]):
         assert CliRunner().invoke(app, ["compare", str(team), *wrong]).exit_code != 0
+
+
+def test_runs_of_different_code_are_told_of(tmp_path: Path) -> None:
+    """Mistake: the environment was mended between two runs, and the mend is taken for the effect of a setting."""
+    first = write_run(tmp_path / "a", ["train.seed=1"], {0: HALF, 2: ALL})
+    second = write_run(tmp_path / "b", ["train.seed=2"], {0: HALF, 2: ALL})
+    for folder, commit in ((first, "aaa"), (second, "aaa")):
+        (folder / "environment.json").write_text(json.dumps({"commits": {"cadre": commit}}))
+    assert compare_runs([first, second]).code == ("cadre aaa",)
+    assert not any("different code" in line for line in format_comparison(compare_runs([first, second])))
+    (second / "environment.json").write_text(json.dumps({"commits": {"cadre": "aaa", "here": "bbb+"}}))
+    printed = " ".join(format_comparison(compare_runs([first, second])))
+    assert "trained by different code (cadre aaa; cadre aaa, here bbb+)" in printed

@@ -2,6 +2,7 @@
 embeddings, and a word about what is refused."""
 
 import base64
+import io
 import json
 import threading
 import time
@@ -14,8 +15,9 @@ import openai
 import pytest
 
 from cadre.envs.images import image
+from cadre.programs import server
 from cadre.programs.anthropic import parse_messages_call
-from cadre.programs.calls import Answer, ModelCall
+from cadre.programs.calls import Answer, ModelCall, RequestError
 from cadre.programs.protocol import parse_chat_call, parse_responses_call
 from cadre.types import Message, ToolCall
 from tests.cadre.programs.answering import answering
@@ -199,6 +201,14 @@ def test_embeddings_are_passed_on_and_the_same_again():
         answers = [post(endpoint, "/embeddings", body).json()["data"][0]["embedding"] for _ in range(2)]
         assert answers == [[4.0, 1.0]] * 2
     embedder.shutdown()
+
+
+def test_embeddings_that_are_too_long_are_an_error(monkeypatch):
+    """Mistake: the answer is cut at the limit, which is no JSON any more, and kept."""
+    monkeypatch.setattr(server, "MAX_BODY_BYTES", 10)
+    monkeypatch.setattr(server.urllib.request, "urlopen", lambda *_, **__: io.BytesIO(b"x" * 11))
+    with pytest.raises(RequestError, match="embeddings: http://e/embeddings answers with more than"):
+        server.fetch_embeddings("http://e", b"{}")
 
 
 def test_a_refused_request_is_a_warning_once_a_kind(capfd):

@@ -1,5 +1,6 @@
 """Functions that a setting names: of a table, or of a file of the user's."""
 
+import inspect
 import os
 from pathlib import Path
 
@@ -37,6 +38,8 @@ def test_a_file_is_run_once_unless_it_is_changed(tmp_path: Path) -> None:
         ("maen", ["got 'maen'", "mean, median", "file.py:function", "Did you mean mean?"]),
         ("none.py:f", ["there is no file none.py"]),
         ("mine.py:twise", ["no function 'twise'", "Did you mean twice?"]),
+        ("mine.py:later", ["is an async function", "Write def in place of async def"]),
+        ("mine.py:several", ["is an async function"]),
         ("broken.py:f", ["failed to load at line 3", "NameError"]),
         ("unclosed.py:f", ["failed to load at line 1", "SyntaxError"]),
     ],
@@ -44,7 +47,11 @@ def test_a_file_is_run_once_unless_it_is_changed(tmp_path: Path) -> None:
 def test_what_is_not_there_is_one_paragraph(
     reference: str, wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "mine.py").write_text("def twice(number):\n    return 2 * number\n")
+    (tmp_path / "mine.py").write_text(
+        "def twice(number):\n    return 2 * number\n"
+        "async def later(number):\n    return number\n"
+        "async def several(number):\n    yield number\n"
+    )
     (tmp_path / "broken.py").write_text("x = 1\n\ny = undefined\n")
     (tmp_path / "unclosed.py").write_text("x = (\n")
     monkeypatch.chdir(tmp_path)
@@ -54,3 +61,8 @@ def test_what_is_not_there_is_one_paragraph(
     for part in wanted:
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_setting_that_is_awaited_takes_an_async_function(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("async def judge(task):\n    return 1.0\n")
+    assert inspect.iscoroutinefunction(load_function("settings.reward", f"{tmp_path}/mine.py:judge", {}))

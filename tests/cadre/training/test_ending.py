@@ -55,6 +55,10 @@ def test_a_function_of_the_user_ends_a_training(tmp_path):
     metrics = {"rollout/success": 0.5}
     assert [call_on_step(f"{tmp_path}/mine.py:stop", step, metrics) for step in (2, 3)] == [False, True]
     assert metrics == {"rollout/success": 0.5}  # a copy is given
+    for wrong in ("numpy.array([True, False])", "(True,)", "2"):
+        (tmp_path / f"{len(wrong)}.py").write_text(f"import numpy\ndef stop(step, metrics):\n    return {wrong}\n")
+        with pytest.raises(ContractError, match=r"returned .*; expected True"):
+            call_on_step(f"{tmp_path}/{len(wrong)}.py:stop", 1, metrics)
     with pytest.raises(ContractError, match="returned 'yes'; expected True"):
         call_on_step(f"{tmp_path}/mine.py:wrong", 1, metrics)
     with pytest.raises(ContractError, match=r"line 7 of mine\.py"):
@@ -85,6 +89,20 @@ def test_a_training_is_ended_by_the_function(tmp_path, monkeypatch):
     assert (done.code, done.err) == (0, "")
     assert "Ended after 1 of 9 steps by train.on_step (" in done.out
     assert call("train", "plan-path", "train.on_step=mine.py:absent", *small, "--run", "b").code == 2
+
+
+@pytest.mark.parametrize(
+    ("definition", "words"),
+    [
+        ("async def watch(step, metrics): return True", "is an async function"),
+        ("class watch: pass", "expected a function of the step and its metrics"),
+    ],
+)
+def test_a_function_that_cannot_be_called_so_is_refused_before_training(definition, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(f"{definition}\n")
+    done = call("train", "plan-path", "train.on_step=mine.py:watch", "--run", "a")
+    assert (done.code, words in done.err) == (2, True)
 
 
 def test_an_end_without_evaluations_is_refused():
