@@ -86,8 +86,8 @@ def test_actions_of_other_roles_are_errors(texts):
     [
         ("def __init__(self, task, size): super().__init__(task)", "settings.size: missing"),
         ("@classmethod\n    def tasks(cls, split): return []", "has none in its split test"),
-        ("tools = {'a': [print]}", "has tools, which are not served to OpenEnv"),
-        ("async def step(self): return None", "step"),
+        ("def look(self) -> str: return ''\n    tools = {'a': [look]}", "has tools, which are not served to OpenEnv"),
+        ("def step(self, actions): return Reward()", "expected `async def step"),
     ],
 )
 def test_an_environment_that_cannot_be_played_is_refused_before_it_is_served(tmp_path, body, words):
