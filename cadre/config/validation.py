@@ -691,7 +691,7 @@ def check_on_step(experiment: Experiment) -> None:
     """The user's function for every step can be loaded, and is a plain function."""
     if experiment.train.on_step is None:
         return
-    function = load_function("train.on_step", experiment.train.on_step, {})
+    function: Callable[..., Any] = load_function("train.on_step", experiment.train.on_step, {})
     if isinstance(function, type):
         raise ConfigError(
             f"train.on_step: {experiment.train.on_step} is a class; expected a function of the step and its metrics. "

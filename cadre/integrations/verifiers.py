@@ -354,8 +354,8 @@ class Verifiers(Env):
             cancel.atexit = False
             before, self.call = self.call, await self.episode.advance(self.history)
             if self.history:
-                waiting = [call and (call.role, call.messages) for call in (before, self.call)]
-                expect_equal("verifiers", *waiting, "Take a taskset that draws from its task alone.")
+                waited, waiting = (call and (call.role, call.messages) for call in (before, self.call))
+                expect_equal("verifiers", waited, waiting, "Take a taskset that draws from its task alone.")
 
     async def until_ready(self) -> None:
         await asyncio.wrap_future(submit(self._advance()))
