@@ -6,11 +6,12 @@ Each function checks one setting and raises ConfigError. What a section can chec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from cadre.advantages.groups import BASELINES, named_baseline, needs_group
 from cadre.advantages.returns import Credit, required_ablation
