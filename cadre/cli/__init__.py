@@ -21,9 +21,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main() -> None:
     """Run the command line; the first Ctrl-C, SIGTERM or SIGHUP ends it in order."""
-    with stoppable():
+    with stoppable() as handler:
         from cadre.cli.app import main as run
 
+        handler.raise_ignored()
         run()
 
 
@@ -36,22 +37,28 @@ class StopHandler:
         self.number = self.number or number
         raise KeyboardInterrupt
 
+    def raise_ignored(self) -> None:
+        """Raise KeyboardInterrupt if a signal has come already: an import may have ignored the first exception, as
+        compiled modules do where they ask for an attribute."""
+        if self.number:
+            raise KeyboardInterrupt
+
 
 @contextmanager
-def stoppable() -> Iterator[None]:
+def stoppable() -> Iterator[StopHandler]:
     """End the process with 128 + the signal's number at the first signal within this context.
 
     It does not wait for threads. Outside of the main thread, where no handler can be set, the context does nothing.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     handler = StopHandler()
+    if threading.current_thread() is not threading.main_thread():
+        yield handler
+        return
     # nohup ignores SIGHUP; that stays so.
     handled = [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
     previous = {number: signal.signal(number, handler) for number in handled}
     try:
-        yield
+        yield handler
     except BaseException as error:
         # An import that is interrupted may turn the KeyboardInterrupt into an error of its own.
         if not (handler.number or isinstance(error, KeyboardInterrupt)):

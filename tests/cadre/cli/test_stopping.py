@@ -7,9 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from cadre import cli
 
 
 def stopped(arguments: list[str], after: float, number: signal.Signals, folder: Path) -> tuple[int, str]:
@@ -42,3 +46,21 @@ def test_a_signal_in_the_first_second_leaves_no_traceback(
     got, told = stopped(["train", "plan-path", "--run", "out"], after, number, tmp_path)
     assert got in (code, 130), told  # a training that has begun saves, and then ends with 130
     assert "Traceback" not in told
+
+
+def test_a_signal_that_an_import_ignored_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    class App(ModuleType):
+        @property
+        def main(self) -> object:
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+            return lambda: pytest.fail("the command ran")
+
+    def end(number: int) -> None:
+        raise SystemExit(128 + number)
+
+    monkeypatch.setitem(sys.modules, "cadre.cli.app", App("app"))
+    monkeypatch.setattr(cli, "_end_process", end)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 128 + signal.SIGTERM

@@ -4,9 +4,11 @@ import asyncio
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import pytest
 
+from cadre.cli import StopHandler
 from cadre.concurrency import run_coroutine
 from cadre.training.interrupt import Interrupt
 
@@ -74,6 +76,18 @@ def test_a_signal_asks_and_the_handlers_come_back() -> None:
         assert asyncio.run(interrupt.stoppable(forever())) is None
     assert interrupt.requested
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_signal_that_an_import_ignored_ends_a_training_before_it_begins() -> None:
+    handler = StopHandler()
+    former = signal.signal(signal.SIGTERM, handler)
+    try:
+        with suppress(KeyboardInterrupt):
+            handler(signal.SIGTERM, None)
+        with pytest.raises(KeyboardInterrupt), Interrupt().on_signals():
+            pytest.fail("the training began")
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def test_outside_the_main_thread_there_are_no_signals() -> None:
