@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
-from cadre_tasks.models.make_seed import byte_level, encode, pretrain
+from cadre_tasks.models.make_seed import byte_level, encode, pretrain, tiny_llama
 from cadre_tasks.models.make_world import batches
 
 # A number of one or two digits is a token with the space before it.
@@ -21,20 +20,7 @@ def teach(lines: Sequence[Mapping[str, str]], folder: Path, steps: int) -> None:
     `prompt` and an `answer`. Equal lines give equal weights on one machine."""
     torch.manual_seed(0)
     tokenizer = byte_level(PIECES, (line[part] for line in lines for part in ("prompt", "answer")), 400)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        intermediate_size=176,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    model = LlamaForCausalLM(config)
+    model = tiny_llama(tokenizer, len(tokenizer), hidden=64, mlp=176, layers=4, context=512)
     print(f"{model.num_parameters():,} parameters, {len(lines):,} prompts with answers", flush=True)
     rows = [encode([("user", line["prompt"]), ("assistant", line["answer"])], tokenizer) for line in lines]
     pretrain(model, batches(rows, 32, random.Random(0)), steps, 3e-3)

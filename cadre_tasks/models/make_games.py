@@ -19,13 +19,13 @@ from pathlib import Path
 
 import torch
 from rich.console import Console
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.integrations.openspiel import OpenSpiel, acting, answers, role, seen
 from cadre.types import Choice, Task
-from cadre_tasks.models.make_seed import byte_level, padded
+from cadre_tasks.models.make_seed import byte_level, padded, tiny_llama
 
 # How often a batch is of a game: oftener where more has to be read, seldomer where that is long.
 GAMES = {"tiny_hanabi": 4, "kuhn_poker": 2, "leduc_poker": 3, "matrix_coordination": 1, "tiny_bridge_2p": 1}
@@ -61,20 +61,7 @@ def make_tokenizer(choices: dict[str, list[Choice]]) -> PreTrainedTokenizerFast:
 
 
 def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return LlamaForCausalLM(config)
+    return tiny_llama(tokenizer, VOCABULARY, hidden=64, mlp=128, layers=2, context=256)
 
 
 def batches(

@@ -71,21 +71,28 @@ def byte_level(
     return fast
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+def tiny_llama(
+    tokenizer: PreTrainedTokenizerFast, vocabulary: int, hidden: int, mlp: int, layers: int, context: int
+) -> LlamaForCausalLM:
+    """Return an untrained Llama of four heads with these sizes and one matrix for tokens in and out."""
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=352,
-        num_hidden_layers=5,
+        vocab_size=vocabulary,
+        hidden_size=hidden,
+        intermediate_size=mlp,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=4,
-        max_position_embeddings=2048,
+        max_position_embeddings=context,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
     return LlamaForCausalLM(config)
+
+
+def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    return tiny_llama(tokenizer, VOCABULARY, hidden=128, mlp=352, layers=5, context=2048)
 
 
 def encode(talk: Transcript, tokenizer: PreTrainedTokenizerFast) -> Row:
