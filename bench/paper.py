@@ -2,11 +2,12 @@
 
     python bench/paper.py [main adapters ablation] [--games plan-path sokoban sudoku] [--seeds 0 1 2] [--jobs 2]
 
-Trains through the command line, a run a row and seed, `--jobs` of them at once with the cores shared out. Runs that are
-complete are kept, so the command goes on where it stopped. What a row costs is held equal: every row of a game and
-seed stops at the tokens that the team's own run sampled. Appends `table.ROW.GAME.*`, `ablation.NAME.plan-path.*` and,
-for what has a name outside the table, `GAME.*` to results/paper.jsonl and plan-path.jsonl, a row as soon as all its
-seeds are there. `python bench/readme.py` makes the tables and the plot.
+Trains through the command line, a run a row and seed, `--jobs` of them at once with the cores shared out, or
+`--threads` each. Runs that are complete are kept, so the command goes on where it stopped. What a row costs is
+held equal: every row of a game and seed stops at the tokens that the team's own run sampled. Appends
+`table.ROW.GAME.*`, `ablation.NAME.plan-path.*` and, for what has a name outside the table, `GAME.*` to
+results/paper.jsonl and plan-path.jsonl, a row as soon as all its seeds are there. `python bench/readme.py`
+makes the tables and the plot.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ ABLATIONS: dict[str, tuple[str, ...]] = {
 class Paper:
     """One call of the benchmark: where runs lie, and which seeds are trained."""
 
-    def __init__(self, runs: Path, seeds: Sequence[int], jobs: int) -> None:
+    def __init__(self, runs: Path, seeds: Sequence[int], jobs: int, threads: int | None = None) -> None:
         self.runs, self.seeds, self.jobs = runs, seeds, jobs
+        self.threads = threads or max(1, (os.cpu_count() or 1) // jobs)
 
     def run(self, game: str, ending: str, seed: int, *overrides: str) -> Run:
         return Run(self.runs / f"{game}{ending}-{seed}", f"{game}{ending}", seed, overrides, FIRST, TASKS)
@@ -114,11 +116,10 @@ class Paper:
 
     def train(self, runs: Sequence[Run], after: Callable[[], None]) -> None:
         """Train those that are not complete; `after` is called when one is."""
-        threads = max(1, (os.cpu_count() or 1) // self.jobs)
 
         def one(run: Run) -> None:
             console.print(f"{time.strftime('%H:%M')} training {run.folder.name}", highlight=False)
-            run.train(threads)
+            run.train(self.threads)
 
         with ThreadPoolExecutor(self.jobs) as pool:
             after()
@@ -224,12 +225,13 @@ def main() -> None:
     parser.add_argument("--games", nargs="+", choices=GAMES, default=list(GAMES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trainings at once")
+    parser.add_argument("--threads", type=int, help="threads of a training; the cores shared out unless given")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "paper")
     chosen = parser.parse_args()
     unknown = [part for part in chosen.parts if part not in PARTS]
     if unknown:
         parser.error(f"got {unknown[0]!r}; expected some of {', '.join(PARTS)}")
-    paper = Paper(chosen.runs.absolute(), chosen.seeds, chosen.jobs)
+    paper = Paper(chosen.runs.absolute(), chosen.seeds, chosen.jobs, chosen.threads)
     for part in chosen.parts or PARTS:
         PARTS[part](paper, chosen.games)
 
