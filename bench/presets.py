@@ -103,18 +103,19 @@ ROWS: dict[str, tuple[Callable[[str, int, Path], Run], str, str, str]] = {
 
 
 def main() -> None:
+    cores = len(os.sched_getaffinity(0))  # those that this process may run on
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("games", nargs="*", help=f"of {', '.join(ROWS)}; all of them unless named; or pilot")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--runs", type=Path, default=common.ROOT / "runs" / "results")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="trainings at once")
+    parser.add_argument("--jobs", type=int, default=cores, help="trainings at once")
     chosen = parser.parse_args()
     runs = chosen.runs.absolute()
-    threads = max(1, (os.cpu_count() or 1) // chosen.jobs)
+    threads = max(1, cores // chosen.jobs)
     with ThreadPoolExecutor(chosen.jobs) as pool:
         if chosen.games == ["pilot"]:
-            for line in pool.map(lambda job: pilot(*job, runs, threads), product(chosen.only, RATES)):
+            for line in pool.map(lambda job: pilot(job[0], job[1], runs, threads), product(chosen.only, RATES)):
                 console.print(line)
             return
         for game in chosen.games or ROWS:
