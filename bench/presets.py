@@ -7,7 +7,8 @@ Trains through the command line, one run a preset and seed, and leaves out runs 
 `preset.NAME.plan-path.success` and `preset.NAME.coordination.return` to results/presets.jsonl, and the mean with the
 interval over seeds and tasks of `cadre compare` as `preset.NAME.plan-path.mean`. Beside the algorithms the names are
 `gdpo` (GRPO on parts of the reward), `teacher` (on-policy distillation from the team that `at_grpo` has trained with
-the same seed) and, on Plan-Path, `hint` (self-distillation with the environment's privileged text).
+the same seed) and, on Plan-Path, `hint` (self-distillation with the environment's privileged text) and `as_published`
+(AT-GRPO as the recipes `*-as-published` have it, but with the rate of the others).
 
 `pilot` trains each preset on Plan-Path with a seed of its own at every learning rate of `RATES` and prints the success
 on the training tasks of the last quarter of the steps. Nothing is recorded.
@@ -40,7 +41,7 @@ from trainings import Run, commits, console, stop_at
 COMMAND = "python bench/presets.py"
 # Points of the choices that are no algorithms of their own.
 TAUGHT = {"teacher": "at_grpo", "hint": "at_grpo"}
-NAMES = [*(name for name in ALGORITHMS if name != "custom"), "gdpo", *TAUGHT]
+NAMES = [*(name for name in ALGORITHMS if name != "custom"), "gdpo", "as_published", *TAUGHT]
 # What the plan-path recipe samples in thirty steps (table.team-shared.plan-path.tokens), and what the game is given.
 PLAN_PATH_TOKENS, COORDINATION_TOKENS = 143_000, 40_000
 PILOT_TOKENS, PILOT_SEED, RATES = 48_000, 100, (3e-4, 1e-3, 3e-3)
@@ -56,11 +57,13 @@ PLAN_PATH: dict[str, tuple[str, dict[str, Any]]] = {
     **dict.fromkeys(("c3", "hierarchical_grpo", "ma_reinforce", "ma_rloo", "ma_remax", "ma_dpo"), ROLLED_OUT),
     "teamtr": ("plan-path-roles", {"k": 8}),
     "gdpo": ("plan-path", {"name": "grpo", "k": 8, "parts": {"goal": 1.0, "format": 0.2}}),
+    "as_published": ("plan-path", {"name": "at_grpo", "k": 4, "lookahead": 0}),
     **dict.fromkeys(TAUGHT, ("plan-path", {"name": "at_grpo", "k": 8})),
 }
 # What a preset needs beside that. The bound of TeamTR is checked between the steps of an update.
 OTHER: dict[str, tuple[str, ...]] = {
     "teamtr": ("learner.epochs=2",),
+    "as_published": ("learner.minibatch_size=64", "learner.weight_decay=0.01", "loss.dual_clip=3.0"),
     "hint": ('teacher={"hint": true, "alone": true}',),
 }
 

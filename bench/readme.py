@@ -109,7 +109,7 @@ class Highlight:
 
 
 # The rows of bench/presets.py: the algorithms, and points of their choices that have names there.
-PRESETS = (*(name for name in ALGORITHMS if name != "custom"), "gdpo", "teacher", "hint")
+PRESETS = (*(name for name in ALGORITHMS if name != "custom"), "gdpo", "as_published", "teacher", "hint")
 
 
 @dataclass(frozen=True)

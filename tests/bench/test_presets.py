@@ -20,13 +20,27 @@ def test_every_preset_has_its_settings_on_plan_path(name: str) -> None:
     run = presets.plan_path(name, 1, Path("runs"))
     config = load(run.recipe, run.overrides)
     assert config.env.startswith("plan-path")
-    assert config.algorithm.name == {"gdpo": "grpo", "teacher": "at_grpo", "hint": "at_grpo"}.get(name, name)
+    points = {"gdpo": "grpo", **dict.fromkeys(("as_published", "teacher", "hint"), "at_grpo")}
+    assert config.algorithm.name == points.get(name, name)
     assert config.train.max_tokens == presets.PLAN_PATH_TOKENS
     assert config.learner.learning_rate == 1e-3
 
 
 def test_every_algorithm_has_its_settings_in_the_coordination_game() -> None:
-    assert set(SETTINGS) == set(presets.NAMES) - {"hint"} == (ALGORITHMS.keys() - {"custom"}) | {"gdpo", "teacher"}
+    assert (
+        set(SETTINGS)
+        == set(presets.NAMES) - {"as_published", "hint"}
+        == (ALGORITHMS.keys() - {"custom"}) | {"gdpo", "teacher"}
+    )
+
+
+def test_at_grpo_as_published_has_the_settings_of_its_recipe() -> None:
+    run, recipe = presets.plan_path("as_published", 1, Path("runs")), load("plan-path-as-published-qwen3-1.7b-L0")
+    config = load(run.recipe, run.overrides)
+    assert config.algorithm == recipe.algorithm
+    assert config.loss == recipe.loss
+    same = ("epochs", "minibatches", "minibatch_size", "weight_decay", "schedule")
+    assert {key: getattr(config.learner, key) for key in same} == {key: getattr(recipe.learner, key) for key in same}
 
 
 def test_the_table_has_the_rows_of_the_bench() -> None:
