@@ -61,7 +61,7 @@ PLAN_PATH: dict[str, tuple[str, dict[str, Any]]] = {
 # What a preset needs beside that. The bound of TeamTR is checked between the steps of an update.
 OTHER: dict[str, tuple[str, ...]] = {
     "teamtr": ("learner.epochs=2",),
-    "hint": ('teacher={"hint": true, "alone": true}',),
+    "hint": ('teacher={"hint": true, "alone": true}', "learner.learning_rate=3.0e-4"),  # by the pilot
 }
 
 

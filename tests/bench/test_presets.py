@@ -22,7 +22,7 @@ def test_every_preset_has_its_settings_on_plan_path(name: str) -> None:
     assert config.env.startswith("plan-path")
     assert config.algorithm.name == {"gdpo": "grpo", "teacher": "at_grpo", "hint": "at_grpo"}.get(name, name)
     assert config.train.max_tokens == presets.PLAN_PATH_TOKENS
-    assert config.learner.learning_rate == 1e-3
+    assert config.learner.learning_rate == (3e-4 if name == "hint" else 1e-3)  # by the pilot in docs/LOG.md
 
 
 def test_every_algorithm_has_its_settings_in_the_coordination_game() -> None:
