@@ -10,8 +10,8 @@ import pytest
 
 import hanabi_trainings
 import kitchen_trainings
-import robot_trainings
 import melodies
+import robot_trainings
 from cadre.config.experiment import parse
 from cadre_tasks.worlds.robots import RobotsSingleAgent
 from robots import examples
