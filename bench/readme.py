@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import audits
 import evidence
 import gpu_tables
 import openspiel
+import presets as preset_bench
 import worth
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest, record
@@ -321,6 +322,33 @@ def presets() -> str:
     return "\n".join(lines) if len(lines) > 2 else f"{NOT_MEASURED.capitalize()} on the present embedded model."
 
 
+def preset_curves() -> str:
+    """Return the table of success in training of the presets whose curves are kept, by fifths of the tokens: the median
+    of the seeds' means over the steps that began in the fifth."""
+    file = RESULTS / preset_bench.CURVES
+    head = ("algorithm", *(f"to {part}%" for part in (20, 40, 60, 80, 100)))
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, seeds in (json.loads(file.read_text()) if file.exists() else {}).items():
+        lines.append(f"| `{name}` | {' | '.join(f'{100 * fifth:.0f}%' for fifth in fifths(seeds))} |")
+    return "\n".join(lines)
+
+
+def fifths(seeds: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
+    """Return the median over seeds of the mean value in each fifth of the tokens. A step belongs to the fifth in which
+    it began; a fifth in which none did has the value of the step that covers it."""
+    means = []
+    for curve in seeds:
+        starts = [0.0, *(tokens for tokens, _ in curve[:-1])]
+        by_fifth: list[list[float]] = [[] for _ in range(5)]
+        for start, (_, value) in zip(starts, curve, strict=True):
+            by_fifth[min(4, int(5 * start / curve[-1][0]))].append(value)
+        row: list[float] = []
+        for values in by_fifth:
+            row.append(fmean(values) if values else row[-1])
+        means.append(row)
+    return [median(column) for column in zip(*means, strict=True)]
+
+
 def which() -> str:
     """Markdown: which algorithm suits which situation, with what has been measured of each."""
     lines = ["| situation | algorithm | why | evidence |", "|---|---|---|---|"]
@@ -511,7 +539,7 @@ def _spread(one: dict[str, Any]) -> str:
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"highlights": highlights},
     "docs/evidence.md": {"evidence": lambda: evidence.table(latest(), evidence.read_history())},
-    "docs/results.md": {"results": table, "presets": presets, "paper": paper},
+    "docs/results.md": {"results": table, "presets": presets, "preset curves": preset_curves, "paper": paper},
     "docs/algorithms/which.md": {"which": which},
     "docs/audit.md": {"agreements": agreements},
     "docs/discovery.md": {"discovery": discovery},

@@ -540,8 +540,8 @@ def check_advantages(name: str, numbers: object, size: int) -> Sequence[float]:
     ):
         text = shorten(repr(numbers), 80, placeholder="...")
         raise ConfigError(
-            f"algorithm.advantages: {name} returned {text} for a group of {size}; expected a list with a number a "
-            "sample. Return that."
+            f"algorithm.advantages: {name} returned {text} for a group of {size}; expected a list of {size} "
+            "numbers, one per sample. Return that."
         )
     for number in numbers:
         _finite("algorithm.advantages", name, number)

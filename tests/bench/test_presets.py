@@ -34,6 +34,29 @@ def test_the_table_has_the_rows_of_the_bench() -> None:
     assert {name for row in readme.WHICH for name in row.names} <= set(presets.NAMES)
 
 
+def test_curves_are_averaged_in_fifths_of_the_tokens() -> None:
+    """Steps of 10 tokens: two in each fifth; the second seed has steps at 0, 50 and 60 of 100, so that the second fifth
+    repeats the first, and the last repeats the fourth."""
+    even = [(10.0 * (step + 1), float(step)) for step in range(10)]  # 0.5, 2.5, 4.5, 6.5, 8.5
+    uneven = [(50.0, 1.0), (60.0, 3.0), (100.0, 5.0)]  # 1, 1, 3, 5, 5
+    assert readme.fifths([even]) == [0.5, 2.5, 4.5, 6.5, 8.5]
+    assert readme.fifths([uneven]) == [1.0, 1.0, 3.0, 5.0, 5.0]
+    assert readme.fifths([even, uneven]) == [0.75, 1.75, 3.75, 5.75, 6.75]
+
+
+def test_the_curves_are_those_of_complete_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    run = presets.plan_path("gdpo", 0, tmp_path)
+    run.folder.mkdir(parents=True)
+    steps = [{"rollout/tokens": 7, "rollout/success": 0.5}, {"rollout/tokens": 5, "rollout/success": 1.0}]
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    presets.keep_curves("gdpo", [run])
+    assert not (tmp_path / presets.CURVES).exists()
+    (run.folder / "measured.json").write_text("{}")
+    presets.keep_curves("gdpo", [run])
+    assert json.loads((tmp_path / presets.CURVES).read_text()) == {"gdpo": [[[7, 0.5], [12, 1.0]]]}
+
+
 def test_a_teacher_is_the_policy_that_was_trained_with_the_same_seed(tmp_path: Path) -> None:
     trained = presets.plan_path("at_grpo", 2, tmp_path)
     (trained.folder / "checkpoints" / "00000030" / "shared").mkdir(parents=True)
