@@ -1,7 +1,7 @@
 """Robots that learn: a tiny model is taught plans of mixed quality, then trained as a team or as a single agent.
 
     python bench/robot_trainings.py make FOLDER
-    python bench/robot_trainings.py train FOLDER [--sides team alone] [--seeds 0 1 2] [--tokens 150000] [--write]
+    python bench/robot_trainings.py train FOLDER [--sides team alone] [--seeds 0 1 2] [--tokens 30000] [--write]
 
 make   a tiny model, pre-trained on compact prompts of both forms of training tasks (one cube is
        handed over), with plans of which a third is right and the others lack their last primitive
@@ -73,8 +73,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2500, help="of make")
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--tokens", type=int, default=150_000)
-    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--tokens", type=int, default=30_000)
+    parser.add_argument("--rate", type=float, default=6e-4)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.part == "make":
