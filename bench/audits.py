@@ -1,4 +1,4 @@
-"""Which credit agrees with what really follows: eight algorithms' advantages under the same policies, on two games.
+"""Which credit agrees with what really follows: ten algorithms' advantages under the same policies, on two games.
 
     python bench/audits.py [plan-path tiny-hanabi] [--only at_grpo c3] [--runs runs/audits]
 
@@ -37,6 +37,8 @@ CREDITS: dict[str, str | dict[str, Any]] = {
     "counterfactual": {"name": "counterfactual", "k": 8},
     "shapley": {"name": "shapley", "k": 8},
     "state_value": {"name": "state_value", "k": 8},
+    "hierarchical_grpo": {"name": "hierarchical_grpo", "k": 3},
+    "gdpo": {"name": "grpo", "k": 8, "parts": {"goal": 1.0, "format": 0.2}},
 }
 PLAYS, SEED = 8, 0
 # As they are called here, in a report, and their unit.
@@ -49,14 +51,15 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Game:
-    """A recipe, the steps of it that are trained, the tasks that are audited, and the places of its decisions: roles at
-    depths of the tree."""
+    """A recipe, the steps of it that are trained, the tasks that are audited, the places of its decisions (roles at
+    depths of the tree), and the credits that need what its rewards do not have."""
 
     words: str
     recipe: str
     steps: int
     tasks: int
     places: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
 
     def run(self, runs: Path) -> Run:
         return Run(runs / self.recipe, self.recipe, SEED, (f"train.steps={self.steps}",))
@@ -66,7 +69,7 @@ GAMES = {
     game.recipe: game
     for game in (
         Game("Plan-Path", "plan-path", 4, 48, ("tool/0", "planner/1", "tool/2", "planner/3")),
-        Game("Tiny Hanabi", "tiny-hanabi", 60, 64, ("player_0/0", "player_1/1")),
+        Game("Tiny Hanabi", "tiny-hanabi", 60, 64, ("player_0/0", "player_1/1"), ("gdpo",)),
     )
 }
 
@@ -150,7 +153,8 @@ def main() -> None:
         run = GAMES[game].run(chosen.runs.absolute())
         if not run.complete:
             run.train(threads=1)
-        for audit in (Audit(GAMES[game], run, name, untrained) for untrained in (True, False) for name in chosen.only):
+        names = [name for name in chosen.only if name not in GAMES[game].left_out]
+        for audit in (Audit(GAMES[game], run, name, untrained) for untrained in (True, False) for name in names):
             if not audit.file.exists():
                 audit.make()
                 audit.keep()

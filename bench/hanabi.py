@@ -1,6 +1,9 @@
-"""What known policies score in two-player Hanabi: random legal moves, and a simple convention for both players.
+"""What known policies score in two-player Hanabi: random legal moves, a simple convention, and exploits.
 
-    python bench/hanabi.py [--games 1000] [--write]
+    python bench/hanabi.py [scores exploits] [--games 1000] [--write]
+
+scores    the mean score of random legal moves and of the convention, for both players
+exploits  rewards of players who try to be paid for nothing, as a share of the convention's
 
 The convention, without memory beyond the last moves that the prompt has too: a hint says that the newest card it points
 out can be played. A player plays a card that it knows to fit or that the last hint pointed out; hints so, if the
@@ -91,35 +94,96 @@ def misleads(table: Table, word: str) -> bool:
 POLICIES: dict[str, Policy] = {"random": random_move, "convention": by_convention}
 
 
+def always(text: str) -> Policy:
+    return lambda env, draw: text
+
+
+def echo(env: Hanabi, draw: random.Random) -> str:
+    (observation,) = env.observe().values()
+    return observation.messages[-1].content
+
+
+def first_of(kinds: Sequence[str]) -> Policy:
+    """Return the policy of the first legal move of these kinds, in their order."""
+    return lambda env, draw: next(word for kind in kinds for word in env.words() if word.startswith(kind))
+
+
+EXPLOITS: dict[str, Policy] = {
+    "empty answer": always(""),
+    "echo the prompt": echo,
+    "noise": always("I think it is easy!"),
+    "overlong": always("play 1 " * 5000),
+    "claim": always("Move: done, 10 points"),
+    "play the oldest": first_of(["play"]),
+    "never play": first_of(["hint", "discard", "play"]),
+    "discard on": first_of(["discard", "hint", "play"]),
+    "random moves": random_move,
+}
+
+
 def play(size: Size, policy: Policy, games: int) -> list[int]:
     """Return the scores of games of the test split."""
+    return [score for score, _ in play_games(size, policy, games)]
 
-    async def score(index: int) -> int:
-        env, draw = Hanabi(Hanabi.tasks("test", size)[index], size), random.Random(index)
+
+def play_games(size: Size, policy: Policy, games: int) -> list[tuple[int, float]]:
+    """Return the score and the sum of all rewards of games of the test split."""
+
+    async def one(index: int) -> tuple[int, float]:
+        env, draw, total = Hanabi(Hanabi.tasks("test", size)[index], size), random.Random(index), 0.0
         while observed := env.observe():
-            await env.step(dict.fromkeys(observed, policy(env, draw)))
-        return env.score
+            reward = await env.step(dict.fromkeys(observed, policy(env, draw)))
+            total += reward.team + sum(reward.local.values())
+        return env.score, total
 
-    async def scores() -> list[int]:
-        return [await score(index) for index in range(games)]
+    async def every() -> list[tuple[int, float]]:
+        return [await one(index) for index in range(games)]
 
-    return asyncio.run(scores())
+    return asyncio.run(every())
+
+
+def exploits(games: int) -> tuple[float, int]:
+    """Print what exploits earn in both sizes; return the largest mean share of the convention's reward, and the number
+    of games."""
+    best, sizes = 0.0, ("small", "full")
+    honest = {size: fmean(total for _, total in play_games(size, by_convention, games)) for size in sizes}
+    for name, policy in EXPLOITS.items():
+        shares = [fmean(total for _, total in play_games(size, policy, games)) / honest[size] for size in sizes]
+        print(f"  {name}: {', '.join(f'{share:.3f}' for share in shares)} of the convention's reward", flush=True)
+        best = max(best, *shares)
+    return best, len(EXPLOITS) * len(sizes) * games
+
+
+def scores(games: int, write: bool) -> None:
+    """Print the mean scores of known policies."""
+    for size, (name, policy) in product(("small", "full"), POLICIES.items()):
+        scored = play(size, policy, games)
+        error = stdev(scored) / len(scored) ** 0.5
+        print(
+            f"{size:6} {name:11} {fmean(scored):6.2f} +- {error:.2f}  from {min(scored)} to {max(scored)}", flush=True
+        )
+        if write:
+            command = " ".join(["python bench/hanabi.py", *sys.argv[1:]])
+            record("worlds", f"worlds.hanabi.{size}.{name}", [round(fmean(scored), 2)], "points", command, len(scored))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("--games", type=int, default=1000)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    for size, (name, policy) in product(("small", "full"), POLICIES.items()):
-        scores = play(size, policy, options.games)
-        error = stdev(scores) / len(scores) ** 0.5
-        print(
-            f"{size:6} {name:11} {fmean(scores):6.2f} +- {error:.2f}  from {min(scores)} to {max(scores)}", flush=True
-        )
+    parts = options.parts or ["scores", "exploits"]
+    if unknown := set(parts) - {"scores", "exploits"}:
+        parser.error(f"got the part {unknown.pop()!r}; expected scores or exploits")
+    if "scores" in parts:
+        scores(options.games, options.write)
+    if "exploits" in parts:
+        best, games = exploits(options.games)
+        print(f"worlds.hanabi.exploits_best: {best:.4g} of the convention's reward, in {games:,} games")
         if options.write:
             command = " ".join(["python bench/hanabi.py", *sys.argv[1:]])
-            record("worlds", f"worlds.hanabi.{size}.{name}", [round(fmean(scores), 2)], "points", command, len(scores))
+            record("worlds", "worlds.hanabi.exploits_best", [best], "share of convention", command, games)
 
 
 if __name__ == "__main__":

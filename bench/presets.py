@@ -2,6 +2,7 @@
 
     python bench/presets.py [plan-path coordination] [--seeds 0 1 2] [--only at_grpo ippo] [--runs DIR] [--jobs 2]
     python bench/presets.py pilot --only teamtr gdpo
+    python bench/presets.py curves
 
 Trains through the command line, one run a preset and seed, and leaves out runs that are already complete. Appends
 `preset.NAME.plan-path.success` and `preset.NAME.coordination.return` to results/presets.jsonl, and the mean with the
@@ -12,6 +13,8 @@ the same seed) and, on Plan-Path, `hint` (self-distillation with the environment
 
 `pilot` trains each preset on Plan-Path with a seed of its own at every learning rate of `RATES` and prints the success
 on the training tasks of the last quarter of the steps. Nothing is recorded.
+
+`curves` writes the success of each training step of the complete runs on Plan-Path to results/presets-curves.json.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import product
+from itertools import accumulate, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -39,6 +42,7 @@ from tests.helpers.coordination import SETTINGS, experiment
 from trainings import Run, commits, console, stop_at
 
 COMMAND = "python bench/presets.py"
+CURVES = "presets-curves.json"
 # Points of the choices that are no algorithms of their own.
 TAUGHT = {"teacher": "at_grpo", "hint": "at_grpo"}
 NAMES = [*(name for name in ALGORITHMS if name != "custom"), "gdpo", "as_published", *TAUGHT]
@@ -64,7 +68,7 @@ PLAN_PATH: dict[str, tuple[str, dict[str, Any]]] = {
 OTHER: dict[str, tuple[str, ...]] = {
     "teamtr": ("learner.epochs=2",),
     "as_published": ("learner.minibatch_size=64", "learner.weight_decay=0.01", "loss.dual_clip=3.0"),
-    "hint": ('teacher={"hint": true, "alone": true}',),
+    "hint": ('teacher={"hint": true, "alone": true}', "learner.learning_rate=3.0e-4"),  # by the pilot
 }
 
 
@@ -108,7 +112,7 @@ ROWS: dict[str, tuple[Callable[[str, int, Path], Run], str, str, str]] = {
 def main() -> None:
     cores = len(os.sched_getaffinity(0))  # those that this process may run on
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("games", nargs="*", help=f"of {', '.join(ROWS)}; all of them unless named; or pilot")
+    parser.add_argument("games", nargs="*", help=f"of {', '.join(ROWS)}; all of them unless named; or pilot, or curves")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--runs", type=Path, default=common.ROOT / "runs" / "results")
@@ -120,6 +124,10 @@ def main() -> None:
         if chosen.games == ["pilot"]:
             for line in pool.map(lambda job: pilot(job[0], job[1], runs, threads), product(chosen.only, RATES)):
                 console.print(line)
+            return
+        if chosen.games == ["curves"]:
+            for name in chosen.only:
+                keep_curves(name, [plan_path(name, seed, runs) for seed in chosen.seeds])
             return
         for game in chosen.games or ROWS:
             make = ROWS[game][0]
@@ -173,6 +181,21 @@ def keep(game: str, name: str, runs: Sequence[Run], seeds: Sequence[int]) -> Non
         interval = mean_over_tasks(runs)
         common.record("presets", mean, interval, unit, COMMAND, runs[0].tasks, seeds, commits(runs))
         console.print("{}: {:.3f} [{:.3f}, {:.3f}] over seeds and tasks".format(mean, *interval))
+
+
+def keep_curves(name: str, runs: Sequence[Run]) -> None:
+    """Write a preset's curves in place of those that were there, if its runs are complete: for each seed (tokens so
+    far, success on the step's training tasks) of every step."""
+    if not all(run.complete for run in runs):
+        return
+    curves = []
+    for run in runs:
+        tokens = accumulate(step["rollout/tokens"] for step in run.steps())
+        curves.append([[spent, step["rollout/success"]] for spent, step in zip(tokens, run.steps(), strict=True)])
+    file = common.RESULTS / CURVES
+    kept = json.loads(file.read_text()) if file.exists() else {}
+    lines = [f"{json.dumps(one)}: {json.dumps(seeds)}" for one, seeds in sorted((kept | {name: curves}).items())]
+    file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def mean_over_tasks(runs: Sequence[Run]) -> Interval:

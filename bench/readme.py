@@ -13,13 +13,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import audits
 import evidence
 import gpu_tables
 import openspiel
+import presets as preset_bench
 import worth
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest, record
@@ -77,7 +78,7 @@ GAMES = {"plan-path": "Plan-Path", "sokoban": "Sokoban", "sudoku": "Sudoku 4x4"}
 PAPER = {
     "single": "`single`: one agent that has the tool, untrained",
     "single-grpo": "`single-grpo`: the same, GRPO on whole episodes",
-    "single-at-grpo": "`single-at-grpo`: the same, siblings at every decision",
+    "single-at-grpo": "`single-at-grpo`: the same, completions of every decision compared",
     "team-prompted": "`team-prompted`: tool and planner, untrained",
     "team-grpo": "`team-grpo`: the team, GRPO on whole episodes",
     "team-shared": "**`team-shared`: the team, AT-GRPO, one shared model**",
@@ -88,8 +89,8 @@ PAPER = {
     "swapped": "`swapped`: the two models of `team-per-role` in each other's role",
 }
 ABLATIONS = {
-    "carry-sample": "carry: a sibling drawn by its reward",
-    "carry-random": "carry: any sibling",
+    "carry-sample": "carry: a completion drawn by its reward",
+    "carry-random": "carry: a random completion",
     "k2": "K = 2",
     "k4": "K = 4",
     "outcome-only": "reward by outcome only",
@@ -134,20 +135,20 @@ WHICH = (
     Situation(
         "every role's step has a reward of its own",
         "[`at_grpo`](at_grpo.md)",
-        "siblings at every decision are compared on their own state",
+        "the completions of every decision are compared in the same state",
         ("at_grpo",),
     ),
     Situation(
         "the reward comes at the end of a short episode",
         "[`magrpo`](magrpo.md), [`c3`](c3.md)",
-        "every alternative is rolled out, so that early decisions are credited with what follows; an audit measures "
+        "every alternative is rolled out to the end, so early decisions get credit for what follows; an audit measures "
         "nearly the same quantity, and a tree costs two or three times the tokens",
         ("magrpo", "c3"),
     ),
     Situation(
         "episodes are long or cannot be branched, as in [programs](../programs.md) that are not replayable",
         "[`grpo`, `grpo_by_role`](grpo.md), [`dr_mas`](dr_mas.md), [`m_grpo`](hierarchical.md)",
-        "whole episodes side by side; all but `grpo` compare a role with itself. One seed may stay behind",
+        "whole episodes are compared; all but `grpo` compare each role with itself. Some seeds learn much less",
         ("grpo", "grpo_by_role", "dr_mas", "m_grpo"),
     ),
     Situation(
@@ -157,54 +158,54 @@ WHICH = (
         ("tree_rl", "arpo", "tree_grpo", "bpo"),
     ),
     Situation(
-        "one agent leaves the work to another",
+        "one agent does all of the work",
         "[`dr_mamr`](dr_mamr.md)",
-        "steps that change what the next role says are credited, and `ROLE/influence` shows who does nothing; the "
-        "prompts of Plan-Path quote no step, so that it has no influence there",
+        "steps that change the next role's answer get credit, and `ROLE/influence` shows which role contributes "
+        "little; the prompts of Plan-Path quote no step, so the influence is 0 there",
         ("dr_mamr",),
     ),
     Situation(
-        "agents act at once for one reward",
+        "agents act at once and share one reward",
         "[`counterfactual`, `shapley`](counterfactual.md)",
-        "a role is credited with what its action adds to the step, by forks and without further tokens; audited where "
-        "roles act in turn",
+        "the credit of a role is what its action adds to the reward of the step, computed by forks without further "
+        "tokens; audited in games in which roles act in turn",
         ("counterfactual", "shapley"),
         "coordination",
     ),
     Situation(
-        "episodes of a task come to the same states by different ways",
+        "episodes of a task reach the same states by different paths",
         "[`state_value`](state_value.md), [`gigpo`](gigpo.md)",
         "all visits of a state are compared",
         ("state_value", "gigpo"),
     ),
     Situation(
-        "a worker is trained beside frozen roles",
+        "one role is trained, the others are frozen",
         "[`flow_grpo`](hierarchical.md)",
-        "one role learns, and the others are its environment: on Plan-Path the planner stays as it was",
+        "the other roles are part of the environment; on Plan-Path the planner is not trained",
         ("flow_grpo",),
     ),
     Situation(
         "a planner and workers share one model",
         "[`matpo`](hierarchical.md)",
-        "one group a task for all that is said",
+        "one group per task for all completions",
         ("matpo",),
     ),
     Situation(
         "proposers and solvers",
         "[`hierarchical_grpo`](hierarchical.md)",
-        "solvers are compared on one proposal",
+        "solvers of the same proposal are compared",
         ("hierarchical_grpo",),
     ),
     Situation(
         "a reward has several parts of different size",
         "[`parts` of `grpo` and `at_grpo`](gdpo.md)",
-        "each part is normalised by itself",
+        "each part is normalised separately",
         ("gdpo",),
     ),
     Situation(
         "zero-sum self-play",
         "[`spiral`](spiral.md)",
-        "the mean of a group is zero whatever the policy does, so a role is compared with its running mean",
+        "the mean return is zero whatever the policy does, so the baseline is a running mean per role",
         ("spiral",),
         form="[exploitability](../games_of_theory.md) of Kuhn poker under `grpo_by_role` {} before, {} after",
         lines=("kuhn.untrained.exploitability", "kuhn.exploitability"),
@@ -212,7 +213,7 @@ WHICH = (
     Situation(
         "success is rare",
         "`scale: mean` of `grpo` and `at_grpo` without a baseline ([discovery](../discovery.md))",
-        "a success weighs by its rarity, and failures weigh nothing",
+        "a success counts more the rarer it is, and failures have no negative advantage",
         (),
         form="Plan-Path from a base without a right program {} before, {} after",
         lines=("discovery.plan-path.base.success", "discovery.plan-path.team.success"),
@@ -220,7 +221,7 @@ WHICH = (
     Situation(
         "a value head is wanted",
         "[`ippo`, `mappo`, `rlhf`](critics.md)",
-        "critics in place of siblings",
+        "a critic in place of a group as the baseline",
         ("ippo", "mappo", "rlhf"),
     ),
     Situation(
@@ -236,15 +237,15 @@ WHICH = (
         ("sirius",),
     ),
     Situation(
-        "a better model, or a text that no role is shown, can judge each token",
-        "[`teacher`](../distillation.md) beside any algorithm",
-        "log-probabilities of the sampled tokens are learned from",
+        "a better model, or a text that no role sees, can score each token",
+        "[`teacher`](../distillation.md) with any algorithm",
+        "the teacher's log-probabilities of the sampled tokens are an advantage per token",
         ("teacher", "hint"),
     ),
     Situation(
         "policies disturb each other while they learn together",
         "[`teamtr`](teamtr.md), [`train.schedule`](teamtr.md)",
-        "one policy learns at a time, bounded by its KL",
+        "one policy is updated at a time, with a bound on its KL",
         ("teamtr",),
     ),
 )
@@ -321,9 +322,36 @@ def presets() -> str:
     return "\n".join(lines) if len(lines) > 2 else f"{NOT_MEASURED.capitalize()} on the present embedded model."
 
 
+def preset_curves() -> str:
+    """Return the table of success in training of the presets whose curves are kept, by fifths of the tokens: the median
+    of the seeds' means over the steps that began in the fifth."""
+    file = RESULTS / preset_bench.CURVES
+    head = ("algorithm", *(f"to {part}%" for part in (20, 40, 60, 80, 100)))
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for name, seeds in (json.loads(file.read_text()) if file.exists() else {}).items():
+        lines.append(f"| `{name}` | {' | '.join(f'{100 * fifth:.0f}%' for fifth in fifths(seeds))} |")
+    return "\n".join(lines)
+
+
+def fifths(seeds: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
+    """Return the median over seeds of the mean value in each fifth of the tokens. A step belongs to the fifth in which
+    it began; a fifth in which none did has the value of the step that covers it."""
+    means = []
+    for curve in seeds:
+        starts = [0.0, *(tokens for tokens, _ in curve[:-1])]
+        by_fifth: list[list[float]] = [[] for _ in range(5)]
+        for start, (_, value) in zip(starts, curve, strict=True):
+            by_fifth[min(4, int(5 * start / curve[-1][0]))].append(value)
+        row: list[float] = []
+        for values in by_fifth:
+            row.append(fmean(values) if values else row[-1])
+        means.append(row)
+    return [median(column) for column in zip(*means, strict=True)]
+
+
 def which() -> str:
     """Markdown: which algorithm suits which situation, with what has been measured of each."""
-    lines = ["| the situation | algorithm | why | evidence |", "|---|---|---|---|"]
+    lines = ["| situation | algorithm | why | evidence |", "|---|---|---|---|"]
     found = latest()
     for row in WHICH:
         figure = {"plan-path": "success", "coordination": "return"}[row.game]
@@ -511,7 +539,7 @@ def _spread(one: dict[str, Any]) -> str:
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"highlights": highlights},
     "docs/evidence.md": {"evidence": lambda: evidence.table(latest(), evidence.read_history())},
-    "docs/results.md": {"results": table, "presets": presets, "paper": paper},
+    "docs/results.md": {"results": table, "presets": presets, "preset curves": preset_curves, "paper": paper},
     "docs/algorithms/which.md": {"which": which},
     "docs/audit.md": {"agreements": agreements},
     "docs/discovery.md": {"discovery": discovery},

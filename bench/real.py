@@ -12,7 +12,7 @@ put together as they are, and `alone-before` one agent prompted; `judged` trains
 a coder and a tester) on HumanEval too, which nothing is trained on, and, where a task is solved or not, the team's own
 five times at a temperature, for pass@k.
 
-Appends `real.TASK.LINE.MEASURE` to results/real.jsonl as soon as a row is there, and in short
+Appends `real.TASK.LINE.MEASURE` to results/real-TASK.jsonl as soon as a row is there, and in short
 `real.TASK.MEASURE.before` and `.after`, `real.TASK.gain` and `real.TASK.BASELINE`. Values by seed and task go to
 results/real.json.gz, from which means and gains are computed over the seeds and tasks that there are, so that rows and
 seeds can be done on several machines. Episodes to read go to results/real-TASK.md.
@@ -82,7 +82,7 @@ class Work:
             return float(recorded["value"])
         spent = sampled(self.train(name, first, seed))
         if recorded is None or recorded["value"] != float(f"{spent:.6g}"):  # as it is recorded
-            record("real", figure, [spent], "tokens", command(name, [first], [seed], TASKS), 1, [seed])
+            record(f"real-{name}", figure, [spent], "tokens", command(name, [first], [seed], TASKS), 1, [seed])
         return spent
 
     def play(self, name: str, line: Line, seed: int | None) -> Played:

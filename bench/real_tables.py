@@ -33,7 +33,9 @@ def keep(name: str, line: str, seed: int | None, table: Table) -> None:
         means = [fmean(one[what][:count]) for one in tables.values()]
         spread = [min(means), fmean(means), max(means)]
         for figure in [f"{line}.{what}", *([short] if what == headline else [])]:
-            record("real", f"real.{name}.{figure}", spread, what, command(name, [line], seeds, count), count, seeds)
+            record(
+                f"real-{name}", f"real.{name}.{figure}", spread, what, command(name, [line], seeds, count), count, seeds
+            )
         told.append(f"{what} {spread[1]:.3g}")
     console.print(f"{name} {line}: {', '.join(told)}", highlight=False)
 
@@ -105,9 +107,9 @@ def gain(
     by_seed = [fmean(second[what][:count]) - fmean(first[what][:count]) for _, first, second in compared]
     giving = command(rows[0], rows[1:], seeds, count)
     for figure in figures:
-        record("real", figure, [low, mean, high], what, giving, count, seeds)
+        record(f"real-{rows[0]}", figure, [low, mean, high], what, giving, count, seeds)
         if len(seeds) > 1:
-            record("real", f"{figure}.seeds", [min(by_seed), mean, max(by_seed)], what, giving, count, seeds)
+            record(f"real-{rows[0]}", f"{figure}.seeds", [min(by_seed), mean, max(by_seed)], what, giving, count, seeds)
     console.print(f"{figures[0]} {mean:+.3f} [{low:+.3f}, {high:+.3f}]", highlight=False)
 
 

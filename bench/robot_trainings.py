@@ -1,10 +1,10 @@
 """Robots that learn: a tiny model is taught plans of mixed quality, then trained as a team or as a single agent.
 
     python bench/robot_trainings.py make FOLDER
-    python bench/robot_trainings.py train FOLDER [--sides team alone] [--seeds 0 1 2] [--tokens 150000] [--write]
+    python bench/robot_trainings.py train FOLDER [--sides team alone] [--seeds 0 1 2] [--tokens 30000] [--write]
 
 make   a tiny model, pre-trained on compact prompts of both forms of training tasks (one cube is
-       handed over), with plans that are right, lack their last primitive, or have a wrong number
+       handed over), with plans of which a third is right and the others lack their last primitive
 train  GRPO over whole episodes of both forms, with equally many sampled tokens, and held-out tasks before and after
 
 Needs MuJoCo. `--write` appends `worlds.robots.team.success`, `worlds.robots.alone.success` and those of the base to
@@ -69,12 +69,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["make", "train"])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--examples", type=int, default=2000, help="of each form, for make")
-    parser.add_argument("--steps", type=int, default=1500, help="of make")
+    parser.add_argument("--examples", type=int, default=4000, help="of each form, for make")
+    parser.add_argument("--steps", type=int, default=2500, help="of make")
     parser.add_argument("--sides", nargs="+", choices=list(SIDES), default=list(SIDES))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--tokens", type=int, default=150_000)
-    parser.add_argument("--rate", type=float, default=2e-4)
+    parser.add_argument("--tokens", type=int, default=30_000)
+    parser.add_argument("--rate", type=float, default=6e-4)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.part == "make":

@@ -28,7 +28,9 @@ def curves(page: Any) -> bool:
 def tree(page: Any) -> bool:
     at(page, "#/trees", ".sibling.selected")
     first = text(page, ".sibling.selected")
-    return count(page, ".column:first-child .sibling") >= 4 and "pay" in first and "adv" in first and "went on" in first
+    return count(page, ".column:first-child .sibling") >= 4 and all(
+        word in first for word in ("reward", "adv", "selected")
+    )
 
 
 def answer(page: Any) -> bool:
@@ -75,7 +77,7 @@ def filters(page: Any) -> bool:
         page.wait_for_timeout(200)
     page.select_option("#filter-who", "planner")
     page.wait_for_selector(".sibling.hit")
-    return "answer" in text(page, "#found")
+    return "completion" in text(page, "#found")
 
 
 def links(page: Any) -> bool:

@@ -32,7 +32,7 @@ Section = Mapping[str, Any]
 
 
 class Sections(TypedDict, total=False):
-    """The sections of a configuration, each as in a YAML file; see docs/reference.md.
+    """The sections of a configuration, each as in a YAML file; see docs/settings.md.
 
     env     also the class itself
     team    also the name of one model, which then plays every role

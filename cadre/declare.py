@@ -1,21 +1,4 @@
-"""Properties that functions declare, so that nobody has to find them by a trial call.
-
-A setting may name a function of the user's file. What Cadre must know of it before it is called stands at the function:
-
-    @declare(needs_group=True)
-    def middle(group):
-        return [median(group.values)] * len(group.values)
-
-    needs_group  of a baseline or of `algorithm.advantages`: it is made of the group alone, so that equal returns give
-                 no advantage
-    selects      of a carry: how many branches continue at most, or "all"
-    sums_tokens  of an aggregate: a token has the same weight however long its sequence and whatever the others are
-    needs_reference  of a loss: it reads `tokens.reference`, log-probabilities under the reference model
-    needs_entropy    of a loss: gradients go through `tokens.entropy`
-    ablates          of a return: it reads `branch.ablated`, the step without "each" role alone, or without "all" sets
-                     of roles
-    needs_signature  of a group: it reads `node.signature`
-"""
+"""Properties of functions that a setting names: they are declared at the function, not found out by a trial call."""
 
 from __future__ import annotations
 
@@ -38,7 +21,24 @@ DEFAULTS: dict[str, Any] = {
 
 
 def declare(**properties: Any) -> Callable[[Function], Function]:
-    """Return a decorator that gives a function properties of those above. Raises ConfigError for another name."""
+    """Return a decorator that declares properties of a function of the user's that a setting names.
+
+        @declare(needs_group=True)
+        def middle(group):
+            return [median(group.values)] * len(group.values)
+
+    needs_group      of a baseline or of `algorithm.advantages`: it is computed from the group alone, so that equal
+                     returns give no advantage
+    selects          of a carry: how many branches continue at most, or "all"
+    sums_tokens      of an aggregate: the weight of a token depends neither on the length of its sequence nor on others
+    needs_reference  of a loss: it reads `tokens.reference`, log-probabilities under the reference model
+    needs_entropy    of a loss: gradients go through `tokens.entropy`
+    ablates          of a return: it reads `branch.ablated`, the step without "each" role alone, or without "all" sets
+                     of roles
+    needs_signature  of a group: it reads `node.signature`
+
+    Raises ConfigError for another name.
+    """
     for name in properties:
         if name not in DEFAULTS:
             raise ConfigError(

@@ -23,6 +23,7 @@ class Env:
     environment's settings; `tasks` receives the same ones.
     """
 
+    # Names of the roles, in the order in which prompts are shown.
     roles: ClassVar[tuple[str, ...]]
     # True if equal actions from equal states lead to equal states, so that they need to be played only once.
     repeatable: bool = True
@@ -30,16 +31,19 @@ class Env:
     pays_absent: bool = False
     # An episode that is not over after so many decisions has failed.
     max_decisions: int = 200
-    # True if `step_samples` takes samples that failed because a prompt exceeds the model's context: the state tells who
-    # asked, and the episode goes on.
+    # True if `step_samples` accepts samples without a completion, because the prompt exceeds the model's context; the
+    # episode then continues.
     takes_failures: bool = False
-    # True if actions have the thinking of a completion too, between its marks (`<think>`).
+    # True if `step` receives the thinking of a completion too, between its marks (`<think>`).
     keeps_thinking: bool = False
-    # Functions, objects and MCP servers that a role may call, by role; a list is for all. `step` gets the answer that
-    # calls none. A call may take so long, its result has so many characters, and a turn so many completions with calls.
+    # Functions, objects and MCP servers that a role may call, by role; a list is for all roles. `step` receives the
+    # first completion that calls no tool.
     tools: Mapping[str, Sequence[Any]] | Sequence[Any] = ()
+    # Time limit of a call, in seconds.
     tool_timeout_s: float = 10.0
+    # Characters of a result; what is longer is cut.
     tool_max_chars: int = 4_000
+    # Completions with calls that a role may sample in one turn.
     tool_turns: int = 8
 
     def __init__(self, task: Task) -> None:

@@ -19,6 +19,7 @@ from cadre.advantages.groups import (
     BaselineState,
     check_parts_reported,
     compare_samples,
+    update_history,
     update_running_means,
 )
 from cadre.advantages.influence import add_influence
@@ -119,7 +120,8 @@ def build_batch(
         state = {} if baseline_state is None else baseline_state
         check_parts_reported(samples, plan.credit)
         groups = compare_samples(samples, plan.credit, state)
-        state.update(update_running_means(state, groups, plan.credit))
+        history = update_history(state, samples, plan.credit) if plan.credit.history else {}
+        state.update(update_running_means(state, groups, plan.credit) | history)
         if plan.influence:
             groups, judged_metrics = add_influence(groups, plan.influence, team)
         judged = [scored for group in groups for scored in group.samples]

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from statistics import fmean
+from statistics import fmean, pvariance
 from textwrap import shorten
 
 from cadre.advantages.returns import (
@@ -480,7 +480,8 @@ def _compare_once(
         scale = load_function("algorithm.scale", credit.scale, SCALES)
         compare = partial(_compare_group, credit=credit, baseline=baseline, scale=scale)
     groups: dict[Key, list[ScoredSample]] = defaultdict(list)
-    for scored in sum_returns(samples, credit) if credit.sums_returns else compute_returns(samples, credit):
+    credited = sum_returns(samples, credit) if credit.sums_returns else compute_returns(samples, credit)
+    for scored in bend_by_history(credited, state or {}) if credit.history else credited:
         groups[grouping(scored.tree_sample)].append(scored)
     compared = []
     for key, members in groups.items():
@@ -539,8 +540,8 @@ def check_advantages(name: str, numbers: object, size: int) -> Sequence[float]:
     ):
         text = shorten(repr(numbers), 80, placeholder="...")
         raise ConfigError(
-            f"algorithm.advantages: {name} returned {text} for a group of {size}; expected a list with a number a "
-            "sample. Return that."
+            f"algorithm.advantages: {name} returned {text} for a group of {size}; expected a list of {size} "
+            "numbers, one per sample. Return that."
         )
     for number in numbers:
         _finite("algorithm.advantages", name, number)
@@ -677,6 +678,45 @@ def update_running_means(state: Mapping[str, float], groups: Sequence[AdvantageG
             name, decay = running_mean_name(scored.tree_sample, credit.group), credit.decay**scored.count
             means[name] = decay * means.get(name, 0.0) + (1.0 - decay) * scored.return_after_costs
     return means
+
+
+# The history of contributions.
+
+
+def bend_by_history(samples: Sequence[ScoredSample], state: Mapping[str, float]) -> list[ScoredSample]:
+    """Return the samples with the return tanh((return - mean) / (deviation + 1e-6)), as in CCPO's public code (arXiv
+    2603.21563).
+
+    Mean and deviation are the role's from before the batch; a deviation whose square is at most 1e-6 counts as 1.
+    Returns of a role without a history, as in the first step, stay as they are.
+    """
+    bent = []
+    for scored in samples:
+        mean_name, variance_name = history_names(scored.sample.role)
+        if mean_name in state:
+            mean, variance = state[mean_name], state[variance_name]
+            divisor = (math.sqrt(variance) if variance > 1e-6 else 1.0) + 1e-6
+            size = (scored.size + abs(mean)) / divisor
+            scored = replace(scored, returns=math.tanh((scored.returns - mean) / divisor), size=size)
+        bent.append(scored)
+    return bent
+
+
+def update_history(state: Mapping[str, float], samples: Sequence[ScoredSample], credit: Credit) -> BaselineState:
+    """Return the exponential means, by role, of the mean and variance of each batch's returns, set by the first."""
+    by_role: dict[str, list[float]] = defaultdict(list)
+    for scored in compute_returns(samples, replace(credit, second=None)):
+        by_role[scored.sample.role].append(scored.returns)
+    history = {}
+    for role, values in by_role.items():
+        for name, new in zip(history_names(role), (fmean(values), pvariance(values)), strict=True):
+            history[name] = credit.decay * state[name] + (1.0 - credit.decay) * new if name in state else new
+    return history
+
+
+def history_names(role: str) -> tuple[str, str]:
+    """Return the names of a role's mean and variance in the state."""
+    return f"{role}/return/mean", f"{role}/return/variance"
 
 
 # What the comparisons tell, for metrics and warnings.

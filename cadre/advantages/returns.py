@@ -36,10 +36,11 @@ class Credit:
     gamma          discount of a round
     count          the unit of a group's statistics: a whole episode, however many decisions a role makes in it, or
                    every decision
-    decay          of the running means
+    decay          of the running means, and of the history
     threshold      reward from which an episode has passed, for the return `passed`
     second         another comparison, whose advantage is added, times `second_weight`
     sums_returns   the returns of all comparisons are added in place of their advantages, and compared as this one's
+    history        returns are standardised by their role's mean and variance over the run and bent by tanh (CCPO)
     parts          (part of the reward, weight): each part is compared by itself, and the advantages are summed (GDPO)
     part           the only part of the reward that returns are made of; "" for the reward
     owner          the only role that this part rewards; "" for all roles
@@ -62,6 +63,7 @@ class Credit:
     second: Credit | None = None
     second_weight: float = 1.0
     sums_returns: bool = False
+    history: bool = False
     parts: tuple[tuple[str, float], ...] = ()
     part: str = ""
     owner: str = ""

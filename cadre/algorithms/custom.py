@@ -163,7 +163,7 @@ def check_comparison(key: str, axes: Custom | Comparison, shape: Shape) -> None:
     if not isinstance(baseline, list | tuple) or len(baseline) != len(TWO_RETURNS.values):
         raise ConfigError(
             f"{key}.baseline: {axes.baseline} returned {baseline!r} for a group of {len(TWO_RETURNS.values)}; "
-            "expected a list with a number a sample. Return that."
+            "expected a list of numbers, one per sample. Return that."
         )
     if not all(isinstance(number, int | float) and math.isfinite(number) for number in baseline):
         raise ConfigError(

@@ -15,7 +15,12 @@ from cadre.settings import Positive
 
 BROADCAST = "what the comparison of whole episodes by their reward counts beside that of contributions"
 PARTS = "parts of the reward, such as those of tools: what the comparison of episodes by each counts beside the others"
-NORMALISE = "each: comparisons are normalised and then summed with their weights; sum: the returns are summed first"
+NORMALISE = (
+    "each: comparisons are normalised and then summed with their weights; sum: the returns are summed first; history: "
+    "as each, of contributions that are standardised over the run and bent by tanh before"
+)
+# Of the mean and the variance of contributions over the run, in CCPO's public code.
+DECAY = 0.99
 
 
 class Marginal(Algorithm):
@@ -27,7 +32,7 @@ class Marginal(Algorithm):
     broadcast: float = Field(0.0, ge=0.0, description=BROADCAST)
     part_weights: Parts = Field(default_factory=dict, description=PARTS)
     scale: Scale = Field("std", description=SCALE)
-    normalise: Literal["each", "sum"] = Field("each", description=NORMALISE)
+    normalise: Literal["each", "sum", "history"] = Field("each", description=NORMALISE)
 
     def plan(self) -> Plan:
         """Return the weighted sum of comparisons, each `(R - mean) / std` over a role's samples of a task, or the one
@@ -42,7 +47,8 @@ class Marginal(Algorithm):
             # A chain multiplies its weights, so that each one is divided by that of the comparison before it.
             credit = replace(comparison, second=second, second_weight=second_weight / weight), weight
         assert credit[0] is not None
-        return Plan(shapes.independent(self.k), replace(credit[0], sums_returns=self.normalise == "sum"))
+        sums, history = self.normalise == "sum", self.normalise == "history"
+        return Plan(shapes.independent(self.k), replace(credit[0], sums_returns=sums, history=history, decay=DECAY))
 
 
 class Counterfactual(Marginal):

@@ -198,7 +198,7 @@ CONDITIONS: tuple[Condition[Experiment], ...] = (
     *(
         Condition[Any](
             "algorithm.normalise",
-            lambda setting, _: setting.value == "each" or bool(setting.section.plan().credit.second),
+            lambda setting, _: setting.value != "sum" or bool(setting.section.plan().credit.second),
             "one comparison alone is left, to which nothing is added",
             "Remove it, or raise algorithm.broadcast.",
             expected="each",

@@ -183,12 +183,11 @@ class Template:
         if not use.results:
             written = [tool_calls.write_result_as_text(message) for message in written]
             written = written if self._takes_two_users else _join_users(written)
-        inserted = list[tuple[str, Message]]()
+        inserted = list[tool_calls.MarkedCall]()
         if use.calls and not use.text_with_calls and self._has_channels:
             written = tool_calls.split_text_from_calls(written)
         elif use.calls and not use.text_with_calls:
-            inserted = [(m.content, replace(m, content="")) for m in written if m.tool_calls and m.content]
-            written = [replace(m, content="") if m.tool_calls else m for m in written]
+            written, inserted = tool_calls.mark_calls_with_text(written)
         if tools and use.offers:
             options["tools"] = tool_calls.tool_definitions(tools)
             if use.system == "needed" and written[0].role != "system":
@@ -206,14 +205,11 @@ class Template:
         )
 
         # Put text beside a call, which the template drops, before the call as it is written.
-        position = 0
-        for content, message in inserted:
-            call = self._write_last_turn([QUESTION, message], tools, use)
-            position = text.find(call, position) if call else -1
-            if position < 0:
+        for marked in inserted:
+            before, after = (self._write_last_turn([QUESTION, m], tools, use) for m in (marked.marked, marked.message))
+            if not before or text.count(before) != 1:
                 raise ValueError("the text beside a tool call would be left out")
-            text = f"{text[:position]}{content}\n{text[position:]}"
-            position += len(content) + 1 + len(call)
+            text = text.replace(before, f"{marked.content}\n{after}").replace(marked.mark, marked.name)
         return text
 
     def _try_to_write(

@@ -1,6 +1,7 @@
 """Render chat templates within limits: a template comes with a model, and may loop, grow or nest without end.
 
 A watchdog thread measures the CPU time of the thread that renders, so that a busy or suspended machine does not count.
+macOS has no clock of another thread: there it is the time that passes, and no more than the CPU time of the process.
 Left out: a single operation that takes all memory, which raises MemoryError if the system refuses it.
 """
 
@@ -10,9 +11,10 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cadre.errors import EngineError
@@ -34,11 +36,11 @@ class _LimitExceeded(BaseException):
 
 @dataclass
 class _Rendering:
-    """One rendering in progress: its thread, CPU clock, and values at its start; `stopped` is the exceeded limit."""
+    """One rendering in progress: its thread, clocks, and values at its start; `stopped` is the exceeded limit."""
 
     thread: int
-    clock: int
-    start_cpu: float
+    clocks: tuple[Callable[[], float], ...]
+    start_times: tuple[float, ...]
     start_memory: int
     stopped: str = ""
     next_stop: float = 0.0
@@ -64,7 +66,8 @@ class _Watchdog:
                     self.pending.clear()
 
     def _check(self, rendering: _Rendering) -> None:
-        if time.clock_gettime(rendering.clock) - rendering.start_cpu > MAX_SECONDS:
+        times = zip(rendering.clocks, rendering.start_times, strict=True)
+        if min(clock() - start for clock, start in times) > MAX_SECONDS:
             rendering.stopped = f"it does not end within {MAX_SECONDS:g} s"
         elif _resident() - rendering.start_memory > MAX_GROWTH:
             rendering.stopped = f"it takes more than {size_of(MAX_GROWTH)} of memory"
@@ -82,8 +85,8 @@ def _watched() -> Iterator[_Rendering]:
     if _watchdog is None or _watchdog.process != os.getpid():
         _watchdog = _Watchdog()
     watchdog, thread = _watchdog, threading.get_ident()
-    clock = time.pthread_getcpuclockid(thread)
-    rendering = _Rendering(thread, clock, time.clock_gettime(clock), _resident())
+    clocks = _clocks(thread)
+    rendering = _Rendering(thread, clocks, tuple(clock() for clock in clocks), _resident())
     with watchdog.lock:
         watchdog.renderings.append(rendering)
     watchdog.pending.set()
@@ -129,6 +132,13 @@ def render(tokenizer: Any, messages: Any, **options: Any) -> str:
             "that writes a prompt at once. Look for its loops and macros, or choose another model."
         )
     return text
+
+
+def _clocks(thread: int) -> tuple[Callable[[], float], ...]:
+    """Return the clocks of a thread's time, of which the one that has advanced least counts."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.process_time, time.monotonic
+    return (partial(time.clock_gettime, time.pthread_getcpuclockid(thread)),)
 
 
 def _resident() -> int:

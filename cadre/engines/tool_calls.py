@@ -144,6 +144,40 @@ def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     return split
 
 
+@dataclass(frozen=True)
+class MarkedCall:
+    """A message with calls whose text is to be put beside them.
+
+    content   its text
+    message   the message without it
+    marked    the same with `mark`, which no prompt contains, in place of the `name` of its first call
+    """
+
+    content: str
+    message: Message
+    marked: Message
+    mark: str
+    name: str
+
+
+def mark_calls_with_text(messages: Sequence[Message]) -> tuple[list[Message], list[MarkedCall]]:
+    """Return the conversation without the text beside calls, and those messages, marked where they stand in it.
+
+    A call is found by its mark, since others may be equal to it, be they earlier ones or quoted by the user.
+    """
+    written, marked = list[Message](), list[MarkedCall]()
+    for message in messages:
+        bare = replace(message, content="") if message.tool_calls else message
+        if message.tool_calls and message.content:
+            first, *others = message.tool_calls
+            mark = f"qzxmark{len(marked)}x"
+            bare_marked = replace(bare, tool_calls=(replace(first, name=mark), *others))
+            marked.append(MarkedCall(message.content, bare, bare_marked, mark, first.name))
+            bare = bare_marked
+        written.append(bare)
+    return written, marked
+
+
 def split_parallel_calls(messages: Sequence[Message]) -> list[Message]:
     """Return the conversation with one call a message, each followed by its result if it has one."""
     rest, split = list(messages), list[Message]()
@@ -187,7 +221,7 @@ def is_sampled_message(message: Message, sample: Sample) -> bool:
     """Return True if a message of a conversation is the sample.
 
     Calls are compared by name and arguments: programs write arguments out again in their own way, number calls as they
-    like, and some drop the text beside a call. Most drop the thinking.
+    like, and some drop the text beside a call, but none of them may change it. Most drop the thinking.
     """
     sampled = sample.message or Message("assistant", sample.text)
     if message.thinking not in ("", sampled.thinking):
@@ -198,7 +232,8 @@ def is_sampled_message(message: Message, sample: Sample) -> bool:
     calls, sampled_calls = (
         [(call.name, parse_arguments(call)) for call in calls] for calls in (message.tool_calls, sampled.tool_calls)
     )
-    return message.role == "assistant" and calls == sampled_calls
+    is_text_kept = message.content.strip() in ("", sampled.content.strip())
+    return message.role == "assistant" and calls == sampled_calls and is_text_kept
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,11 @@ def check_auditable(experiment: Experiment) -> None:
             "preferences; expected credit by comparison, such as at_grpo, grpo or magrpo. Audit another run, or the "
             "same policies under another credit: cadre audit RUN algorithm=magrpo"
         )
+    if plan.teacher is not None and plan.teacher.alone:
+        raise ConfigError(
+            "audit: the advantages come from a teacher's log-probabilities alone (teacher.alone); expected credit by "
+            "comparison of returns. Audit with teacher=null to judge the algorithm's own."
+        )
 
 
 def find_decisions(trees: Sequence[Tree]) -> Iterator[AuditedDecision]:

@@ -88,7 +88,7 @@ class LoadedTeam:
         return tree
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics of every training step, first to last; see docs/reference.md."""
+        """Return the metrics of every training step, first to last; see docs/metrics.md."""
         return self._require_run().metrics()
 
     def evaluations(self) -> list[dict[str, Any]]:

@@ -30,7 +30,6 @@ from cadre.errors import ConfigError
 from cadre.integrations import expect_equal, package, seeded_tasks
 from cadre.types import Message, Observation, Reward, Task
 
-START_TIMEOUT_S = 60.0
 # Codes of messages about an action that has another form than the environment's; older servers send none.
 INVALID_ACTION = ("(code: VALIDATION_ERROR)", "(code: INVALID_JSON)")
 
@@ -62,7 +61,8 @@ class Pool:
         """
         while len(self.sessions) >= self.size:
             self.close(next(iter(self.sessions)))
-        client = package("openenv.core", "openenv").GenericEnvClient(self.url, message_timeout_s=self.timeout_s).sync()
+        kind = package("openenv.core", "openenv").GenericEnvClient
+        client = kind(self.url, connect_timeout_s=self.timeout_s, message_timeout_s=self.timeout_s).sync()
         try:
             client.connect()
         except (OSError, TimeoutError) as error:
@@ -114,8 +114,11 @@ def pool_of(url: str, size: int, timeout_s: float) -> Pool:
 
 
 @lru_cache
-def start_server(app: str) -> str:
-    """Start a server of this machine for `module:app`, once, and return its URL. It ends with this process."""
+def start_server(app: str, start_timeout_s: float) -> str:
+    """Start a server of this machine for `module:app`, once, and return its URL. It ends with this process.
+
+    Raises ConfigError if there is no such app, or it does not listen within the time.
+    """
     package("openenv.core", "openenv")
     module = app.partition(":")[0]
     try:
@@ -145,16 +148,22 @@ def start_server(app: str) -> str:
     ]
     server = subprocess.Popen(command)
     atexit.register(server.terminate)
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + start_timeout_s
     while time.monotonic() < deadline and server.poll() is None:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:
                 return f"http://127.0.0.1:{port}"
         time.sleep(0.05)
+    status = server.poll()
     server.terminate()
+    if status is not None:
+        raise ConfigError(
+            f"settings.app: the server of {app} ended with status {status}; expected one that listens. Its messages "
+            f"are above. Try: python -m uvicorn {app}"
+        )
     raise ConfigError(
-        f"settings.app: the server of {app} did not start within {START_TIMEOUT_S:g} s; its messages are above. "
-        f"Try: python -m uvicorn {app}"
+        f"settings.app: the server of {app} did not start within {start_timeout_s:g} s; expected one that listens by "
+        "then. Raise settings.start_timeout_s where the machine is busy or the package imports much."
     )
 
 
@@ -171,7 +180,8 @@ class OpenEnv(Env):
     turns         an episode that takes more steps is over, without success
     solved        sum of rewards from which an episode that is over is a success
     sessions      how many the server has at once (its `max_concurrent_envs`)
-    timeout_s     of a reset or step
+    timeout_s     of a connection, a reset or a step
+    start_timeout_s  within which the server of `app` listens
     exceptions    what an exception of the environment in a step is: a `failure` of the environment, or `invalid`, the
                   agent's, for environments that raise one for an action against the rules
     count         tasks of the training split; a tenth as many for testing, with other seeds
@@ -194,6 +204,7 @@ class OpenEnv(Env):
         sessions: int = 1,
         timeout_s: float = 60.0,
         exceptions: Literal["failure", "invalid"] = "failure",
+        start_timeout_s: float = 300.0,
     ) -> None:
         super().__init__(task)
         if bool(url) == bool(app):
@@ -201,7 +212,7 @@ class OpenEnv(Env):
                 f"settings.url: got url {url!r} and app {app!r}; expected one of them: a running server, or the app of "
                 "one to start. Give one."
             )
-        self.pool = pool_of(url or start_server(app), max(1, sessions), timeout_s)
+        self.pool = pool_of(url or start_server(app, start_timeout_s), max(1, sessions), timeout_s)
         self.action, self.fields, self.observation = action, dict(action_fields or {}), observation
         self.reset_arguments, self.turns, self.solved = dict(reset or {}), turns, solved
         self.exceptions = exceptions

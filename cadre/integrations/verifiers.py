@@ -177,6 +177,7 @@ class ChatAgent:
         async with self.interaction(task) as chat:
             if chat.trace.stop_condition is None:
                 await chat.turn()
+            chat.trace.stop("agent_completed")  # unless a limit or a `@stop` came first
         return chat.trace
 
     @asynccontextmanager
@@ -287,14 +288,23 @@ class Chat:
         if sample.message is not None:
             text, thinking = sample.message.content, sample.message.thinking or None
         message = self.types.AssistantMessage(content=text, reasoning_content=thinking, tool_calls=calls or None)
+        usage = None  # a remote policy does not say what it sampled
+        if sample.token_ids:
+            usage = self.types.Usage(prompt_tokens=len(sample.prompt_ids), completion_tokens=len(sample.token_ids))
         response = self.types.Response(
             id=f"{self.conversation}-{self.trace.num_turns}",
             created=0,
             model=sample.policy,
             message=message,
             finish_reason="tool_calls" if calls else sample.finish,
+            usage=usage,
         )
-        graph.prepare_turn(self.trace, list(self.messages), offered).commit(response)
+        node = graph.prepare_turn(self.trace, list(self.messages), offered).commit(response)
+        # As verifiers' server records it: `trace.is_truncated` and the numbers of tokens are read off the calls.
+        record = package("verifiers.v1.trace", "verifiers").ModelCall
+        self.trace.calls.append(
+            record(node=node, model=sample.policy, finish_reason=response.finish_reason, usage=usage)
+        )
         self.messages.append(message)
         return message
 

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cadre.errors import nearest
@@ -88,6 +88,8 @@ def compute_outcome(
     reward      "program", or FILE.py:FUNCTION of task, transcript and result, as many of them as it takes
     failure_reward  the team reward of a program that fails, None if that is an error
     has_posted  whether the program posted a reward; otherwise the last line of a command must be one
+
+    With a `failure_reward` the part `program_failed` is 1 for a program that failed, and 0 for any other.
     Raises ProgramFailed if the program failed and has no reward for it.
     """
     error = result.error
@@ -99,12 +101,16 @@ def compute_outcome(
     if error:
         if failure_reward is None:
             raise ProgramFailed(error)
-        return EpisodeOutcome(Reward(team=failure_reward), False)
+        return EpisodeOutcome(Reward(team=failure_reward, parts={"program_failed": 1.0}), False)
     if reward == FROM_PROGRAM:
-        return _outcome_of_program(result.value)
-    function: Callable[..., Any] = load_function("settings.reward", reward, {})
-    arguments = [dict(task.data), make_transcript(history), result.value]
-    return _outcome_of_program(function(*arguments[: len(inspect.signature(function).parameters)]))
+        outcome = _outcome_of_program(result.value)
+    else:
+        function: Callable[..., Any] = load_function("settings.reward", reward, {})
+        arguments = [dict(task.data), make_transcript(history), result.value]
+        outcome = _outcome_of_program(function(*arguments[: len(inspect.signature(function).parameters)]))
+    if failure_reward is None:
+        return outcome
+    return replace(outcome, reward=add_rewards(outcome.reward, Reward(parts={"program_failed": 0.0})))
 
 
 def compute_turn_reward(task: Task, answered: Sequence[AnsweredCall], reward: str) -> Reward:

@@ -101,10 +101,33 @@ def _with_described_errors(function: Any, setting: str, reference: str) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with describe_errors(f"{setting}: {Path(file).name}:{name}"):
-            return function(*args, **kwargs)
+        subject = f"{setting}: {Path(file).name}:{name}"
+        with describe_errors(subject):
+            try:
+                return function(*args, **kwargs)
+            except TypeError as error:
+                _check_parameters(subject, function, args, kwargs, error)
+                raise
 
     return call
+
+
+def _check_parameters(
+    subject: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
+) -> None:
+    """Raise ContractError if the function does not have the parameters that it is called with."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a built-in function
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        given = ", ".join([*(type(arg).__name__ for arg in args), *(f"{key}=..." for key in kwargs)])
+        raise ContractError(
+            f"{subject}: got the parameters {signature}; expected one for each argument of the call, ({given}). Change "
+            "them in the file."
+        ) from error
 
 
 def one_of(table: Mapping[str, Any]) -> AfterValidator:

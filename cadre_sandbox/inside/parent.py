@@ -7,6 +7,7 @@ when the trainer does, and its children end with it.
 import contextlib
 import gc
 import os
+import resource
 import select
 import signal
 import socket
@@ -38,6 +39,7 @@ class Child:
     error: str = ""
     killed: str = ""  # the limit for which the parent killed it, if it did
     ended: bool = False  # True if it ended before the parent had reason to end it
+    reaped: tuple[int, resource.struct_rusage] | None = None  # status and times, where only reaping tells that it ended
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,9 @@ class Nursery:
 
 def wait_for_end(running: list[Child], control: socket.socket, seconds: float) -> list[Child]:
     """Wait until a child ends, at most `seconds`, and return those that ended. Raises TrainerGone."""
-    if sys.platform != "linux":  # no pidfd: poll, without reaping (WNOWAIT)
+    if sys.platform != "linux":  # no pidfd
         time.sleep(min(seconds, 0.005))
-        return [child for child in running if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)]
+        return [child for child in running if has_ended(child)]
     poller = select.poll()
     poller.register(control, select.POLLRDHUP)
     for child in running:
@@ -81,6 +83,15 @@ def wait_for_end(running: list[Child], control: socket.socket, seconds: float) -
     if control.fileno() in ready:
         raise TrainerGone
     return [child for child in running if child.handle in ready]
+
+
+def has_ended(child: Child) -> bool:
+    """Return True if a child has ended, without reaping it where the system can: macOS cannot before Python 3.13."""
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+    child.reaped = (status, usage) if pid else None
+    return child.reaped is not None
 
 
 def supervise(nursery: Nursery, running: list[Child], request: dict[str, Any], control: socket.socket) -> None:
@@ -107,8 +118,11 @@ def supervise(nursery: Nursery, running: list[Child], request: dict[str, Any], c
 
 def reap(child: Child, level: str, started: float) -> dict[str, Any]:
     """Kill a child that may still run, wait for it, and return how it ended, times in seconds."""
-    os.kill(child.pid, signal.SIGKILL)
-    _, status, usage = os.wait4(child.pid, 0)
+    if child.reaped is None:
+        os.kill(child.pid, signal.SIGKILL)
+        _, status, usage = os.wait4(child.pid, 0)
+    else:
+        status, usage = child.reaped
     if level == "process":
         kill_session(child.pid)
     child.channel.close()

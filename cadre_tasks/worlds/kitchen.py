@@ -19,6 +19,7 @@ from pydantic import Field
 from cadre.env import Env
 from cadre.envs import drawings
 from cadre.types import Drawing, Message, Observation, Reward, Task
+from cadre_tasks.answers import behind
 from cadre_tasks.worlds.kitchen_rules import (
     COOKING_STEPS,
     ERRANDS,
@@ -35,7 +36,7 @@ LayoutName = Literal[
     "cramped_room", "asymmetric_advantages", "coordination_ring", "forced_coordination", "counter_circuit"
 ]
 Language = Literal["errands", "moves"]
-LONGEST_TEXT = 2_000  # characters of an answer that are read
+LONGEST_TEXT = 2_000  # characters at the end of an answer that are read
 UNREADABLE = -0.1
 WAIT = "wait"
 RULES = """Two cooks share a kitchen. Three onions in a pot make a soup: take one onion at a time from O, put it into a
@@ -182,7 +183,7 @@ class KitchenTeam(Env):
 
     def read_plan(self, text: str) -> list[str] | None:
         """Return the words of a plan: those behind the last `Plan:`, else of the whole text; None if it is none."""
-        line = re.split(r"(?i)plan\s*:", text[:LONGEST_TEXT])[-1].strip().strip("`*.").split("\n")[0]
+        line = behind("plan", text[-LONGEST_TEXT:]).strip(".").split("\n")[0]
         words = [word.strip().lower() for word in re.split(r"[,;\s]+", line) if word.strip()]
         return words if 0 < len(words) <= self.plan and all(word in self.words for word in words) else None
 
@@ -261,8 +262,8 @@ class KitchenSingleAgent(KitchenTeam):
         return f"cook 1: {word}\ncook 2: {word}"
 
     def plans(self, actions: Mapping[str, str]) -> list[list[str] | None]:
-        text = actions["agent"][:LONGEST_TEXT]
-        lines = [re.findall(rf"(?i)(?:cook )?{number}\s*:\s*([^\n]*)", text) for number in (1, 2)]
+        text = actions["agent"][-LONGEST_TEXT:]
+        lines = [re.findall(rf"(?i)\b(?:cook )?{number}[`*_]*\s*:([^\n]*)", text) for number in (1, 2)]
         return [self.read_plan(found[-1]) if found else None for found in lines]
 
     def penalties(self, readable: Sequence[bool]) -> dict[str, float]:

@@ -91,14 +91,18 @@ class SearxngSearch(SearchServer):
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        address = urllib.parse.urlsplit(url)
-        if address.scheme not in ("http", "https") or not address.hostname or address.query or address.fragment:
-            raise ConfigError(f"backend.searxng: got {url!r}; expected an address such as http://127.0.0.1:8888.")
-        if "@" in address.netloc:
+        if "@" in url:
             raise ConfigError(
                 "backend.searxng: got an address with a password, which would be written into the run's folder; "
                 "expected one without. Put a proxy that logs in before the server."
             )
+        try:
+            address = urllib.parse.urlsplit(url)
+            is_address = address.scheme in ("http", "https") and address.hostname and address.port != 0
+        except ValueError:  # a bracket that is not closed, or a port that is none
+            is_address = False
+        if not is_address or "?" in url or "#" in url:
+            raise ConfigError(f"backend.searxng: got {url!r}; expected an address such as http://127.0.0.1:8888.")
         self.url = url.rstrip("/")
 
     def check(self) -> None:
@@ -159,7 +163,12 @@ class McpSearch(SearchServer):
 
     def __init__(self, server: str, name: str = "search", argument: str = "query") -> None:
         super().__init__()
-        where = {"url": server} if re.match(r"https?://", server) else {"command": shlex.split(server)}
+        try:
+            where = {"url": server} if re.match(r"https?://", server) else {"command": shlex.split(server)}
+        except ValueError as error:
+            raise ConfigError(
+                f"backend.mcp: got {server!r}, which is no command line ({error}); expected one. Close its quotes."
+            ) from None
         self.server = McpServer(**where, only=[name], stateless=True)  # type: ignore[arg-type]
         self.name, self.argument = name, argument
 

@@ -45,9 +45,8 @@ def test_commands_of_lines_are_those_of_this_checkout() -> None:
 
 
 def test_large_results_are_left_out_of_the_tree() -> None:
-    # The record of real models has one line a figure.
     large = [path.name for path in (common.ROOT / "results").rglob("*") if path.stat().st_size > 100_000]
-    assert set(large) <= {"real.jsonl"}
+    assert large == []
 
 
 def test_parts_of_a_bench_without_their_data_are_left_out_with_a_sentence(

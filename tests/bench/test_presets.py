@@ -23,7 +23,7 @@ def test_every_preset_has_its_settings_on_plan_path(name: str) -> None:
     points = {"gdpo": "grpo", **dict.fromkeys(("as_published", "teacher", "hint"), "at_grpo")}
     assert config.algorithm.name == points.get(name, name)
     assert config.train.max_tokens == presets.PLAN_PATH_TOKENS
-    assert config.learner.learning_rate == 1e-3
+    assert config.learner.learning_rate == (3e-4 if name == "hint" else 1e-3)  # by the pilot in docs/LOG.md
 
 
 def test_every_algorithm_has_its_settings_in_the_coordination_game() -> None:
@@ -46,6 +46,29 @@ def test_at_grpo_as_published_has_the_settings_of_its_recipe() -> None:
 def test_the_table_has_the_rows_of_the_bench() -> None:
     assert list(readme.PRESETS) == presets.NAMES
     assert {name for row in readme.WHICH for name in row.names} <= set(presets.NAMES)
+
+
+def test_curves_are_averaged_in_fifths_of_the_tokens() -> None:
+    """Steps of 10 tokens: two in each fifth; the second seed has steps at 0, 50 and 60 of 100, so that the second fifth
+    repeats the first, and the last repeats the fourth."""
+    even = [(10.0 * (step + 1), float(step)) for step in range(10)]  # 0.5, 2.5, 4.5, 6.5, 8.5
+    uneven = [(50.0, 1.0), (60.0, 3.0), (100.0, 5.0)]  # 1, 1, 3, 5, 5
+    assert readme.fifths([even]) == [0.5, 2.5, 4.5, 6.5, 8.5]
+    assert readme.fifths([uneven]) == [1.0, 1.0, 3.0, 5.0, 5.0]
+    assert readme.fifths([even, uneven]) == [0.75, 1.75, 3.75, 5.75, 6.75]
+
+
+def test_the_curves_are_those_of_complete_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "RESULTS", tmp_path)
+    run = presets.plan_path("gdpo", 0, tmp_path)
+    run.folder.mkdir(parents=True)
+    steps = [{"rollout/tokens": 7, "rollout/success": 0.5}, {"rollout/tokens": 5, "rollout/success": 1.0}]
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    presets.keep_curves("gdpo", [run])
+    assert not (tmp_path / presets.CURVES).exists()
+    (run.folder / "measured.json").write_text("{}")
+    presets.keep_curves("gdpo", [run])
+    assert json.loads((tmp_path / presets.CURVES).read_text()) == {"gdpo": [[[7, 0.5], [12, 1.0]]]}
 
 
 def test_a_teacher_is_the_policy_that_was_trained_with_the_same_seed(tmp_path: Path) -> None:

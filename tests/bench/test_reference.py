@@ -1,12 +1,15 @@
-"""The page of settings and metrics is up to date, and describes what runs write, no more and no less."""
+"""The pages of reference are up to date, and describe what runs write and what can be imported, no more and no less."""
 
 import json
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
+import cadre
 import reference
+from cadre.cli.app import app
 from tests.cadre.cli.calling import call
 
 ROOT = Path(__file__).parents[2]
@@ -52,8 +55,9 @@ def keys(path: Path) -> set[str]:
     return {key for line in path.read_text().splitlines() for key in json.loads(line)}
 
 
-def test_the_page_is_up_to_date() -> None:
-    assert reference.PAGE.read_text() == reference.page(), "run: python bench/reference.py"
+def test_the_pages_are_up_to_date() -> None:
+    for name, text in reference.pages().items():
+        assert (reference.DOCS / name).read_text() == text, "run: python bench/reference.py"
 
 
 def test_every_metric_that_is_written_is_described(written: dict[str, Path]) -> None:
@@ -83,7 +87,51 @@ def test_a_role_and_a_policy_may_have_one_name() -> None:
 
 
 def test_every_setting_is_on_the_page() -> None:
-    page = reference.page()
+    page = reference.pages()["settings.md"]
     for name in ("train.steps", "learner.betas", "algorithm.gae_lambda", "sampling.max_tokens", "sandbox.cgroup"):
         assert f"| `{name}` |" in page
     assert "| `algorithm.k` | " in page
+
+
+def test_every_command_is_on_its_page_with_its_options() -> None:
+    page = reference.pages()["commands.md"]
+    for name, command in typer.main.get_group(app).commands.items():
+        chapter = page.partition(f"## cadre {name}\n")[2].partition("\n## ")[0]
+        for parameter in command.params:
+            for option in parameter.opts:
+                assert option in chapter or option.upper() in chapter, (name, option)
+
+
+def test_every_public_name_is_on_the_page_of_the_python_api() -> None:
+    page = reference.pages()["python.md"]
+    for name in cadre.__all__:
+        assert f"### cadre.{name}\n" in page
+    # Signatures, fields and attributes are those of the code.
+    assert "Task(id: str, data: Mapping[str, Any])" in page
+    assert "evaluate(tasks: int | Sequence[Task] = 200, first: int = 0, seed: int = 0) -> Report" in page
+    assert "| `tool_turns` | `int` | `8` | Completions with calls that a role may sample in one turn. |" in page
+
+
+def test_docstrings_become_markdown() -> None:
+    lines = "\n".join(
+        reference._paragraphs("""Do it; see docs/algorithms/grpo.md.
+
+        do(1)
+
+    first, second   what to do,
+                    twice
+    third           no more
+    """)
+    )
+    assert (
+        lines
+        == """Do it; see [grpo](algorithms/grpo.md).
+
+```py
+do(1)
+```
+
+- `first, second`: what to do,
+  twice
+- `third`: no more"""
+    )

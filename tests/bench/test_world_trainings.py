@@ -1,4 +1,4 @@
-"""The trainings of robots and cooks: what their benches train, and the lines that they write."""
+"""The trainings of robots, cooks, Hanabi and signals: what their benches train, and the lines that they write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+import hanabi_trainings
 import kitchen_trainings
+import melodies
 import robot_trainings
 from cadre.config.experiment import parse
 from cadre_tasks.worlds.robots import RobotsSingleAgent
@@ -23,10 +25,10 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     lines: Recorded = []
 
     def keep(file: str, name: str, values: Any, unit: str, command: str, n: int, seeds: Any) -> None:
-        assert (file, command.split()[0]) == ("worlds", "python")
+        assert (file, command.split()[0]) == ("vision" if name.startswith("audio") else "worlds", "python")
         lines.append((name, list(values), n, list(seeds)))
 
-    for bench in (robot_trainings, kitchen_trainings):
+    for bench in (robot_trainings, kitchen_trainings, hanabi_trainings, melodies):
         monkeypatch.setattr(bench, "record", keep)
     return lines
 
@@ -63,6 +65,41 @@ def test_lines_of_cooks(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, tmp
         ("worlds.kitchen.cramped_room.self_play", [100.0, 100.0], 6, [0, 1]),
         ("worlds.kitchen.cramped_room.cross_play", [40.0, 40.0], 6, [0, 1]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("bench", "part", "names"),
+    [
+        (hanabi_trainings, "train", ("worlds.hanabi.small.base", "worlds.hanabi.small.team")),
+        (melodies, "learn", ("audio.signals.base.success", "audio.signals.success")),
+    ],
+)
+def test_lines_of_one_team(
+    monkeypatch: pytest.MonkeyPatch, recorded: Recorded, bench: Any, part: str, names: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(bench, part, lambda model, seed, *options: [0.0, 0.5, 0.25 * seed])
+    run(monkeypatch, bench, f"{part} models/x --seeds 1 2 --write")
+    assert recorded == [(names[0], [0.0, 0.0], 200, [1, 2]), (names[1], [0.25, 0.5], 200, [1, 2])]
+
+
+def test_examples_of_hanabi_are_legal_moves_of_which_few_are_the_conventions() -> None:
+    skip_without("pyspiel")
+    lines = hanabi_trainings.examples(200)
+    assert all(line["answer"] in line["prompt"].rpartition("moves: ")[2].split(" | ") for line in lines)
+    plays = [line for line in lines if line["answer"].startswith("play")]
+    assert 0 < len(plays) < len(lines) / 4
+
+
+def test_examples_of_hands_follow_the_notes() -> None:
+    lines = melodies.hand_lines(300)
+    for line in lines:
+        order, *words = line["prompt"].split()
+        slash = words.index("/")
+        notes, colors = words[:slash], words[slash + 1 :]
+        keys = [colors[min("abcde".index(note), len(colors) - 1)] for note in notes]
+        line["right"] = " ".join(keys if order == "forward" else keys[::-1])
+    unfinished = [line for line in lines if line["answer"] == line["right"].rpartition(" ")[0]]
+    assert len(unfinished) > len(lines) / 3
 
 
 def test_settings_of_cooks_are_read() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from cadre.errors import ConfigError
 from cadre.programs.program import Program
 from cadre.types import Task
 from cadre_sandbox import SandboxError, levels
+from cadre_sandbox.inside import parent
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +59,12 @@ def test_a_whole_training_on_the_cpu(task: str, tmp_path: Path) -> None:
         "import contextlib, os, sys, torch, transformers, urllib.request, zoneinfo\n"
         "with contextlib.suppress(ImportError): import psutil\n"
         "sys.platform = 'darwin'\n"
-        "for name in ('pidfd_open', 'memfd_create', 'sched_getaffinity', 'O_PATH'): delattr(os, name)\n"
+        "for name in ('pidfd_open memfd_create sched_getaffinity O_PATH waitid getrandom pipe2 fdatasync getxattr '\n"
+        "  'eventfd copy_file_range splice posix_fadvise posix_fallocate getresuid O_DIRECT').split():\n"
+        "    delattr(os, name)\n"
+        "import resource, select, socket, time\n"
+        "del time.pthread_getcpuclockid, time.CLOCK_TAI, time.CLOCK_BOOTTIME, select.POLLRDHUP, resource.prlimit\n"
+        "del resource.RLIMIT_MSGQUEUE, socket.SO_PEERCRED\n"
         "import platform; platform.system = lambda: 'Darwin'\n"
         "from cadre.cli import main; main()"
     )
@@ -68,6 +76,26 @@ def test_a_whole_training_on_the_cpu(task: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert ("sandbox level process on darwin: nothing keeps programs" in done.stderr) == (task == "plan-path")
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_child_that_ends_is_noticed_and_its_times_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has no `waitid` before Python 3.13: there a child is reaped as soon as it is seen to have ended."""
+    monkeypatch.delattr(os, "waitid")
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit(3)"], stdin=subprocess.PIPE
+    )
+    child = parent.Child(process.pid, -1, ours, [])
+    assert parent.wait_for_end([child], theirs, 0.001) == []
+    assert process.stdin is not None
+    process.stdin.close()
+    while not parent.wait_for_end([child], theirs, 1.0):
+        pass
+    report = parent.reap(child, "none", 0.0)
+    assert report["code"] == 3
+    assert report["cpu_s"] > 0
+    theirs.close()
+    process.returncode = 3
 
 
 def test_programs_run_without_confinement_only_by_name_and_with_a_notice(

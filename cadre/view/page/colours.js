@@ -1,6 +1,6 @@
 // Colours by number. Roles and runs take them in order of appearance; neighbours differ without red against green.
 
-const HUES = [215, 28, 155, 285, 350, 185, 60, 120];
+export const HUES = [215, 28, 155, 285, 350, 185, 60, 120];
 
 // After eight of them come hues between the eight.
 export function hue(place) {

@@ -1,7 +1,7 @@
 // The lines of a plot: which metrics of which runs, their values along the chosen x axis, colours and dashes.
 // Nothing here touches the page.
 
-import { hue, roleHue } from "./colours.js";
+import { HUES, hue, roleHue } from "./colours.js";
 
 export const AXES = { step: "training step", tokens: "sampled tokens in training", time: "training time" };
 export const MAX_DASHES = 4;
@@ -75,7 +75,8 @@ export function seedGroups(runs) {
   return [...groups.values()];
 }
 
-// The lines of a plot. One run: a colour for each name. Several: a colour for each run, a dash for each name.
+// The lines of a plot. One run: a colour for each name, and another dash where the colours have been used up. Several:
+// a colour for each run, a dash for each name.
 // { label, name, run, hue, dash, steps, xs, values, ys, low, high, bars }; `ys` are the values after smoothing.
 export function linesOf(runs, pattern, { axis, smooth = 0, bands = false }) {
   const groups = bands ? seedGroups(runs) : runs.map((run) => [run]);
@@ -87,7 +88,8 @@ export function linesOf(runs, pattern, { axis, smooth = 0, bands = false }) {
       const seeds = bands ? ` (mean and range of ${group.length} seeds)` : "";
       const parts = [several && `${group[0].name}${bands ? " …" : ""}`, (!several || names.length > 1) && line.name];
       const label = `${parts.filter(Boolean).join(" ")}${seeds}`;
-      const look = several ? { hue: hue(group[0].index), dash: names.indexOf(line.name) % MAX_DASHES } : { dash: 0 };
+      const look = several ? { hue: hue(group[0].index), dash: names.indexOf(line.name) % MAX_DASHES }
+        : { dash: Math.floor(names.indexOf(line.name) / HUES.length) % MAX_DASHES };
       return { ...line, ...look, label, run: group[0] };
     });
   });

@@ -48,7 +48,7 @@ def test_a_group_of_equal_returns_has_what_the_function_declares(tmp_path: Path)
 @pytest.mark.parametrize(
     ("returned", "error", "message"),
     [
-        ("[1.0]", ConfigError, r"returned \[1\.0\] for a group of 2; expected a list with a number a sample"),
+        ("[1.0]", ConfigError, r"returned \[1\.0\] for a group of 2; expected a list of 2 numbers, one per sample"),
         ("None", ConfigError, "returned None for a group of 2"),
         ("[float('nan'), 0.0]", ConfigError, r"mine\.py:f returned nan; expected a finite number"),
         ("group.values[7]", ContractError, r"mine\.py:f: raised IndexError: .* at line 2 of mine\.py, in f"),

@@ -37,6 +37,17 @@ def test_a_template_without_end(name: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_a_template_without_end_where_no_clock_of_a_thread_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on macOS."""
+    monkeypatch.delattr(time, "pthread_getcpuclockid")
+    with pytest.raises(EngineError, match=r"not rendered: it does not end within 0.2 s"):
+        Template(byte_tokenizer(LOOP))
+    sleeping = template_limits._clocks(threading.get_ident())
+    began = [clock() for clock in sleeping]
+    time.sleep(0.3)  # as a machine that is suspended
+    assert min(clock() - start for clock, start in zip(sleeping, began, strict=True)) < 0.2
+
+
 def test_a_template_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_limits, "MAX_SECONDS", 30.0)
     monkeypatch.setattr(template_limits, "MAX_GROWTH", 100 << 20)

@@ -97,6 +97,20 @@ def check_conversation(one: Template) -> None:
         assert tools == () or "stop" in shown
 
 
+@pytest.mark.parametrize("name", ["llama bare", "hermes", "phi", "pythonic in marks"])
+def test_words_beside_a_call_stay_in_their_turn(name):
+    """Mistake: they are put before the first text that looks like the call."""
+    one = template(forms.chat(forms.FORMS[name]))
+    same = (call({"word": "x"}), call({"word": "x"}, 1))
+    quoted = Message("user", written(one, same[:1]))
+    turns = [Message("assistant", "", same[:1]), Message("tool", "R0", tool_call_id="call_0")]
+    turns += [Message("assistant", "Once more.", same[1:]), Message("tool", "R1", tool_call_id="call_1")]
+    shown = one.render([quoted, *turns, Message("user", "Fine.")], True, TOOLS)
+    places = [shown.find(word) for word in ("R0", "Once more.", "R1", "Fine.")]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
 NO_TOOL_ROLE = "{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}"
 ALTERNATING = (
     "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}{% for m in messages %}"
@@ -270,6 +284,20 @@ def test_sampled_ids_are_kept_over_calls_of_every_form(name):
     after = one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
     assert after.ids[: len(prompt) + len(sampled)] == prompt + sampled
     assert after.history in ("clean", "realigned")
+
+
+@pytest.mark.parametrize(("content", "is_kept"), [("Well.", True), (" Well. ", True), ("", True), ("Good.", False)])
+def test_words_beside_a_call_that_the_program_changed_are_another_conversation(content, is_kept):
+    """Mistake: the model reads the words that it sampled, in place of those in the messages."""
+    one = template(forms.chat(forms.FORMS["hermes"]))
+    prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
+    sampled = (*ids(one, f"Well. {written(one, (call({'word': 'x'}),))}"), 259)
+    message = one.parse_answer(prompt, sampled[:-1], TOOLS)
+    sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
+    later = (*ASKED, replace(message, content=content), Message("tool", "2", tool_call_id="call_0"))
+    after = one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
+    assert (after.ids[: len(prompt) + len(sampled)] == prompt + sampled) is is_kept
+    assert (after.history == "new") is not is_kept
 
 
 CHANNELS = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")

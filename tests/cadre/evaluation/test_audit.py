@@ -189,6 +189,9 @@ def test_one_task_says_nothing_about_others() -> None:
 def test_what_has_no_siblings_or_no_comparison_is_refused() -> None:
     with pytest.raises(ConfigError, match="come from a critic"):
         check_auditable(relay({"name": "ippo", "k": 2}))
+    with pytest.raises(ConfigError, match="come from a teacher's log-probabilities alone"):
+        check_auditable(relay({"name": "grpo", "k": 2}, teacher={"weights": "initial", "alone": True}))
+    check_auditable(relay({"name": "grpo", "k": 2}, teacher={"weights": "initial"}))
     with pytest.raises(ConfigError, match="no decision with siblings"):
         audit({"name": "ma_reinforce", "k": 1}, AuditSettings(tasks=1))
 

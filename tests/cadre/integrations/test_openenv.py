@@ -26,8 +26,8 @@ class FakeClient:
     # Errors of the next calls of any session, first the next one's.
     errors: list[Exception | None] = []
 
-    def __init__(self, url: str, message_timeout_s: float) -> None:
-        assert message_timeout_s > 0
+    def __init__(self, url: str, connect_timeout_s: float, message_timeout_s: float) -> None:
+        assert min(connect_timeout_s, message_timeout_s) > 0
         self.url, self.open, self.steps = url, True, 0
         self.opened.append(self)
 
@@ -173,6 +173,29 @@ def test_settings_are_validated(client: type[FakeClient]) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             OpenEnv(TASK, **settings)
+
+
+@pytest.mark.parametrize(
+    ("code", "settings", "words"),
+    [
+        ("raise SystemExit(3)", {}, r"ended with status 3; expected one that listens"),
+        ("import time; time.sleep(60)", {"start_timeout_s": 0.2}, r"within 0\.2 s; .* Raise settings\.start_timeout_s"),
+    ],
+)
+def test_a_server_that_does_not_start(
+    code: str,
+    settings: dict,
+    words: str,
+    client: type[FakeClient],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    name = f"cadre_server_{len(code)}"
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ConfigError, match=words):
+        OpenEnv(TASK, app=f"{name}:app", **settings)
 
 
 @pytest.mark.slow

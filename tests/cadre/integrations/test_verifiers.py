@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,17 @@ def test_a_single_turn_task_is_rewarded_with_its_parts() -> None:
     shown = env.observe()["agent"]
     assert shown.messages == (Message("system", "Be brief."), Message("user", "Add 3 and 1."))
     fork = env.fork()
-    reward = asyncio.run(env.step_samples(answer("agent", "It is 4")))
-    assert (reward.team, dict(reward.parts)) == (2.0, {"right": 2.0, "length": 7.0})
+    sample = replace(answer("agent", "It is 4")["agent"], prompt_ids=(1, 2, 3), token_ids=(4, 5))
+    reward = asyncio.run(env.step_samples({"agent": sample}))
+    # As verifiers' own agents have it: the tokens of the completions, and why a conversation without a user ended.
+    parts = {"right": 2.0, "length": 7.0, "tokens": 2.0, "completed": 1.0}
+    assert (reward.team, dict(reward.parts)) == (2.0, parts)
     assert env.success
     assert env.observe() == {}
-    assert asyncio.run(fork.step({"agent": "5"})).team == 0.0
+    trace, cut = env.episode.traces[0], replace(sample, finish="length")
+    assert (trace.num_input_tokens, trace.is_truncated) == (3, False)
+    assert asyncio.run(fork.step_samples({"agent": replace(cut, text="5", message=None)})).team == 0.0
+    assert fork.episode.traces[0].is_truncated
     assert not fork.success
 
 

@@ -48,7 +48,7 @@ def test_parts_of_a_minibatch_add_up_to_the_whole(name):
 
 
 def test_the_function_in_the_documentation_works(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "losses.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "algorithms" / "write_your_own.md").read_text()
     (block,) = (part.partition("```")[0] for part in page.split("```python\n")[1:] if "def root_mean" in part)
     (tmp_path / "mine.py").write_text(block)
     root_mean = load_function("loss.aggregate", f"{tmp_path}/mine.py:root_mean", AGGREGATES)

@@ -81,6 +81,8 @@ def test_a_failed_sibling_is_worth_less_than_the_lowest(file):
     assert [(failure.branches, failure.dropped) for failure in reported] == [(1, False)]
     root, _ = grow(file, "picky", lambda request, index: str(index), errors=-2.0)
     assert [branch.reward.team for branch in root.branches] == [-2.0, 0.5, 0.5]
+    # No branch is lost, so the part is what counts them.
+    assert [branch.reward.parts["program_failed"] for branch in root.branches] == [1.0, 0.0, 0.0]
     root, _ = grow(file, "picky", lambda request, index: str(index), errors="drop")
     assert [branch.reward.team for branch in root.branches] == [0.5, 0.5]
 

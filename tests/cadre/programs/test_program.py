@@ -281,7 +281,7 @@ def test_a_program_that_misbehaves_fails_and_leaves_nothing_behind(name):
 
 def test_what_fails_may_be_paid():
     env = program("raises", errors=-1.0)
-    assert play(env, "a") == [Reward(team=-1.0)]
+    assert play(env, "a") == [Reward(team=-1.0, parts={"program_failed": 1.0})]
     assert (env.observe(), env.success) == ({}, False)
 
 

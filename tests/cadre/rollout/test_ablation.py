@@ -229,6 +229,29 @@ def test_returns_are_summed_before_they_are_normalised_as_in_sharp() -> None:
     )
 
 
+def test_contributions_are_standardised_over_the_run_and_bent_as_in_ccpo() -> None:
+    """Contributions of a: 1 and 3 in the first batch (mean 2, variance 1), then 2, 3 and 5: z = 0, 1 and 3. The mean is
+    then 0.99 * 2 + 0.01 * 10/3, the variance 0.99 * 1 + 0.01 * 14/9."""
+    plan, state = named("counterfactual", k=3, normalise="history"), {}
+    team, _ = scripted_team(Duo, lambda request, index: "")
+
+    def judged(*said: str) -> list[float]:
+        root = grown(Duo, {"a": list(said), "b": ["1"] * len(said)}, "each", k=len(said))
+        groups = build_batch([Tree(TASK, root)], plan, team, state).groups
+        members = [one for group in groups for one in group.samples if one.sample.role == "a"]
+        return [one.advantages[0] for one in sorted(members, key=lambda one: one.tree_sample.index)]
+
+    assert judged("1", "3") == pytest.approx([-1.0, 1.0])  # nothing to standardise by
+    assert (state["a/return/mean"], state["a/return/variance"]) == pytest.approx((2.0, 1.0))
+    # tanh 0, 1 and 3 are 0, 0.76159 and 0.99505: mean 0.58555, deviation 0.42487; unbent -1.06904, -0.26726, 1.33631.
+    assert judged("2", "3", "5") == pytest.approx([-1.37817, 0.41434, 0.96383], abs=1e-5)
+    assert (state["a/return/mean"], state["a/return/variance"]) == pytest.approx((2.0133333, 1.0055556))
+    # Without a deviation z is the difference from the mean: tanh 0.5 twice, and tanh 1.5.
+    state |= {"a/return/mean": 1.5, "a/return/variance": 0.0}
+    root2 = math.sqrt(2.0)
+    assert judged("2", "2", "3") == pytest.approx([-1 / root2, -1 / root2, root2])
+
+
 def test_a_part_is_added_with_its_own_weight() -> None:
     """Part 4 - 2 = 2 off 3: +1 and -1 unscaled, times 2, beside contributions of 1 and 1 and no broadcast."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, ContractError
 from cadre.settings.user_code import load_function
 
 TABLE = {"mean": sum, "median": len}
@@ -17,6 +17,14 @@ def test_a_name_of_the_table_and_one_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def twice(number):\n    return 2 * number\n")
     assert load_function("loss.aggregate", f"{path}:twice", TABLE)(4) == 8
+
+
+def test_parameters_that_a_call_does_not_fit_are_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def one(step):\n    return step\n\n\ndef deep(step, names):\n    return one()\n")
+    with pytest.raises(ContractError, match=r"got the parameters \(step\); .* \(int, tuple\)"):
+        load_function("train.schedule", f"{tmp_path}/mine.py:one", {})(0, ("a", "b"))
+    with pytest.raises(ContractError, match=r"raised TypeError: .* at line 6 of mine\.py, in deep"):
+        load_function("train.schedule", f"{tmp_path}/mine.py:deep", {})(0, ("a", "b"))
 
 
 def test_a_file_is_run_once_unless_it_is_changed(tmp_path: Path) -> None:

@@ -115,6 +115,14 @@ def test_runs_have_colours_and_roles_have_dashes() -> None:
     assert len(set(evaluate("Array.from({ length: 24 }, (_, index) => hue(index))"))) == 24
 
 
+def test_of_one_run_names_beyond_the_colours_have_another_dash() -> None:
+    columns = json.dumps({f"parts/{name}": [1, 2, 3] for name in "abcdefghij"})
+    run = f'Object.assign(makeRun("a", 0), {{ columns: {columns} }})'
+    lines = evaluate(f'linesOf([{run}], "parts/*", {{ axis: axisOf([], "step") }})')
+    assert [line["dash"] for line in lines] == [0] * 8 + [1] * 2
+    assert len({(line["hue"], line["dash"]) for line in lines}) == 10
+
+
 def test_more_names_than_dashes_become_plots_of_their_own() -> None:
     columns = json.dumps({f"time/{name}": [1, 2, 3] for name in "abcde"})
     runs = ", ".join(f'Object.assign(makeRun("{name}", 0), {{ columns: {columns} }})' for name in "rs")

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from bench.hanabi import POLICIES, play
+from bench.hanabi import POLICIES, exploits, play
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
 from cadre.types import Task
@@ -131,3 +131,8 @@ def test_the_convention_scores_in_the_range_of_published_rules(games: int) -> No
     assert sum(play("small", POLICIES["convention"], games)) / games > 4
     if games > 100:
         assert 19 < sum(play("full", POLICIES["convention"], games)) / games < 23
+
+
+def test_exploits_earn_nothing() -> None:
+    best, games = exploits(2)
+    assert (best, games) == (0.0, 36)

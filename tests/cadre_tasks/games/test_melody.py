@@ -8,6 +8,7 @@ import random
 import numpy as np
 import pytest
 
+import melodies as bench
 from cadre.envs.check import check_env
 from cadre.envs.images import pixels
 from cadre.envs.sounds import samples
@@ -64,8 +65,12 @@ def test_picture_sound_and_text_together() -> None:
     (observation,) = env.observe().values()
     shown = pixels(observation.messages[0].images[0])
     assert [tuple(shown[8, 8 * number + 4]) for number in range(3)] == [COLORS[it] for it in TASK.data["colors"]]
+    (note,) = play(env.fork(), "red pink green")  # no key is pink: two of three are right
+    assert note.parts["looker/right"] == pytest.approx(2 / 3)
     play(env, "red blue green")
     assert seen(env, "player") == "backward a c b / red blue green"
+    (reward,) = play(env.fork(), "blue pink red")  # a key that is not there cannot be pressed
+    assert reward.parts == {"right": 0.0, "formed": 0.0}
     play(env, "blue green red")
     assert env.success
     full = Signals(TASK)
@@ -118,3 +123,16 @@ def test_the_contract(kind: type[Melody]) -> None:
     env = kind(TASK)
     assert "a c b" in str(env.render())
     assert env.privileged().startswith("keys ")
+
+
+@pytest.mark.parametrize("form", [Melody, MelodySingleAgent, Signals])
+def test_exploits_earn_what_right_notes_are_worth_at_most(form: type[Melody]) -> None:
+    draw, shares = random.Random(0), {}
+    for name, policy in bench.EXPLOITS.items():
+        most = bench.play(form(TASK), bench.honest, draw)
+        assert most == pytest.approx({Melody: 1.5, MelodySingleAgent: 1.0, Signals: 2.0}[form])
+        shares[name] = bench.play(form(TASK), policy, draw) / most
+    notes = {Melody: 0.5, MelodySingleAgent: 0.0, Signals: 1.0}[form]
+    assert shares["note and never play"] * most == pytest.approx(notes)
+    # Keys in the wrong order are keys, which is worth 0.1.
+    assert max(shares.values()) * most <= notes + 0.1 + 1e-9

@@ -121,6 +121,9 @@ def test_both_plans_are_executed_side_by_side() -> None:
         ("plan : ONION; pot", ["onion", "pot"]),
         ("Plan: pot\nPlan: dish", ["dish"]),
         ("`Plan: wait`", ["wait"]),
+        ("**Plan:** onion, pot.", ["onion", "pot"]),
+        ("The plan:\n```\nonion, pot\n```\nDone.", ["onion", "pot"]),
+        ("I think. " * 1000 + "Plan: onion", ["onion"]),  # the end of a long answer counts
         ("onion", ["onion"]),
         ("", None),
         ("Plan:", None),
@@ -150,6 +153,8 @@ def test_one_agent_directs_both() -> None:
     (reward,) = play(env, "cook 1: wait")
     assert (reward.parts["readable"], reward.local) == (0.5, {"agent": -0.1})
     (reward,) = play(env, env.default_action("agent"))
+    assert (reward.parts["readable"], reward.local) == (1.0, {})
+    (reward,) = play(env, "I think. " * 1000 + "\n**cook 1:** wait\n**Cook 2**: wait")
     assert (reward.parts["readable"], reward.local) == (1.0, {})
 
 

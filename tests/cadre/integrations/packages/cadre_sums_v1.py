@@ -27,6 +27,14 @@ class SumTask(vf.Task[SumData, vf.State, SumTaskConfig]):
     async def length(self, trace: vf.Trace) -> float:
         return float(len(trace.last_reply))
 
+    @vf.metric
+    async def tokens(self, trace: vf.Trace) -> float:
+        return float(trace.num_output_tokens)
+
+    @vf.metric
+    async def completed(self, trace: vf.Trace) -> float:
+        return float(trace.stop_condition == "agent_completed")
+
     @classmethod
     def toolsets(cls, config: SumTaskConfig) -> list:
         return [Calculator(vf.ToolsetConfig())] if config.tools else []
