@@ -252,6 +252,24 @@ CHAPTERS = (
 )
 
 
+# Words for the tasks and methods of bench/headline.py.
+HEADLINE_TASKS = {
+    "plan-path": "Plan-Path",
+    "sokoban": "Sokoban",
+    "sudoku": "Sudoku 4x4",
+    "code": "MBPP, coder and tester",
+    "pairs": "MBPP, two coders",
+    "maths": "GSM8K",
+}
+HEADLINE_METHODS = {
+    "L0": "team with one policy for all roles (L0)",
+    "L1": "team with an adapter per role (L1)",
+    "L2": "team with a model per role (L2)",
+    "grpo": "one agent, GRPO on whole episodes",
+    "best-of-n": "untrained team, best of n samples",
+}
+
+
 def headline(found: Lines) -> Iterator[Claim]:
     """Yield a claim for each line of bench/headline.py: methods at equal tokens, and their differences."""
     for name in (name for name in found if name.startswith("headline.") and ".before." not in name):
@@ -259,7 +277,8 @@ def headline(found: Lines) -> Iterator[Claim]:
         model, method = rest.rsplit(".", 1)  # names of models have dots, those of methods have none
         before = f"headline.{task}.{model}.{method}.before.success"
         both = before in found and name.endswith(".success")
-        words = f"{task}, {model}: {method.replace(' - ', ' less ')}, held-out success."
+        compared = " minus ".join(HEADLINE_METHODS.get(one, one) for one in method.split(" - "))
+        words = f"{HEADLINE_TASKS.get(task, task)}, {model}: {compared}; held-out success."
         budget = re.search(r"--tokens (\d+)", found[name]["command"])
         tokens = f"{int(budget[1]):,}" if budget else ""
         yield Claim(words, (before, name) if both else (name,), BEFORE_AFTER if both else ONE, SEEDS_AND_TASKS, tokens)
