@@ -135,10 +135,16 @@ class Template:
             ) from error
 
     def check_kept(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
-        """Raise EngineError if the template drops messages of such a conversation without tools.
+        """Raise EngineError if the template drops messages of such a conversation.
 
-        A conversation with tools is checked when it is rendered.
+        Calls and results of tools are checked when they are rendered.
         """
+        if any(message.role == "system" for message in messages[1:]) and self._drops_later_system:
+            raise EngineError(
+                f"The chat template of {self._name} leaves out messages by system that are not the first message; "
+                "expected every message in the prompt. Take a model with another template, or a task that puts such "
+                "texts into messages by user."
+            )
         if tools or _uses_tools(messages):
             return
         answered = any(message.role == "assistant" for message in messages)
@@ -162,6 +168,13 @@ class Template:
             missing = {m.role for m in conversation if text is not None and m.content not in text}
             dropped.append(frozenset[str](missing))
         return dropped[0], dropped[1]
+
+    @cached_property
+    def _drops_later_system(self) -> bool:
+        """True if the template drops a message by system that is not the first message."""
+        turns = [Message("system", "x"), Message("user", "x"), Message("assistant", "x"), Message("system", PROBE)]
+        text = self._try_to_write([*turns, Message("user", "x")], (), True, ToolUse())
+        return text is not None and PROBE not in text
 
     def _write(self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse) -> str:
         """Return the conversation as text with tools used in this way, without breaking control tokens.

@@ -379,6 +379,28 @@ def thought(one: Template, said: str, tools=(), messages=HISTORY, finish="stop")
     return ModelText({"p": one}, STOPS, 1000).sample(asked, one.prompt(messages, None, STOPS, tools), made)
 
 
+FIRST_ALONE = (  # as the template of gpt-oss does
+    "{% if messages[0].role == 'system' %}<|im_start|>system\n{{ messages[0].content }}<|im_end|>{% endif %}"
+    "{% for m in messages if m.role != 'system' %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@pytest.mark.parametrize("text", [FIRST_ALONE, CHATML])
+def test_a_later_message_by_system_is_in_the_prompt_or_refused(text):
+    messages = (*HISTORY, ANSWER, Message("system", "Be kind, too."), USER)
+    made = template(text)
+    made.check_kept(HISTORY)
+    if text == CHATML:
+        made.check_kept(messages)
+        assert "Be kind, too." in made.render(messages, generation=True)
+        return
+    assert "Be kind, too." not in made.render(messages, generation=True)
+    for tools in ((), (ADD,)):
+        with pytest.raises(EngineError, match="leaves out messages by system that are not the first message"):
+            made.check_kept(messages, tools)
+
+
 @pytest.mark.parametrize(
     ("said", "content", "thinking"),
     [
