@@ -252,7 +252,19 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: 
     # Stock SDPA ignores soft-capped attention scores (Gemma 2), so such a model takes the eager form.
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")
+    keep_gradients(model)
     return model.eval()
+
+
+def keep_gradients(model: Any) -> None:
+    """Keep bitsandbytes from packing weights of four bits anew at the first product in eval mode.
+
+    It does so on CPUs with AVX512-BF16, for products that have no gradient: adapters below such a layer would be
+    trained with wrong gradients, without an error.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
 
 
 def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
