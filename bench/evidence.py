@@ -38,6 +38,8 @@ MEASURED: dict[str, tuple[str, ...]] = {
     "e2e.": ("cadre/engines/", "cadre/experiment/", "cadre/learn/", "cadre/rollout/", "cadre/training/"),
     "families.": ("cadre/engines/", "cadre/models/"),
     "parity.": ("cadre/advantages/", "cadre/engines/", "cadre/learn/", "bench/parity/"),
+    "worlds.robots.": ("cadre/", "cadre_tasks/worlds/robots"),
+    "audio.": ("cadre/", "cadre_tasks/games/melody", "cadre_tasks/models/"),
     "sandbox.": ("cadre_sandbox/", "cadre/sandbox/"),
     "attacks.": ("cadre_tasks/", "cadre/envs/", "cadre/rewards/"),
 }
@@ -219,6 +221,32 @@ CHAPTERS = (
                 ("parity.disagreements", "parity.inputs", "parity.unexplained"),
                 "{} of {}, {} unexplained",
                 ONCE,
+            ),
+        ),
+    ),
+    Chapter(
+        "Robots and sounds, tiny models",
+        "worlds.md",
+        (
+            Claim(
+                "Two robots hand a cube over in MuJoCo: held-out success of a team.",
+                ("worlds.robots.base.success", "worlds.robots.team.success"),
+                BEFORE_AFTER,
+                SEEDS,
+                "30,000",
+            ),
+            Claim(
+                "The same team against one agent that plans for both. No gain is shown.",
+                ("worlds.robots.team.success", "worlds.robots.alone.success"),
+                AGAINST,
+                SEEDS,
+                "30,000",
+            ),
+            Claim(
+                "A melody that one role hears and the other plays: held-out success.",
+                ("audio.sound.base.success", "audio.sound.success"),
+                BEFORE_AFTER,
+                SEEDS,
             ),
         ),
     ),

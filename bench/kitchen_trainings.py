@@ -4,7 +4,8 @@
     python bench/kitchen_trainings.py train FOLDER [--layouts cramped_room] [--seeds 0 1 2] [--runs DIR] [--write]
     python bench/kitchen_trainings.py cross [--layouts cramped_room] [--seeds 0 1 2] [--runs DIR] [--write]
 
-make   a tiny model for a layout, pre-trained on errands that are possible, each as likely as the others
+make   a tiny model for a layout, pre-trained on cooks who do what is needed next in a third of their answers, and wait
+       in the others
 train  two policies that begin as that model, GRPO over whole episodes, a run for each layout and seed in DIR
 cross  points of cooks of the same run, and of the first cook of one run with the second one of another
 
