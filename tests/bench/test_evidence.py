@@ -19,7 +19,12 @@ LINE = {"name": "kuhn.exploitability", "value": 0.1, "low": 0.1, "high": 0.1, "u
 LINE |= {"seeds": [0, 1, 2], "command": "python bench/openspiel.py", "machine": "2 cores", "commit": "bbbbbbb"}
 HISTORY = History(
     ("d" * 40, "c" * 40, "b" * 40, "a" * 40),
-    (("cadre/cli/main.py", "docs/faq.md"), ("cadre_sandbox/box.py",), ("cadre/a.py",), ("cadre/b.py",)),
+    (
+        ("cadre/cli/main.py", "cadre/team.py", "docs/faq.md"),
+        ("cadre_sandbox/box.py",),
+        ("cadre/a.py",),
+        ("cadre/b.py",),
+    ),
 )
 
 
@@ -77,6 +82,12 @@ def test_parts_of_a_bench_without_their_data_are_left_out_with_a_sentence(
 )
 def test_age_counts_the_commits_that_touch_the_measured_code(changes: dict[str, Any], age: int | None) -> None:
     assert HISTORY.age(LINE | changes) == age
+
+
+def test_the_page_and_the_commands_age_no_figure_but_those_of_resume() -> None:
+    history = History(("b" * 40, "a" * 40), (("cadre/view/page/tree.js", "cadre/cli/main.py"), ()))
+    assert history.age(LINE | {"commit": "aaaaaaa"}) == 0
+    assert history.age(LINE | {"commit": "aaaaaaa", "name": "resume.kills"}) == 1
 
 
 def test_old_figures_are_marked_and_listed() -> None:
