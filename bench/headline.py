@@ -4,8 +4,9 @@
         [--tokens 1000000] [--held-out 200] [--minutes 9] [--runs runs/headline] [--set learner.learning_rate=1e-4 ...]
         [--data DIR]
 
-Tasks: plan-path, sokoban, sudoku; code (coder and tester on MBPP), pairs (two coders on MBPP, MAGRPO) and maths
-(reasoner and tool on GSM8K), whose data sets are folders of `--data`, or come from the hub.
+Tasks: plan-path, sokoban and sudoku, and each with `-outcome`, where only right programs and right answers are paid; code
+(coder and tester on MBPP), pairs (two coders on MBPP, MAGRPO) and maths (reasoner and tool on GSM8K), whose data sets are
+folders of `--data`, or come from the hub.
 
 Every training is on the same tasks, from the same base, with the same prompts, temperature and number of sampled tokens
 (`--tokens`), and plays the same held-out tasks before, during and after. Methods:
@@ -60,8 +61,9 @@ class HeadlineTask:
     reads_data: bool = False
 
 
-def _game(name: str, turns: int, max_tokens: int) -> HeadlineTask:
-    settings = (f"settings={{prompts: function, turns: {turns}}}", f"sampling.max_tokens={max_tokens}")
+def _game(name: str, turns: int, max_tokens: int, reward: str = "shaped") -> HeadlineTask:
+    chosen = f"prompts: function, turns: {turns}, reward: {reward}"
+    settings = (f"settings={{{chosen}}}", f"sampling.max_tokens={max_tokens}")
     return HeadlineTask(name, f"{name}-single-agent", ("tool", "planner"), "agent", settings)
 
 
@@ -79,6 +81,10 @@ TASKS = {
     "plan-path": _game("plan-path", 2, 400),
     "sokoban": _game("sokoban", 2, 600),
     "sudoku": _game("sudoku", 2, 600),
+    **{
+        f"{name}-outcome": _game(name, 2, max_tokens, "outcome")
+        for name, max_tokens in (("plan-path", 400), ("sokoban", 600), ("sudoku", 600))
+    },
     "code": _data_set("code", ("coder", "tester"), "mbpp", 512),
     "pairs": PAIRS,
     "maths": _data_set("maths", ("reasoner", "tool"), "gsm8k", 512),
