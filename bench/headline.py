@@ -4,9 +4,9 @@
         [--tokens 1000000] [--held-out 200] [--minutes 9] [--runs runs/headline] [--set learner.learning_rate=1e-4 ...]
         [--data DIR]
 
-Tasks: plan-path, sokoban and sudoku, and each with `-outcome`, where only right programs and right answers are paid; code
-(coder and tester on MBPP), pairs (two coders on MBPP, MAGRPO) and maths (reasoner and tool on GSM8K), whose data sets are
-folders of `--data`, or come from the hub.
+Tasks: plan-path, sokoban and sudoku, and each with `-outcome`, where only right programs and right answers are paid;
+code (coder and tester on MBPP), pairs (two coders on MBPP, MAGRPO) and maths (reasoner and tool on GSM8K), whose data
+sets are folders of `--data`, or come from the hub.
 
 Every training is on the same tasks, from the same base, with the same prompts, temperature and number of sampled tokens
 (`--tokens`), and plays the same held-out tasks before, during and after. Methods:
