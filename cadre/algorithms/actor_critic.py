@@ -27,7 +27,7 @@ class ActorCritic(Algorithm):
     gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="0 trusts the critic, 1 the rewards that followed")
     whiten: bool = Field(True, description="advantages of a policy and role get mean 0 and deviation 1 over the batch")
     reward_model: str | None = Field(
-        None, description="folder of a model that scores all that is said at once; unset: the environment's reward"
+        None, description="folder of a model that scores joint actions; unset: the environment's reward"
     )
     critic: CriticConfig = CriticConfig()
 
@@ -46,7 +46,7 @@ class ActorCritic(Algorithm):
 
 
 class Ippo(ActorCritic):
-    """Independent PPO (arXiv 2011.09533; IAC in 2508.04652): a critic a role, on the role's own history."""
+    """Independent PPO (arXiv 2011.09533; IAC in 2508.04652): a critic per role, on the role's own history."""
 
     name: Literal["ippo"]
 
@@ -65,7 +65,7 @@ class TokenCriticConfig(CriticConfig):
 
 
 class Rlhf(ActorCritic):
-    """PPO on one agent with a value a token and KL to the reference a token (arXiv 1909.08593, 2203.02155)."""
+    """PPO on one agent with a value and a KL to the reference per token (arXiv 1909.08593, 2203.02155)."""
 
     single_agent = True
     name: Literal["rlhf"]

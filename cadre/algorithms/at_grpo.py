@@ -1,4 +1,4 @@
-"""AT-GRPO: siblings at every decision, compared with each other only; the best goes on."""
+"""AT-GRPO: completions of every decision, compared only with each other; the best continues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cadre.settings.user_code import load_function
 
 
 class AtGrpo(Algorithm):
-    """AT-GRPO (arXiv 2510.11062): siblings at every decision, compared with each other only; the best goes on."""
+    """AT-GRPO (arXiv 2510.11062): completions of every decision, compared only with each other; the best continues."""
 
     name: Literal["at_grpo"]
     k: ManySiblings = Field(4, description=MANY)

@@ -49,7 +49,7 @@ class Branching(Algorithm):
 
 
 class TreeGrpo(Branching):
-    """Tree-GRPO (arXiv 2509.21240): branches at random, judged within their own tree and within the task."""
+    """Tree-GRPO (arXiv 2509.21240): branches at random, compared within their own tree and within the task."""
 
     name: Literal["tree_grpo"]
     where: Where = Field("random", description=WHERE_WORDS)
@@ -61,8 +61,8 @@ class TreeGrpo(Branching):
 
 
 class TreeRl(Branching):
-    """TreeRL (arXiv 2506.11902): branches where entropy is high; a step is worth what it adds to the chance of
-    success, seen from the root and from its parent."""
+    """TreeRL (arXiv 2506.11902): branches where entropy is high; the return of a step is its change in the chance of
+    success, from the root and from its parent."""
 
     name: Literal["tree_rl"]
     k: Positive = Field(6, description="episodes that a task begins with")
@@ -83,7 +83,7 @@ class Arpo(Branching):
 
 
 class Bpo(Branching):
-    """BPO (arXiv 2607.14171): branches where entropy is high, siblings compared with each other alone."""
+    """BPO (arXiv 2607.14171): branches where entropy is high; completions of a decision are compared."""
 
     tree_weight = "by_decision"
     name: Literal["bpo"]

@@ -17,11 +17,11 @@ Parts = Annotated[dict[str, FiniteFloat], Field(description="a part of the rewar
 Carry = Annotated[str, one_of(shapes.CARRIES)]
 Scale = Annotated[str, one_of(SCALES)]
 
-CARRY = "which sibling the episode goes on with"
-LOOKAHEAD = "so many decisions in a row that pay nobody fan out, to be worth what follows them; 0 for none"
+CARRY = "which completion of a decision the episode continues with"
+LOOKAHEAD = "decisions in a row without a reward whose completions are all continued, for their later rewards; 0: none"
 SCALE = "divide by the group's standard deviation (std), by its mean absolute return (mean), or by nothing (none)"
-MANY = "siblings a decision, also by turn or by role"
-PARTS = "parts of the reward with their weights, each normalised by itself (GDPO, arXiv 2601.05242); none: the reward"
+MANY = "completions per decision; also by turn or by role"
+PARTS = "parts of the reward with their weights, each normalised separately (GDPO, arXiv 2601.05242); none: the reward"
 ALPHA = "a role's reward is alpha * team + local"
 
 

@@ -43,7 +43,7 @@ TREE_WEIGHTS: dict[str, TreeWeight] = {"independent": "by_sample", "greedy": "by
 class Comparison(Section):
     """A comparison whose advantage is added to that of the algorithm."""
 
-    returns: Annotated[str, one_of(RETURNS)] = Field(description="what a sample is worth")
+    returns: Annotated[str, one_of(RETURNS)] = Field(description="the return of a sample")
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description="what is subtracted; not running")
     scale: Scale | None = Field(None, description="what the difference is divided by")
@@ -58,7 +58,9 @@ class Custom(Algorithm):
 
     name: Literal["custom"]
     shape: Annotated[str, one_of(SHAPES)] = Field(description="how a tree grows")
-    k: ManySiblings = Field(4, description="siblings a decision, also by turn or by role; one number for independent")
+    k: ManySiblings = Field(
+        4, description="completions per decision; also by turn or by role; one number for independent"
+    )
     carry: Carry | None = Field(None, description=f"{CARRY}; for shapes that choose")
     joint: Literal["aligned", "cross"] | None = Field(None, description="which answers are tried together; for full")
     lookahead: int | None = Field(None, ge=0, description=f"{LOOKAHEAD}; 2 where returns is first_paid")
@@ -67,7 +69,7 @@ class Custom(Algorithm):
     siblings: int | None = Field(None, ge=1, le=100, description=f"{SIBLINGS}; for branch")
     rounds: int | None = Field(None, ge=1, le=100, description=f"{ROUNDS}; for branch")
     budget: int | None = Field(None, ge=0, description=f"{BUDGET}; for branch")
-    returns: Annotated[str, one_of(RETURNS)] = Field(description="what a sample is worth")
+    returns: Annotated[str, one_of(RETURNS)] = Field(description="the return of a sample")
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description="what is subtracted")
     scale: Scale | None = Field(None, description="what the difference is divided by")

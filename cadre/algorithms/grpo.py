@@ -33,13 +33,13 @@ class Episodes(Algorithm):
 
 
 class Grpo(Episodes):
-    """GRPO on whole episodes (arXiv 2402.03300): k episodes a task, one group of all roles."""
+    """GRPO on whole episodes (arXiv 2402.03300): k episodes per task, one group of all roles."""
 
     name: Literal["grpo"]
 
 
 class GrpoByRole(Episodes):
-    """GRPO on whole episodes with a group a role of the task, so that roles are never compared with each other."""
+    """GRPO on whole episodes with one group per task and role, so roles are not compared with each other."""
 
     group = "task_role"
     name: Literal["grpo_by_role"]
@@ -58,7 +58,7 @@ class DrMas(Algorithm):
 
 
 class DrMamr(Episodes):
-    """Dr. MAMR (arXiv 2511.02303): whole episodes, and a bonus for steps that change what the next role says."""
+    """Dr. MAMR (arXiv 2511.02303): whole episodes, and a bonus for steps that change the next role's answer."""
 
     group = "task_role"
     name: Literal["dr_mamr"]
@@ -72,11 +72,11 @@ class DrMamr(Episodes):
 
 
 class Gigpo(Algorithm):
-    """GiGPO (arXiv 2505.10978): k whole episodes, judged as episodes and, where observations recur, as steps."""
+    """GiGPO (arXiv 2505.10978): k whole episodes, compared as episodes and, if observations recur, as steps."""
 
     name: Literal["gigpo"]
     k: Positive = Field(4, description="episodes a task")
-    gamma: float = Field(0.95, ge=0.0, le=1.0, description="discount of a turn in what a step is worth")
+    gamma: float = Field(0.95, ge=0.0, le=1.0, description="discount per turn in the return of a step")
     step_weight: float = Field(1.0, ge=0.0, description="what the comparison of steps counts beside that of episodes")
     scale: Scale = Field("std", description=SCALE)
 
@@ -90,11 +90,11 @@ class Gigpo(Algorithm):
 
 class StateValue(Algorithm):
     """State values from the tree (after RTMC, arXiv 2604.11037): Q(s, a) - V(s) over all visits of a state in a task's
-    episodes, however they came there."""
+    episodes."""
 
     name: Literal["state_value"]
     k: Positive = Field(4, description="episodes a task")
-    gamma: float = Field(0.99, ge=0.0, le=1.0, description="discount of a turn in what a step is worth")
+    gamma: float = Field(0.99, ge=0.0, le=1.0, description="discount per turn in the return of a step")
     prior: float = Field(
         2.0, ge=0.0, description="returns that the mean reward of the task's episodes counts as in V; 0 for none"
     )
@@ -109,14 +109,14 @@ class StateValue(Algorithm):
 
 
 class Matpo(Episodes):
-    """MATPO (arXiv 2510.04678): planner and workers are one model, and all they say is judged in one group a task."""
+    """MATPO (arXiv 2510.04678): planner and workers share one model; all their completions are one group per task."""
 
     policies = "shared"
     name: Literal["matpo"]
 
 
 class FlowGrpo(Episodes):
-    """Flow-GRPO (arXiv 2510.05592): one role learns the episode's outcome at every turn, the others are frozen."""
+    """Flow-GRPO (arXiv 2510.05592): one role is trained on the episode's return, the others are frozen."""
 
     group = "task_role"
     policies = "one_role"
@@ -128,7 +128,7 @@ class FlowGrpo(Episodes):
 
 
 class MGrpo(Episodes):
-    """M-GRPO (arXiv 2511.13288): a policy a role, each role with its own group, and every episode weighs alike."""
+    """M-GRPO (arXiv 2511.13288): a policy per role, a group per role, and equal weight for all episodes."""
 
     group = "task_role"
     policies = "by_role"
@@ -152,7 +152,7 @@ class HierarchicalGrpo(Algorithm):
 
 
 class TeamTr(Episodes):
-    """TeamTR (arXiv 2605.15207): policies learn one at a time, on rollouts of the team as the last update left it."""
+    """TeamTR (arXiv 2605.15207): policies are updated one at a time, each on new rollouts of the present team."""
 
     group = "task_role"
     name: Literal["teamtr"]
@@ -179,11 +179,11 @@ class Spiral(Algorithm):
 
 
 class Sirius(Algorithm):
-    """Sirius (arXiv 2502.04780), without its augmentation: a supervised step on all that successful episodes said."""
+    """Sirius (arXiv 2502.04780), without its augmentation: a supervised step on successful episodes."""
 
     name: Literal["sirius"]
     k: Positive = Field(4, description="episodes a task")
-    threshold: float = Field(1.0, description="an episode is kept for a role that it paid this or more")
+    threshold: float = Field(1.0, description="least return of a role with which an episode is kept for it")
 
     def plan(self) -> Plan:
         """Return the mean of -log pi over the tokens of the episodes that passed."""

@@ -27,7 +27,7 @@ class RolledOut(Algorithm):
     stop_at: float | None = Field(None, description="grow no further below a node whose mean reward passes this")
     lenient: bool = Field(False, description="what follows a completion counts by its best, not by its mean")
     reward_model: str | None = Field(
-        None, description="folder of a model that scores all that is said at once; unset: the environment's reward"
+        None, description="folder of a model that scores joint actions; unset: the environment's reward"
     )
 
     @model_validator(mode="after")
@@ -106,7 +106,7 @@ class MagrpoCentral(RolledOut):
 
 
 class C3(Algorithm):
-    """C3 (arXiv 2603.06859): the mean reward below a completion minus that below its siblings."""
+    """C3 (arXiv 2603.06859): the mean reward below a completion minus that below the other completions."""
 
     name: Literal["c3"]
     k: ManySiblings = Field(2, description="completions of each role at a decision, also by turn or by role")

@@ -49,7 +49,7 @@ def format_status(report: Mapping[str, Any], now: float) -> list[str]:
     rate = report["tokens_per_s"]
     state = "running" if report["runs"] else "not running"
     rows = [
-        ("run", f"{state}, step {report['step']} of {report['steps']}; said {now - report['written']:.0f} s ago"),
+        ("run", f"{state}, step {report['step']} of {report['steps']}; written {now - report['written']:.0f} s ago"),
         ("doing", " and ".join(activities) or "evaluating or saving"),
         ("ahead", f"{len(report['ready'])} steps sampled and waiting, at most {report['max_staleness']} updates ahead"),
         ("staleness", staleness or "none yet"),

@@ -43,7 +43,7 @@ def sweep(
         list[str],
         typer.Option(metavar="KEY=[A, B]", help="a setting and its values; with several, all combinations are trained"),
     ],
-    folder: Annotated[Path, typer.Option("--run", help="the folder of the runs; the same command goes on in it")],
+    folder: Annotated[Path, typer.Option("--run", help="the folder of the runs; the same command continues in it")],
     overrides: Overrides = None,
 ) -> None:
     """Train a recipe with every combination of some settings, one after the other, and compare them on held-out tasks.

@@ -81,7 +81,7 @@ def check(
         print_error(fault)
     print_lines([*(f"ok  {rule}" for rule in report.held), *(f"note: {note}" for note in report.notes)])
     if len(prompts) > 1:
-        print_lines(["Where a prompt below quotes another role, the check has made up what it wrote."])
+        print_lines(["If a prompt below quotes another role, that text was made up by the check."])
     reader = "the embedded model" if model == "seed" else model
     for prompt in prompts:
         console.print(

@@ -302,7 +302,7 @@ def reward_model(
     settings = RewardSettings(steps, learning_rate, seed, validate, pairs_per_step)
     report = train_reward_model(examples, model, out, settings, print_loss)
     if report is None:
-        saved = f"saved in {unfinished_folder(out)}. The same command goes on."
+        saved = f"saved in {unfinished_folder(out)}. The same command continues it."
         print_lines([f"Stopped after {count_saved_steps(out)} of {steps} steps; {saved}"])
         raise typer.Exit(STOPPED)
     if report.held_out:

@@ -71,7 +71,9 @@ class Config(Section):
     ] = Field(description="how the team learns, by name")
     credit: CreditConfig = Field(CreditConfig(), description="which samples an update learns from, and how much")
     loss: Annotated[LossConfig, SetKeysOnly] = Field(LossConfig(), description="changes to the algorithm's loss")
-    teacher: TeacherConfig | None = Field(None, description="whose log-probabilities are learned from; unset: nobody's")
+    teacher: TeacherConfig | None = Field(
+        None, description="model whose log-probabilities are learned from; unset: none"
+    )
     kl: KlConfig = Field(KlConfig(), description="what policies are kept close to")
     sampling: SamplingConfig = Field(SamplingConfig(), description="how completions are drawn")
     vllm: VllmConfig = Field(VllmConfig(), description="how vLLM is run, where it samples")

@@ -138,8 +138,8 @@ async def examine(
         ]
         if len({reward for episode in played for reward in episode.rewards}) == 1:
             notes.append(
-                "every step paid the same, whatever was said (nonsense, so this may be right); a team learns only from "
-                "answers that are paid differently."
+                "every step had the same reward (the answers of the check are random, so this may be right); a team "
+                "learns only from answers with different rewards."
             )
     return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools)
 
@@ -433,8 +433,8 @@ class Episode:
             self.findings.require(
                 first == second,
                 "fork",
-                f"{self.name}.fork: two forks paid {first} and {second} for the same actions; expected equal rewards. "
-                f"{_advice('step')}",
+                f"{self.name}.fork: two forks gave the rewards {first} and {second} for the same actions; expected "
+                f"equal rewards. {_advice('step')}",
             )
             self.findings.require(
                 self._observed(twins[0]) == self._observed(twins[1]),
@@ -449,7 +449,7 @@ class Episode:
             if self._observed(env) != observations:
                 raise Broken("replay", self._differs("led to another observation"))
             if await self._stepped(env, chosen) != reward:
-                raise Broken("replay", self._differs("paid differently"))
+                raise Broken("replay", self._differs("gave other rewards"))
         if self._success(env) != success:
             raise Broken("replay", self._differs("ended in another success"))
 

@@ -197,7 +197,7 @@ def number_faults(where: str, number: Any) -> Iterator[str]:
     if value is None:
         yield f"{where} is {described(number)}; expected a number. Write float(...), or the item of an array."
     elif not math.isfinite(value):
-        yield f"{where} is {value}; expected a finite number. Bound it before it is paid."
+        yield f"{where} is {value}; expected a finite number. Bound it before it is returned."
 
 
 def as_number(value: Any) -> float | None:

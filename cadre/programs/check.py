@@ -23,7 +23,7 @@ DIVERGED_ADVICE = (
     "Look for what is drawn or dated in the prompt, and take it from the task. As it is, the program trains with "
     "shapes that play episodes side by side alone: set replayable=false, and an algorithm such as grpo."
 )
-FAILED_ADVICE = "The answers were made up, so this may be right; settings.errors is what such an episode is worth."
+FAILED_ADVICE = "The answers were made up, so this may be right; settings.errors sets the reward of such an episode."
 # Tasks that are played at once.
 AT_ONCE = 8
 TEXTS = ("yes", "no", "1", "Moves: RRD", '{"answer": 1}', "")

@@ -149,7 +149,7 @@ def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, settings: Credit
             "kind": "no spread",
             "task": trees[tree].task.id,
             "tree": tree,
-            "reason": f"{reason}: samples worth the same teach nothing about each other",
+            "reason": f"{reason}: samples with equal returns have no advantage over each other",
             "whole": is_all,
             "groups": groups,
         }

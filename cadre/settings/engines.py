@@ -99,7 +99,7 @@ class LearnerConfig(Section):
 
 
 class VllmConfig(Section):
-    """vLLM's engines, one a base model, where `sampling.engine` is vllm."""
+    """vLLM's engines, one per base model, if `sampling.engine` is vllm."""
 
     context: Positive | None = Field(None, description="longest sequence, prompt included; unset: the model's own")
     sequences: Positive = Field(256, description="sequences decoded at once")

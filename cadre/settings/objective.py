@@ -196,7 +196,7 @@ def _check_teacher_model(policy: PolicyConfig) -> PolicyConfig:
 
 
 class TeacherConfig(Section):
-    """On-policy distillation: what a teacher thinks of the tokens that a policy sampled, beside the rewards or alone.
+    """On-policy distillation: advantages from a teacher's log-probabilities of the sampled tokens.
 
     Without `model` and `policy` every policy teaches itself.
     """
@@ -206,7 +206,9 @@ class TeacherConfig(Section):
         description="a model of its own, which is never trained; with a url an endpoint that returns log-probabilities "
         "of prompts, as vLLM's does",
     )
-    policy: str | None = Field(None, description="a policy of the team, as it is at the step, teaches the others")
+    policy: str | None = Field(
+        None, description="a policy of the team is the teacher of the others, with its present weights"
+    )
     weights: Literal["present", "initial"] = Field(
         "present", description="of a policy that teaches itself: those at the step, with hint, or those before training"
     )

@@ -11,7 +11,7 @@ from cadre.settings.section import Positive, Section
 
 
 class TrainConfig(Section):
-    """The training loop, and the files that it leaves."""
+    """The training loop, and the files that it writes."""
 
     steps: Positive = Field(100, description="updates")
     tasks_per_step: int = Field(16, ge=1, le=1_000_000, description="trees per step")

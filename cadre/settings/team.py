@@ -140,7 +140,7 @@ class TeamConfig(Section):
             if role not in self.roles:
                 raise setting_error(
                     f"prompts.{role}",
-                    f"got a prompt for a role that nobody plays; expected some of {', '.join(self.roles)}. Remove it."
+                    f"got a prompt for a role that does not exist; expected some of {', '.join(self.roles)}. Remove it."
                     f"{nearest(role, self.roles)}",
                 )
         for name in self.policies:

@@ -82,7 +82,7 @@ def load_function(setting: str, reference: str, table: Mapping[str, Function]) -
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     if is_async and setting not in AWAITED_SETTINGS:
         raise ConfigError(
-            f"{setting}: {reference} is an async function, and its result would be a coroutine that nobody awaits; "
+            f"{setting}: {reference} is an async function, and its result would be a coroutine that is not awaited; "
             "expected a plain function. Write def in place of async def."
         )
     wrapped: Function = _with_described_errors(function, setting, reference)

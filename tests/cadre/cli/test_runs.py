@@ -63,7 +63,7 @@ def test_in_words() -> None:
         ],
     }
     assert format_status(said, 103.0) == [
-        "run        running, step 4 of 30; said 3 s ago",
+        "run        running, step 4 of 30; written 3 s ago",
         "doing      learning and sampling step 7",
         "ahead      2 steps sampled and waiting, at most 2 updates ahead",
         "staleness  tool/staleness 1.5",

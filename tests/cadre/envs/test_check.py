@@ -104,7 +104,7 @@ class Forgetful(Digit):
         (Forgetful, "privileged changes"),
         (ObserveMoves, "observe changes"),
         (SharedState, r"\.fork"),
-        (Unseeded, "fork: two forks paid"),
+        (Unseeded, "fork: two forks gave the rewards"),
         (NotFinite, "expected a finite number"),
         (PaysStrangers, "did not act"),
         (Leaky, "also a training task"),
@@ -380,7 +380,7 @@ def test_what_is_allowed_and_seldom_meant_is_noted() -> None:
     assert report.broken == ()
     assert [note.partition(";")[0] for note in report.notes] == ["judge never acted in 4 episodes"]
     (note,) = asyncio.run(examine(game_of(pays(Reward(team=1.0))))).notes
-    assert note.startswith("every step paid the same")
+    assert note.startswith("every step had the same reward")
 
 
 def test_the_first_prompt_of_every_role_is_kept() -> None:
