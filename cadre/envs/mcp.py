@@ -43,7 +43,7 @@ class Launch:
     environment: tuple[tuple[str, str], ...] = ()
     url: str = ""
     headers: tuple[tuple[str, str], ...] = ()
-    start_s: float = 30.0
+    start_s: float = 120.0
 
     def __str__(self) -> str:
         return self.url or " ".join(self.command)
@@ -68,7 +68,7 @@ class McpServer:
         headers: Mapping[str, str] | None = None,
         only: Sequence[str] = (),
         stateless: bool = False,
-        start_s: float = 30.0,
+        start_s: float = 120.0,
     ) -> None:
         command = (command,) if isinstance(command, str) else tuple(command)
         if bool(command) == bool(url):
@@ -275,7 +275,7 @@ class _Connection:
                     self.opened.set_exception(
                         ConfigError(
                             f"McpServer: {self.launch} cannot be reached ({cause}); expected an MCP server within "
-                            f"{self.launch.start_s:g} s. Run it by hand, and look at what it writes."
+                            f"{self.launch.start_s:g} s (start_s). Run it by hand, and look at what it writes."
                         )
                     )
                 if not isinstance(error, Exception | asyncio.CancelledError):
