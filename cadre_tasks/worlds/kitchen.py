@@ -183,7 +183,7 @@ class KitchenTeam(Env):
 
     def read_plan(self, text: str) -> list[str] | None:
         """Return the words of a plan: those behind the last `Plan:`, else of the whole text; None if it is none."""
-        line = behind("plan", text[-LONGEST_TEXT:]).strip(".").split("\n")[0]
+        line = behind("plan", text[-LONGEST_TEXT:]).split("\n")[0].strip("`*_. \t\r")
         words = [word.strip().lower() for word in re.split(r"[,;\s]+", line) if word.strip()]
         return words if 0 < len(words) <= self.plan and all(word in self.words for word in words) else None
 

@@ -122,6 +122,7 @@ def test_both_plans_are_executed_side_by_side() -> None:
         ("Plan: pot\nPlan: dish", ["dish"]),
         ("`Plan: wait`", ["wait"]),
         ("**Plan:** onion, pot.", ["onion", "pot"]),
+        ("Plan: **onion, pot.**\nThat is all.", ["onion", "pot"]),
         ("The plan:\n```\nonion, pot\n```\nDone.", ["onion", "pot"]),
         ("I think. " * 1000 + "Plan: onion", ["onion"]),  # the end of a long answer counts
         ("onion", ["onion"]),
