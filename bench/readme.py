@@ -261,6 +261,15 @@ HIGHLIGHTS = (
     Highlight("Sokoban, the same", ("sokoban.base.success", "sokoban.team.success"), CHANGE, "make results"),
     Highlight("Sudoku 4x4, the same", ("sudoku.base.success", "sudoku.team.success"), CHANGE, "make results"),
     Highlight(
+        "Sudoku 4x4 with programs of Qwen2.5-Coder-0.5B-Instruct, the same",
+        (
+            "headline.sudoku-outcome.qwen2.5-coder-0.5b.L0.before.success",
+            "headline.sudoku-outcome.qwen2.5-coder-0.5b.L0.success",
+        ),
+        CHANGE,
+        "python bench/headline.py --tasks sudoku-outcome",
+    ),
+    Highlight(
         "a training step against TRL's GRPOTrainer, SmolLM2-135M on two cores, prompt 1,024",
         ("e2e.vs_trl.p1024.smollm2",),
         "{} times as fast",
