@@ -267,7 +267,7 @@ HIGHLIGHTS = (
             "headline.sudoku-outcome.qwen2.5-coder-0.5b.L0.success",
         ),
         CHANGE,
-        "python bench/headline.py --tasks sudoku-outcome",
+        "python bench/headline.py --model DIR --tasks sudoku-outcome",
     ),
     Highlight(
         "a training step against TRL's GRPOTrainer, SmolLM2-135M on two cores, prompt 1,024",
