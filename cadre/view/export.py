@@ -64,13 +64,10 @@ def collect_values(run: RunReader, megabytes: float) -> dict[str, Any]:
 
         # Tokens are numbers of words, each of which is written once.
         tokens = {}
-        for node_number, node in enumerate(tree["nodes"]):
-            for role, samples in node["samples"].items():
-                for index in range(len(samples)):
-                    values = run.tokens(number, node_number, role, index)
-                    for name in ("prompt", "tokens"):
-                        values[name] = [word_numbers.setdefault(word, len(word_numbers)) for word in values[name]]
-                    tokens[f"{node_number} {role} {index}"] = values
+        for (node_number, role, index), values in run.tree_tokens(number).items():
+            for name in ("prompt", "tokens"):
+                values[name] = [word_numbers.setdefault(word, len(word_numbers)) for word in values[name]]
+            tokens[f"{node_number} {role} {index}"] = values
 
         new_images = {}
         for node in tree["nodes"]:

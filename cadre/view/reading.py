@@ -147,23 +147,21 @@ class RunReader:
     def tokens(self, number: int, node: int, role: str, index: int) -> Json:
         """Return the tokens of one sample, prompt and completion, as texts, with their annotations."""
         entry = self._entry(number)
-        tree = read_tree(self.folder, entry)
-        sample = tree["nodes"][node]["samples"][role][index]
-        prompt = sample.get("prompt_ids") or tree["nodes"][node]["prompts"][role]
-        vocabulary = read_vocabulary(self.folder).get(sample["policy"], {})
+        tree, vocabularies = read_tree(self.folder, entry), read_vocabulary(self.folder)
+        return _sample_tokens(tree, (node, role, index), vocabularies, self._annotations(entry))
 
-        def spell(ids: Sequence[int]) -> list[str]:
-            return [vocabulary.get(str(token), f"[{token}]") for token in ids]
-
-        annotations = self._annotations(entry).get((node, role, index), {})
-        return {
-            "prompt": spell(prompt),
-            "tokens": spell(sample["token_ids"]),
-            "logprobs": sample["logprobs"],
-            "learner": annotations.get("tokens", {}).get("logprobs"),
-            "entropy": annotations.get("tokens", {}).get("entropy"),
-            "advantages": annotations.get("credit", {}).get("advantages"),
-        }
+    def tree_tokens(self, number: int) -> dict[SampleKey, Json]:
+        """Return what `tokens` returns for each sample of a tree, by its place, with one reading of the files."""
+        entry = self._entry(number)
+        tree, vocabularies = read_tree(self.folder, entry), read_vocabulary(self.folder)
+        annotations = self._annotations(entry)
+        places = (
+            (number, role, index)
+            for number, node in enumerate(tree["nodes"])
+            for role, samples in node["samples"].items()
+            for index in range(len(samples))
+        )
+        return {place: _sample_tokens(tree, place, vocabularies, annotations) for place in places}
 
     def image(self, digest: str) -> bytes:
         """Return the PNG file of an image in a tree."""
@@ -300,3 +298,28 @@ class AnnotationIndex:
                 f"samples ({error}). Fix or remove it."
             ) from None
         return parsed
+
+
+def _sample_tokens(
+    tree: KeptTree,
+    place: SampleKey,
+    vocabularies: Mapping[str, Mapping[str, str]],
+    annotations: Mapping[SampleKey, Json],
+) -> Json:
+    """Return the tokens of the sample at a place (node, role, index) as texts, with their annotations."""
+    node, role, index = place
+    sample = tree["nodes"][node]["samples"][role][index]
+    vocabulary = vocabularies.get(sample["policy"], {})
+
+    def spell(ids: Sequence[int]) -> list[str]:
+        return [vocabulary.get(str(token), f"[{token}]") for token in ids]
+
+    own = annotations.get(place, {})
+    return {
+        "prompt": spell(sample.get("prompt_ids") or tree["nodes"][node]["prompts"][role]),
+        "tokens": spell(sample["token_ids"]),
+        "logprobs": sample["logprobs"],
+        "learner": own.get("tokens", {}).get("logprobs"),
+        "entropy": own.get("tokens", {}).get("entropy"),
+        "advantages": own.get("credit", {}).get("advantages"),
+    }

@@ -13,6 +13,7 @@ pytest.importorskip("httpx2", reason="starlette's test client wants httpx2")
 
 from starlette.testclient import TestClient
 
+from cadre.view import reading
 from cadre.view.reading import open_runs
 from cadre.view.server import make_application
 from tests.cadre.view.runs import synthetic
@@ -94,3 +95,26 @@ def test_a_tree_has_what_is_said_of_its_samples_and_tokens_apart(client: TestCli
     assert len(tokens["tokens"]) == len(tokens["logprobs"]) == len(tokens["entropy"])
     assert told(client, "table?first=0&count=1")[0][0][:3] == [0, "tool", 0]
     assert client.get("/secret/api/runs/0/tree?at=99").status_code == 404
+
+
+def test_an_exported_tree_is_read_once_for_the_tokens_of_all_its_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = open_runs([synthetic(tmp_path / "run", 3, 2)])
+    one_by_one = {
+        (node, role, index): run.tokens(1, node, role, index)
+        for node, decision in enumerate(run.tree(1)["nodes"])
+        for role, samples in decision["samples"].items()
+        for index in range(len(samples))
+    }
+    read: list[Path] = []
+    entries = reading.read_entries
+
+    def counted(folder: Path) -> list[Any]:
+        read.append(folder)
+        return entries(folder)
+
+    monkeypatch.setattr(reading, "read_entries", counted)
+    assert run.tree_tokens(1) == one_by_one
+    assert len(one_by_one) > 2
+    assert len(read) == 1
