@@ -171,7 +171,7 @@ def make_application(sessions: Sessions, refusals: RefusalLog) -> Starlette:
                 key = token.strip() if scheme.lower() == "bearer" else ""
                 key = key or request.headers.get("api-key", "") or request.headers.get("x-api-key", "")
             try:
-                session = sessions.find(key, request.client.port if request.client else 0)
+                session = await sessions.find(key, request.client.port if request.client else 0)
             except RequestError as error:
                 if error.status != 410:
                     await read_body(request)

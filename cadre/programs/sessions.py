@@ -18,6 +18,9 @@ MAX_PENDING = 256
 # Contents whose occurrences are counted, for each call that is kept.
 COUNTS_PER_CALL = 10
 MAX_ENDED_KEYS = 100_000
+# Seconds between attempts to find the program that has a connection: a program may call before its start has been noted,
+# and the system does not read its table of connections at one moment.
+LOCATE_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4)
 # What models read in place of the folder of an instance.
 FOLDER = "/srv/program"
 
@@ -214,20 +217,29 @@ class Sessions:
         while len(self._ended) > MAX_ENDED_KEYS:
             del self._ended[next(iter(self._ended))]
 
-    def find(self, key: str, port: int = 0) -> Session:
+    async def find(self, key: str, port: int = 0) -> Session:
         """Return the session of a key, and of a connection's port if the key is shared. Raises RequestError if there is
         none."""
         if key and key == self.shared_key:
-            located = self.locate(port)
-            if located is None:
-                raise RequestError(
-                    401,
-                    "The program calls a model while it is imported, or after its end; expected calls from the "
-                    "function that runs an episode. Move the call into it.",
-                )
-            key = located
+            key = await self._locate_in_time(port)
         if key in self._ended:
             raise self._ended[key]
         if key not in self._open:
             raise RequestError(401, "The key is of no session here; expected the one that the program was given.")
         return self._open[key]
+
+    async def _locate_in_time(self, port: int) -> str:
+        """Return the key of the program that has a connection. Raises RequestError if none has after some attempts."""
+        key = self.locate(port)
+        for pause in LOCATE_PAUSES_S:
+            if key is not None:
+                break
+            await asyncio.sleep(pause)
+            key = self.locate(port)
+        if key is not None:
+            return key
+        raise RequestError(
+            401,
+            "The program calls a model while it is imported, or after its end; expected calls from the function that "
+            "runs an episode. Move the call into it.",
+        )

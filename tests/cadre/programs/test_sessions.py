@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
+from cadre.programs import sessions
 from cadre.programs.calls import Answer, ModelCall, RequestError
-from cadre.programs.sessions import COUNTS_PER_CALL, MAX_PENDING, PendingCall, Session
+from cadre.programs.sessions import COUNTS_PER_CALL, MAX_PENDING, PendingCall, Session, Sessions
 from cadre.types import Message
 
 REMEMBERED = 300
@@ -115,3 +116,16 @@ def test_a_refused_repetition_can_be_made_again() -> None:
         assert session.attach(call(), True) is came[-1] is not first
 
     run(ask)
+
+
+def test_a_call_may_come_before_the_start_of_its_program_is_noted(monkeypatch):
+    """As one through a client that was made at import, whose instance is known by its connection alone."""
+    monkeypatch.setattr(sessions, "LOCATE_PAUSES_S", (0.0, 0.0))
+    known = Sessions()
+    session = known.add(Session((), lambda pending: None))
+    attempts = iter((None, None, session.key))
+    known.shared_key, known.locate = "shared", lambda port: next(attempts)
+    assert asyncio.run(known.find("shared", 4000)) is session
+    known.locate = lambda port: None
+    with pytest.raises(RequestError, match="calls a model while it is imported"):
+        asyncio.run(known.find("shared", 4000))
