@@ -18,8 +18,8 @@ MAX_PENDING = 256
 # Contents whose occurrences are counted, for each call that is kept.
 COUNTS_PER_CALL = 10
 MAX_ENDED_KEYS = 100_000
-# Pauses, in seconds, between attempts to find the program that has a connection. A program may call before its start has
-# been noted, and the system does not read its table of connections at one moment.
+# Seconds between attempts to find the program that has a connection: it may call before its start has been noted, and
+# the system does not read its table of connections at one moment.
 LOCATE_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4)
 # What models read in place of the folder of an instance.
 FOLDER = "/srv/program"
