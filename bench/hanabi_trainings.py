@@ -17,15 +17,13 @@ import argparse
 import asyncio
 import random
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import cadre
 from cadre_tasks.games.hanabi import Hanabi
 from common import record
 from hanabi import by_convention
-from taught import teach
+from taught import teach, train_once
 
 DEALS = 200
 FOLLOWS = 1 / 3
@@ -73,10 +71,7 @@ def train(model: Path, seed: int, steps: int, rate: float) -> list[float]:
         "train": {"steps": steps, "tasks_per_step": 4, "seed": seed},
         "evaluate": {"tasks": DEALS},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        run = cadre.train(experiment, run=Path(folder) / "run", quiet=True)
-        scores = [report["parts"]["score"] for report in run.evaluations()]
-        run.close()
+    scores = [report["parts"]["score"] for report in train_once(experiment)]
     print(f"seed {seed}: {', '.join(f'{score:.2f}' for score in scores)}", flush=True)
     return scores
 

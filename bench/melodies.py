@@ -22,7 +22,6 @@ import argparse
 import asyncio
 import random
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import fmean
@@ -30,7 +29,6 @@ from typing import Any
 
 import torch
 
-import cadre
 from cadre.engines.chat_template import Template
 from cadre.engines.images import VisionProcessor
 from cadre_tasks.games.melody import COLORS, Melody, MelodySingleAgent, Signals
@@ -38,7 +36,7 @@ from cadre_tasks.models import make_vision
 from cadre_tasks.models.make_audio import KINDS, NOTES, PITCHES
 from cadre_tasks.models.make_seed import SPECIAL, byte_level, pretrain
 from common import record
-from taught import teach
+from taught import teach, train_once
 
 # A key is ten pixels of the eyes' 48, after their processor has scaled the picture.
 SETTINGS: dict[str, Any] = {"prompts": "compact", "notes": NOTES, "pitches": PITCHES, "cell": 8}
@@ -191,10 +189,7 @@ def learn(folder: Path, seed: int, steps: int) -> list[float]:
         "train": {"steps": steps, "tasks_per_step": 16, "seed": seed},
         "evaluate": {"tasks": TASKS, "every": 10},
     }
-    with tempfile.TemporaryDirectory() as out:
-        run = cadre.train(experiment, run=Path(out) / "run", quiet=True)
-        successes = [report["success"] for report in run.evaluations()]
-        run.close()
+    successes = [report["success"] for report in train_once(experiment)]
     print(f"seed {seed}: {', '.join(f'{success:.1%}' for success in successes)}", flush=True)
     return successes
 

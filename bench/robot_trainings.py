@@ -16,16 +16,14 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import tempfile
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import cadre
 from cadre_tasks.worlds.robots import Robots, RobotsSingleAgent
 from common import record
 from robots import examples
-from taught import teach
+from taught import teach, train_once
 
 SETTINGS: dict[str, Any] = {"plan": 3, "turns": 2}
 TASKS = 100
@@ -57,10 +55,7 @@ def train(model: Path, side: str, seed: int, tokens: int, rate: float) -> list[f
         "train": {"steps": 1000, "tasks_per_step": 8, "max_tokens": tokens, "seed": seed},
         "evaluate": {"tasks": TASKS},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        run = cadre.train(experiment, run=Path(folder) / "run", quiet=True)
-        successes = [report["success"] for report in run.evaluations()]
-        run.close()
+    successes = [report["success"] for report in train_once(experiment)]
     print(f"{side} seed {seed}: {', '.join(f'{success:.0%}' for success in successes)}", flush=True)
     return successes
 

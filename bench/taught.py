@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+import cadre
 from cadre_tasks.models.make_seed import byte_level, encode, pretrain, tiny_llama
 from cadre_tasks.models.make_world import batches
 
@@ -26,3 +29,12 @@ def teach(lines: Sequence[Mapping[str, str]], folder: Path, steps: int) -> None:
     pretrain(model, batches(rows, 32, random.Random(0)), steps, 3e-3)
     for part in (model, tokenizer):
         part.save_pretrained(folder)
+
+
+def train_once(experiment: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Train in a folder that is removed afterwards, without output, and return the evaluations, in their order."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = cadre.train(experiment, run=Path(folder) / "run", quiet=True)
+        evaluations = run.evaluations()
+        run.close()
+    return evaluations

@@ -9,13 +9,12 @@ those of the single agent to results/worlds.jsonl.
 from __future__ import annotations
 
 import argparse
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import cadre
 from cadre_tasks.models.make_world import WORLDS
 from common import record
+from taught import train_once
 
 TOKENS = 200_000
 TASKS = 200
@@ -43,10 +42,7 @@ def trained(world: str, side: str, model: Path, seed: int, first: int) -> tuple[
         "train": {**SHARED["train"], "seed": seed},
         "evaluate": {"tasks": TASKS, "first": first},
     }
-    with tempfile.TemporaryDirectory() as folder:
-        run = cadre.train(experiment, run=Path(folder) / "run", quiet=True)
-        before, *_, after = run.evaluations()
-        run.close()
+    before, *_, after = train_once(experiment)
     return before["success"], after["success"]
 
 
