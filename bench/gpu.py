@@ -119,8 +119,6 @@ KERNEL_OPTIONS: Mapping[str, Mapping[str, int]] = {
     "32x128-3": backward_options(32, 128, stages=3, warps=4),
     "128x128-2": backward_options(128, 128, stages=2, warps=8),
 }
-# Shapes from so many weights on recompute their activations.
-LARGE = 4_000_000_000
 STEPS = 6
 # Metrics of a run on a GPU, and their units.
 GPU_METRICS = {
@@ -525,7 +523,7 @@ def rate_mfu(bench: Bench, shape: Shape, tokens_per_s: float) -> float:
 def learn_with(bench: Bench, shape: Shape, sizes: Sizes, form: str, label: str) -> list[float]:
     """Measure updates in a form of packing; return the tokens per second that were run in each: distinct tokens, or
     all of them for the padded form."""
-    settings = form_settings(form) | ({"gradient_checkpointing": True} if shape.parameters > LARGE else {})
+    settings = form_settings(form)
     engine = make_engine(bench.model(shape), bench.card.device, "bfloat16", shape.whole)
     learner = make_learner(engine, **settings)
     try:
