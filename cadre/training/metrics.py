@@ -286,10 +286,10 @@ class Utilisation:
     """Part of the time in which a GPU runs kernels, of any process, from readings in a thread.
 
     `read` returns it for the last fraction of a second, as NVIDIA's driver measures it. A failed reading ends the
-    thread. It ends with the process.
+    thread. It ends with the process. Readings are few, as each takes locks of the driver that others may wait for.
     """
 
-    def __init__(self, read: Callable[[], float], pause: float = 0.1) -> None:
+    def __init__(self, read: Callable[[], float], pause: float = 0.5) -> None:
         self._read, self._pause = read, pause
         self._readings: list[float] = []
         threading.Thread(target=self._watch, name="gpu-utilisation", daemon=True).start()
@@ -308,6 +308,23 @@ class Utilisation:
                 log.info("The utilisation of the GPU is not measured: %s", error)
                 return
             time.sleep(self._pause)
+
+
+class UtilisationReader:
+    """Reads how busy a GPU is, 0 to 1, by NVIDIA's management library, which is loaded at the first reading."""
+
+    def __init__(self, uuid: str) -> None:
+        self._uuid = uuid
+        self._library: Any = None
+        self._handle: Any = None
+
+    def __call__(self) -> float:
+        if self._library is None:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._handle, self._library = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{self._uuid}"), pynvml
+        return float(self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
 
 
 def longest_chain(node: Node, policies: Iterable[str]) -> int:
@@ -343,9 +360,10 @@ def make_gpu_meter(experiment: Experiment) -> GpuMeter | None:
     ranks: dict[str, int] = {}
     for names, device in zip(experiment.engines, devices, strict=True):
         ranks[str(device)] = max(ranks.get(str(device), 1), experiment.ranks(names), 1)
-    name = torch.cuda.get_device_properties(devices[0]).name
-    utilisation = Utilisation(lambda: torch.cuda.utilization(devices[0]) / 100)
-    return GpuMeter(policy_costs(experiment), experiment.plan.loss, find_peaks(name), sum(ranks.values()), utilisation)
+    gpu = torch.cuda.get_device_properties(devices[0])
+    utilisation = Utilisation(UtilisationReader(str(gpu.uuid)))
+    peaks = find_peaks(gpu.name)
+    return GpuMeter(policy_costs(experiment), experiment.plan.loss, peaks, sum(ranks.values()), utilisation)
 
 
 def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:

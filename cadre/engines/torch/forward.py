@@ -264,19 +264,25 @@ class MicroBatchRunner:
         if head.weight is not self.model.get_input_embeddings().weight:
             head.weight.grad = None
 
-    def compute_logprobs(self, sequences: Sequence[TrainingSequence], reference: Any = None) -> list[tuple[float, ...]]:
+    def compute_logprobs(
+        self, sequences: Sequence[TrainingSequence], reference: Any = None, after_update: bool = False
+    ) -> list[tuple[float, ...]]:
         """Return the log-probabilities of every sequence's tokens under its policy, 0 outside the mask, in order.
 
         With `reference`, the scorer of the reference model without adapters: this model's base, or a copy of it.
+        `after_update` says that layers were compiled for training just before: then they are run so again, with
+        gradients that nobody asks for, as a short forward of single kernels takes several times as long to start.
         """
         scorer = reference or self.scorer
+        as_trained = after_update and self._precision.form.compiled and self.ranks.size == 1
 
         def run(batch: Batch) -> Sequence[Tensor]:
             with self.use_adapters(batch) if reference is None else self._without_adapters(batch):
                 scores: Scores = scorer(batch, self._choose_precision(batch.tree))
-            return scores.logprobs.unbind()
+            return scores.logprobs.detach().unbind()
 
-        return self._run_all(sequences, run, [len(sequence.token_ids) for sequence in sequences], scorer)
+        with torch.set_grad_enabled(as_trained):
+            return self._run_all(sequences, run, [len(sequence.token_ids) for sequence in sequences], scorer)
 
     def compute_values(self, sequences: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the outputs of the value heads at every sequence's targets, in order. Raises DivergedError."""
@@ -288,12 +294,12 @@ class MicroBatchRunner:
             return torch.split(values, counts)
 
         sizes = [len(sequence.targets.at) if sequence.targets else 0 for sequence in sequences]
-        values = self._run_all(sequences, run, sizes, self.scorer)
+        with torch.no_grad():
+            values = self._run_all(sequences, run, sizes, self.scorer)
         for sequence, outputs in zip(sequences, values, strict=True):
             check_finite(sequence.policy, "values of the critic", outputs)
         return values
 
-    @torch.no_grad()
     def _run_all(
         self,
         sequences: Sequence[TrainingSequence],

@@ -334,7 +334,7 @@ class Trainer:
         # its critic, on its shortest sequence.
         changed = [part for name, part in by_policy.items() if weights[name].applied > steps_before[name][0]]
         shortest = [min(part, key=lambda item: (item.targets is None, len(item.token_ids))) for part in changed]
-        logprobs = self._runner.compute_logprobs(shortest) if shortest else []
+        logprobs = self._runner.compute_logprobs(shortest, after_update=True) if shortest else []
         for sequence, numbers in zip(shortest, logprobs, strict=True):
             check_finite(sequence.policy, "log-probabilities after the update", numbers)
         if with_values := [sequence for sequence in shortest if sequence.targets]:

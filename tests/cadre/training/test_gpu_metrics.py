@@ -3,6 +3,7 @@
 import io
 import json
 import queue
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from cadre.training.metrics import (
     GpuPeaks,
     PolicyCost,
     Utilisation,
+    UtilisationReader,
     find_peaks,
     longest_chain,
     make_gpu_meter,
@@ -125,6 +127,20 @@ def test_the_busy_fraction_is_the_mean_of_the_readings_of_a_step() -> None:
     assert GpuMeter(COSTS, LossConfig(), PEAKS).step_metrics() == {}
 
 
+def test_the_busy_fraction_is_read_by_one_handle(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    library = SimpleNamespace(
+        nvmlInit=lambda: made.append("library"),
+        nvmlDeviceGetHandleByUUID=lambda uuid: made.append(uuid) or len(made),
+        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=25 * handle),
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    read = UtilisationReader("1234-ab")
+    assert made == []
+    assert [read(), read()] == [0.5, 0.5]
+    assert made == ["library", "GPU-1234-ab"]
+
+
 def test_a_gpu_whose_utilisation_cannot_be_read_has_no_busy_fraction() -> None:
     tried = threading.Event()
 
@@ -160,7 +176,7 @@ def test_peaks_of_an_unknown_gpu() -> None:
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """An H200 by its name, for the meter alone; models stay on the CPU."""
     monkeypatch.setattr(torch_model, "pick_device", lambda device: torch.device("cuda"))
-    facts = SimpleNamespace(name="NVIDIA H200")
+    facts = SimpleNamespace(name="NVIDIA H200", uuid="1234-ab")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
 
 

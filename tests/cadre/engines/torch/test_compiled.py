@@ -112,6 +112,21 @@ def test_a_small_forward_without_gradients_is_not_compiled_and_not_padded(learne
     assert nodes == (256 if least == 0 else len(micro.tree.token_ids))
 
 
+@pytest.mark.usefixtures("traced")
+def test_the_check_after_an_update_runs_the_layers_that_are_compiled(learner, monkeypatch):
+    one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
+    monkeypatch.setattr(forward, "MIN_COMPILED", 10_000)
+    data = trees(("p",), [(40, 8)])
+    for sizes in ([(90, 60)], [(90, 60), (120, 90)]):  # two numbers of nodes, for which layers are compiled
+        caught(one, trees(("p",), sizes))
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    sides = [(one, {"after_update": True}), (other, {})]
+    mine, theirs = (side.engine.work(side._runner.compute_logprobs, data[:1], None, **how) for side, how in sides)
+    assert max(abs(a - b) for a, b in zip(mine[0], theirs[0], strict=True)) < 1e-5
+    assert any(mine[0])
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before > 0
+
+
 def test_layers_with_adapters_at_other_places_are_not_compiled(team):
     adapters = team({"p": 4}, "llama").engine.loaded.adapters
     layers = team({"p": 4}, "llama").engine.loaded.model.base_model.layers

@@ -83,6 +83,11 @@ def test_what_is_left_is_sent_before_weights_change_and_once():
 BLOCK = 16
 
 
+def token_at(name, position):
+    """Return the token that the model would draw there."""
+    return int(1e4 * random.Random(f"{name} {position}").random())
+
+
 class Engine:
     """vLLM's engine loop around a scheduler, with one step in flight and tokens by rule instead of a model.
 
@@ -108,32 +113,43 @@ class Engine:
             block_size=BLOCK,
             hash_block_size=BLOCK,
         )
+        # As on a GPU: vLLM's second model runner needs Triton.
+        self.scheduler.use_v2_model_runner = True
         self.in_flight, self.received, self.ends = deque(), defaultdict(list), {}
         self.messages = Counter()
+        self.plans = []
 
-    def add(self, name, prompt, limit, stop=()):
-        settings = SamplingParams(max_tokens=limit, logprobs=0, stop=list(stop), detokenize=bool(stop))
+    def add(self, name, prompt, limit, stop=(), stop_ids=()):
+        settings = SamplingParams(
+            max_tokens=limit, logprobs=0, stop=list(stop), stop_token_ids=list(stop_ids), detokenize=bool(stop)
+        )
         self.scheduler.add_request(Request(name, prompt, settings, None, block_hasher=self.hasher))
 
     def step(self):
         planned = self.scheduler.schedule()
+        pool = self.scheduler.kv_cache_manager.block_pool
+        blocks = {"free": pool.get_num_free_blocks(), "cached": len(pool.cached_block_hash_to_block)}
+        self.plans.append(vars(planned) | blocks)
         if planned.total_num_scheduled_tokens:
-            self.in_flight.append(planned)
+            # Of a prompt that is read in part the model draws no token.
+            unread = {name for name in planned.num_scheduled_tokens if self.scheduler.requests[name].is_prefill_chunk}
+            self.in_flight.append((planned, unread))
             if len(self.in_flight) < 2:
                 return
         if self.in_flight:
-            self.finish(self.in_flight.popleft())
+            self.finish(*self.in_flight.popleft())
 
-    def finish(self, planned):
+    def finish(self, planned, unread):
         names = list(planned.num_scheduled_tokens)
-        drawn = [random.Random(f"{name} {len(self.history(name))}").random() for name in names]
+        drawn = [token_at(name, len(self.history(name))) for name in names]
         logprobs = LogprobsLists(
-            np.array([[int(1e4 * value)] for value in drawn], np.int32),
-            np.array([[-value] for value in drawn], np.float32),
+            np.array([[token] for token in drawn], np.int32),
+            np.array([[-token / 1e4] for token in drawn], np.float32),
             np.ones(len(names), np.int64),
         )
         rows = {name: row for row, name in enumerate(names)}
-        result = ModelRunnerOutput(names, rows, [[int(1e4 * value)] for value in drawn], logprobs)
+        tokens = [[] if name in unread else [token] for name, token in zip(names, drawn, strict=True)]
+        result = ModelRunnerOutput(names, rows, tokens if any(tokens) else [], logprobs)
         for message in self.scheduler.update_from_output(planned, result).values():
             for output in message.outputs:
                 self.messages[output.request_id] += 1
@@ -171,6 +187,9 @@ def play(engine):
     paused = {name: list(tokens) for name, tokens in engine.received.items()}
     engine.scheduler.set_pause_state(PauseState.UNPAUSED)
     engine.run()
+    # Prompts and answers are in the cache alike: what was cached of them is found by who asks again.
+    engine.add("again", prompts[3] + [token for token, _ in engine.received["r-38"]][:40], 30)
+    engine.run()
     return paused
 
 
@@ -190,3 +209,67 @@ def test_the_front_end_receives_what_vllms_own_scheduler_sends(folder, blocks):
     assert aborted[1] == aborted[0][: len(aborted[1])]
     assert parts.messages.total() < stock.messages.total() / 5
     assert parts.messages["r-7"] == len(parts.received["r-7"]), "strings may end it at any token"
+
+
+@pytest.mark.parametrize("blocks", [400, 60])
+def test_every_step_is_planned_as_by_vllms_own_scheduler(folder, blocks):
+    """Also in which blocks of the cache tokens lie, and where memory is short."""
+    planned_here = []
+
+    class Counting(PartScheduler):
+        def _plan_decoding(self):
+            plan = super()._plan_decoding()
+            planned_here.append(plan is not None)
+            return plan
+
+    stock, parts = Engine(folder, AsyncScheduler, blocks), Engine(folder, Counting, blocks)
+    for engine in (stock, parts):
+        play(engine)
+    assert len(parts.plans) == len(stock.plans)
+    for ours, theirs in zip(parts.plans, stock.plans, strict=True):
+        assert ours == theirs
+    assert sum(planned_here) > len(planned_here) / 3
+    preempted = sum(len(plan["preempted_req_ids"] or ()) for plan in stock.plans)
+    assert (preempted > 0) == (blocks == 60)
+
+
+def test_prompts_that_are_read_in_parts(folder):
+    stock, parts = Engine(folder, AsyncScheduler), Engine(folder, PartScheduler)
+    for engine in (stock, parts):
+        engine.scheduler.max_num_scheduled_tokens = 48
+        for number in range(3):
+            engine.add(f"r-{number}", [10 + number] * 100, 20)
+        engine.run()
+    assert parts.plans == stock.plans
+    counts = {count for plan in stock.plans for count in plan["num_scheduled_tokens"].values()}
+    assert 48 in counts
+    assert 100 not in counts
+    assert parts.received == stock.received
+    assert [len(tokens) for tokens in parts.received.values()] == [20] * 3
+
+
+def test_a_stop_token_ends_a_sequence_in_plain_decoding(folder):
+    stock, parts = Engine(folder, AsyncScheduler), Engine(folder, PartScheduler)
+    for engine in (stock, parts):
+        engine.add("a", list(range(20, 40)), 50, stop_ids=(token_at("a", 20),))
+        engine.add("b", list(range(30, 50)), 50)
+        engine.run()
+    assert parts.received == stock.received
+    assert parts.ends == stock.ends
+    assert len(parts.received["a"]) == 21
+
+
+def test_requests_with_more_than_text_are_left_to_vllm(folder):
+    stock, parts = Engine(folder, AsyncScheduler), Engine(folder, PartScheduler)
+    for engine in (stock, parts):
+        engine.add("plain", list(range(20, 40)), 40)
+        settings = SamplingParams(max_tokens=20, logprobs=0, prompt_logprobs=0, detokenize=False)
+        special = Request("special", list(range(30, 50)), settings, None, block_hasher=engine.hasher)
+        engine.scheduler.add_request(special)
+        while "special" not in engine.ends:
+            if engine is parts:
+                assert engine.scheduler._plan_decoding() is None
+            engine.step()
+        engine.run()
+    assert parts.received == stock.received
+    assert not parts.scheduler._special
