@@ -51,9 +51,9 @@ def test_lines_of_robots(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) ->
 
 
 def test_lines_of_cooks(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, tmp_path: Path) -> None:
-    def points(layout: str, models: dict[str, str]) -> float:
+    def points(layout: str, models: dict[str, str]) -> tuple[float, float]:
         runs = {Path(model).parent.name for model in models.values()}
-        return 40.0 if len(runs) == 2 else 20.0 if runs == {"kitchen"} else 100.0
+        return (40.0, 45.0) if len(runs) == 2 else (20.0, 25.0) if runs == {"kitchen"} else (100.0, 105.0)
 
     monkeypatch.setattr(kitchen_trainings, "measure_points", points)
     monkeypatch.setattr(kitchen_trainings, "train", lambda *options: None)
@@ -61,9 +61,13 @@ def test_lines_of_cooks(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, tmp
     run(monkeypatch, kitchen_trainings, "cross --seeds 0 1 --write")
     assert recorded == [
         ("worlds.kitchen.cramped_room.base", [20.0], 6, []),
+        ("worlds.kitchen.cramped_room.base_sampled", [25.0], 48, []),
         ("worlds.kitchen.cramped_room.team", [100.0, 100.0], 6, [0, 1]),
+        ("worlds.kitchen.cramped_room.team_sampled", [105.0, 105.0], 48, [0, 1]),
         ("worlds.kitchen.cramped_room.self_play", [100.0, 100.0], 6, [0, 1]),
+        ("worlds.kitchen.cramped_room.self_play_sampled", [105.0, 105.0], 48, [0, 1]),
         ("worlds.kitchen.cramped_room.cross_play", [40.0, 40.0], 6, [0, 1]),
+        ("worlds.kitchen.cramped_room.cross_play_sampled", [45.0, 45.0], 48, [0, 1]),
     ]
 
 
