@@ -3,7 +3,7 @@
     python bench/evidence.py            print the claims whose code has changed since they were measured (`make stale`)
     python bench/evidence.py --write    also append their number to results/docs.jsonl
 
-The age of a line is the number of commits since its own that touch the paths it measures (`MEASURED`). It is read from
+The age of a line is the number of commits since its own that change code which it runs (bench/ages.py). It is read from
 the history of git; where there is none (a wheel, a shallow clone), a table has no ages.
 """
 
@@ -11,42 +11,14 @@ from __future__ import annotations
 
 import argparse
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
-from common import ROOT, latest, record
+from ages import History, read_history
+from common import latest, record
 
 Lines = Mapping[str, Mapping[str, Any]]
-# What a line measures, by the beginning of its name; the longest that fits counts. Some packages had other names before
-# they were moved, so that their former paths stand here, too.
-MEASURED: dict[str, tuple[str, ...]] = {
-    "": ("cadre/",),
-    "table.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
-    "plan-path.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
-    "sokoban.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
-    "sudoku.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
-    "discovery.": ("cadre/", "cadre_tasks/games/", "cadre_tasks/models/"),
-    "real.writing.": ("cadre/", "cadre_tasks/writing/"),
-    "real.code.": ("cadre/", "cadre_tasks/code/"),
-    "real.tested.": ("cadre/", "cadre_tasks/code/"),
-    "real.maths.": ("cadre/", "cadre_tasks/maths/"),
-    "gpu.step.": ("cadre/engines/", "cadre/learn/", "cadre/rollout/", "cadre/training/"),
-    "e2e.": ("cadre/engines/", "cadre/experiment/", "cadre/learn/", "cadre/rollout/", "cadre/training/"),
-    "families.": ("cadre/engines/", "cadre/models/"),
-    "parity.": ("cadre/advantages/", "cadre/engines/", "cadre/learn/", "bench/parity/"),
-    "worlds.robots.": ("cadre/", "cadre_tasks/worlds/robots"),
-    "audio.": ("cadre/", "cadre_tasks/games/melody", "cadre_tasks/models/"),
-    "sandbox.": ("cadre_sandbox/", "cadre/sandbox/"),
-    "attacks.": ("cadre_tasks/", "cadre/envs/", "cadre/rewards/"),
-    "resume.": ("cadre/",),
-}
-# Of cadre/, the packages that no claim but those of resume measures: the commands, Ray, other people's environments,
-# agent programs, and the page.
-UNMEASURED = ("cadre/cli/", "cadre/cluster/", "cadre/integrations/", "cadre/programs/", "cadre/view/")
 
 
 @dataclass(frozen=True)
@@ -325,62 +297,6 @@ def chapters(found: Lines) -> tuple[Chapter, ...]:
     return (first, *CHAPTERS) if first.claims else CHAPTERS
 
 
-@dataclass(frozen=True)
-class History:
-    """The commits of a checkout, newest first: their hashes, and the files that each of them touches."""
-
-    hashes: tuple[str, ...]
-    touched: tuple[tuple[str, ...], ...]
-
-    def position(self, commit: str) -> int | None:
-        """Return the place of a commit, given by the beginning of its hash; None if it is not in this history."""
-        return next((n for n, full in enumerate(self.hashes) if full.startswith(commit)), None)
-
-    def since(self, commit: str) -> History:
-        """Return the history up to a commit, which must be in it."""
-        first = self.position(commit)
-        assert first is not None, commit
-        return History(self.hashes[first:], self.touched[first:])
-
-    def age(self, line: Mapping[str, Any]) -> int | None:
-        """Return the number of commits since the line's that touch what it measures; None for an unknown commit.
-
-        A line of several commits counts from the oldest.
-        """
-        places = [self.position(commit.rstrip("+")) for commit in re.split(r",\s*", line["commit"])]
-        if None in places:
-            return None
-        oldest, paths = max(place for place in places if place is not None), measured_paths(line["name"])
-        left_out = () if line["name"].startswith("resume.") else UNMEASURED
-        return sum(
-            any(file.startswith(paths) and not file.startswith(left_out) for file in files)
-            for files in self.touched[:oldest]
-        )
-
-
-def measured_paths(name: str) -> tuple[str, ...]:
-    """Return the paths whose code a line measures."""
-    return MEASURED[max((prefix for prefix in MEASURED if name.startswith(prefix)), key=len)]
-
-
-@cache
-def read_history(root: Path = ROOT) -> History | None:
-    """Return the history of a checkout; None where it has none, or not all of it."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
-
-    try:
-        top, shallow = git("rev-parse", "--show-toplevel", "--is-shallow-repository").split("\n")[:2]
-        if Path(top) != root.resolve() or shallow == "true":
-            return None
-        commits = git("log", "--format=%x00%H", "--name-only", "--no-renames").split("\0")[1:]
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        return None
-    parts = [commit.split("\n") for commit in commits]
-    return History(tuple(part[0] for part in parts), tuple(tuple(filter(None, part[1:])) for part in parts))
-
-
 def shown(value: float, unit: str) -> str:
     """Return a value as tables show it."""
     if unit in ("tokens", "count", "attacks", "kills", "runs", "pairs", "variants", "families"):
@@ -440,7 +356,7 @@ def _age(lines: Sequence[Mapping[str, Any]], history: History | None) -> str:
 
 def table(found: Lines, history: History | None) -> str:
     """Return the tables of docs/evidence.md as markdown."""
-    counted = [f"Ages were counted at commit {history.hashes[0][:7]}."] if history else []
+    counted = [f"Ages were counted at commit {history.head[:8]}."] if history else []
     return "\n".join([*counted, *rows(found, history)])
 
 
@@ -455,8 +371,8 @@ def is_current(page: str, found: Lines, history: History | None) -> bool:
     without a history or after a rebase.
     """
     named = COUNTED_AT.search(page)
-    if named and history and history.position(named[1]) is not None:
-        return table(found, history.since(named[1])) in page
+    if named and history and history.find(named[1]):
+        return table(found, history.at(named[1])) in page
     return _without_ages(table(found, history)) in _without_ages(page)
 
 

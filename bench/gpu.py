@@ -13,6 +13,7 @@ shapes    an update of that size with the default settings: Qwen3-0.6B and 1.7B 
 tree      two roles that speak three times each, an adapter per role, with vLLM: seconds by phase
 sampling  128 completions at once by the torch engine: tokens per second, and the share of the memory bandwidth
 learning  updates of 64 sequences of 0.6B with every form of packing
+beside    that update of 0.6B alone, while the GPU's utilisation and memory are read often, and beside an idle vLLM
 blocks    forward and backward pass of FlexAttention on a prefix tree, with several block sizes of its kernels
 largest   the largest shape that one GPU holds with two adapters, and with two models, trained
 training  Plan-Path with the embedded model
@@ -64,10 +65,13 @@ import gpu_tables
 import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
 from cadre.engines.torch.kv_cache import record_graph, run_eagerly
+from cadre.engines.vllm.engine import Options
+from cadre.engines.vllm.sampler import VllmSampler
 from cadre.learn import tree_attention
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.token_notes import TokenNotes
-from cadre.settings import LearnerConfig
+from cadre.settings import LearnerConfig, PolicyConfig, VllmConfig
+from cadre.training.metrics import Utilisation, UtilisationReader
 from cadre.types import TrainingSequence
 from gpu_models import (
     LADDER,
@@ -568,6 +572,42 @@ def learning(bench: Bench) -> None:
         bench.keep(f"gpu.learning.{shape.name}.{form}.vs_bound", ratios, "ratio")
 
 
+def beside(bench: Bench) -> None:
+    """What else a training has on the GPU while it learns, one after another beside the same learner."""
+
+    def work(bench: Bench) -> None:
+        shape, sizes, device = bench.shapes[0], bench.sizes(STEP_SIZES), bench.card.device
+        label, folder = f"gpu.beside.{shape.name}", bench.model(shape)
+        learner = make_learner(make_engine(folder, device, bench.dtype, shape.whole))
+        try:
+            sequences = make_sequences(sizes, list(learner.policies), shape.vocabulary)
+
+            def measure(what: str) -> None:
+                seconds = repeat(bench, lambda: asyncio.run(learner.update(sequences)))
+                bench.keep(f"{label}.{what}.update_s", seconds, "s")
+
+            measure("alone")
+            if bench.on_gpu:
+                with gpu_runs.GpuMemory().watching(milliseconds=100):
+                    measure("memory_read")
+            if has_vllm():
+                options = Options(VllmConfig(context=2 * (sizes.words + sizes.tokens), sequences=256))
+                sampler = VllmSampler(folder, {ROLES[0]: PolicyConfig(model=str(folder), dtype=bench.dtype)}, options)
+                try:
+                    sample_sequences(sampler, sizes, shape.vocabulary)
+                    measure("vllm_idle")
+                finally:
+                    sampler.close()
+            if bench.on_gpu:
+                # Readings last as long as the process.
+                Utilisation(UtilisationReader(str(torch.cuda.get_device_properties(device).uuid)), pause=0.1)
+                measure("utilisation_read")
+        finally:
+            learner.close()
+
+    bench.run("beside", work)
+
+
 def blocks(bench: Bench) -> None:
     """FlexAttention on the tree of a quarter of a step's sequences, as the first shape attends in one layer."""
     shape, sizes = bench.shapes[0], bench.sizes(replace(STEP_SIZES, prompts=STEP_SIZES.prompts // 4))
@@ -683,6 +723,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "tree": tree,
     "sampling": sampling,
     "learning": learning,
+    "beside": beside,
     "blocks": blocks,
     "largest": largest,
     "training": training,

@@ -25,6 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 
 from cadre import random_keys
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.vllm.sampler import VllmSampler
 from cadre.learn.token_notes import TokenNotes
 from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
@@ -291,7 +292,9 @@ def make_sequence(
     )
 
 
-def sample_sequences(engine: TorchEngine, sizes: Sizes, vocabulary: int, first: int = 0) -> list[TrainingSequence]:
+def sample_sequences(
+    engine: TorchEngine | VllmSampler, sizes: Sizes, vocabulary: int, first: int = 0
+) -> list[TrainingSequence]:
     """Return completions that the engine drew, with its log-probabilities; prompts are dealt to the policies in turn.
     Positions are those of `make_sequences`, counted from the prompt `first` on."""
     policies, sampling = list(engine.policies), Sampling(max_tokens=sizes.tokens)

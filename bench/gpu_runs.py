@@ -36,9 +36,10 @@ class GpuMemory:
         self.peak = 0.0
 
     @contextmanager
-    def watching(self) -> Iterator[GpuMemory]:
-        """Read the memory in use once a second until the block ends; more often it would slow the GPU's programs."""
-        command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "-lms", "1000"]
+    def watching(self, milliseconds: int = 1_000) -> Iterator[GpuMemory]:
+        """Read the memory in use until the block ends, with so much time between readings."""
+        command = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        command += ["-lms", str(milliseconds)]
         if shutil.which(command[0]) is None:
             yield self
             return

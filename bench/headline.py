@@ -19,7 +19,8 @@ The command may be ended at any minute, and goes on when it is called again; wit
 training may go on over several loans of a GPU: `--pack FILE` writes the runs as a tar in parts of 15 MB (`FILE.00`,
 `FILE.01`, ...), and `--unpack FILE` restores them. DIR is the folder of the model. With `--write` the finished methods
 become lines of results/headline.jsonl, whose intervals are over seeds and tasks (`cadre compare`), and their training
-curves results/headline-TASK-MODEL.md.
+curves results/headline-TASK-MODEL.md. Those of L0, L1 and L2 are also written as policies.L0.success and so on, the
+comparison of shared and separate policies.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ from slices import Clock, OutOfTimeError, evaluate_sampled, train
 from trainings import console
 
 PART_BYTES = 15 << 20
-METHODS = ("L0", "L1", "L2", "grpo", "best-of-n")
+ROLE_COLUMNS = ("/reward", "/gradient_fraction")
+# How roles share weights: an adapter for all, an adapter a role, a model a role.
+SHARING = ("L0", "L1", "L2")
+METHODS = (*SHARING, "grpo", "best-of-n")
 # The recipe of a task's form that has prompts and sizes for real models; the model and the policies are replaced.
 RATES = "qwen2.5-coder-0.5b-L0"
 
@@ -205,8 +209,11 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
     made_by = ", ".join(sorted(commits)) or commit()
 
     def add(name: str, interval: Interval, used: Sequence[int]) -> None:
+        add_line(f"headline.{task}.{headline.model.name}.{name}", interval, used)
+
+    def add_line(name: str, interval: Interval, used: Sequence[int]) -> None:
         line = measurement(
-            f"headline.{task}.{headline.model.name}.{name}",
+            name,
             interval,
             "fraction",
             command,
@@ -225,6 +232,8 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
             if result.before is not None:
                 add(f"{method}.before.success", result.before, result.seeds)
             add(f"{method}.success", result.value, result.seeds)
+            if method in SHARING:
+                add_line(f"policies.{method}.success", result.value, result.seeds)
         names = {result.name: by_folder[result.folders[0]] for result in comparison.methods}
         for difference in comparison.differences:
             add(f"{names[difference.second]} - {names[difference.first]}", difference.value, seeds)
@@ -236,24 +245,34 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
 
 
 def write_curves(headline: Headline, task: str, methods: Sequence[str], seeds: Sequence[int], command: str) -> None:
-    """Write the training curves of the finished runs as tables of results/headline-TASK-MODEL.md, a row a step."""
-    title = f"# Training curves: {task}, {headline.model.name}"
-    rewards = "the reward of each role and the mean parts of the rewards"
-    lines = [title, "", f"By `{command}`: sampled tokens so far, {rewards}."]
+    """Write the training curves of the finished runs as tables of results/headline-TASK-MODEL.md, a row a step.
+
+    Tables of other methods and seeds that are in the file stay.
+    """
+    file = RESULTS / f"headline-{task}-{headline.model.name}.md"
+    _, *tables = file.read_text().split("\n## ") if file.exists() else [""]
+    sections = {table.partition("\n")[0]: table.strip() for table in tables}
     for method, seed in itertools.product(methods, seeds):
         folder = headline.folder(task, method, seed)
         if method == "best-of-n" or not folder.with_suffix(".done").exists():
             continue
         steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        chosen = (key for key in steps[0] if key.startswith("parts/") or key.endswith("/reward"))
+        chosen = (key for key in steps[0] if key.startswith("parts/") or key.endswith(ROLE_COLUMNS))
         columns = [key for key in chosen if any(step.get(key) for step in steps)]
-        lines += ["", f"## {method}, seed {seed}", "", f"| step | tokens | {' | '.join(columns)} |"]
+        heading = f"{method}, seed {seed}"
+        lines = [heading, "", f"By `{command}`.", "", f"| step | tokens | {' | '.join(columns)} |"]
         lines += ["|---" * (len(columns) + 2) + "|"]
         tokens = itertools.accumulate(step["rollout/tokens"] for step in steps)
         for number, (step, total) in enumerate(zip(steps, tokens, strict=True), 1):
             cells = " | ".join(f"{step.get(key, 0.0):.3g}" for key in columns)
             lines.append(f"| {number} | {total:,.0f} | {cells} |")
-    (RESULTS / f"headline-{task}-{headline.model.name}.md").write_text("\n".join(lines) + "\n")
+        sections[heading] = "\n".join(lines)
+    title = f"# Training curves: {task}, {headline.model.name}"
+    legend = (
+        "Sampled tokens so far, the reward of each role, its share of its policy's gradient, and the mean parts of "
+    )
+    text = "\n\n## ".join([f"{title}\n\n{legend}the rewards.", *sections.values()])
+    file.write_text(f"{text}\n")
 
 
 def pack(runs: Path, file: Path) -> None:

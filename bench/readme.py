@@ -22,6 +22,7 @@ import gpu_tables
 import openspiel
 import presets as preset_bench
 import worth
+from ages import read_history
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest, record
 from evidence import shown
@@ -547,7 +548,7 @@ def _spread(one: dict[str, Any]) -> str:
 # The tables of each page, by their marks.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"highlights": highlights},
-    "docs/evidence.md": {"evidence": lambda: evidence.table(latest(), evidence.read_history())},
+    "docs/evidence.md": {"evidence": lambda: evidence.table(latest(), read_history())},
     "docs/results.md": {"results": table, "presets": presets, "preset curves": preset_curves, "paper": paper},
     "docs/algorithms/which.md": {"which": which},
     "docs/audit.md": {"agreements": agreements},
@@ -582,7 +583,7 @@ def outdated_pages(root: Path = ROOT) -> list[str]:
     def is_current(page: str) -> bool:
         text = (root / page).read_text()
         if page == "docs/evidence.md":
-            return evidence.is_current(text, latest(), evidence.read_history())
+            return evidence.is_current(text, latest(), read_history())
         return renewed(page, text) == text
 
     return [page for page in PAGES if not is_current(page)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,19 +13,36 @@ import common
 import evidence
 import readme
 import sandbox
-from evidence import History
+from ages import History
 
 LINE = {"name": "kuhn.exploitability", "value": 0.1, "low": 0.1, "high": 0.1, "unit": "exploitability", "n": 3}
 LINE |= {"seeds": [0, 1, 2], "command": "python bench/openspiel.py", "machine": "2 cores", "commit": "bbbbbbb"}
-HISTORY = History(
-    ("d" * 40, "c" * 40, "b" * 40, "a" * 40),
-    (
-        ("cadre/cli/main.py", "cadre/team.py", "docs/faq.md"),
-        ("cadre_sandbox/box.py",),
-        ("cadre/a.py",),
-        ("cadre/b.py",),
-    ),
-)
+
+
+class Ages:
+    """The history of a figure whose code one commit has changed since b; later commits have not."""
+
+    def __init__(self, *known: str) -> None:
+        self.known = known
+        self.head = known[0] * 40
+
+    def find(self, commit: str) -> str | None:
+        return commit if commit[0] in self.known else None
+
+    def at(self, commit: str) -> Ages:
+        return Ages(*self.known[self.known.index(commit[0]) :])
+
+    def age(self, line: dict[str, Any]) -> int | None:
+        found = [self.find(commit) for commit in line["commit"].split(", ")]
+        return None if None in found else int("b" in [commit[0] for commit in found if commit] and "c" in self.known)
+
+
+def ages_of(*known: str) -> History:
+    """A history whose newest commit is the first one."""
+    return cast(History, Ages(*known))
+
+
+HISTORY = ages_of("d", "c", "b", "a")
 
 
 def test_pages_are_what_results_give() -> None:
@@ -69,27 +86,6 @@ def test_parts_of_a_bench_without_their_data_are_left_out_with_a_sentence(
     assert sandbox.runnable(["checkers"]) == ["checkers"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "age"),
-    [
-        ({}, 1),  # the second commit since is of the sandbox
-        ({"commit": "d" * 7}, 0),
-        ({"commit": "aaaaaaa, ddddddd"}, 2),
-        ({"name": "sandbox.attacks_through"}, 1),
-        ({"commit": "eeeeeee"}, None),
-        ({"commit": "aaaaaaa, eeeeeee"}, None),
-    ],
-)
-def test_age_counts_the_commits_that_touch_the_measured_code(changes: dict[str, Any], age: int | None) -> None:
-    assert HISTORY.age(LINE | changes) == age
-
-
-def test_the_page_and_the_commands_age_no_figure_but_those_of_resume() -> None:
-    history = History(("b" * 40, "a" * 40), (("cadre/view/page/tree.js", "cadre/cli/main.py"), ()))
-    assert history.age(LINE | {"commit": "aaaaaaa"}) == 0
-    assert history.age(LINE | {"commit": "aaaaaaa", "name": "resume.kills"}) == 1
-
-
 def test_old_figures_are_marked_and_listed() -> None:
     found = {"kuhn.untrained.exploitability": LINE, "kuhn.exploitability": LINE}
     assert "| bbbbbbb | measured 1 commit ago |" in evidence.table(found, HISTORY)
@@ -128,9 +124,9 @@ def test_lines_at_equal_tokens_name_their_model_seeds_and_budget() -> None:
 
 def test_a_page_stays_current_while_commits_follow_until_a_figure_differs() -> None:
     found = {"kuhn.untrained.exploitability": LINE, "kuhn.exploitability": LINE}
-    page = f"before\n{evidence.table(found, HISTORY.since('c' * 7))}\nafter"
+    page = f"before\n{evidence.table(found, HISTORY.at('b' * 7))}\nafter"
     assert "unchanged" in page
-    for history in (HISTORY, HISTORY.since("c" * 7), History(("f" * 40,), ((),)), None):
+    for history in (HISTORY, HISTORY.at("b" * 7), ages_of("f"), None):
         assert evidence.is_current(page, found, history)
         assert not evidence.is_current(page, found | {"kuhn.exploitability": LINE | {"value": 0.2}}, history)
     assert not evidence.is_current(page.replace("unchanged", "measured 4 commits ago"), found, HISTORY)
@@ -198,15 +194,6 @@ def test_without_git_the_commit_is_given(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("BENCH_COMMIT", "b29dde3")
     record()
     assert common.latest()["figure"]["commit"] == "b29dde3"
-
-
-def test_a_history_is_read_whole_or_not_at_all(checkout: Path) -> None:
-    history = evidence.read_history(checkout)
-    assert history == History((git(checkout, "rev-parse", "HEAD"),), (("cadre/a.py",),))
-    assert evidence.read_history(checkout / "cadre") is None  # a folder within somebody's repository
-    git(checkout, "-c", "user.name=A", "-c", "user.email=a@b.c", "commit", "--quiet", "--allow-empty", "-m", "two")
-    git(checkout, "clone", "--quiet", "--depth", "1", f"file://{checkout}", "shallow")
-    assert evidence.read_history(checkout / "shallow") is None
 
 
 def test_a_headline_is_named_by_task_model_and_method() -> None:

@@ -53,6 +53,7 @@ def test_finished_runs_become_lines_and_curves(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(bench, "append_line", lambda file, one: lines.update({one["name"]: one | {"file": file}}))
     bench.record_task(line, "sudoku", METHODS, (0, 1), "the command")
     start = "headline.sudoku.coder."
+    assert lines.pop("policies.L0.success")["value"] == 1.0
     values = {name.removeprefix(start): one["value"] for name, one in lines.items()}
     assert values == {
         "L0.before.success": 0.0,
@@ -63,10 +64,20 @@ def test_finished_runs_become_lines_and_curves(tmp_path: Path, monkeypatch: pyte
         "best-of-2.success": 0.375,
     }
     step = {"step": 0, "rollout/tokens": 1500, "parts/tests": 0.25, "main/reward": 1.5, "aux/reward": 0, "lr": 7.0}
+    step |= {"aux/gradient_fraction": 0.7}
     for seed in (0, 1):
         (line.folder("sudoku", "L0", seed) / "metrics.jsonl").write_text((json.dumps(step) + "\n") * 2)
     bench.write_curves(line, "sudoku", ("L0", "best-of-n"), (0, 1), "the command")
     written = (tmp_path / "headline-sudoku-coder.md").read_text()
-    assert "## L0, seed 1\n\n| step | tokens | parts/tests | main/reward |\n" in written
-    assert "| 2 | 3,000 | 0.25 | 1.5 |" in written
+    table = (
+        "## L0, seed 1\n\nBy `the command`.\n\n| step | tokens | parts/tests | main/reward | aux/gradient_fraction |\n"
+    )
+    assert table in written
+    assert "| 2 | 3,000 | 0.25 | 1.5 | 0.7 |" in written
+    # A later call with another method leaves these tables as they are.
+    (line.folder("sudoku", "grpo", 1) / "metrics.jsonl").write_text(json.dumps(step) + "\n")
+    bench.write_curves(line, "sudoku", ("grpo",), (1,), "another command")
+    both = (tmp_path / "headline-sudoku-coder.md").read_text()
+    assert both.startswith(written)
+    assert "\n\n## grpo, seed 1\n\nBy `another command`.\n" in both
     assert all(one["file"] == "headline" and one["commit"] == "abc1234" for one in lines.values())

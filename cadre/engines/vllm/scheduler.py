@@ -283,7 +283,7 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
         others: dict[str, int] = {}
         for name, count in planned.num_scheduled_tokens.items():
             request, row = requests.get(name), rows[name]
-            tokens = sampled[row]
+            tokens: Sequence[int] = sampled[row] if sampled else ()
             if (
                 request is None
                 or count != 1

@@ -131,13 +131,15 @@ class Engine:
         blocks = {"free": pool.get_num_free_blocks(), "cached": len(pool.cached_block_hash_to_block)}
         self.plans.append(vars(planned) | blocks)
         if planned.total_num_scheduled_tokens:
-            self.in_flight.append(planned)
+            # Of a prompt that is read in part the model draws no token.
+            unread = {name for name in planned.num_scheduled_tokens if self.scheduler.requests[name].is_prefill_chunk}
+            self.in_flight.append((planned, unread))
             if len(self.in_flight) < 2:
                 return
         if self.in_flight:
-            self.finish(self.in_flight.popleft())
+            self.finish(*self.in_flight.popleft())
 
-    def finish(self, planned):
+    def finish(self, planned, unread):
         names = list(planned.num_scheduled_tokens)
         drawn = [token_at(name, len(self.history(name))) for name in names]
         logprobs = LogprobsLists(
@@ -146,7 +148,8 @@ class Engine:
             np.ones(len(names), np.int64),
         )
         rows = {name: row for row, name in enumerate(names)}
-        result = ModelRunnerOutput(names, rows, [[token] for token in drawn], logprobs)
+        tokens = [[] if name in unread else [token] for name, token in zip(names, drawn, strict=True)]
+        result = ModelRunnerOutput(names, rows, tokens if any(tokens) else [], logprobs)
         for message in self.scheduler.update_from_output(planned, result).values():
             for output in message.outputs:
                 self.messages[output.request_id] += 1
@@ -228,6 +231,21 @@ def test_every_step_is_planned_as_by_vllms_own_scheduler(folder, blocks):
     assert sum(planned_here) > len(planned_here) / 3
     preempted = sum(len(plan["preempted_req_ids"] or ()) for plan in stock.plans)
     assert (preempted > 0) == (blocks == 60)
+
+
+def test_prompts_that_are_read_in_parts(folder):
+    stock, parts = Engine(folder, AsyncScheduler), Engine(folder, PartScheduler)
+    for engine in (stock, parts):
+        engine.scheduler.max_num_scheduled_tokens = 48
+        for number in range(3):
+            engine.add(f"r-{number}", [10 + number] * 100, 20)
+        engine.run()
+    assert parts.plans == stock.plans
+    counts = {count for plan in stock.plans for count in plan["num_scheduled_tokens"].values()}
+    assert 48 in counts
+    assert 100 not in counts
+    assert parts.received == stock.received
+    assert [len(tokens) for tokens in parts.received.values()] == [20] * 3
 
 
 def test_a_stop_token_ends_a_sequence_in_plain_decoding(folder):
