@@ -79,7 +79,7 @@ OTHER_ENGINES = (
     "cadre/engines/torch/group.py",
 )
 VLLM = ("cadre/engines/vllm/",)
-PROGRAMS = ("cadre/programs/", "cadre/integrations/", "cadre/envs/mcp.py", "cadre/envs/containers.py")
+PROGRAMS = ("cadre/programs/", "cadre/integrations/", "cadre/envs/mcp.py")
 MEDIA = ("cadre/engines/torch/vision.py", "cadre/envs/images.py", "cadre/envs/sounds.py")
 DATA = ("cadre/data/",)
 SAMPLED_ON_CPU = (*OTHER_ENGINES, *VLLM, *PROGRAMS)
