@@ -12,18 +12,25 @@ the module that imported it; so an age may be too low, but it is 0 only where no
 from __future__ import annotations
 
 import ast
+import atexit
+import hashlib
+import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache, cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from common import ROOT
+
+T = TypeVar("T")
+KEPT = ROOT / "build" / "ages.json"  # what is known of files by their hash, so that it is found out once
 
 # ---- What a figure runs
 
@@ -72,7 +79,7 @@ OTHER_ENGINES = (
     "cadre/engines/torch/group.py",
 )
 VLLM = ("cadre/engines/vllm/",)
-PROGRAMS = ("cadre/programs/", "cadre/integrations/", "cadre/envs/mcp.py", "cadre/envs/containers.py")
+PROGRAMS = ("cadre/programs/", "cadre/integrations/", "cadre/envs/mcp.py")
 MEDIA = ("cadre/engines/torch/vision.py", "cadre/envs/images.py", "cadre/envs/sounds.py")
 DATA = ("cadre/data/",)
 SAMPLED_ON_CPU = (*OTHER_ENGINES, *VLLM, *PROGRAMS)
@@ -208,7 +215,7 @@ def reached(sources: Sources, figure: Measured) -> frozenset[str]:
 
 def imported(sources: Sources, path: str) -> Iterator[str]:
     """Yield the files of the project that a module imports, in functions too, with the packages around them."""
-    for name in imported_names(sources.text(path), path):
+    for name in sources.imports(path):
         # Beside the three packages, a script finds modules of its own folder and of bench/.
         for folder in ("", "bench/", f"{PurePosixPath(path).parent}/"):
             parts = name.split(".")
@@ -218,12 +225,11 @@ def imported(sources: Sources, path: str) -> Iterator[str]:
         package, _, attribute = name.rpartition(".")
         initial = f"{package.replace('.', '/')}/__init__.py"
         if initial in sources.paths and initial != path:  # a name that a package imports when it is asked for
-            found = lazy_names(sources.text(initial)).get(attribute)
+            found = sources.lazy(initial).get(attribute)
             yield from {f"{found.replace('.', '/')}.py"} & sources.paths if found else ()
 
 
-@cache
-def imported_names(text: str, path: str) -> frozenset[str]:
+def imported_names(text: str, path: str) -> list[str]:
     """Return the full names that a module imports; `from a import b` gives a.b."""
     names = set[str]()
     for node in _running(ast.parse(text)):
@@ -233,11 +239,10 @@ def imported_names(text: str, path: str) -> frozenset[str]:
             above = PurePosixPath(path).parts[: -node.level] if node.level else ()
             module = ".".join([*above, *(node.module or "").split(".")]).strip(".")
             names |= {f"{module}.{alias.name}" for alias in node.names}
-    return frozenset(names)
+    return sorted(names)
 
 
-@cache
-def lazy_names(text: str) -> Mapping[str, str]:
+def lazy_names(text: str) -> dict[str, str]:
     """Return the modules of the names that a package imports under `if TYPE_CHECKING`."""
     blocks = [node for node in ast.walk(ast.parse(text)) if _is_for_types(node)]
     found = [node for block in blocks for node in ast.walk(block) if isinstance(node, ast.ImportFrom)]
@@ -299,13 +304,20 @@ class Commit:
 
 
 class Contents:
-    """The texts of files by their hash, read from one process of git, and what has been compared of them."""
+    """The texts of files by their hash, read from one process of git, and what was found out about them.
 
-    def __init__(self, root: Path) -> None:
+    Findings are kept in `file` from one call to the next; they follow from the text and this module alone.
+    """
+
+    def __init__(self, root: Path, file: Path | None = None) -> None:
         command = ["git", "cat-file", "--batch"]
         self.process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.texts: dict[str, str] = {"0" * 40: ""}  # git's hash for no file
-        self.codes: dict[tuple[str, str], str] = {}
+        self.file, self.version = file, hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+        self.found: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            kept = json.loads(file.read_text()) if file else {}
+            self.found = kept["found"] if kept.get("version") == self.version else {}
 
     def text(self, blob: str) -> str:
         if blob not in self.texts:
@@ -318,15 +330,29 @@ class Contents:
             self.texts[blob] = answers.read(size + 1)[:-1].decode(errors="replace")
         return self.texts[blob]
 
+    def once(self, what: str, blob: str, find: Callable[[str], T]) -> T:
+        """Return what `find` gives for the text of a file, which is looked for once; `what` names it."""
+        key = f"{what} {blob}"
+        if key not in self.found:
+            self.found[key] = find(self.text(blob))
+        found: T = self.found[key]
+        return found
+
     def changes_code(self, change: Change) -> bool:
         """Return True if the code after a change is that of no parent."""
-        *before, after = (self._code(change.path, blob) for blob in (*change.before, change.after))
+        kind = PurePosixPath(change.path).suffix
+
+        def checksum(text: str) -> str:
+            return hashlib.sha256(code(text, change.path).encode()).hexdigest()
+
+        *before, after = (self.once(f"code{kind}", blob, checksum) for blob in (*change.before, change.after))
         return after not in before
 
-    def _code(self, path: str, blob: str) -> str:
-        if (path, blob) not in self.codes:
-            self.codes[path, blob] = code(self.text(blob), path)
-        return self.codes[path, blob]
+    def save(self) -> None:
+        if self.file:
+            with suppress(OSError):
+                self.file.parent.mkdir(exist_ok=True)
+                self.file.write_text(json.dumps({"version": self.version, "found": self.found}))
 
 
 @dataclass(frozen=True)
@@ -340,8 +366,13 @@ class Sources:
     def paths(self) -> Set[str]:
         return self.blobs.keys()
 
-    def text(self, path: str) -> str:
-        return self.contents.text(self.blobs[path])
+    def imports(self, path: str) -> Sequence[str]:
+        """Return the full names that a module imports."""
+        return self.contents.once(f"imports of {path}", self.blobs[path], lambda text: imported_names(text, path))
+
+    def lazy(self, path: str) -> Mapping[str, str]:
+        """Return the modules of the names that a package imports when it is asked for them."""
+        return self.contents.once("lazy", self.blobs[path], lazy_names)
 
 
 class History:
@@ -419,7 +450,9 @@ def read_history(root: Path = ROOT) -> History | None:
         hashes, *changes = entry.strip().split("\n")
         commit, *parents = hashes.split()
         commits[commit] = Commit(tuple(parents), tuple(_change(line) for line in changes if line))
-    return History(root, head, commits, Contents(root))
+    contents = Contents(root, KEPT if root == ROOT else None)
+    atexit.register(contents.save)
+    return History(root, head, commits, contents)
 
 
 def _change(line: str) -> Change:

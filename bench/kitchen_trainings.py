@@ -9,8 +9,10 @@ make   a tiny model for a layout, pre-trained on cooks who do what is needed nex
 train  two policies that begin as that model, GRPO over whole episodes, a run for each layout and seed in DIR
 cross  points of cooks of the same run, and of the first cook of one run with the second one of another
 
-Points are the mean over held-out starts of 400 steps, greedy. `--write` appends `worlds.kitchen.LAYOUT.base`, `.team`,
-`.self_play` and `.cross_play` to results/worlds.jsonl.
+Points are the mean over held-out starts of 400 steps: greedy, and of eight episodes a start at temperature 1, at which
+the cooks are trained. Greedy cooks wait for ever where waiting is the likeliest answer. `--write` appends
+`worlds.kitchen.LAYOUT.base`, `.team`, `.self_play` and `.cross_play`, all greedy, and the same with `_sampled`, at
+temperature 1, to results/worlds.jsonl.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from statistics import fmean
 from typing import Any
 
 import cadre
+from cadre.evaluation.evaluate import Repeats
 from cadre.runs.export import export_policy
 from cadre.runs.folder import Run
 from cadre_tasks.worlds.kitchen_rules import LAYOUTS, SOUP_POINTS
@@ -32,6 +35,8 @@ from taught import teach
 
 COOKS = {"cook_1": "one", "cook_2": "other"}
 TASKS = 6  # held-out starts of the smallest layout
+EPISODES = 8  # of a start, at temperature 1
+Points = tuple[float, float]  # greedy, and at temperature 1
 
 
 def experiment(layout: str, models: dict[str, str], **sections: Any) -> dict[str, Any]:
@@ -46,14 +51,16 @@ def experiment(layout: str, models: dict[str, str], **sections: Any) -> dict[str
     }
 
 
-def measure_points(layout: str, models: dict[str, str]) -> float:
-    """Return the mean points of held-out starts in 400 steps."""
-    report = cadre.evaluate(
-        experiment(layout, models, settings={"horizon": 400, "reward": "outcome"}),
-        tasks=TASKS,
-    )
+def measure_points(layout: str, models: dict[str, str]) -> Points:
+    """Return the mean points of held-out starts in 400 steps, greedy and at temperature 1."""
+    team = cadre.load(experiment(layout, models, settings={"horizon": 400, "reward": "outcome"}))
+    try:
+        reports = team.evaluate(TASKS), team.evaluate_sampled(Repeats(EPISODES, temperature=1.0), TASKS)
+    finally:
+        team.close()
     # The reward is in soups, less the fines for answers that cannot be read.
-    return SOUP_POINTS * report.reward
+    greedy, sampled = (SOUP_POINTS * report.reward for report in reports)
+    return greedy, sampled
 
 
 def train(model: Path, layout: str, seed: int, folder: Path, steps: int, rate: float) -> None:
@@ -70,11 +77,15 @@ def train(model: Path, layout: str, seed: int, folder: Path, steps: int, rate: f
         export_policy(Run.open(folder / "run"), policy, folder / policy, merge=False)
 
 
-def report(name: str, values: list[float], seeds: list[int], write: bool) -> None:
-    print(f"{name}: {fmean(values):.1f} points ({min(values):.1f} to {max(values):.1f})", flush=True)
-    if write:
-        command = " ".join(["python bench/kitchen_trainings.py", *sys.argv[1:]])
-        record("worlds", f"worlds.kitchen.{name}", values, "points", command, TASKS, seeds)
+def report(name: str, points: list[Points], seeds: list[int], write: bool) -> None:
+    command = " ".join(["python bench/kitchen_trainings.py", *sys.argv[1:]])
+    for suffix, values, count in zip(
+        ("", "_sampled"), zip(*points, strict=True), (TASKS, TASKS * EPISODES), strict=True
+    ):
+        listed = ", ".join(f"{value:.1f}" for value in values)
+        print(f"{name}{suffix}: {fmean(values):.1f} points ({listed})", flush=True)
+        if write:
+            record("worlds", f"worlds.kitchen.{name}{suffix}", values, "points", command, count, seeds)
 
 
 def main() -> None:

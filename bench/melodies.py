@@ -9,7 +9,7 @@ exploits   rewards of roles that try to be paid for nothing in melody, melody-si
        those of right answers
 make   the eyes, a SmolVLM that reads the keys' colors from pictures of training tasks, and the hands, a Llama that
        reads both notes and the order. As in make_audio, some answers are right, most lack their last key, some are
-       random
+       random. Before that, the hands learn to look up a color by a note, from right answers to the first notes
 learn  AT-GRPO, each role a policy and a model of its own, and held-out tasks before and after
 
 `--write` appends `audio.exploits_best`, `audio.signals.base.success` and `audio.signals.success` to
@@ -91,19 +91,25 @@ def make_eyes(folder: Path, steps: int) -> None:
     make_vision.save(model, tokenizer, folder)
 
 
-def hand_lines(count: int) -> list[dict[str, str]]:
-    """Return prompts and answers of the player. The notes are of mixed quality too, and its keys follow them."""
+def hand_lines(count: int, is_easy: bool = False) -> list[dict[str, str]]:
+    """Return prompts and answers of the player. The notes are of mixed quality too, and its keys follow them.
+
+    Easy lines have all colors, the first of the notes, and right answers.
+    """
     draw, lines = random.Random("hands"), list[dict[str, str]]()
     while len(lines) < count:
         env = env_of(draw, count)
-        notes = mixed(env.melody, env.pitches, draw).split()
-        colors = mixed(env.names, list(COLORS), draw).split()
+        if is_easy:
+            notes, colors = env.melody[: draw.randint(1, NOTES)], env.names
+        else:
+            notes = mixed(env.melody, env.pitches, draw).split()
+            colors = mixed(env.names, list(COLORS), draw).split()
         # A key whose color is not noted is taken to be the last one that is.
         keys = [colors[min(env.pitches.index(note), len(colors) - 1)] for note in notes]
         env.written = (" ".join(notes), " ".join(colors))
         right = keys if env.task.data["order"] == "forward" else keys[::-1]
         prompt = env.observe()["player"].messages[-1].content
-        lines.append({"prompt": prompt, "answer": mixed(right, list(COLORS), draw)})
+        lines.append({"prompt": prompt, "answer": " ".join(right) if is_easy else mixed(right, list(COLORS), draw)})
     return lines
 
 
@@ -213,7 +219,8 @@ def main() -> None:
         return
     if options.part == "make":
         make_eyes(options.folder / "eyes", options.eyes)
-        teach(hand_lines(PROMPTS), options.folder / "hands", options.hands)
+        easier = hand_lines(PROMPTS, is_easy=True)
+        teach(hand_lines(PROMPTS), options.folder / "hands", options.hands, easier=easier, spread=0.08)
         return
     results = [learn(options.folder, seed, options.steps) for seed in options.seeds]
     if options.write:

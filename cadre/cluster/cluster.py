@@ -34,8 +34,8 @@ class Cluster:
         """Make the samplers of a spec's policies; `trains` means that there is a learner beside them."""
         placement = plan_placement(self.config, list(spec.policies), trains)
         if not placement.together:
-            self._request_gpus(placement.samplers * placement.sampler_cards)
-        options = {"num_gpus": placement.sampler_cards, **self._shared_options(spec, placement)}
+            self._request_gpus(placement.samplers * placement.sampler_gpus)
+        options = {"num_gpus": placement.sampler_gpus, **self._shared_options(spec, placement)}
         arguments = (self.config.threads, spec)
         actors = [self._make_actor(SamplerProcess, arguments, options) for _ in range(placement.samplers)]
         with closed_on_failure() as failed:
@@ -55,7 +55,7 @@ class Cluster:
         placement = plan_placement(self.config, list(policies), trains=True)
         if spec.ranks > 1:
             options: list[dict[str, Any]] = [{}] * spec.ranks
-            if placement.learner_cards:
+            if placement.learner_gpus:
                 # A GPU a rank, all of them reserved at once.
                 self._request_gpus(spec.ranks)
                 options = [{"num_gpus": 1, **bundle} for bundle in reserve([{"GPU": 1.0}] * spec.ranks, "PACK")]
@@ -63,9 +63,9 @@ class Cluster:
             actor: SupervisedActor = SupervisedRanks(RankProcess, arguments, rank_options, self.config.replaced)
         else:
             if not placement.together:
-                self._request_gpus(placement.learner_cards)
+                self._request_gpus(placement.learner_gpus)
             shared = self._shared_options(spec.engine, placement)
-            actor = self._make_actor(LearnerProcess, arguments, {"num_gpus": placement.learner_cards, **shared})
+            actor = self._make_actor(LearnerProcess, arguments, {"num_gpus": placement.learner_gpus, **shared})
         trained = [name for name, policy in policies.items() if not policy.frozen]
         return RemoteLearner(actor, trained, self.config.learner_kept)
 
@@ -91,12 +91,12 @@ class Cluster:
         available: float = ray_actors.ray_module().cluster_resources().get("GPU", 0.0)
         if self._requested_gpus <= available:
             return
-        got = f"cluster: {self._requested_gpus:g} cards are asked for, and Ray has {available:g}"
+        got = f"cluster: {self._requested_gpus:g} GPUs are asked for, and Ray has {available:g}"
         if self.config.address or os.environ.get("RAY_ADDRESS"):
             log.warning("%s; waiting until there are as many.", got)
             return
         raise EngineError(
-            f"{got}; expected as many. Set sampler_cards and learner_cards of cluster.policies to what is here (0 is "
+            f"{got}; expected as many. Set sampler_gpus and learner_gpus of cluster.policies to what is here (0 is "
             "the processor), or name a cluster that has them with cluster.address."
         )
 
@@ -105,7 +105,7 @@ class Cluster:
         if not placement.together:
             return {}
         if spec.model not in self._shared:
-            gpus = placement.samplers * placement.sampler_cards + placement.learner_cards
+            gpus = placement.samplers * placement.sampler_gpus + placement.learner_gpus
             self._request_gpus(gpus)
             (self._shared[spec.model],) = reserve([{"GPU": gpus}], "STRICT_PACK")
         return self._shared[spec.model]

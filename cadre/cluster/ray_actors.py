@@ -330,14 +330,14 @@ class Placement:
     """The resources of the actors of one base model.
 
     samplers        how many there are
-    sampler_cards   GPUs of each; a fraction if they share the learner's
-    learner_cards   GPUs of the learner
+    sampler_gpus   GPUs of each; a fraction if they share the learner's
+    learner_gpus   GPUs of the learner
     together        whether all of them must be on one machine, on the same GPUs
     """
 
     samplers: int
-    sampler_cards: float
-    learner_cards: float
+    sampler_gpus: float
+    learner_gpus: float
     together: bool
 
 
@@ -352,11 +352,11 @@ def plan_placement(config: ClusterConfig, policies: Sequence[str], trains: bool)
                 f"cluster.policies.{name}: got other numbers than for {policies[0]}, which is on the same base model "
                 "and sampled and trained with it; expected the same. Name them once, or for both alike."
             )
-    learner = float(first.learner_cards) if trains else 0.0
+    learner = float(first.learner_gpus) if trains else 0.0
     if not first.colocated:
-        return Placement(first.samplers, float(first.sampler_cards), learner, False)
+        return Placement(first.samplers, float(first.sampler_gpus), learner, False)
     # The learner's GPUs in equal parts for all samplers and the learner.
-    fraction = first.learner_cards / (first.samplers + trains)
+    fraction = first.learner_gpus / (first.samplers + trains)
     return Placement(first.samplers, fraction, fraction if trains else 0.0, True)
 
 

@@ -169,14 +169,14 @@ RECIPE_CONDITIONS: tuple[Condition[Any], ...] = (
     # The cluster.
     *(
         Condition[Any](
-            f"{section}.sampler_cards",
+            f"{section}.sampler_gpus",
             lambda setting, config: (
                 not (
                     setting.section.colocated
                     or ("colocated" not in setting.section.model_fields_set and config.cluster.colocated)
                 )
             ),
-            "under colocated samplers have no cards of their own and share the learner's",
+            "under colocated samplers have no GPUs of their own and share the learner's",
             "Remove it, or colocated.",
         )
         for section in ("cluster", "cluster.policies.*")

@@ -36,7 +36,7 @@ def check_samplers(experiment: Experiment) -> None:
         if policy.device.startswith("cuda:") and policy.device != "cuda:0":
             raise ConfigError(
                 f"team.policies.{name}.device: got {policy.device} with sampling.engine={engine}, which takes the "
-                "first card; expected auto, cpu, cuda or cuda:0. Set CUDA_VISIBLE_DEVICES to the card instead."
+                "first GPU; expected auto, cpu, cuda or cuda:0. Set CUDA_VISIBLE_DEVICES to the GPU instead."
             )
         if policy.lora is not None and policy.lora.path is not None and not kind.loads_adapters:
             raise ConfigError(
@@ -53,7 +53,7 @@ def check_samplers(experiment: Experiment) -> None:
         if experiment.colocated and name in experiment.learners and experiment.learners[name].ranks > 1:
             raise ConfigError(
                 f"learner.ranks: got {experiment.learners[name].ranks} for {name} with {kind.section}.colocated, under "
-                "which sampler and learner take turns in one card's memory; expected 1. Remove one of the two."
+                "which sampler and learner take turns in one GPU's memory; expected 1. Remove one of the two."
             )
     # Policies on one base model share a sampler.
     for names in experiment.engines:
@@ -125,10 +125,10 @@ def check_cluster(experiment: Experiment) -> None:
     for names in experiment.engines:
         ranks = experiment.ranks(names)
         placed = plan_placement(config, names, trains=ranks > 0)
-        if ranks > 1 and placed.learner_cards not in (0, ranks):
+        if ranks > 1 and placed.learner_gpus not in (0, ranks):
             raise ConfigError(
-                f"cluster.learner_cards: got {placed.learner_cards:.0f} with learner.ranks={ranks} for policy "
-                f"{names[0]}, each rank of which takes a card; expected {ranks}, or 0 to learn on CPUs. Set both alike."
+                f"cluster.learner_gpus: got {placed.learner_gpus:.0f} with learner.ranks={ranks} for policy "
+                f"{names[0]}, each rank of which takes a GPU; expected {ranks}, or 0 to learn on CPUs. Set both alike."
             )
     if experiment.colocated:
         raise ConfigError(
@@ -152,7 +152,7 @@ def check_learner_ranks(experiment: Experiment) -> None:
         if max(ranks.values(), default=1) > 1 and ":" in device:
             raise ConfigError(
                 f"team.policies.{names[0]}.device: got {device} with learner.ranks={max(ranks.values())}, of which "
-                "each takes a card of its own; expected cuda, cpu or auto. Remove the number, or set learner.ranks=1."
+                "each takes a GPU of its own; expected cuda, cpu or auto. Remove the number, or set learner.ranks=1."
             )
 
 

@@ -280,7 +280,7 @@ def count_memory_sharers(experiment: Experiment) -> int:
         if placed.together:
             sharers += placed.samplers + is_trained
         else:
-            sharers += 1 if placed.sampler_cards else placed.samplers
+            sharers += 1 if placed.sampler_gpus else placed.samplers
     return sharers
 
 

@@ -107,7 +107,7 @@ def plan_gpu(experiment: Experiment, estimates: Mapping[str, SizedPolicy]) -> Gp
     devices = {pick_device(experiment.policies[name].device) for name in experiment.models}
     kinds = experiment.separately_sampled.values()
     is_divided = any(experiment.ranks(names) > 1 for names in experiment.engines) or any(
-        experiment.sampler_settings(kind).cards > 1 for kind in kinds
+        experiment.sampler_settings(kind).gpus > 1 for kind in kinds
     )
     is_known = all(kind.gpu is not None for kind in kinds)
     if len(devices) != 1 or experiment.cluster is not None or is_divided or not is_known:

@@ -264,7 +264,7 @@ def is_colocated(config: Config, engines: Mapping[str, str], learners: Mapping[s
     return (
         bool(names)
         and config.cluster is None
-        and all(section.cards == 1 for section in used.values())
+        and all(section.gpus == 1 for section in used.values())
         and all(config.team.policies[name].device != "cpu" for name in names)
         and all(learners[name].ranks == 1 for name in names if name in learners)
         and count_gpus() == 1

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -101,10 +102,12 @@ class LearnerConfig(Section):
 class VllmConfig(Section):
     """vLLM's engines, one per base model, if `sampling.engine` is vllm."""
 
+    former_names: ClassVar[Mapping[str, str]] = {"cards": "gpus"}
+
     context: Positive | None = Field(None, description="longest sequence, prompt included; unset: the model's own")
     sequences: Positive = Field(256, description="sequences decoded at once")
     eager: bool | None = Field(None, description="neither compile nor capture graphs; unset: so on a CPU only")
-    cards: Positive = Field(1, description="GPUs that hold one model together (tensor parallel)")
+    gpus: Positive = Field(1, description="GPUs that hold one model together (tensor parallel)")
     colocated: bool | None = Field(
         None, description="sampler and learner take turns in one GPU's memory; unset: if there is one GPU"
     )
@@ -119,18 +122,20 @@ class VllmConfig(Section):
 class PlacementConfig(Section):
     """The processes of one base model: a pool of samplers, and a learner for the policies that train on it."""
 
+    former_names: ClassVar[Mapping[str, str]] = {"sampler_cards": "sampler_gpus", "learner_cards": "learner_gpus"}
+
     samplers: Positive = Field(1, description="sampler processes of a base model, each with a copy of its weights")
-    sampler_cards: int = Field(0, ge=0, description="GPUs of each sampler; 0: it samples on the CPU")
-    learner_cards: int = Field(0, ge=0, description="GPUs of the learner; 0: it learns on the CPU")
+    sampler_gpus: int = Field(0, ge=0, description="GPUs of each sampler; 0: it samples on the CPU")
+    learner_gpus: int = Field(0, ge=0, description="GPUs of the learner; 0: it learns on the CPU")
     colocated: bool = Field(False, description="samplers share the learner's GPU instead of having their own")
 
     @model_validator(mode="after")
-    def _check_shared_card(self) -> PlacementConfig:
-        if self.colocated and self.learner_cards > 1:
+    def _check_shared_gpu(self) -> PlacementConfig:
+        if self.colocated and self.learner_gpus > 1:
             raise setting_error(
                 "colocated",
-                f"got colocated with {self.learner_cards} cards of the learner; expected 1, as Ray divides single "
-                "cards only. Give samplers their own with sampler_cards, or lower learner_cards.",
+                f"got colocated with {self.learner_gpus} GPUs of the learner; expected 1, as Ray divides single "
+                "GPUs only. Give samplers their own with sampler_gpus, or lower learner_gpus.",
             )
         return self
 

@@ -72,9 +72,16 @@ def byte_level(
 
 
 def tiny_llama(
-    tokenizer: PreTrainedTokenizerFast, vocabulary: int, hidden: int, mlp: int, layers: int, context: int
+    tokenizer: PreTrainedTokenizerFast,
+    vocabulary: int,
+    hidden: int,
+    mlp: int,
+    layers: int,
+    context: int,
+    spread: float = 0.02,
 ) -> LlamaForCausalLM:
-    """Return an untrained Llama of four heads with these sizes and one matrix for tokens in and out."""
+    """Return an untrained Llama of four heads with these sizes and one matrix for tokens in and out; `spread` is the
+    standard deviation of its weights."""
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
@@ -84,6 +91,7 @@ def tiny_llama(
         num_key_value_heads=4,
         max_position_embeddings=context,
         tie_word_embeddings=True,
+        initializer_range=spread,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

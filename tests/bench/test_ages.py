@@ -204,3 +204,16 @@ def test_what_each_claim_runs_is_known_and_there() -> None:
     figures = {ages.measured(name) for name in claimed()}
     if history:
         assert all(ages.reached(history.sources, figure) for figure in figures)
+
+
+def test_what_was_found_out_is_kept_while_the_rules_are_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "build" / "ages.json"
+    first = ages.Contents(tmp_path, file)
+    assert first.once("length", "0" * 40, len) == 0
+    first.save()
+    second = ages.Contents(tmp_path, file)
+    assert second.once("length", "0" * 40, lambda text: -1) == 0
+    file.write_text(file.read_text().replace(second.version, "other"))
+    assert ages.Contents(tmp_path, file).found == {}
+    file.write_text("{")  # another process was writing it
+    assert ages.Contents(tmp_path, file).found == {}

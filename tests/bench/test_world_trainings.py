@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import hanabi_trainings
 import kitchen_trainings
 import melodies
 import robot_trainings
+import search_trainings
 from cadre.config.experiment import parse
+from cadre.config.recipes import read_recipe
 from cadre_tasks.worlds.robots import RobotsSingleAgent
+from cadre_tasks.worlds.search import Search
 from robots import examples
 from tests.helpers.extras import skip_without
 
@@ -28,7 +32,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
         assert (file, command.split()[0]) == ("vision" if name.startswith("audio") else "worlds", "python")
         lines.append((name, list(values), n, list(seeds)))
 
-    for bench in (robot_trainings, kitchen_trainings, hanabi_trainings, melodies):
+    for bench in (robot_trainings, kitchen_trainings, hanabi_trainings, search_trainings, melodies):
         monkeypatch.setattr(bench, "record", keep)
     return lines
 
@@ -51,9 +55,9 @@ def test_lines_of_robots(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) ->
 
 
 def test_lines_of_cooks(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, tmp_path: Path) -> None:
-    def points(layout: str, models: dict[str, str]) -> float:
+    def points(layout: str, models: dict[str, str]) -> tuple[float, float]:
         runs = {Path(model).parent.name for model in models.values()}
-        return 40.0 if len(runs) == 2 else 20.0 if runs == {"kitchen"} else 100.0
+        return (40.0, 45.0) if len(runs) == 2 else (20.0, 25.0) if runs == {"kitchen"} else (100.0, 105.0)
 
     monkeypatch.setattr(kitchen_trainings, "measure_points", points)
     monkeypatch.setattr(kitchen_trainings, "train", lambda *options: None)
@@ -61,9 +65,13 @@ def test_lines_of_cooks(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, tmp
     run(monkeypatch, kitchen_trainings, "cross --seeds 0 1 --write")
     assert recorded == [
         ("worlds.kitchen.cramped_room.base", [20.0], 6, []),
+        ("worlds.kitchen.cramped_room.base_sampled", [25.0], 48, []),
         ("worlds.kitchen.cramped_room.team", [100.0, 100.0], 6, [0, 1]),
+        ("worlds.kitchen.cramped_room.team_sampled", [105.0, 105.0], 48, [0, 1]),
         ("worlds.kitchen.cramped_room.self_play", [100.0, 100.0], 6, [0, 1]),
+        ("worlds.kitchen.cramped_room.self_play_sampled", [105.0, 105.0], 48, [0, 1]),
         ("worlds.kitchen.cramped_room.cross_play", [40.0, 40.0], 6, [0, 1]),
+        ("worlds.kitchen.cramped_room.cross_play_sampled", [45.0, 45.0], 48, [0, 1]),
     ]
 
 
@@ -71,6 +79,7 @@ def test_lines_of_cooks(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, tmp
     ("bench", "part", "names"),
     [
         (hanabi_trainings, "train", ("worlds.hanabi.small.base", "worlds.hanabi.small.team")),
+        (search_trainings, "train", ("worlds.search.base.success", "worlds.search.success")),
         (melodies, "learn", ("audio.signals.base.success", "audio.signals.success")),
     ],
 )
@@ -88,6 +97,37 @@ def test_examples_of_hanabi_are_legal_moves_of_which_few_are_the_conventions() -
     assert all(line["answer"] in line["prompt"].rpartition("moves: ")[2].split(" | ") for line in lines)
     plays = [line for line in lines if line["answer"].startswith("play")]
     assert 0 < len(plays) < len(lines) / 4
+
+
+def test_examples_of_searchers_and_writers_need_one_more_word_or_are_needed() -> None:
+    skip_without("bm25s")
+    lines = search_trainings.examples(300)
+    asked = "search\nWhat is the company that gerda rossi works for?"
+    assert lines[0] == {"role": "searcher", "prompt": asked, "answer": "Search: gerda rossi"}
+    answers = [line for line in lines if line["role"] == "writer"]
+    right = [line for line in answers if len(line["answer"].split()) == 4]
+    assert len(right) / len(answers) == pytest.approx(1 / 3, abs=0.15)
+    assert all(line["answer"].removeprefix("Answer: ").split(" [")[0] in line["prompt"] for line in answers)
+    # No command is one that the environment does not read.
+    assert {line["answer"].split(":")[0] for line in lines if line["role"] == "searcher"} == {"Search", "Open"}
+
+
+def test_the_recipe_search_is_solved_by_what_is_needed() -> None:
+    skip_without("bm25s")
+    settings = read_recipe("search")["settings"]
+    for task in Search.tasks("test", **settings)[:20]:
+        env = Search(task, **settings)
+        while observed := env.observe():
+            asyncio.run(env.step(dict.fromkeys(observed, search_trainings.needed(env))))
+        assert env.success
+
+
+def test_easy_examples_of_hands_are_right_keys_of_the_first_notes() -> None:
+    for line in melodies.hand_lines(50, is_easy=True):
+        order, *words = line["prompt"].split()
+        notes, colors = words[: words.index("/")], words[words.index("/") + 1 :]
+        keys = [colors["abcde".index(note)] for note in notes]
+        assert line["answer"].split() == (keys if order == "forward" else keys[::-1])
 
 
 def test_examples_of_hands_follow_the_notes() -> None:

@@ -128,7 +128,7 @@ def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Opti
         memory = options.memory or default_cache_bytes(source, policy, config, context)
         arguments |= {
             "enforce_eager": bool(config.eager),
-            "tensor_parallel_size": config.cards,
+            "tensor_parallel_size": config.gpus,
             "enable_sleep_mode": bool(config.colocated) and config.sleep != "none",
             "gpu_memory_utilization": GPU_FRACTION,
             "max_num_batched_tokens": max(GPU_BATCH_TOKENS, config.sequences),
@@ -159,7 +159,7 @@ def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Opti
     transfer = ""
     if any(is_fully_trained(item) for item in policies.values()):
         # The buffer is in the memory of one GPU; vLLM's own back-end also reaches the others.
-        transfer = "cadre" if not on_gpu else "cadre-ipc" if config.cards == 1 else "ipc"
+        transfer = "cadre" if not on_gpu else "cadre-ipc" if config.gpus == 1 else "ipc"
         arguments |= {"weight_transfer_config": {"backend": transfer}, "worker_extension_cls": WORKER_EXTENSION}
     environment = ENVIRONMENT | ({} if on_gpu else CPU_ENVIRONMENT) | (IPC_ENVIRONMENT if "ipc" in transfer else {})
     return Launch(arguments, environment, transfer, slots, deterministic)
@@ -176,10 +176,10 @@ def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, c
     # Latent attention caches less than keys and values, which depends on the model.
     if not weights or getattr(model, "kv_lora_rank", None) is not None:
         return None
-    token_bytes = SequenceMemory.from_config(model, DTYPES[policy.dtype]).slot // config.cards
+    token_bytes = SequenceMemory.from_config(model, DTYPES[policy.dtype]).slot // config.gpus
     cache_bytes = full_cache_bytes(config.sequences, context, token_bytes)
     total = torch.cuda.get_device_properties(0).total_memory
-    return cache_bytes if cache_bytes + weights // config.cards <= GPU_FRACTION * total else None
+    return cache_bytes if cache_bytes + weights // config.gpus <= GPU_FRACTION * total else None
 
 
 def estimate_cache_bytes(config: VllmConfig, longest: int, token_bytes: int, weights: int, total: int) -> int:
@@ -216,8 +216,8 @@ def capture_sizes(sequences: int) -> list[int]:
 
 def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:
     """Raise EngineError for settings that need a GPU without one."""
-    if not on_gpu and (config.colocated or config.cards > 1):
-        name, got = ("colocated", "true") if config.colocated else ("cards", str(config.cards))
+    if not on_gpu and (config.colocated or config.gpus > 1):
+        name, got = ("colocated", "true") if config.colocated else ("gpus", str(config.gpus))
         raise EngineError(
             f"vllm.{name}: got {got}, and the model is on a CPU, where nothing can be shared so; expected a GPU. "
             "Remove the setting."

@@ -102,9 +102,11 @@ function drawWhenSeen(cards) {
 // The cards of a pattern: one, or several where the lines would not be told apart.
 function cardsOf([title, pattern, unit], runs, options) {
   return splitLines(linesOf(runs, pattern, options)).filter(([, lines]) => lines.length).map(([name, lines]) => {
-    const labels = new Set(lines.map((one) => one.run.success));
-    const selection = pattern === "rollout/success" && labels.size === 1 && !labels.has("success") ? `, ${[...labels][0]}` : "";
-    return makeCard({ title: `${title}${selection}${name && `: ${name}`}`, unit, axis: options.axis, lines }, pattern);
+    // What success in training means: in the title, or at each line where compared runs differ in it.
+    const labels = new Set(pattern === "rollout/success" ? lines.map((one) => one.run.success) : []);
+    const named = (one) => (one.run.success === "success" ? one : { ...one, label: `${one.label}, ${one.run.success}` });
+    const selection = labels.size === 1 && !labels.has("success") ? `, ${[...labels][0]}` : "";
+    return makeCard({ title: `${title}${selection}${name && `: ${name}`}`, unit, axis: options.axis, lines: labels.size > 1 ? lines.map(named) : lines }, pattern);
   });
 }
 

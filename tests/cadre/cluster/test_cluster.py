@@ -158,11 +158,11 @@ def test_what_is_refused_before_anything_starts(speaker: Path) -> None:
     for cluster, message in (
         ({"policies": {"shred": {"samplers": 2}}}, r"cluster\.policies\.shred: there is no such policy"),
         ({"sampler": 2}, r"Did you mean samplers"),
-        ({"colocated": True, "sampler_cards": 1}, "no cards of their own"),
-        ({"colocated": True, "learner_cards": 2}, "divides single cards"),
+        ({"colocated": True, "sampler_gpus": 1}, "no GPUs of their own"),
+        ({"colocated": True, "learner_gpus": 2}, "divides single GPUs"),
     ):
         with pytest.raises(ConfigError, match=message):
             resolve(chosen(speaker, **cluster))
-    ranks = {"learner": {"ranks": 4}, "cluster": {"learner_cards": 2}}
-    with pytest.raises(ConfigError, match=r"learner_cards: got 2 with learner\.ranks=4 .* expected 4, or 0"):
+    ranks = {"learner": {"ranks": 4}, "cluster": {"learner_gpus": 2}}
+    with pytest.raises(ConfigError, match=r"learner_gpus: got 2 with learner\.ranks=4 .* expected 4, or 0"):
         resolve(configured(speaker, "Pair", **ranks))

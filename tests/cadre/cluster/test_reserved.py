@@ -44,7 +44,7 @@ def test_what_is_closed_or_cannot_begin_leaves_the_card(card: None, tmp_path: Pa
     model = tiny.build(tmp_path / "model")
     engine = TorchSpec(str(model), {"p": tiny.policy(model)}, 0, memory=1 << 28)
     recipe = LearnerSpec(engine, TrainingSettings({"p": LearnerConfig()}), 1, 2)
-    config = ClusterConfig(learner_cards=1, colocated=True)
+    config = ClusterConfig(learner_gpus=1, colocated=True)
 
     cluster = Cluster(config)
     learner, pool = cluster.make_learner(recipe), cluster.make_pool(engine, trains=True)

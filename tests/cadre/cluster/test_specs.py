@@ -8,16 +8,16 @@ from cadre.errors import ConfigError
 from cadre.settings import ClusterConfig
 
 
-def test_cards_apart_and_shared() -> None:
-    apart = ClusterConfig(samplers=3, sampler_cards=2, learner_cards=4)
+def test_gpus_apart_and_shared() -> None:
+    apart = ClusterConfig(samplers=3, sampler_gpus=2, learner_gpus=4)
     assert plan_placement(apart, ["a"], trains=True) == Placement(3, 2.0, 4.0, False)
     assert plan_placement(apart, ["a"], trains=False) == Placement(3, 2.0, 0.0, False)
-    shared = ClusterConfig(samplers=3, learner_cards=1, colocated=True)
+    shared = ClusterConfig(samplers=3, learner_gpus=1, colocated=True)
     assert plan_placement(shared, ["a"], trains=True) == Placement(3, 0.25, 0.25, True)
 
 
 def test_a_policy_may_have_its_own_numbers_and_its_base_has_one_placement() -> None:
-    config = ClusterConfig(samplers=2, learner_cards=1, policies={"b": {"samplers": 5}})
+    config = ClusterConfig(samplers=2, learner_gpus=1, policies={"b": {"samplers": 5}})
     assert plan_placement(config, ["a"], trains=True) == Placement(2, 0.0, 1.0, False)
     assert plan_placement(config, ["b"], trains=True) == Placement(5, 0.0, 1.0, False)
     with pytest.raises(ConfigError, match=r"cluster\.policies\.b: got other numbers than for a"):

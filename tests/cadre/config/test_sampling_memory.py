@@ -49,8 +49,8 @@ def test_by_the_device_or_as_set(speaker: Path, monkeypatch: pytest.MonkeyPatch)
         ({}, 2),
         ({"samplers": 3}, 6),
         ({"samplers": 3, "policies": {"q": {"samplers": 1}}}, 4),
-        ({"samplers": 3, "sampler_cards": 1, "learner_cards": 1}, 2),
-        ({"samplers": 2, "learner_cards": 1, "colocated": True}, 6),
+        ({"samplers": 3, "sampler_gpus": 1, "learner_gpus": 1}, 2),
+        ({"samplers": 2, "learner_gpus": 1, "colocated": True}, 6),
     ],
 )
 def test_samplers_of_a_cluster_share_what_is_not_their_own(speaker: Path, cluster: dict | None, sharing: int) -> None:

@@ -138,13 +138,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "sampling.graphs": (["sampling.graphs=true", VLLM], ["sampling.graphs=true", TORCH]),
     "sampling.turns_memory": (["sampling.turns_memory=1", VLLM], ["sampling.turns_memory=1", TORCH]),
-    "cluster.sampler_cards": (
-        ["cluster={sampler_cards: 1, learner_cards: 1, colocated: true}"],
-        ["cluster={sampler_cards: 1, learner_cards: 1}"],
+    "cluster.sampler_gpus": (
+        ["cluster={sampler_gpus: 1, learner_gpus: 1, colocated: true}"],
+        ["cluster={sampler_gpus: 1, learner_gpus: 1}"],
     ),
-    "cluster.policies.*.sampler_cards": (
-        ["cluster={learner_cards: 1, colocated: true, policies: {shared: {sampler_cards: 1}}}"],
-        ["cluster={learner_cards: 1, policies: {shared: {sampler_cards: 1}}}"],
+    "cluster.policies.*.sampler_gpus": (
+        ["cluster={learner_gpus: 1, colocated: true, policies: {shared: {sampler_gpus: 1}}}"],
+        ["cluster={learner_gpus: 1, policies: {shared: {sampler_gpus: 1}}}"],
     ),
     "credit.overlong_factor": (
         ["credit.overlong_factor=2"],

@@ -180,6 +180,22 @@ def test_runs_lie_over_each_other_and_seeds_are_bands(browser: Any, tmp_path: Pa
         assert page.locator("[data-figure='rollout/success'] .legend li").count() == 1
 
 
+def test_what_success_in_training_means_is_at_each_line_where_runs_differ_in_it(browser: Any, tmp_path: Path) -> None:
+    runs = [synthetic(tmp_path / name, 3, 2) for name in ("four", "eight")]
+    config = runs[1] / "config.yaml"
+    config.write_text(config.read_text().replace("k: 4", "k: 8"))
+    figure = "[data-figure='rollout/success']"
+    with served(*runs) as address, opened(browser, address) as page:
+        page.wait_for_selector(f"{figure} canvas")
+        assert text(page, f"{figure} h3") == "Success in training"
+        legend = text(page, f"{figure} .legend")
+        assert "four, best-of-4 " in legend
+        assert "eight, best-of-8 " in legend
+    with served(runs[0]) as address, opened(browser, address) as page:
+        page.wait_for_selector(f"{figure} canvas")
+        assert text(page, f"{figure} h3") == "Success in training, best-of-4"
+
+
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_plot_is_saved_as_png_svg_and_csv(browser: Any, run: Path, tmp_path: Path, saved: bool) -> None:
     export.write_page(open_runs([run]), tmp_path / "page.html", 100.0)

@@ -70,7 +70,7 @@ def card(monkeypatch):
 
 @pytest.mark.usefixtures("card")
 def test_on_a_card(folders):
-    options = Options(VllmConfig(cards=2, colocated=True), memory=5 << 30)
+    options = Options(VllmConfig(gpus=2, colocated=True), memory=5 << 30)
     made = asked(folders["llama"], options, p={"dtype": "bfloat16"})
     assert made.transfer == "ipc"
     assert made.environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "1"
@@ -134,7 +134,7 @@ def test_the_cache_holds_the_work_if_a_part_of_the_card_does(folders, card):
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"), [({"colocated": True}, "colocated: got true"), ({"cards": 2}, "cards: got 2")]
+    ("settings", "message"), [({"colocated": True}, "colocated: got true"), ({"gpus": 2}, "gpus: got 2")]
 )
 def test_what_only_cards_share_is_refused_on_a_cpu(folders, settings, message):
     with pytest.raises(EngineError, match=message):

@@ -1,0 +1,106 @@
+"""A searcher and a writer who learn: a tiny model that now and then does what is needed, trained on whole episodes.
+
+    python bench/search_trainings.py make FOLDER
+    python bench/search_trainings.py train FOLDER [--seeds 0 1 2] [--write]
+
+make   a tiny model, pre-trained on compact prompts of both roles in training tasks (a library of four people, questions
+       of one fact). In a third of its answers it does what is needed; else its searcher opens a passage at random or
+       ends the search, and its writer leaves out the second word of the name
+train  the recipe `search`: two policies that begin as that model, GRPO over whole episodes; success on held-out
+       questions before and after
+
+`--write` appends `worlds.search.base.success` and `worlds.search.success` to results/worlds.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from pathlib import Path
+
+from cadre.config.recipes import read_recipe
+from cadre_tasks.worlds.search import Search
+from common import record
+from taught import teach, train_once
+
+TASKS = 200
+NEEDED = 1 / 3
+
+
+def needed(env: Search) -> str:
+    """Return the command that is needed next, or the right answer."""
+    (number,) = env.needed
+    if not env.inquiring:
+        return f"Answer: {env.right} [{number}]"
+    if number in env.read:
+        return "Open: 0"
+    return f"Open: {number}" if f"[{number}]" in "\n".join(env.log) else f"Search: {env.chain[0]}"
+
+
+def mixed(env: Search, draw: random.Random) -> str:
+    """Return what is needed in a third of the cases, else something of the same form."""
+    if draw.random() < NEEDED:
+        return needed(env)
+    if not env.inquiring:
+        return f"Answer: {env.right.split()[0]} [{env.needed[0]}]"
+    return f"Open: {draw.choice((0, draw.randint(1, len(env.passages))))}"
+
+
+def examples(count: int) -> list[dict[str, str]]:
+    """Return prompts and answers of episodes of the training split."""
+    draw, lines = random.Random("search"), list[dict[str, str]]()
+    settings = read_recipe("search")["settings"]
+    tasks = Search.tasks("train", **settings)
+
+    async def play(env: Search) -> None:
+        while observed := env.observe():
+            ((role, observation),) = observed.items()
+            # A writer who was not shown the passage has no right answer.
+            if env.inquiring or env.needed[0] in env.read:
+                prompt = observation.messages[-1].content
+                lines.append({"role": role, "prompt": prompt, "answer": mixed(env, draw)})
+            # What is needed is done more often than it is written, so that later prompts are read too.
+            await env.step({role: needed(env) if draw.random() < 0.5 else mixed(env, draw)})
+
+    game = 0
+    while len(lines) < count:
+        asyncio.run(play(Search(tasks[game], **settings)))
+        game += 1
+    return lines
+
+
+def train(model: Path, seed: int, steps: int) -> list[float]:
+    """Return the success on held-out questions, before and during the training."""
+    experiment = read_recipe("search")
+    experiment["team"]["policies"] = dict.fromkeys(experiment["team"]["policies"], str(model))
+    experiment["train"] |= {"steps": steps, "seed": seed}
+    experiment["evaluate"]["tasks"] = TASKS
+    successes = [report["success"] for report in train_once(experiment)]
+    print(f"seed {seed}: {', '.join(f'{success:.1%}' for success in successes)}", flush=True)
+    return successes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["make", "train"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--examples", type=int, default=8000, help="for make")
+    parser.add_argument("--make-steps", type=int, default=2000)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    if options.part == "make":
+        teach(examples(options.examples), options.folder, options.make_steps, vocabulary=800, spread=0.08)
+        return
+    results = [train(options.folder, seed, options.steps) for seed in options.seeds]
+    if options.write:
+        command = " ".join(["python bench/search_trainings.py", *sys.argv[1:]])
+        for name, values in (("base.", [line[0] for line in results]), ("", [line[-1] for line in results])):
+            record("worlds", f"worlds.search.{name}success", values, "share", command, TASKS, options.seeds)
+
+
+if __name__ == "__main__":
+    main()
