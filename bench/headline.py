@@ -237,7 +237,7 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
         names = {result.name: by_folder[result.folders[0]] for result in comparison.methods}
         for difference in comparison.differences:
             add(f"{names[difference.second]} - {names[difference.first]}", difference.value, seeds)
-    if (drawn := headline.best_of_n(task, seeds)) is not None:
+    if "best-of-n" in methods and (drawn := headline.best_of_n(task, seeds)) is not None:
         add(f"best-of-{drawn[1]}.success", drawn[0], seeds)
     for line in lines:
         append_line("headline", line)
