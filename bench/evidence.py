@@ -45,7 +45,7 @@ class Chapter:
 
 
 BEFORE_AFTER, AGAINST, ONE = "{} before, {} after", "{} against {}", "{}"
-SEEDS, TASKS, REPEATS, ONCE = "seeds", "tasks", "repeats", "measured once"
+SEEDS, TASKS, REPEATS, STEPS, ONCE = "seeds", "tasks", "repeats", "steps of one run each", "measured once"
 SEEDS_AND_TASKS = "seeds and tasks"
 
 
@@ -172,7 +172,7 @@ CHAPTERS = (
                 "TRL's step over Cadre's, both with vLLM, Qwen3-0.6B: ratio of times.",
                 ("gpu.step.vs_trl_vllm",),
                 ONE,
-                REPEATS,
+                STEPS,
             ),
             Claim(
                 "A step over TRL's on a CPU, SmolLM2-135M, prompt 1,024, completion 64: ratio of speeds.",
@@ -273,7 +273,6 @@ HEADLINE_METHODS = {
     "L1": "team with an adapter per role (L1)",
     "L2": "team with a model per role (L2)",
     "grpo": "one agent, GRPO on whole episodes",
-    "best-of-n": "untrained team, best of n samples",
 }
 
 
@@ -284,6 +283,7 @@ def headline(found: Lines) -> Iterator[Claim]:
         model, method = rest.rsplit(".", 1)  # names of models have dots, those of methods have none
         before = f"headline.{task}.{model}.{method}.before.success"
         both = before in found and name.endswith(".success")
+        method = re.sub(r"^best-of-(\d+)$", r"untrained team, best of \1 episodes", method)
         compared = " minus ".join(HEADLINE_METHODS.get(one, one) for one in method.split(" - "))
         words = f"{HEADLINE_TASKS.get(task, task)}, {model}: {compared}; held-out success."
         budget = re.search(r"--tokens (\d+)", found[name]["command"])
@@ -326,7 +326,7 @@ def ranged(line: Mapping[str, Any]) -> str:
 def rows(found: Lines, history: History | None) -> Iterator[str]:
     """Yield the rows of all claims that have been measured, a table a chapter."""
     for chapter in chapters(found):
-        head = "what was measured", "figure (lowest to highest)", "range over", "tokens a training", "hardware"
+        head = "what was measured", "figure (range)", "range over", "tokens a training", "hardware"
         yield f"\n**{chapter.title}** ([details]({chapter.page}))\n"
         yield f"| {' | '.join(head)} | commit | its code since |"
         yield "|---" * (len(head) + 2) + "|"
@@ -340,7 +340,9 @@ def rows(found: Lines, history: History | None) -> Iterator[str]:
 def _row(claim: Claim, lines: Sequence[Mapping[str, Any]], tokens: str, history: History | None) -> str:
     newest = lines[-1]
     figure = claim.form.format(*map(ranged, lines), n=newest["n"])
-    count = {SEEDS: len(newest["seeds"]), TASKS: newest["n"], REPEATS: newest["n"]}.get(claim.spread)
+    count = {SEEDS: len(newest["seeds"]), TASKS: newest["n"], REPEATS: newest["n"], STEPS: newest["n"]}.get(
+        claim.spread
+    )
     spread = claim.spread if count is None else f"{count} {claim.spread}"
     if claim.spread == TASKS:
         spread += f", {len(newest['seeds'])} seed"
