@@ -42,7 +42,9 @@ FIGURES = {
     f"{_TREE}.streamed.sampling.tokens_per_s": "without it",
     "gpu.largest.adapters": "the largest model with two adapters",
     "gpu.largest.models": "the largest of two models that are trained whole",
-    "gpu.parity.float32.max": "log-probabilities against the reference, float32, largest difference",
+    "gpu.parity.float32.tree": "log-probabilities against a CPU's, float32, largest difference: attention by tree",
+    "gpu.parity.float32.flex": "the same: FlexAttention",
+    "gpu.parity.float32.padded": "the same: padded sequences",
 }
 
 
