@@ -67,9 +67,11 @@ def test_commands_of_lines_are_those_of_this_checkout() -> None:
     assert [name for name in sorted(targets) if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
 
 
-def test_large_results_are_left_out_of_the_tree() -> None:
-    large = [path.name for path in (common.ROOT / "results").rglob("*") if path.stat().st_size > 100_000]
-    assert large == []
+def test_large_results_and_transcripts_are_left_out_of_the_tree() -> None:
+    folders = ("results", "docs/pictures", "tests", "examples", "bench", "cadre", "cadre_sandbox", "cadre_tasks")
+    kinds = (".json", ".jsonl", ".md", ".txt", ".svg", ".png", ".csv")
+    found = [path for folder in folders for path in (common.ROOT / folder).rglob("*") if path.suffix in kinds]
+    assert [str(path) for path in found if path.stat().st_size > 100_000] == []
 
 
 def test_parts_of_a_bench_without_their_data_are_left_out_with_a_sentence(
