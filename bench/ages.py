@@ -134,6 +134,7 @@ def _openspiel(name: str) -> Measured:
 
 CODE = _known("cadre_tasks/code/*", "cadre_tasks/recipes/real/*")
 MATHS = _known("cadre_tasks/maths/*", "cadre_tasks/recipes/real/*")
+MELODIES = Measured(("bench/melodies.py", "cadre/api.py"), (*SAMPLED_ON_CPU, *DATA, *OTHER_ALGORITHMS))
 # By the name of the line; the first pattern that fits counts.
 MEASURED: dict[str, Measured] = {
     "discovery.plan-path.*": _discovery("plan-path"),
@@ -149,9 +150,12 @@ MEASURED: dict[str, Measured] = {
     "real.tested.*": CODE,
     "real.maths.*": MATHS,
     "real.writing.*": _known("cadre_tasks/writing/*", "cadre_tasks/recipes/*tldr*"),
-    "*plan-path.*": _game("plan-path"),
-    "*sokoban.*": _game("sokoban"),
-    "*sudoku.*": _game("sudoku"),
+    "plan-path.*": _game("plan-path"),
+    "table.*.plan-path.*": _game("plan-path"),
+    "sokoban.*": _game("sokoban"),
+    "table.*.sokoban.*": _game("sokoban"),
+    "sudoku.*": _game("sudoku"),
+    "table.*.sudoku.*": _game("sudoku"),
     "worth.*": Measured(("bench/worth.py", "cadre/api.py"), GENERATED_ON_CPU),
     "hanabi.*": _openspiel("tiny-hanabi"),
     "kuhn.*": _openspiel("kuhn-poker"),
@@ -163,6 +167,8 @@ MEASURED: dict[str, Measured] = {
     "families.*": Measured(("bench/families.py",), (*SAMPLED_ON_CPU, *DATA, *OTHER_ALGORITHMS)),
     "parity.*": Measured(("bench/parity/*.py",), (*SAMPLED_ON_CPU, *DATA)),
     "worlds.robots.*": Measured(("bench/robot_trainings.py", "cadre/api.py"), GENERATED_ON_CPU),
+    "audio.signals.*": MELODIES,
+    "audio.exploits*": MELODIES,
     "audio.*": Measured(
         ("bench/audio.py", "cadre_tasks/models/make_audio.py", "cadre_tasks/games/melody.py", "cadre/api.py"),
         (*SAMPLED_ON_CPU, *DATA, *OTHER_ALGORITHMS),

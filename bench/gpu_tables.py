@@ -28,11 +28,11 @@ FIGURES = {
     "gpu.trl.qwen3-0.6b.generate.step_s": "a step of TRL with `generate`",
     "gpu.sampling.qwen3-0.6b.tokens_per_s": "sampling with vLLM, Qwen3-0.6B",
     f"{_STEP}.vllm.sampling.bandwidth_fraction": "of the memory's bandwidth",
-    "gpu.learning.qwen3-0.6b.update_s": "an update of Qwen3-0.6B, trained whole",
+    "gpu.learning.qwen3-0.6b.update_s": "an update of Qwen3-0.6B, full fine-tuning",
     "gpu.learning.qwen3-0.6b.mfu": "its MFU",
     "gpu.learning.qwen3-0.6b.peak_gb": "its memory",
     "gpu.learning.qwen3-0.6b.first_update_s": "its first update, which compiles",
-    "gpu.learning.qwen3-1.7b.update_s": "an update of Qwen3-1.7B, trained whole",
+    "gpu.learning.qwen3-1.7b.update_s": "an update of Qwen3-1.7B, full fine-tuning",
     "gpu.learning.qwen3-1.7b.mfu": "its MFU",
     "gpu.learning.qwen3-1.7b.peak_gb": "its memory",
     "gpu.learning.qwen3-8b.update_s": "an update of Qwen3-8B, two adapters",
@@ -41,8 +41,10 @@ FIGURES = {
     f"{_TREE}.barrier.sampling.tokens_per_s": "two roles, three turns, sampling with the batch barrier",
     f"{_TREE}.streamed.sampling.tokens_per_s": "without it",
     "gpu.largest.adapters": "the largest model with two adapters",
-    "gpu.largest.models": "the largest of two models that are trained whole",
-    "gpu.parity.float32.max": "log-probabilities against the reference, float32, largest difference",
+    "gpu.largest.models": "the largest of two fully fine-tuned models",
+    "gpu.parity.float32.tree": "log-probabilities against a CPU's, float32, largest difference: attention by tree",
+    "gpu.parity.float32.flex": "the same: FlexAttention",
+    "gpu.parity.float32.padded": "the same: padded sequences",
 }
 
 
@@ -52,11 +54,15 @@ def rows(lines: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, label in FIGURES.items():
         if (line := lines.get(name)) is not None:
-            value = f"{line['value']:.3g}"
+            value = _number(line["value"])
             if line["low"] != line["high"]:
-                value += f" ({line['low']:.3g} to {line['high']:.3g})"
+                value += f" ({_number(line['low'])} to {_number(line['high'])})"
             gpu = line["machine"].rpartition(", ")[2]
             yield f"| {label} | {value} | {line['unit']} | {gpu} | {line['commit']}, {line['date']} |"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def render(text: str) -> str:

@@ -71,8 +71,8 @@ def _game(name: str, turns: int, max_tokens: int, reward: str = "shaped") -> Hea
     return HeadlineTask(name, f"{name}-single-agent", ("tool", "planner"), "agent", settings)
 
 
-def _data_set(name: str, roles: tuple[str, str], source: str, max_tokens: int) -> HeadlineTask:
-    settings = (f"settings={{train: {source}, test: {source}, turns: 2}}", f"sampling.max_tokens={max_tokens}")
+def _data_set(name: str, roles: tuple[str, str], source: str, max_tokens: int, more: str = "") -> HeadlineTask:
+    settings = (f"settings={{train: {source}, test: {source}, turns: 2{more}}}", f"sampling.max_tokens={max_tokens}")
     return HeadlineTask(name, f"{name}-single-agent", roles, "agent", settings, reads_data=True)
 
 
@@ -89,7 +89,7 @@ TASKS = {
         f"{name}-outcome": _game(name, 2, max_tokens, "outcome")
         for name, max_tokens in (("plan-path", 400), ("sokoban", 600), ("sudoku", 600))
     },
-    "code": _data_set("code", ("coder", "tester"), "mbpp", 512),
+    "code": _data_set("code", ("coder", "tester"), "mbpp", 512, ", prompts: function"),
     "pairs": PAIRS,
     "maths": _data_set("maths", ("reasoner", "tool"), "gsm8k", 512),
 }

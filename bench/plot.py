@@ -47,9 +47,9 @@ def main() -> None:
             axis.fill_between(steps, low, high, alpha=0.2, color=line.get_color())
         above.set_title(game)
         above.legend(loc="lower right")
-        below.set(xlabel="step", ylabel="success in training", ylim=(0, 1.03))
-        turns.set(ylabel="decisions an episode", ylim=(0, None))
-    axes[0][0].set_ylabel("reward a sample")
+        below.set(xlabel="training step", ylabel="success in training", ylim=(0, 1.03))
+        turns.set(ylabel="decisions per episode", ylim=(0, None))
+    axes[0][0].set_ylabel("reward per sample")
     figure.tight_layout()
     figure.savefig(RESULTS / "coevolution.svg", metadata={"Date": None})
 

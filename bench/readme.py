@@ -25,7 +25,7 @@ import worth
 from ages import read_history
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest, record
-from evidence import shown
+from evidence import ranged, shown
 from real_tables import over
 from real_tasks import COMMON, KNOWN, PASSING, Known, lines_of, passing
 from tests.docs.blocks import PAGES as ALL_PAGES
@@ -102,12 +102,12 @@ ABLATIONS = {
 
 @dataclass(frozen=True)
 class Highlight:
-    """A row of README: what it is, the lines that it is made of, how they are put, and a command that repeats it."""
+    """A row of README: what it is, the lines that it is made of, how they are put, and what their range is over."""
 
     words: str
     lines: tuple[str, ...]
     form: str
-    command: str
+    spread: str
 
 
 # The rows of bench/presets.py: the algorithms, and points of their choices that have names there.
@@ -251,42 +251,36 @@ WHICH = (
     ),
 )
 
-CHANGE = "{} to {}"
+CHANGE, RATIO = "{} before, {} after", "{} times as fast"
 HIGHLIGHTS = (
     Highlight(
-        "Plan-Path, tool and planner, held-out success before and after training",
+        "Plan-Path, tool and planner, embedded model: held-out success",
         ("plan-path.base.success", "plan-path.team.success"),
         CHANGE,
-        "make results",
+        "{seeds} seeds",
     ),
-    Highlight("Sokoban, the same", ("sokoban.base.success", "sokoban.team.success"), CHANGE, "make results"),
-    Highlight("Sudoku 4x4, the same", ("sudoku.base.success", "sudoku.team.success"), CHANGE, "make results"),
+    Highlight("Sokoban, the same", ("sokoban.base.success", "sokoban.team.success"), CHANGE, "{seeds} seeds"),
+    Highlight("Sudoku 4x4, the same", ("sudoku.base.success", "sudoku.team.success"), CHANGE, "{seeds} seeds"),
     Highlight(
-        "Sudoku 4x4 with programs of Qwen2.5-Coder-0.5B-Instruct, the same",
+        "Sudoku 4x4, tool and planner, Qwen2.5-Coder-0.5B-Instruct",
         (
             "headline.sudoku-outcome.qwen2.5-coder-0.5b.L0.before.success",
             "headline.sudoku-outcome.qwen2.5-coder-0.5b.L0.success",
         ),
         CHANGE,
-        "python bench/headline.py --model DIR --tasks sudoku-outcome",
+        "{seeds} seeds, {n} tasks",
     ),
     Highlight(
         "a training step against TRL's GRPOTrainer, SmolLM2-135M on two cores, prompt 1,024",
         ("e2e.vs_trl.p1024.smollm2",),
-        "{} times as fast",
-        "cadre bench e2e --models smollm2 --smollm2 DIR",
+        RATIO,
+        "{n} repeats",
     ),
     Highlight(
         "a training step on one H200 against TRL's, both with vLLM, Qwen3-0.6B",
         ("gpu.step.vs_trl_vllm",),
-        "{} times as fast",
-        "python bench/gpu.py step rivals",
-    ),
-    Highlight(
-        "attacks on the sandbox that got through",
-        ("sandbox.attacks_through", "sandbox.attacks_tried"),
-        "{} of {}",
-        "python bench/sandbox.py",
+        RATIO,
+        "{n} steps of one run each",
     ),
 )
 
@@ -294,11 +288,14 @@ HIGHLIGHTS = (
 def highlights() -> str:
     """Markdown: the rows of README's table; a row that lacks one of its lines says so."""
     found = latest()
-    lines = ["| what | measured | command |", "|---|---|---|"]
+    lines = ["| what | measured (range) | range over |", "|---|---|---|"]
     for row in HIGHLIGHTS:
-        values = [shown(found[name]["value"], found[name]["unit"]) for name in row.lines if name in found]
-        cell = row.form.format(*values) if len(values) == len(row.lines) else NOT_MEASURED
-        lines.append(f"| {row.words} | {cell} | `{row.command}` |")
+        ones = [found[name] for name in row.lines if name in found]
+        cells = f"{NOT_MEASURED} | "
+        if len(ones) == len(row.lines):
+            spread = row.spread.format(seeds=len(ones[-1]["seeds"]), n=ones[-1]["n"])
+            cells = f"{row.form.format(*map(ranged, ones))} | {spread}"
+        lines.append(f"| {row.words} | {cells} |")
     return "\n".join(lines)
 
 

@@ -141,8 +141,8 @@ def pushed_bytes(level: str) -> float:
 
 def lines() -> list[str]:
     rows = [
-        "| level, cards, samples a step | samplers : learners | GB a learner's card | sampling, learning (s) | "
-        "tokens/s, 0 and 1 ahead |",
+        "| level, GPUs, samples per step | samplers : learners | GB on a learner's GPU | sampling, learning (s) | "
+        "tokens/s with `max_staleness` 0 and 1 |",
         "|---|---|---|---|---|",
     ]
     for level in ("L0", "L1", "L2"):

@@ -122,10 +122,10 @@ async def answers() -> None:
     """The list of right and wrong mathematical answers: how many of each are misjudged, in percent."""
     rows = [json.loads(line) for line in (LISTS / "maths" / "answers.jsonl").read_text(encoding="utf-8").splitlines()]
     for right, name in ((True, "maths.right_refused_pct"), (False, "maths.wrong_accepted_pct")):
-        part = [row for row in rows if row["right"] is right]
-        judged = [solves(row["gold"], row["answer"]) for row in part]
+        part = [(gold, answer) for _, gold, answer, is_right in rows if is_right is right]
+        judged = [solves(gold, answer) for gold, answer in part]
         misjudged = [row for row, told in zip(part, await asyncio.gather(*judged), strict=True) if told is not right]
-        console.print(f"misjudged: {[(row['gold'], row['answer']) for row in misjudged]}", markup=False)
+        console.print(f"misjudged: {misjudged}", markup=False)
         keep(name, 100 * len(misjudged) / len(part), "%", len(part))
 
 

@@ -46,10 +46,12 @@ def compare_with(library: str, inputs: int) -> dict[str, int]:
     return dict(zip(FIGURES, (len(functions), len(functions) * inputs, disagreements, unexplained), strict=True))
 
 
-def total() -> dict[str, int]:
-    """The sums over the newest figures of all libraries."""
-    found = latest()
-    return {name: sum(int(found[f"parity.{library}.{name}"]["value"]) for library in LIBRARIES) for name in FIGURES}
+def total() -> tuple[dict[str, int], str]:
+    """Return the sums over the newest figures of all libraries, and the commits that these are of."""
+    lines = [[latest()[f"parity.{library}.{name}"] for library in LIBRARIES] for name in FIGURES]
+    sums = [sum(int(line["value"]) for line in ones) for ones in lines]
+    commits = dict.fromkeys(line["commit"] for ones in lines for line in ones)
+    return dict(zip(FIGURES, sums, strict=True)), ", ".join(commits)
 
 
 def main() -> None:
@@ -59,12 +61,12 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="append to results/parity.jsonl")
     chosen = parser.parse_args()
     summing = chosen.library == "total"
-    figures = total() if summing else compare_with(chosen.library, chosen.inputs)
+    figures, commits = total() if summing else (compare_with(chosen.library, chosen.inputs), "")
     for figure, value in figures.items():
         name = f"parity.{figure}" if summing else f"parity.{chosen.library}.{figure}"
         console.print(f"{name}: {value}")
         if chosen.write:
-            record("parity", name, [value], "count", "make parity", chosen.inputs)
+            record("parity", name, [value], "count", "make parity", chosen.inputs, measured=commits)
 
 
 if __name__ == "__main__":

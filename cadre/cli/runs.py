@@ -103,7 +103,7 @@ def view(
     ] = "",
     megabytes: Annotated[float, typer.Option(min=0.1, help="limit of the trees in an export, newest first")] = 100.0,
 ) -> None:
-    """Show runs in a browser: curves, trees, tokens, what was left out. Also while they go on."""
+    """Show runs in a browser: curves, trees, tokens, excluded samples. Also during training."""
     if export is not None:
         reject_beside(context, "--export", ["port", "token"])
     else:

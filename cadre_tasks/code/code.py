@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -40,6 +40,21 @@ SCRIPT = "Write a Python program that reads standard input and prints the answer
 FUNCTION = "Write the Python function `{entry}`.\n\n"
 TEST_SCRIPT = "Write tests for programs that solve this problem: pairs of blocks ```input and ```output.\n\n"
 TEST_FUNCTION = "Write tests for functions that solve this problem: Python asserts on what `{entry}` returns.\n\n"
+# The ends of the prompts under `prompts: function`: what to reply with, and nothing else. Without them an instructed
+# model answers the results of tests with talk, and writes the function again where tests are asked for.
+ONLY_SCRIPT = (
+    "Reply with the complete program only, in one ```python block. It reads standard input and prints the answer."
+)
+ONLY_FUNCTION = "Reply with the complete Python function `{entry}` only, in one ```python block."
+AGAIN = "Correct the last program, or repeat it if it is right: the tests may be wrong. "
+ONLY_TEST_SCRIPT = (
+    "Do not solve the problem. Write three tests for programs that do, with other inputs than those shown. Reply with "
+    "pairs of blocks ```input and ```output only."
+)
+ONLY_TEST_FUNCTION = (
+    "Do not write this function. Write three tests of it, with other arguments than those shown. Reply with three "
+    "lines `assert {entry}(...) == ...` only, in one ```python block."
+)
 NONE = Verdict(0, 0, (), "ok")
 BUILDS, RUNS = 0.1, 0.1
 TESTS = 0.4  # for passing every hidden test: as much to the coder, and as much to the team
@@ -53,7 +68,10 @@ async def untested() -> Verdict:
 class Code(FromData):
     """The team form. Settings: the `turns`, how many hidden `cases` decide (0 for all; test code decides as a whole),
     how many `mutants` the tester's tests have to distinguish from a right program, whether `codebleu` is shown, which
-    is not rewarded, and those of `FromData`."""
+    is not rewarded, the `prompts`, and those of `FromData`.
+
+    Prompts `full` begin with what to write; those of `function` end with it, and ask for a complete function (or
+    program) or for three tests, and nothing else."""
 
     roles: ClassVar[tuple[str, ...]] = ("coder", "tester")
     kind: ClassVar[Kind] = "program"
@@ -66,9 +84,11 @@ class Code(FromData):
         cases: Annotated[int, Field(ge=0)] = 0,
         mutants: Annotated[int, Field(ge=0, le=50)] = 4,
         codebleu: bool = False,
+        prompts: Literal["full", "function"] = "full",
         **data: Any,
     ) -> None:
         super().__init__(task, **data)
+        self.prompts = prompts
         self.program, self.turns, self.mutants, self.turn = CodingProblem(**task.data), turns, mutants, 0
         self.codebleu = codebleu and self.program.reference != ""
         cases_kept = self.program.hidden[: cases or None]
@@ -91,21 +111,34 @@ class Code(FromData):
             return {}
         return {role: Observation(role, (Message("user", self.ask(role)),)) for role in self.roles}
 
-    def ask(self, role: str) -> str:
-        problem, entry = self.program, self.program.entry
-        form = (FUNCTION if entry else SCRIPT) if role == "coder" else (TEST_FUNCTION if entry else TEST_SCRIPT)
+    def ask(self, role: str, written: str = "") -> str:
+        """Return the prompt of a role; `written` follows what happened so far."""
+        problem = self.program
         shown = f"\n\nStart from:\n{problem.starter}" if problem.starter else ""
-        return form.format(entry=entry) + problem.statement + shown + self.past()
+        first, last = self.request(role)
+        return first + problem.statement + shown + self.past() + written + last
+
+    def request(self, role: str) -> tuple[str, str]:
+        """Return the beginning and the end of a prompt: one of them says what to write."""
+        entry = self.program.entry
+        if self.prompts == "full":
+            form = (FUNCTION if entry else SCRIPT) if role == "coder" else (TEST_FUNCTION if entry else TEST_SCRIPT)
+            return form.format(entry=entry), ""
+        if role == "tester":
+            return "", "\n\n" + (ONLY_TEST_FUNCTION if entry else ONLY_TEST_SCRIPT).format(entry=entry)
+        again = AGAIN if self.turn else ""
+        return "", f"\n\n{again}" + (ONLY_FUNCTION if entry else ONLY_SCRIPT).format(entry=entry)
 
     def past(self) -> str:
         """Return the last program and tests, with the tester's tests that failed."""
         if not self.turn:
             return ""
-        failed = "\n".join(line[:300] for line in self.checked.failures[:3]) or "there were no tests"
+        failed = "\n".join(line[:300] for line in self.checked.failures[:3])
+        results = f"Of them {self.checked.passed} of {self.checked.total} passed. {failed}"
         return (
             f"\n\nThe last program was:\n{self.said['coder'][:4000]}{self.cut('coder')}"
             f"\n\nThe last tests were:\n{self.said['tester'][:2000]}{self.cut('tester')}"
-            f"\n\nOf them {self.checked.passed} of {self.checked.total} passed. {failed}"
+            f"\n\n{results if self.checked.total else 'There were no tests in it that count.'}"
         )
 
     def cut(self, author: str) -> str:
@@ -195,7 +228,7 @@ class CodeSingleAgent(Code):
         if self.turn >= self.turns or self.checked.ok:
             return {}
         written = f"\n\nYour program is:\n{self.written[:4000]}{self.cut('coder')}" if self.testing else ""
-        text = self.ask("tester" if self.testing else "coder") + written
+        text = self.ask("tester" if self.testing else "coder", written)
         return {"agent": Observation("agent", (Message("user", text),))}
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+import ages
 import common
 import evidence
 import readme
@@ -66,9 +67,11 @@ def test_commands_of_lines_are_those_of_this_checkout() -> None:
     assert [name for name in sorted(targets) if not re.search(rf"^{name}:", makefile, re.MULTILINE)] == []
 
 
-def test_large_results_are_left_out_of_the_tree() -> None:
-    large = [path.name for path in (common.ROOT / "results").rglob("*") if path.stat().st_size > 100_000]
-    assert large == []
+def test_large_results_and_transcripts_are_left_out_of_the_tree() -> None:
+    folders = ("results", "docs/pictures", "tests", "examples", "bench", "cadre", "cadre_sandbox", "cadre_tasks")
+    kinds = (".json", ".jsonl", ".md", ".txt", ".svg", ".png", ".csv")
+    found = [path for folder in folders for path in (common.ROOT / folder).rglob("*") if path.suffix in kinds]
+    assert [str(path) for path in found if path.stat().st_size > 100_000] == []
 
 
 def test_parts_of_a_bench_without_their_data_are_left_out_with_a_sentence(
@@ -93,6 +96,26 @@ def test_old_figures_are_marked_and_listed() -> None:
     assert evidence.stale({name: line | {"commit": "ddddddd"} for name, line in found.items()}, HISTORY) == {}
     dirty = found | {"kuhn.exploitability": LINE | {"commit": "bbbbbbb+"}}
     assert evidence.stale(dirty, HISTORY) == {"kuhn.exploitability": "uncommitted changes were measured"}
+
+
+def test_figures_of_uncommitted_changes_are_in_a_table_of_their_own() -> None:
+    found = {"kuhn.untrained.exploitability": LINE, "kuhn.exploitability": LINE | {"commit": "bbbbbbb+"}}
+    before, after = evidence.table(found, HISTORY).split("**Not validated")
+    assert "Kuhn" not in before
+    assert "| Kuhn poker in self-play" in after
+    assert "Not validated" not in evidence.table(found | {"kuhn.exploitability": LINE}, HISTORY)
+
+
+def test_a_claim_names_a_command_whose_bench_its_age_counts() -> None:
+    found, history = common.latest(), ages.read_history()
+    claims = [claim for chapter in evidence.chapters(found) for claim in chapter.claims]
+    lines = [found[name] for claim in claims for name in claim.lines]
+    assert [line["name"] for line in lines if not re.match(r"(python|cadre|make) ", line["command"])] == []
+    if history is None:
+        pytest.skip("this checkout has no full history")
+    for line in lines:
+        benches = set(re.findall(r"bench/\w+\.py", line["command"]))
+        assert benches <= ages.reached(history.sources, ages.measured(line["name"])), line["name"]
 
 
 def test_the_number_of_old_claims_is_recorded_where_it_is_asked_for(

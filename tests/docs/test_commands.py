@@ -107,6 +107,12 @@ def check(command: Command) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
+def test_no_shell_replaces_a_word_of_a_command(command: Command) -> None:
+    """zsh ends with an error where an unquoted pattern fits no file."""
+    assert not re.search(r"[][*?{}~]", re.sub(r"'[^']*'|\"[^\"]*\"", "", command.text))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_page_names_what_a_command_needs(command: Command) -> None:
     """Files exist or are named beside the command, and so are placeholders; what takes long or a GPU is said."""
     page = text_of(command.page)

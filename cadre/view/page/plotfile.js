@@ -51,13 +51,16 @@ export function svgOf({ title, unit, axis, lines }) {
   const middle = (TOP + HEIGHT - BOTTOM) / 2;
   if (unit) parts.push(label(14, middle, unit, `text-anchor="middle" transform="rotate(-90 14 ${middle})"`));
 
+  const barred = lines.filter((line) => line.low && line.bars);
   lines.forEach((line, order) => {
     const colour = hex(line.hue);
     const defined = line.xs.map((_, index) => index).filter((index) => line.ys[index] !== null);
     const points = (column) => defined.map((index) => [x(line.xs[index]), y(column[index])]);
     if (line.low && line.bars) {
       for (const index of defined.filter((one) => line.low[one] !== null && line.high[one] !== null)) {
-        const [px, low, high] = [Number(x(line.xs[index])), y(line.low[index]), y(line.high[index])];
+        // Those of several runs at one step stand beside each other.
+        const shift = (barred.indexOf(line) - (barred.length - 1) / 2) * 4;
+        const [px, low, high] = [Number(x(line.xs[index])) + shift, y(line.low[index]), y(line.high[index])];
         parts.push(`<path d="M${px} ${low}V${high}M${px - 3} ${low}h6M${px - 3} ${high}h6" stroke="${colour}" fill="none"/>`);
       }
     } else if (line.low) {

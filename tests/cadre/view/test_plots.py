@@ -182,6 +182,11 @@ def test_the_svg_file_has_axes_labels_lines_and_intervals() -> None:
     assert all(re.fullmatch("#[0-9a-f]{6}", circle.get("fill", "")) for circle in root.iter(f"{SVG}circle"))
 
 
+def test_intervals_of_several_runs_stand_beside_each_other_in_the_svg_file() -> None:
+    svg = evaluate(f"svgOf({figure('makeRun(`a`, 0), makeRun(`b`, 1)', 'evaluate/success')})")
+    assert [float(x) for x in re.findall(r'd="M(\S+) [\d.]+V[\d.]+M', svg)] == [60, 620, 64, 624]
+
+
 def test_names_of_a_hostile_run_are_text_in_svg_and_no_formula_in_csv() -> None:
     names = [*HOSTILE[:6], '"quoted", name', "=HYPERLINK(1)", "@sum", "\ufffe \x00", "a]]>&amp;"]
     runs = ", ".join(f"makeRun({json.dumps(name)}, {index})" for index, name in enumerate(names))

@@ -1,6 +1,7 @@
 """Coder and tester: rewards by hand on stdin/stdout and on calls, what ends an episode, and what must not pay."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def problem(name: str, split: str = "test", place: int = 0) -> CodingProblem:
     return record
 
 
-def env_of(program: CodingProblem, **settings: int) -> Code:
+def env_of(program: CodingProblem, **settings: Any) -> Code:
     return Code(Task(program.id, dict(vars(program))), **settings)
 
 
@@ -157,6 +158,27 @@ def test_so_many_cases_decide() -> None:
     env = env_of(problem("code-contests"), cases=1)
     play(env, team("print(10)", ""))
     assert env.success  # the first hidden case only
+
+
+def test_prompts_end_with_what_to_reply_with_if_asked_for() -> None:
+    script, function = problem("code-contests"), problem("humaneval")
+    assert function.entry
+    coder = f"Reply with the complete Python function `{function.entry}` only, in one ```python block."
+    env = env_of(function, prompts="function", turns=2)
+    assert seen(env, "coder").endswith(coder)
+    assert seen(env, "tester").endswith(f"lines `assert {function.entry}(...) == ...` only, in one ```python block.")
+    play(env, team("def other(): ...", ""))
+    assert "There were no tests in it that count." in seen(env, "coder")
+    assert seen(env, "coder").endswith(
+        f"Correct the last program, or repeat it if it is right: the tests may be wrong. {coder}"
+    )
+    env = env_of(script, prompts="function", turns=2)
+    assert seen(env, "coder").endswith("It reads standard input and prints the answer.")
+    assert seen(env, "tester").endswith("Reply with pairs of blocks ```input and ```output only.")
+    agent = CodeSingleAgent(Task(function.id, dict(vars(function))), prompts="function")
+    assert seen(agent, "agent").endswith(coder)
+    play(agent, "def other(): ...")
+    assert "Your program is:\ndef other(): ...\n\nDo not write this function." in seen(agent, "agent")
 
 
 def cut(role: str, text: str, tokens: int) -> Sample:
