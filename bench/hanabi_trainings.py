@@ -3,9 +3,10 @@
     python bench/hanabi_trainings.py make FOLDER
     python bench/hanabi_trainings.py train FOLDER [--seeds 0 1 2] [--write]
 
-make   a tiny model, pre-trained on compact prompts of training deals of the small game. In a third of its answers it
-       plays by the convention of bench/hanabi.py, in the others it discards its oldest card, or gives a hint that
-       calls for no play where nothing can be discarded. Greedy play of it hardly scores
+make   a tiny model, pre-trained on compact prompts of training deals of the small game: first on the moves of the
+       convention of bench/hanabi.py, from which it learns to read a prompt, then on moves of which a third are the
+       convention's. In the others it discards its oldest card, or gives a hint that calls for no play where nothing can
+       be discarded. Greedy play of it hardly scores
 train  two policies that begin as that model, GRPO over whole games; greedy scores on held-out deals before and after
 
 `--write` appends `worlds.hanabi.small.base` and `.team` to results/worlds.jsonl, beside the convention's points.
@@ -29,27 +30,27 @@ DEALS = 200
 FOLLOWS = 1 / 3
 
 
-def cautious(env: Hanabi, draw: random.Random) -> str:
+def cautious(env: Hanabi, draw: random.Random, follows: float = FOLLOWS) -> str:
     """Return the convention's move, or more often the first discard, or else a hint that calls for no play."""
     table, words = env.table(env.state.current_player()), list(env.words())
-    if draw.random() < FOLLOWS or not (others := [word for word in words if not word.startswith("play")]):
+    if draw.random() < follows or not (others := [word for word in words if not word.startswith("play")]):
         return by_convention(env, draw)
     # A hint that points out a card which does not fit would make a partner who follows the convention end the game.
     safe = (word for word in others if word.startswith("discard") or not misleads(table, word))
     return next(safe, others[0])
 
 
-def examples(count: int) -> list[dict[str, str]]:
-    """Return prompts and moves of games of the training split."""
+def examples(count: int, follows: float = FOLLOWS) -> list[dict[str, str]]:
+    """Return prompts and moves of games of the training split. `follows` is the share of the convention's moves."""
     draw, lines, tasks = random.Random("hanabi"), list[dict[str, str]](), Hanabi.tasks("train", "small")
 
     async def play(env: Hanabi) -> None:
         while observed := env.observe():
             ((role, observation),) = observed.items()
-            lines.append({"role": role, "prompt": observation.messages[-1].content, "answer": cautious(env, draw)})
+            prompt = observation.messages[-1].content
+            lines.append({"role": role, "prompt": prompt, "answer": cautious(env, draw, follows)})
             # What is played now and then is the convention's move, so that later prompts of its games are read too.
-            move = by_convention(env, draw) if draw.random() < 0.5 else lines[-1]["answer"]
-            await env.step({role: move})
+            await env.step({role: by_convention(env, draw) if draw.random() < 0.5 else cautious(env, draw)})
 
     game = 0
     while len(lines) < count:
@@ -83,14 +84,15 @@ def main() -> None:
     parser.add_argument("part", choices=["make", "train"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--examples", type=int, default=20_000, help="for make")
-    parser.add_argument("--make-steps", type=int, default=2000)
+    parser.add_argument("--make-steps", type=int, default=1500)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.part == "make":
-        teach(examples(options.examples), options.folder, options.make_steps, spread=0.08)
+        easier = examples(options.examples, follows=1.0)
+        teach(examples(options.examples), options.folder, options.make_steps, easier=easier, spread=0.08)
         return
     results = [train(options.folder, seed, options.steps, options.rate) for seed in options.seeds]
     if options.write:
