@@ -7,9 +7,11 @@ make   a tiny model, pre-trained on compact prompts of training deals of the sma
        convention of bench/hanabi.py, from which it learns to read a prompt, then on moves of which a third are the
        convention's. In the others it discards its oldest card, or gives a hint that calls for no play where nothing can
        be discarded. Greedy play of it hardly scores
-train  two policies that begin as that model, GRPO over whole games; greedy scores on held-out deals before and after
+train  two policies that begin as that model, GRPO over whole games; greedy points on held-out deals before and after,
+       and points at temperature 1 in the first and the last steps of the training
 
-`--write` appends `worlds.hanabi.small.base` and `.team` to results/worlds.jsonl, beside the convention's points.
+`--write` appends `worlds.hanabi.small.base` and `.team`, and of temperature 1 `.base_sampled` and `.team_sampled`, to
+results/worlds.jsonl, beside the convention's points.
 """
 
 from __future__ import annotations
@@ -19,15 +21,19 @@ import asyncio
 import random
 import sys
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from cadre_tasks.games.hanabi import Hanabi
 from common import record
 from hanabi import by_convention, misleads
-from taught import teach, train_once
+from taught import teach, train_with_metrics
 
 DEALS = 200
 FOLLOWS = 1 / 3
+STEPS = 5  # the first and the last so many steps are averaged
+STEP_TASKS, GROUP = 4, 8
+LINES = ("base", "team", "base_sampled", "team_sampled")
 
 
 def cautious(env: Hanabi, draw: random.Random, follows: float = FOLLOWS) -> str:
@@ -60,7 +66,10 @@ def examples(count: int, follows: float = FOLLOWS) -> list[dict[str, str]]:
 
 
 def train(model: Path, seed: int, steps: int, rate: float) -> list[float]:
-    """Return the mean scores on held-out deals, before and after."""
+    """Return mean points: greedy on held-out deals before and after, at temperature 1 in the first and the last steps.
+
+    The latter are those of the training's own games, each of a deal that was not played before.
+    """
     experiment: dict[str, Any] = {
         "env": "hanabi",
         "settings": {"size": "small", "prompts": "compact"},
@@ -68,13 +77,17 @@ def train(model: Path, seed: int, steps: int, rate: float) -> list[float]:
             "policies": {"one": str(model), "other": str(model)},
             "roles": {"player_0": "one", "player_1": "other"},
         },
-        "algorithm": {"name": "grpo", "k": 8},
+        "algorithm": {"name": "grpo", "k": GROUP},
         "sampling": {"max_tokens": 6},
         "learner": {"learning_rate": rate},
-        "train": {"steps": steps, "tasks_per_step": 4, "seed": seed},
+        "train": {"steps": steps, "tasks_per_step": STEP_TASKS, "seed": seed},
         "evaluate": {"tasks": DEALS},
     }
-    scores = [report["parts"]["score"] for report in train_once(experiment)]
+    evaluations, metrics = train_with_metrics(experiment)
+    greedy = [report["parts"]["score"] for report in evaluations]
+    # The metric is a mean over decisions, of which the last of a game has its points.
+    points = [line["parts/score"] * line["rollout/env_steps"] / line["rollout/episodes"] for line in metrics]
+    scores = [greedy[0], greedy[-1], fmean(points[:STEPS]), fmean(points[-STEPS:])]
     print(f"seed {seed}: {', '.join(f'{score:.2f}' for score in scores)}", flush=True)
     return scores
 
@@ -87,7 +100,7 @@ def main() -> None:
     parser.add_argument("--make-steps", type=int, default=1500)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.part == "make":
@@ -97,8 +110,9 @@ def main() -> None:
     results = [train(options.folder, seed, options.steps, options.rate) for seed in options.seeds]
     if options.write:
         command = " ".join(["python bench/hanabi_trainings.py", *sys.argv[1:]])
-        for name, values in (("base", [line[0] for line in results]), ("team", [line[-1] for line in results])):
-            record("worlds", f"worlds.hanabi.small.{name}", values, "points", command, DEALS, options.seeds)
+        games = STEPS * STEP_TASKS * GROUP
+        for name, values, count in zip(LINES, zip(*results, strict=True), (DEALS, DEALS, games, games), strict=True):
+            record("worlds", f"worlds.hanabi.small.{name}", values, "points", command, count, options.seeds)
 
 
 if __name__ == "__main__":

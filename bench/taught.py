@@ -57,8 +57,13 @@ def teach(
 
 def train_once(experiment: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train in a folder that is removed afterwards, without output, and return the evaluations, in their order."""
+    return train_with_metrics(experiment)[0]
+
+
+def train_with_metrics(experiment: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the evaluations and the metrics of every step of a training in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         run = cadre.train(experiment, run=Path(folder) / "run", quiet=True)
-        evaluations = run.evaluations()
+        evaluations, metrics = run.evaluations(), list(run.metrics())
         run.close()
-    return evaluations
+    return evaluations, metrics

@@ -80,7 +80,6 @@ def test_lines_of_cooks(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, tmp
 @pytest.mark.parametrize(
     ("bench", "part", "names"),
     [
-        (hanabi_trainings, "train", ("worlds.hanabi.small.base", "worlds.hanabi.small.team")),
         (search_trainings, "train", ("worlds.search.base.success", "worlds.search.success")),
         (melodies, "learn", ("audio.signals.base.success", "audio.signals.success")),
     ],
@@ -91,6 +90,23 @@ def test_lines_of_one_team(
     monkeypatch.setattr(bench, part, lambda model, seed, *options: [0.0, 0.5, 0.25 * seed])
     run(monkeypatch, bench, f"{part} models/x --seeds 1 2 --write")
     assert recorded == [(names[0], [0.0, 0.0], 200, [1, 2]), (names[1], [0.25, 0.5], 200, [1, 2])]
+
+
+def test_lines_of_hanabi(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    reports = [{"parts": {"score": score}} for score in (0.0, 2.0)]
+    # 32 games of 4 and of 8 decisions that end with 1 and with 2 points.
+    metrics = [
+        {"parts/score": points / length, "rollout/env_steps": 32 * length, "rollout/episodes": 32}
+        for points, length in [(1.0, 4)] * 5 + [(9.0, 3)] + [(2.0, 8)] * 5
+    ]
+    monkeypatch.setattr(hanabi_trainings, "train_with_metrics", lambda experiment: (reports, metrics))
+    run(monkeypatch, hanabi_trainings, "train models/x --seeds 1 --write")
+    assert recorded == [
+        ("worlds.hanabi.small.base", [0.0], 200, [1]),
+        ("worlds.hanabi.small.team", [2.0], 200, [1]),
+        ("worlds.hanabi.small.base_sampled", [1.0], 160, [1]),
+        ("worlds.hanabi.small.team_sampled", [2.0], 160, [1]),
+    ]
 
 
 def test_examples_of_hanabi_are_legal_moves_of_which_few_are_the_conventions() -> None:
