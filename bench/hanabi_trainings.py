@@ -84,7 +84,7 @@ def train(model: Path, seed: int, steps: int, rate: float) -> list[float]:
         "evaluate": {"tasks": DEALS},
     }
     evaluations, metrics = train_with_metrics(experiment)
-    greedy = [report["parts"]["score"] for report in evaluations]
+    greedy = [report["reward"] for report in evaluations]  # the team's, the change of the score summed up
     # The metric is a mean over decisions, of which the last of a game has its points.
     points = [line["parts/score"] * line["rollout/env_steps"] / line["rollout/episodes"] for line in metrics]
     scores = [greedy[0], greedy[-1], fmean(points[:STEPS]), fmean(points[-STEPS:])]

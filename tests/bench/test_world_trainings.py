@@ -93,7 +93,7 @@ def test_lines_of_one_team(
 
 
 def test_lines_of_hanabi(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
-    reports = [{"parts": {"score": score}} for score in (0.0, 2.0)]
+    reports = [{"reward": 0.0, "parts": {"score": 0.0}}, {"reward": 2.0, "parts": {"score": 2.0 / 34}}]
     # 32 games of 4 and of 8 decisions that end with 1 and with 2 points.
     metrics = [
         {"parts/score": points / length, "rollout/env_steps": 32 * length, "rollout/episodes": 32}
