@@ -205,7 +205,8 @@ def main() -> None:
     parser.add_argument("part", choices=["exploits", "make", "learn"])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("models/signals"))
     parser.add_argument("--eyes", type=int, default=1500, help="steps of make")
-    parser.add_argument("--hands", type=int, default=3000, help="steps of make")
+    parser.add_argument("--hands", type=int, default=1500, help="steps of make")
+    parser.add_argument("--easier", type=int, default=6000, help="steps of make on right answers before that")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--write", action="store_true")
@@ -220,7 +221,15 @@ def main() -> None:
     if options.part == "make":
         make_eyes(options.folder / "eyes", options.eyes)
         easier = hand_lines(PROMPTS, is_easy=True)
-        teach(hand_lines(PROMPTS), options.folder / "hands", options.hands, easier=easier, spread=0.08)
+        teach(
+            hand_lines(PROMPTS),
+            options.folder / "hands",
+            options.hands,
+            easier=easier,
+            easier_steps=options.easier,
+            spread=0.08,
+            rate=2e-3,
+        )
         return
     results = [learn(options.folder, seed, options.steps) for seed in options.seeds]
     if options.write:

@@ -32,25 +32,30 @@ def teach(
     steps: int,
     vocabulary: int = 400,
     easier: Sequence[Mapping[str, Any]] = (),
+    easier_steps: int = 0,
     spread: float = 0.02,
+    rate: float = 3e-3,
 ) -> None:
     """Write a Llama of a quarter of a million parameters, with a tokenizer of its own, pre-trained on lines with a
     `prompt` and an `answer`, and in a conversation with the messages `before`. Equal lines give equal weights on one
     machine.
 
     vocabulary  most tokens of the tokenizer
-    easier      lines that it is trained on before, for as many steps
+    easier      lines that it is trained on before, for as many steps, or for `easier_steps`
     spread      standard deviation of the initial weights. With 0.02 attention is nearly uniform at first, and a look-up
                 of one word by another was not learned in 2,000 steps; with 0.08 it was (docs/LOG.md)
+    rate        learning rate, reached after a warm-up
     """
     torch.manual_seed(0)
     texts = (line[part] for line in [*lines, *easier] for part in ("prompt", "answer"))
     tokenizer = byte_level(PIECES, texts, vocabulary)
     model = tiny_llama(tokenizer, len(tokenizer), hidden=64, mlp=176, layers=4, context=512, spread=spread)
-    for stage in filter(None, (easier, lines)):
+    for stage, stage_steps in ((easier, easier_steps or steps), (lines, steps)):
+        if not stage:
+            continue
         print(f"{model.num_parameters():,} parameters, {len(stage):,} prompts with answers", flush=True)
         rows = [example(line, tokenizer) for line in stage]
-        pretrain(model, batches(rows, 32, random.Random(0)), steps, 3e-3)
+        pretrain(model, batches(rows, 32, random.Random(0)), stage_steps, rate)
     for part in (model, tokenizer):
         part.save_pretrained(folder)
 
