@@ -4,8 +4,8 @@
     python bench/hanabi_trainings.py train FOLDER [--seeds 0 1 2] [--write]
 
 make   a tiny model, pre-trained on compact prompts of training deals of the small game. In a third of its answers it
-       plays by the convention of bench/hanabi.py, in the others it discards its oldest card, or gives the first hint
-       where nothing can be discarded. Greedy play of it never scores
+       plays by the convention of bench/hanabi.py, in the others it discards its oldest card, or gives a hint that
+       calls for no play where nothing can be discarded. Greedy play of it hardly scores
 train  two policies that begin as that model, GRPO over whole games; greedy scores on held-out deals before and after
 
 `--write` appends `worlds.hanabi.small.base` and `.team` to results/worlds.jsonl, beside the convention's points.
@@ -22,7 +22,7 @@ from typing import Any
 
 from cadre_tasks.games.hanabi import Hanabi
 from common import record
-from hanabi import by_convention
+from hanabi import by_convention, misleads
 from taught import teach, train_once
 
 DEALS = 200
@@ -30,11 +30,13 @@ FOLLOWS = 1 / 3
 
 
 def cautious(env: Hanabi, draw: random.Random) -> str:
-    """Return the convention's move, or more often the first discard or hint."""
-    words = list(env.words())
-    if draw.random() < FOLLOWS:
+    """Return the convention's move, or more often the first discard, or else a hint that calls for no play."""
+    table, words = env.table(env.state.current_player()), list(env.words())
+    if draw.random() < FOLLOWS or not (others := [word for word in words if not word.startswith("play")]):
         return by_convention(env, draw)
-    return next(word for word in words if not word.startswith("play"))
+    # A hint that points out a card which does not fit would make a partner who follows the convention end the game.
+    safe = (word for word in others if word.startswith("discard") or not misleads(table, word))
+    return next(safe, others[0])
 
 
 def examples(count: int) -> list[dict[str, str]]:
@@ -88,7 +90,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.part == "make":
-        teach(examples(options.examples), options.folder, options.make_steps)
+        teach(examples(options.examples), options.folder, options.make_steps, spread=0.08)
         return
     results = [train(options.folder, seed, options.steps, options.rate) for seed in options.seeds]
     if options.write:

@@ -1,7 +1,7 @@
 """A searcher and a writer who learn: a tiny model that now and then does what is needed, trained on whole episodes.
 
-    python bench/search_trainings.py make FOLDER
-    python bench/search_trainings.py train FOLDER [--seeds 0 1 2] [--write]
+    python bench/search_trainings.py make FOLDER [--alone]
+    python bench/search_trainings.py train FOLDER [--alone] [--seeds 0 1 2] [--write]
 
 make   a tiny model, pre-trained on compact prompts of both roles in training tasks (a library of four people, questions
        of one fact). In a third of its answers it does what is needed; else its searcher opens a passage at random or
@@ -9,7 +9,9 @@ make   a tiny model, pre-trained on compact prompts of both roles in training ta
 train  the recipe `search`: two policies that begin as that model, GRPO over whole episodes; success on held-out
        questions before and after
 
-`--write` appends `worlds.search.base.success` and `worlds.search.success` to results/worlds.jsonl.
+With `--alone` one agent searches and answers in one conversation, as many episodes. `--write` appends
+`worlds.search.base.success` and `worlds.search.success`, or `worlds.search.alone.base.success` and
+`worlds.search.alone.success`, to results/worlds.jsonl.
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import asyncio
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 from cadre.config.recipes import read_recipe
-from cadre_tasks.worlds.search import Search
+from cadre_tasks.worlds.search import Search, SearchSingleAgent
 from common import record
 from taught import teach, train_once
 
@@ -48,9 +51,9 @@ def mixed(env: Search, draw: random.Random) -> str:
     return f"Open: {draw.choice((0, draw.randint(1, len(env.passages))))}"
 
 
-def examples(count: int) -> list[dict[str, str]]:
-    """Return prompts and answers of episodes of the training split."""
-    draw, lines = random.Random("search"), list[dict[str, str]]()
+def examples(count: int, form: type[Search] = Search) -> list[dict[str, Any]]:
+    """Return prompts and answers of episodes of the training split, and of one agent what was said `before`."""
+    draw, lines = random.Random("search"), list[dict[str, Any]]()
     settings = read_recipe("search")["settings"]
     tasks = Search.tasks("train", **settings)
 
@@ -59,22 +62,28 @@ def examples(count: int) -> list[dict[str, str]]:
             ((role, observation),) = observed.items()
             # A writer who was not shown the passage has no right answer.
             if env.inquiring or env.needed[0] in env.read:
-                prompt = observation.messages[-1].content
-                lines.append({"role": role, "prompt": prompt, "answer": mixed(env, draw)})
+                *before, (_, prompt) = [(message.role, message.content) for message in observation.messages]
+                lines.append({"role": role, "before": before, "prompt": prompt, "answer": mixed(env, draw)})
             # What is needed is done more often than it is written, so that later prompts are read too.
             await env.step({role: needed(env) if draw.random() < 0.5 else mixed(env, draw)})
 
     game = 0
     while len(lines) < count:
-        asyncio.run(play(Search(tasks[game], **settings)))
+        asyncio.run(play(form(tasks[game], **settings)))
         game += 1
     return lines
 
 
-def train(model: Path, seed: int, steps: int) -> list[float]:
+def train(model: Path, seed: int, steps: int, is_alone: bool) -> list[float]:
     """Return the success on held-out questions, before and during the training."""
     experiment = read_recipe("search")
-    experiment["team"]["policies"] = dict.fromkeys(experiment["team"]["policies"], str(model))
+    if is_alone:
+        experiment |= {
+            "env": "search-single-agent",
+            "team": {"policies": {"one": str(model)}, "roles": {"agent": "one"}},
+        }
+    else:
+        experiment["team"]["policies"] = dict.fromkeys(experiment["team"]["policies"], str(model))
     experiment["train"] |= {"steps": steps, "seed": seed}
     experiment["evaluate"]["tasks"] = TASKS
     successes = [report["success"] for report in train_once(experiment)]
@@ -86,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["make", "train"])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--alone", action="store_true", help="one agent in place of two")
     parser.add_argument("--examples", type=int, default=8000, help="for make")
     parser.add_argument("--make-steps", type=int, default=2000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -93,13 +103,15 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.part == "make":
-        teach(examples(options.examples), options.folder, options.make_steps, vocabulary=800, spread=0.08)
+        form = SearchSingleAgent if options.alone else Search
+        teach(examples(options.examples, form), options.folder, options.make_steps, vocabulary=800, spread=0.08)
         return
-    results = [train(options.folder, seed, options.steps) for seed in options.seeds]
+    results = [train(options.folder, seed, options.steps, options.alone) for seed in options.seeds]
     if options.write:
         command = " ".join(["python bench/search_trainings.py", *sys.argv[1:]])
+        side = "alone." if options.alone else ""
         for name, values in (("base.", [line[0] for line in results]), ("", [line[-1] for line in results])):
-            record("worlds", f"worlds.search.{name}success", values, "share", command, TASKS, options.seeds)
+            record("worlds", f"worlds.search.{side}{name}success", values, "share", command, TASKS, options.seeds)
 
 
 if __name__ == "__main__":

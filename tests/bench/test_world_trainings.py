@@ -16,9 +16,11 @@ import robot_trainings
 import search_trainings
 from cadre.config.experiment import parse
 from cadre.config.recipes import read_recipe
+from cadre_tasks.models.make_seed import byte_level
 from cadre_tasks.worlds.robots import RobotsSingleAgent
-from cadre_tasks.worlds.search import Search
+from cadre_tasks.worlds.search import Search, SearchSingleAgent
 from robots import examples
+from taught import example
 from tests.helpers.extras import skip_without
 
 Recorded = list[tuple[str, list[float], int, list[int]]]
@@ -103,13 +105,33 @@ def test_examples_of_searchers_and_writers_need_one_more_word_or_are_needed() ->
     skip_without("bm25s")
     lines = search_trainings.examples(300)
     asked = "search\nWhat is the company that gerda rossi works for?"
-    assert lines[0] == {"role": "searcher", "prompt": asked, "answer": "Search: gerda rossi"}
+    assert lines[0] == {"role": "searcher", "before": [], "prompt": asked, "answer": "Search: gerda rossi"}
     answers = [line for line in lines if line["role"] == "writer"]
     right = [line for line in answers if len(line["answer"].split()) == 4]
     assert len(right) / len(answers) == pytest.approx(1 / 3, abs=0.15)
     assert all(line["answer"].removeprefix("Answer: ").split(" [")[0] in line["prompt"] for line in answers)
     # No command is one that the environment does not read.
     assert {line["answer"].split(":")[0] for line in lines if line["role"] == "searcher"} == {"Search", "Open"}
+
+
+def test_examples_of_an_agent_that_searches_and_answers_hold_its_conversation() -> None:
+    skip_without("bm25s")
+    _, second, *_ = search_trainings.examples(300, SearchSingleAgent)
+    assert second["before"][:2] == [
+        ("user", "search\nWhat is the company that gerda rossi works for?"),
+        ("assistant", "Search: gerda rossi"),
+    ]
+    assert second["prompt"].endswith("Search gerda rossi: [5] gerda rossi")
+
+
+def test_only_the_answer_of_an_example_is_learned() -> None:
+    line = {"before": [("user", "a"), ("assistant", "b")], "prompt": "c", "answer": "d"}
+    tokenizer = byte_level(r"\w", list("abcd"), 300)
+    ids, labels = example(line, tokenizer)
+    end = tokenizer.eos_token_id
+    user, assistant, a, b, c, d = tokenizer.convert_tokens_to_ids(["<|user|>", "<|assistant|>", *"abcd"])
+    assert ids == [user, a, end, assistant, b, end, user, c, end, assistant, d, end]
+    assert labels == [-100] * 10 + [d, end]
 
 
 def test_the_recipe_search_is_solved_by_what_is_needed() -> None:
