@@ -19,8 +19,8 @@ The command may be ended at any minute, and goes on when it is called again; wit
 training may go on over several loans of a GPU: `--pack FILE` writes the runs as a tar in parts of 15 MB (`FILE.00`,
 `FILE.01`, ...), and `--unpack FILE` restores them. DIR is the folder of the model. With `--write` the finished methods
 become lines of results/headline.jsonl, whose intervals are over seeds and tasks (`cadre compare`), and their training
-curves results/headline-TASK-MODEL.md. Those of L0, L1 and L2 on sudoku-outcome are also written as policies.L0.success and
-so on, the comparison of shared and separate policies.
+curves results/headline-TASK-MODEL.md. Those of L0, L1 and L2 on sudoku-outcome are also written as policies.L0.success
+and so on, the comparison of shared and separate policies.
 """
 
 from __future__ import annotations
