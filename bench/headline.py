@@ -19,8 +19,8 @@ The command may be ended at any minute, and goes on when it is called again; wit
 training may go on over several loans of a GPU: `--pack FILE` writes the runs as a tar in parts of 15 MB (`FILE.00`,
 `FILE.01`, ...), and `--unpack FILE` restores them. DIR is the folder of the model. With `--write` the finished methods
 become lines of results/headline.jsonl, whose intervals are over seeds and tasks (`cadre compare`), and their training
-curves results/headline-TASK-MODEL.md. Those of L0, L1 and L2 are also written as policies.L0.success and so on, the
-comparison of shared and separate policies.
+curves results/headline-TASK-MODEL.md. Those of L0, L1 and L2 on sudoku-outcome are also written as policies.L0.success
+and so on, the comparison of shared and separate policies.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ PART_BYTES = 15 << 20
 ROLE_COLUMNS = ("/reward", "/gradient_fraction")
 # How roles share weights: an adapter for all, an adapter a role, a model a role.
 SHARING = ("L0", "L1", "L2")
+SHARING_TASK = "sudoku-outcome"  # on which these are compared
 METHODS = (*SHARING, "grpo", "best-of-n")
 # The recipe of a task's form that has prompts and sizes for real models; the model and the policies are replaced.
 RATES = "qwen2.5-coder-0.5b-L0"
@@ -232,7 +233,7 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
             if result.before is not None:
                 add(f"{method}.before.success", result.before, result.seeds)
             add(f"{method}.success", result.value, result.seeds)
-            if method in SHARING:
+            if method in SHARING and task == SHARING_TASK:
                 add_line(f"policies.{method}.success", result.value, result.seeds)
         names = {result.name: by_folder[result.folders[0]] for result in comparison.methods}
         for difference in comparison.differences:

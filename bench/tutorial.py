@@ -1,4 +1,4 @@
-"""The tutorial as it is written, in a fresh environment: how many minutes, and how many blocks of the pages work.
+"""The tutorial as it is written, in a fresh environment: minutes, success, and how many blocks of all pages work.
 
     python bench/tutorial.py [--write] [--torch "torch==2.13.0"]
 
@@ -73,10 +73,21 @@ def follow(folder: Path, torch: str) -> tuple[int, list[str]]:
     return done, said
 
 
+def successes(said: list[str]) -> dict[str, float]:
+    """Return held-out success before and after the page's two trainings, from the lines in which they report it."""
+    names = ("tutorial.corridor", "tutorial.shared")
+    return {
+        f"{name}.{when}.success": float(percent) / 100
+        for name, line in zip(names, said, strict=True)
+        for percent, when in re.findall(r"([\d.]+)% (before|after)", line)
+    }
+
+
 def checked() -> int:
     """Return the number of blocks and commands of all pages that pass their tests."""
     tests = ["tests/docs/test_blocks.py", "tests/docs/test_commands.py"]
-    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "-k", "not of_every_kind", *tests]
+    chosen = "not of_every_kind and not no_shell"
+    command = [sys.executable, "-m", "pytest", "-o", "addopts=", "-q", "-k", chosen, *tests]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
     assert "failed" not in printed, printed
     return int(re.findall(r"(\d+) passed", printed)[0])
@@ -92,10 +103,11 @@ def main() -> None:
         followed, said = follow(Path(scratch), asked.torch)
     minutes = (time.monotonic() - began) / 60
     figures = {"tutorial.minutes": minutes, "tutorial.blocks": followed, "docs.blocks_run": checked()}
-    print(figures, said, f"load {os.getloadavg()}")
+    figures |= successes(said)
+    print(figures, f"load {os.getloadavg()}")
     if asked.write:
         for name, value in figures.items():
-            unit = "min" if name.endswith("minutes") else "count"
+            unit = {"minutes": "min", "success": "share"}.get(name.rpartition(".")[2], "count")
             record("docs", name, [value], unit, "python bench/tutorial.py --write --torch torch==2.13.0", 1)
 
 

@@ -246,7 +246,7 @@ def init(name: Annotated[str, typer.Argument(help="name of the task, such as par
         [
             f"Wrote {', '.join(files)}. Next:",
             f"  cadre check {name}.py:{title}",
-            f"  pytest test_{name}.py",
+            f"  pytest test_{name}.py  (pip install pytest, if it is missing)",
             f"  cadre train {name}.yaml",
         ]
     )

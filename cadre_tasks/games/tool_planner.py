@@ -117,8 +117,8 @@ class ToolPlanner(TurnBased):
         super().__init__(task)
         self.state, self.turns, self.words, self.reward = state, turns, WORDS[prompts], reward
         self.turn, self.spent, self.wrote = 0, 0, ""
-        # The value of the last program for its author, and for the team until the turn ends.
-        self.rating, self.lent = 0.0, 0.0
+        # The rewards of the last program: of its author, and of the team until the turn ends.
+        self.rating, self.shaping = 0.0, 0.0
         self.run: Run | None = None
         # Tokens of each role's last completion that reached its token limit.
         self.cut_off: dict[str, int] = {}
@@ -241,13 +241,13 @@ class ToolPlanner(TurnBased):
         """
         self.wrote, self.run = text, await self.execute(text)
         outcome = None if self.run.answer is None else self.outcome(self.run.answer)
-        self.lent, rating = self.pay(outcome)
+        self.shaping, rating = self.pay(outcome)
         if outcome is not None and self.reward == "shaped":
             rating += ANSWERED
         last_rating, self.rating = self.rating, rating
         solved = float(outcome is not None and outcome.solved)
-        parts = {"tool/ran": float(self.run.status == "ok"), "tool/goal": solved, "tool/lent": self.lent}
-        return Reward(self.lent, {role: rating - last_rating}, parts)
+        parts = {"tool/ran": float(self.run.status == "ok"), "tool/goal": solved, "tool/shaping": self.shaping}
+        return Reward(self.shaping, {role: rating - last_rating}, parts)
 
     async def execute(self, text: str) -> Run:
         """Run a program in the sandbox on the game's standard input: as a script, or by a call of its function."""
@@ -286,13 +286,13 @@ class ToolPlanner(TurnBased):
         outcome = None if answer is None else self.outcome(answer)
         team, local = self.pay(outcome)
         parts = {"format": 0.0} if outcome is None else {**outcome.parts, "format": 1.0}
-        repayment = {"repaid": -self.lent} if self.lent else {}
+        subtracted = {"shaping": -self.shaping} if self.shaping else {}
         # The program's potential is subtracted again, so over the turn the team earns what was executed.
-        reward = Reward(team - self.lent, {role: local}, {**parts, **repayment})
+        reward = Reward(team - self.shaping, {role: local}, {**parts, **subtracted})
         if outcome is not None:
             self.state, self.spent = outcome.state, self.spent + outcome.spent
         # `rating` stays: the next program is compared with this one.
-        self.turn, self.run, self.wrote, self.lent = self.turn + 1, None, "", 0.0
+        self.turn, self.run, self.wrote, self.shaping = self.turn + 1, None, "", 0.0
         return reward
 
 

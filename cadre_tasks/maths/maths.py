@@ -157,7 +157,7 @@ class MathsSingleAgent(Maths):
         self.program, self.answering = sum(parts.values()), True
         # Potential-based shaping: the printed answer's reward goes to the team now, and back with the next step's
         # difference.
-        return self.settle(RIGHT * self.right + shaping, {**parts, "lent": shaping})
+        return self.settle(RIGHT * self.right + shaping, {**parts, "shaping": shaping})
 
     async def conclude(self, text: str) -> Reward:
         answer, parts = await self.reason(text)

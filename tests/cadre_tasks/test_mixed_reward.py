@@ -75,7 +75,7 @@ def test_programs_that_print_such_plans() -> None:
     assert (reward.team, reward.local["tool"]) == pytest.approx((0.2, 0.1 - 0.24))
     flips(env, "print('LLRR')", "print('L')", 0.25, 1.0)  # -0.09 against -0.01, 0.06 against -0.01
     play(env, "print('LLRR')")
-    flips(env, "LLRR", "L", 0.25, 1.0)  # both give back the 0.2 that was lent
+    flips(env, "LLRR", "L", 0.25, 1.0)  # the shaping of 0.2 is subtracted in both
 
 
 def test_a_push_by_a_detour() -> None:

@@ -71,7 +71,7 @@ def test_the_prompt_shows_where_the_walker_is_now() -> None:
 def test_what_the_planner_sees_of_the_tool() -> None:
     env = PlanPath(Task("t", {"grid": ROWS}), prompts="compact")
     (reward,) = play(env, SEARCH)
-    assert reward.team == pytest.approx(0.4 + 0.5)  # lent until the planner has moved
+    assert reward.team == pytest.approx(0.4 + 0.5)  # shaping, until the planner has moved
     assert reward.local == {"tool": pytest.approx(0.1 - 0.04 + 0.5 + 0.5)}
     (observation,) = env.observe().values()
     assert observation.role == "planner"
@@ -112,13 +112,13 @@ def test_what_a_lone_tool_answers_is_executed() -> None:
     assert solver.success
 
 
-def test_what_a_program_s_answer_would_gain_is_lent_until_the_turn_ends() -> None:
+def test_what_a_program_s_answer_would_gain_is_shaping_until_the_turn_ends() -> None:
     env = PlanPath(Task("t", {"grid": ROWS}))
-    lent, wasted, again, used = play(env, SEARCH, "R", SEARCH, "RDD")
-    assert [lent.team, wasted.team] == pytest.approx([0.9, 0.1 - 0.9])
-    assert wasted.parts["repaid"] == pytest.approx(-0.9)
-    assert [again.team, used.team] == pytest.approx([0.3 + 0.5, 0.0])  # what is executed is what was lent
-    assert lent.local == {"tool": pytest.approx(0.1 - 0.04 + 0.5 + 0.5)}
+    promised, wasted, again, used = play(env, SEARCH, "R", SEARCH, "RDD")
+    assert [promised.team, wasted.team] == pytest.approx([0.9, 0.1 - 0.9])
+    assert wasted.parts["shaping"] == pytest.approx(-0.9)
+    assert [again.team, used.team] == pytest.approx([0.3 + 0.5, 0.0])  # what is executed is what the shaping gave
+    assert promised.local == {"tool": pytest.approx(0.1 - 0.04 + 0.5 + 0.5)}
     assert again.local == {"tool": pytest.approx(0.01)}  # as right as the last one, and a move shorter
     assert wasted.local == {"planner": pytest.approx(-0.01)}
     assert used.local == {"planner": pytest.approx(-0.03 + 0.5 + 0.5)}
@@ -141,8 +141,8 @@ def test_by_outcome_only_the_goal_pays() -> None:
     env = PlanPath(Task("t", {"grid": ROWS}), reward="outcome")
     wrong, idle, right, away, last, goal = play(env, "print('R')", "", SEARCH, "RR", SEARCH, "DD")
     assert [reward.local["tool"] for reward in (wrong, right, last)] == [0.0, 0.5, 0.0]
-    assert [reward.team for reward in (wrong, right, last)] == [0.0, 0.5, 0.5]  # lent
-    assert [reward.team for reward in (idle, away, goal)] == [0.0, -0.5, 0.0]  # what was executed less what was lent
+    assert [reward.team for reward in (wrong, right, last)] == [0.0, 0.5, 0.5]  # shaping
+    assert [reward.team for reward in (idle, away, goal)] == [0.0, -0.5, 0.0]  # what was executed less the shaping
     assert [reward.local["planner"] for reward in (idle, away, goal)] == [0.0, 0.0, 0.5]
     assert env.success
 

@@ -157,7 +157,7 @@ def test_one_agent_with_the_tool() -> None:
     assert "not what the program printed" in seen(env, "agent")
     rewards += play(env, PROGRAM, RIGHT)
     assert [reward.local["agent"] for reward in rewards] == pytest.approx([0.2, 0.2, 0.0, 0.4])
-    assert [reward.team for reward in rewards] == pytest.approx([0.4, -0.4, 0.4, 0.0])  # lent, given back, lent, earned
+    assert [reward.team for reward in rewards] == pytest.approx([0.4, -0.4, 0.4, 0.0])  # shaping first
     assert env.observe() == {}
     assert env.success
 

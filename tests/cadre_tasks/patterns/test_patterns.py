@@ -71,7 +71,7 @@ def test_generate_verify_refine() -> None:
     assert [reward.team for reward in rewards] == [0.0, 0.0, 0.5, 0.0]
 
 
-def test_a_right_answer_that_is_sent_back_costs_the_team_what_it_was_lent() -> None:
+def test_a_right_answer_that_is_sent_back_costs_the_team_its_shaping() -> None:
     rewards = play(Refine(TASK), RIGHT, NO, RIGHT, YES)
     assert [reward.team for reward in rewards] == [0.5, -0.5, 0.5, 0.0]
     assert [reward.local.get("generator") for reward in rewards] == [0.5, None, 0.0, None]
