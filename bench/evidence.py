@@ -224,6 +224,12 @@ CHAPTERS = (
                 BEFORE_AFTER,
                 SEEDS,
             ),
+            Claim(
+                "One role hears, one sees, a third plays: held-out success.",
+                ("audio.signals.base.success", "audio.signals.success"),
+                BEFORE_AFTER,
+                SEEDS,
+            ),
         ),
     ),
     Chapter(

@@ -1,8 +1,9 @@
 """Plays hostile answers in every bundled environment: no exception leaves `step`, and none holds the event loop.
 
 Appends `fuzz.inputs`, `fuzz.crashes` and `fuzz.blocked` (steps that held the loop for more than 100 ms of CPU time) to
-results/fuzz.jsonl. Environments that need data take it from $CADRE_DATA; those that have none, or whose package is not
-installed, are named.
+results/fuzz.jsonl, and of chosen environments `fuzz.NAME.crashes` and `fuzz.NAME.blocked`.
+Environments that need data take it from $CADRE_DATA; those that have none, or whose package is not installed, are
+named.
 """
 
 from __future__ import annotations
@@ -123,9 +124,12 @@ def main() -> None:
         total.inputs += found.inputs
         total.crashes += found.crashes
         total.held += found.held
-    if options.write:
-        named = f" --envs {' '.join(options.envs)}" if options.envs else ""
-        command = f"python bench/fuzz.py --inputs {options.inputs}{named} --write"
+        if options.write and options.envs:
+            command = " ".join(["python bench/fuzz.py", *sys.argv[1:]])
+            for figure, value in (("crashes", len(found.crashes)), ("blocked", len(found.held))):
+                record("fuzz", f"fuzz.{name}.{figure}", [value], "answers", command, found.inputs)
+    if options.write and not options.envs:
+        command = f"python bench/fuzz.py --inputs {options.inputs} --write"
         for figure, value in (("inputs", total.inputs), ("crashes", len(total.crashes)), ("blocked", len(total.held))):
             record("fuzz", f"fuzz.{figure}", [value], "answers", command, total.inputs)
     sys.exit(1 if total.crashes or total.held else 0)
