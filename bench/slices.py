@@ -61,13 +61,14 @@ def train(recipe: str, changes: Sequence[str], folder: Path, clock: Clock, newes
     what = ["--resume"] if begun else [recipe, *changes]
     arguments = [*what, *newest, "--run", str(folder)]
     folder.parent.mkdir(parents=True, exist_ok=True)
+    made_by = commit()  # before it begins, as the tree may change while it trains
     with folder.with_suffix(".log").open("a") as log:
         code = _stopped_in_time([*CADRE, "train", *arguments], log.fileno(), clock)
     if code == STOPPED:
         raise OutOfTimeError
     if code:
         raise RuntimeError(f"cadre train ended with {code}; see {folder.with_suffix('.log')}")
-    done.write_text(json.dumps({"commit": commit()}))
+    done.write_text(json.dumps({"commit": made_by}))
 
 
 def _stopped_in_time(command: Sequence[str], log: int, clock: Clock) -> int:
@@ -115,11 +116,11 @@ def evaluate(target: str, changes: Sequence[str], folder: Path, tasks: range, cl
 
 def _play(arguments: Sequence[str], file: Path, note: Path) -> None:
     file.unlink(missing_ok=True)
-    began = time.monotonic()
+    began, made_by = time.monotonic(), commit()
     report = _evaluated([*arguments, "--episodes", str(file)])
     if report["failures"]:
         raise RuntimeError(f"{report['failures']} episodes of {file} failed; expected none. Run the command again.")
-    note.write_text(json.dumps({"seconds": time.monotonic() - began, "commit": commit(), **report}))
+    note.write_text(json.dumps({"seconds": time.monotonic() - began, "commit": made_by, **report}))
 
 
 def _evaluated(arguments: Sequence[str]) -> dict[str, Any]:
