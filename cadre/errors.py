@@ -113,6 +113,11 @@ def first_line(error: Exception) -> str:
     return f"{type(error).__name__} {message}".strip() if not message or isinstance(error, TERSE) else message
 
 
+def as_sentence(text: str) -> str:
+    """Return the text with a full stop, unless it ends a sentence already."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return a sentence with the nearest of the names, or nothing."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)

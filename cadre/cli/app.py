@@ -15,7 +15,7 @@ import cadre
 from cadre.cli import chat, evaluate, listing, play, runs, sweep, tasks, train
 from cadre.cli.terminal import console, escape_unprintable, print_error
 from cadre.concurrency import configure_threads
-from cadre.errors import CadreError, RunError
+from cadre.errors import CadreError, RunError, as_sentence
 from cadre.file_limits import LEAST_DESCRIPTORS, raise_descriptor_limit, too_few_descriptors
 from cadre.settings.user_code import describe_error, has_user_frames
 
@@ -95,8 +95,7 @@ def main() -> None:
     except CadreError as error:
         print_error(str(error))
     except UsageError as error:
-        text = error.format_message()
-        text += "" if text.endswith((".", "?")) else "."
+        text = as_sentence(error.format_message())
         command = error.ctx.info_name if error.ctx is not None and error.ctx.parent is not None else None
         print_error(f"{command}: {text} See cadre {command} --help." if command else f"{text} See cadre --help.")
     except BrokenPipeError:

@@ -50,7 +50,7 @@ from cadre.settings import (
     TrainConfig,
     VllmConfig,
 )
-from cadre.settings.section import SetKeysOnly, quoting_advice
+from cadre.settings.section import PLAIN_TYPES, SetKeysOnly, quoting_advice
 from cadre.settings.yaml_file import apply_overrides, dump_yaml, expand_short_form
 from cadre.team import Team
 from cadre.types import Sampling, Task
@@ -308,23 +308,16 @@ class Experiment:
 
 # ---- What pydantic found wrong, in one paragraph: what, got, expected, what to do
 
-# What a setting takes, in place of pydantic's message, by the type of its error.
-PLAIN_TYPES = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
-    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
-    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
-    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
-    "dict_type": "a mapping",
-}
 # Pydantic's own record of an error.
 Details = Mapping[str, Any]
 
 
 def explain_error(error: ValidationError) -> str:
     """Return a paragraph about the first thing that is wrong in a configuration, and how many more there are."""
-    first = error.errors()[0]
+    first, alike = _join_alternatives(error.errors())
     location = [str(part) for part in first["loc"]]
-    more = f" ({error.error_count() - 1} more after it.)" if error.error_count() > 1 else ""
+    others = error.error_count() - alike
+    more = f" ({others} more after it.)" if others else ""
     match first["type"]:
         case "extra_forbidden":
             section = _section_at(location[:-1])
@@ -347,6 +340,24 @@ def explain_error(error: ValidationError) -> str:
     return text + more
 
 
+def _join_alternatives(errors: Sequence[Details]) -> tuple[Details, int]:
+    """Return the first error, and how many of all are about the same value.
+
+    A value that may be one of several plain types, such as a number or `auto`, has an error for each, at the setting's
+    location and the type's name. They become one, at the setting.
+    """
+    first, place = errors[0], errors[0]["loc"][:-1]
+    section = _section_at([str(part) for part in place[:-1]]) if len(place) > 1 else None
+    field = section.model_fields.get(str(place[-1])) if section is not None else None
+    alike = [error for error in errors if error["loc"][:-1] == place and error["input"] is first["input"]]
+    # Values of a mapping that are wrong in the same way are no alternatives.
+    differ = len({error["type"] for error in alike}) == len(alike) > 1
+    if field is None or not differ or _section_in(field.annotation) is not None:
+        return first, 1
+    expected = (PLAIN_TYPES.get(error["type"]) or error["msg"].removeprefix("Input should be ") for error in alike)
+    return {**first, "type": "alternatives", "loc": place, "msg": " or ".join(expected)}, len(alike)
+
+
 def _wrong_value(error: Details, location: Sequence[str]) -> str:
     expected = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     advice = quoting_advice(error["input"], expected)
@@ -359,10 +370,9 @@ def _wrong_value(error: Details, location: Sequence[str]) -> str:
     if location[-1] == "[key]":  # a name that the user gave
         key = _key(location[:-2])
         return f"{key}: got the name {error['input']!r}, which is no text; expected {expected}.{advice}"
-    description = f" ({_description(location)})."
-    if expected.endswith("?"):  # it ends with the nearest name
-        description = ""
-    return f"{_key(location)}: got {error['input']!r}; expected {expected}{description}{advice}"
+    if not expected.endswith((".", "?")):  # no sentence yet, such as one with the nearest name
+        expected = f"{expected} ({_description(location)})."
+    return f"{_key(location)}: got {error['input']!r}; expected {expected}{advice}"
 
 
 def _as_yaml(value: object) -> str:
@@ -374,7 +384,7 @@ def _usual_value(location: Sequence[str]) -> str:
     section = _section_at(location[:-1])
     field = section.model_fields.get(location[-1]) if section is not None else None
     usual = field.default if field is not None else None
-    return f", such as {_as_yaml(usual)}" if isinstance(usual, bool | int | float) else ""
+    return f", such as {_as_yaml(usual)}" if usual and isinstance(usual, int | float) else ""
 
 
 def _example_of(section: type[BaseModel] | None) -> str:

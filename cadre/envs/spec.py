@@ -19,7 +19,7 @@ from cadre.envs.tools import check_tools, with_tools
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import environments, recipe_folders
-from cadre.settings.section import NUMBER, is_bool_for_number, quoting_advice
+from cadre.settings.section import NUMBER, PLAIN_TYPES, is_bool_for_number, quoting_advice
 from cadre.settings.trust import check_code, find_module_file
 from cadre.settings.user_code import describe_errors, find_module_reference, load_file, load_module
 from cadre.settings.user_imports import is_user_module
@@ -268,8 +268,8 @@ def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings
         try:
             checked[key] = pydantic.TypeAdapter(declared[key].annotation).validate_python(value)
         except pydantic.ValidationError as error:
-            expected = error.errors()[0]["msg"].removeprefix("Input should be ")
-            raise ConfigError(
-                f"settings.{key}: got {value!r}; expected {expected}. {quoting_advice(value, expected)}"
-            ) from None
+            first = error.errors()[0]
+            advice = quoting_advice(value, first["msg"])
+            expected = PLAIN_TYPES.get(first["type"]) or first["msg"].removeprefix("Input should be ")
+            raise ConfigError(f"settings.{key}: got {value!r}; expected {expected}. {advice}") from None
     return checked

@@ -43,7 +43,7 @@ from typing import Any, Self, TypeVar
 from cadre import __version__
 from cadre.config.experiment import Config, dump, load
 from cadre.config.paths import describe_root
-from cadre.errors import ConfigError, RunError, TakenError
+from cadre.errors import ConfigError, RunError, TakenError, as_sentence
 from cadre.files import (
     Record,
     explain_disk_errors,
@@ -504,7 +504,7 @@ class FailureLog:
         if not self._seen:
             subject = "A branch of a tree" if failure.branches else "An episode"
             self._say(
-                f"{subject} failed ({failure.reason}): {failure.error.rstrip('.')}. Tracebacks are in {self.path}."
+                f"{subject} failed ({failure.reason}): {as_sentence(failure.error)} Tracebacks are in {self.path}."
             )
         self._seen.add(kind)
         record = {"task": failure.task.id, "reason": failure.reason, "error": failure.error}

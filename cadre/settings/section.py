@@ -15,6 +15,15 @@ log = logging.getLogger(__name__)
 Positive = Annotated[int, Field(ge=1)]
 NUMBER = "a number, which true and false are not"
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
+# What a setting takes, in place of pydantic's message, by the type of its error.
+PLAIN_TYPES = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    "dict_type": "a mapping",
+    "string_type": "a text",
+}
 # Levels of nesting that are searched for booleans: no setting nests numbers deeper, and a YAML value can hold itself.
 MAX_NESTING = 4
 

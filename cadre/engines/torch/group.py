@@ -37,7 +37,7 @@ from cadre.engines.torch.model import DTYPES, is_fully_trained, load, load_refer
 from cadre.engines.torch.prefix_tree import check_flex_attention
 from cadre.engines.torch.ranks import Ranks, gather_weights, shard
 from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
-from cadre.errors import CadreError, EngineError
+from cadre.errors import CadreError, EngineError, as_sentence
 from cadre.learn import tensor_files
 from cadre.learn.loss import ValueHeads
 from cadre.settings import PolicyConfig
@@ -463,8 +463,7 @@ def _report_failure(pipe: Connection) -> Iterator[None]:
         return  # the trainer is gone
     except BaseException as error:
         own_error = error if isinstance(error, CadreError) else None
-        message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        message = message if message.endswith((".", "!")) else f"{message}."
+        message = as_sentence(f"{type(error).__name__}: {' '.join(str(error).split())}")
         _send(pipe, RankFailure(time.monotonic(), own_error, message))
         if own_error is None:
             raise

@@ -7,11 +7,11 @@ import pytest
 
 import cadre
 from cadre.config.experiment import load, section_settings
-from cadre.config.resolve import find_target
+from cadre.config.resolve import find_target, resolve
 from cadre.config.suggestions import FOREIGN_NAMES, OUR_NAMES
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec, env_class
-from cadre.errors import ConfigError, ContractError
+from cadre.errors import ConfigError, ContractError, as_sentence
 
 
 @pytest.mark.parametrize(
@@ -61,11 +61,18 @@ def test_from_python_too() -> None:
         ("learner.weight_decay=much", "expected a number ("),
         ("sampling=4", "sampling: got 4; expected a mapping such as {temperature: 1.0} ("),
         ("loss.ratio=sequnce", "Did you mean sequence?"),
+        ("settings.turns=many", "settings.turns: got 'many'; expected a whole number. Fix the value."),
+        (
+            "learner.tokens_per_microbatch=x",
+            "learner.tokens_per_microbatch: got 'x'; expected a whole number or 'auto' (",
+        ),
+        ("credit.role_weights={tool: x, planner: x}", "credit.role_weights.tool: got 'x'; expected a number"),
+        ("loss.function=ppoo", "loss.function: got 'ppoo'; expected file.py:function."),
     ],
 )
 def test_values_are_told_in_plain_words(override: str, told: str) -> None:
     with pytest.raises(ConfigError) as error:
-        load("plan-path", [override])
+        resolve(load("plan-path", [override]))
     text = str(error.value)
     assert told in text
     assert "?." not in text
@@ -126,3 +133,11 @@ def test_a_class_without_settings(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(STEP.format(line="return None"))
     with pytest.raises(ConfigError, match=r"settings\.turns: got it for Own, which has no settings; expected none"):
         EnvSpec(f"{tmp_path}/own.py:Own", {"turns": 2})
+
+
+def test_a_question_mark_ends_a_sentence() -> None:
+    assert [as_sentence(text) for text in ("It is", "It is.", "Did you mean one?")] == [
+        "It is.",
+        "It is.",
+        "Did you mean one?",
+    ]
