@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cadre.cli.play import HELP, Walker, format_tree, walk_through, wrap_line
+from cadre.cli.play import HELP, Walker, format_tree, walk_through, with_calls, wrap_line
 from cadre.cli.terminal import visible
 from cadre.files import validate_record
 from cadre.runs.records import StepMetrics
@@ -194,3 +194,21 @@ def test_the_name_of_a_metric_in_a_damaged_line() -> None:
     with pytest.raises(ValueError, match="2J") as raised:
         validate_record({"step": 0, STEERING: "x"}, StepMetrics)
     assert not set("\x1b\x07\u202e") & set(str(raised.value))
+
+
+def test_calls_that_are_sent_apart_from_the_text_are_shown() -> None:
+    """Mistake: a completion of an endpoint that only calls a tool is an empty line."""
+    calls = [("roll", '{"sides": 6}')]
+    assert with_calls("", calls, sampled=False) == 'roll({"sides": 6})'
+    assert with_calls("I roll.", calls, sampled=False) == 'I roll.\nroll({"sides": 6})'
+    written = '<tool_call>{"name": "roll", "arguments": {"sides": 6}}</tool_call>'
+    assert with_calls(written, calls, sampled=True) == written
+    assert with_calls("", [], sampled=False) == ""
+
+
+def test_so_they_are_in_kept_trees() -> None:
+    kept = node({"clerk": "Roll."}, {"clerk": [""]}, [branch({"clerk": 0}, 1.0, True)])
+    call = {"id": "c", "name": "roll", "arguments": '{"sides": 6}'}
+    kept["samples"]["clerk"][0] |= {"message": {"role": "assistant", "content": "", "tool_calls": [call]}}
+    lines = list(format_tree({"step": 0, "task": {"id": "t"}, "nodes": [kept]}))
+    assert lines[-1].endswith('#0: roll({"sides": 6})')
