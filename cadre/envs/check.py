@@ -68,6 +68,7 @@ class CheckReport:
     notes    findings that are allowed and seldom meant
     prompts  the first conversation of each role
     tools    the tools offered there
+    called   the names of the tools that were called, in order
     """
 
     held: tuple[str, ...]
@@ -75,6 +76,7 @@ class CheckReport:
     notes: tuple[str, ...]
     prompts: Mapping[str, tuple[Message, ...]]
     tools: Mapping[str, tuple[Tool, ...]] = field(default_factory=dict)
+    called: tuple[str, ...] = ()
 
 
 async def check_env(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str] = ACTIONS, seed: int = 0) -> list[str]:
@@ -129,8 +131,6 @@ async def examine(
     held = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules | unequal]
     refused = {call.name for call in calls} - {call.name for call in calls if call.run}
     called = sorted({tool for episode in played for tool in episode.called} - refused)
-    if called:
-        held.append(f"{name}: {_tools(called)} called")
     prompts: dict[str, tuple[Message, ...]] = {}
     tools: dict[str, tuple[Tool, ...]] = {}
     for episode in played:
@@ -150,7 +150,7 @@ async def examine(
                 "every step had the same reward (the answers of the check are random, so this may be right); a team "
                 "learns only from answers with different rewards."
             )
-    return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools)
+    return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools, tuple(called))
 
 
 def tool_notes(calls: Sequence[CallRecord]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from cadre.runs.records import StepMetrics
 from cadre.view.reading import RunReader
 from tests.cadre.cli.calling import call
 from tests.cadre.view.runs import hostile, synthetic
+from tests.helpers.endpoint import Endpoint, serving
 
 
 def branch(choice: dict[str, int], team: float, carried: bool, **more: Any) -> dict[str, Any]:
@@ -212,3 +214,52 @@ def test_so_they_are_in_kept_trees() -> None:
     kept["samples"]["clerk"][0] |= {"message": {"role": "assistant", "content": "", "tool_calls": [call]}}
     lines = list(format_tree({"step": 0, "task": {"id": "t"}, "nodes": [kept]}))
     assert lines[-1].endswith('#0: roll({"sides": 6})')
+
+
+CLERK = """
+from cadre import Env, Message, Observation, Reward, Task
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+class Clerk(Env):
+    roles, tools, tool_turns = ("clerk",), (double,), 1
+
+    def __init__(self, task):
+        super().__init__(task)
+        self.done = False
+
+    @classmethod
+    def tasks(cls, split):
+        return [Task(split, {})]
+
+    def observe(self):
+        return {} if self.done else {"clerk": Observation("clerk", (Message("user", "Double it."),))}
+
+    async def step(self, actions):
+        self.done = True
+        return Reward()
+
+    @property
+    def success(self):
+        return self.done
+"""
+
+
+def test_an_episode_of_an_endpoint_shows_its_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clerk.py").write_text(CLERK)
+    called = {"id": "c", "type": "function", "function": {"name": "double", "arguments": '{"number": 3}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [called]}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+    reply = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+    monkeypatch.setattr(Endpoint, "reply", json.dumps(reply))
+    with serving() as url:
+        policies = {"far": {"model": "echo", "url": url, "frozen": True}}
+        recipe = {"env": f"{tmp_path}/clerk.py:Clerk", "team": {"policies": policies, "roles": {"clerk": "far"}}}
+        (tmp_path / "clerk.yaml").write_text(json.dumps(recipe | {"algorithm": {"name": "grpo", "k": 2}}))
+        done = call("play", str(tmp_path / "clerk.yaml"))
+    lines = done.out.splitlines()
+    said = [lines[number + 1] for number, line in enumerate(lines) if line.startswith("clerk (far) says")]
+    assert said == ['double({"number": 3})'] * 2, done.out + done.err

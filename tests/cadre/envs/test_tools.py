@@ -469,8 +469,7 @@ def test_a_role_waits_for_the_calls_of_another_that_acts_at_once() -> None:
 
 @pytest.mark.parametrize("env", [Sums, Both])
 def test_the_contract_holds_with_tools(env: type[Env]) -> None:
-    held = asyncio.run(check_env(EnvSpec(env, {}), 2))
-    assert (len(held), held[-1].endswith("called")) == (7, True)
+    assert len(asyncio.run(check_env(EnvSpec(env, {}), 2))) == 6
 
 
 def test_a_tree_of_calls_has_a_branch_for_each() -> None:
