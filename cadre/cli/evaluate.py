@@ -232,7 +232,12 @@ def format_comparison(comparison: RunComparison) -> list[str]:
             "A method with one seed: its interval leaves out what another training would give. Train more seeds."
         )
     counts = [sum(method.tokens) / len(method.tokens) for method in comparison.methods]
-    if max(counts) > 1.1 * min(counts):
+    if not_trained := [shorten_path(method.name) for method in comparison.methods if not sum(method.tokens)]:
+        notes.append(
+            f"{', '.join(not_trained)}: compared before training, as no later evaluation is within the tokens or steps "
+            "that were asked for. Train with evaluate.every to have some."
+        )
+    elif max(counts) > 1.1 * min(counts):
         notes.append("The methods sampled different numbers of tokens: --max-tokens compares at equal ones.")
     if len(comparison.code) > 1:
         notes.append(

@@ -83,6 +83,26 @@ class ZeroVarianceMonitor:
         ]
 
 
+class AbsentRoleMonitor:
+    """Finds roles that were never sampled in the first steps, so that nothing is trained for them. Owned by a loop."""
+
+    def __init__(self, roles: Iterable[str], patience: int = PATIENCE) -> None:
+        self.patience = patience
+        self._absent, self._steps = list(roles), 0
+
+    def warnings(self, step_metrics: Mapping[str, float]) -> list[str]:
+        """Return the warnings that are due after a step with these metrics: one for a role, after `patience` steps."""
+        self._steps += 1
+        self._absent = [role for role in self._absent if f"{role}/tokens" not in step_metrics]
+        if self._steps != self.patience:
+            return []
+        return [
+            f"warning: {role} has not acted in {self.patience} steps, and a role that never acts is not trained. Let "
+            "observe() return a prompt for it, or take it out of the roles of the environment."
+            for role in self._absent
+        ]
+
+
 @dataclass(frozen=True)
 class Training:
     """The objects that take part in a training, from its first step to its last."""
@@ -104,6 +124,11 @@ class Training:
         """The tasks of every evaluation."""
         settings = self.experiment.evaluate
         return self.experiment.held_out_tasks[settings.first : settings.first + settings.tasks]
+
+    @cached_property
+    def absent_roles(self) -> AbsentRoleMonitor:
+        """Warns of trained roles that never act."""
+        return AbsentRoleMonitor(self.experiment.trained_roles)
 
     @cached_property
     def gpu(self) -> GpuMeter | None:
@@ -367,7 +392,8 @@ def log_step(training: Training, step: int, step_metrics: Metrics, record: StepR
     run.log(step, step_metrics)
     progress.step(step, step_metrics)
     # Under a teacher groups without variance are learned from too.
-    for warning in training.monitor.warnings(step_metrics) if training.experiment.plan.teacher is None else ():
+    warnings = training.monitor.warnings(step_metrics) if training.experiment.plan.teacher is None else []
+    for warning in warnings + training.absent_roles.warnings(step_metrics):
         progress.console.print(warning, markup=False, highlight=False)
 
 

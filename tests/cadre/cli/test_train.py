@@ -63,8 +63,11 @@ def test_what_was_changed_when_a_run_went_on_stays_so(speaker: Path, tmp_path: P
     run = tmp_path / "run"
     assert call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run)).code == 0
     assert call("train", "--run", str(run), "--resume", "train.steps=2").code == 0
-    assert call("train", "train.steps=3", "--run", str(run), "--resume").code == 0
+    more = call("train", "train.steps=3", "--run", str(run), "--resume")
+    assert (more.code, "No step was trained" in more.out) == (0, False)
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 3
+    ended = call("train", "--run", str(run), "--resume", "train.steps=2")
+    assert "No step was trained: the run has made 3, and train.steps=2 ends it." in ended.out
 
 
 def test_one_that_was_stopped_in_its_last_evaluation_is_not_done(

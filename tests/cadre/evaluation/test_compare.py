@@ -172,6 +172,9 @@ def test_the_command_prints_methods_and_their_differences(tmp_path: Path) -> Non
     assert "--max-tokens" in result.output
     report = json.loads(CliRunner().invoke(app, ["compare", str(team), str(lone), "--json"]).output)
     assert report["methods"][0]["value"][0] == 1.0
+    within = CliRunner().invoke(app, ["compare", str(team), str(lone), "--max-tokens", "600"]).output
+    assert "algorithm=grpo: compared before training, as no later evaluation is within" in " ".join(within.split())
+    assert "compares at equal ones" not in " ".join(within.split())
     for wrong in (["--at", "later"], ["--measure", "loss"]):
         assert CliRunner().invoke(app, ["compare", str(team), *wrong]).exit_code != 0
 

@@ -1,4 +1,4 @@
-"""A role whose samples are all worth the same is told of once, after some steps in a row."""
+"""A role whose samples are all worth the same, or that never acts, is told of once, after some steps."""
 
 from io import StringIO
 from pathlib import Path
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from cadre.config.resolve import resolve
 from cadre.runs.folder import Run
-from cadre.training.loop import ZeroVarianceMonitor, run_training
+from cadre.training.loop import AbsentRoleMonitor, ZeroVarianceMonitor, run_training
 from tests.helpers.training import configured
 
 
@@ -27,6 +27,14 @@ def test_roles_are_counted_apart() -> None:
     assert only.startswith("warning: planner learned nothing")
 
 
+def test_a_role_that_never_acts_is_told_of_once() -> None:
+    watch = AbsentRoleMonitor(("anna", "coach", "late"), patience=3)
+    steps = [{"anna/tokens": 1.0}, {}, {"late/tokens": 2.0}, {}, {}, {}, {}]
+    said = [watch.warnings(step) for step in steps]
+    assert [len(paragraphs) for paragraphs in said] == [0, 0, 1, 0, 0, 0, 0]
+    assert said[2][0].startswith("warning: coach has not acted in 3 steps, and a role that never acts is not trained.")
+
+
 def test_a_training_prints_it_once(speaker: Path, tmp_path: Path) -> None:
     """A group of one sample has no std, whatever it is paid."""
     console = Console(width=80, record=True, quiet=False, file=StringIO())
@@ -42,3 +50,4 @@ def test_a_training_prints_it_once(speaker: Path, tmp_path: Path) -> None:
     run_training(resolve(chosen), run, console)
     printed = " ".join(console.export_text().split())
     assert printed.count("speaker learned nothing in the last 5 steps") == 1
+    assert "has not acted" not in printed
