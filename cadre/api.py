@@ -15,12 +15,13 @@ from rich.console import Console
 
 from cadre.concurrency import configure_threads
 from cadre.config.engines import check_hub_models
-from cadre.config.experiment import parse
+from cadre.config.experiment import parse, section_settings
 from cadre.config.recipes import merge_with_base, read_recipe
 from cadre.config.resolve import Target, find_target, resolve
+from cadre.config.suggestions import suggest
 from cadre.env import Env
 from cadre.envs.spec import name_of
-from cadre.errors import ConfigError, RunError, nearest
+from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import Report
 from cadre.evaluation.loaded_team import LoadedTeam, open_team
 from cadre.runs.folder import Run, create_in_free_folder
@@ -169,7 +170,7 @@ def _section_changes(sections: Sections) -> Raw:
         if name not in Sections.__annotations__:
             raise ConfigError(
                 f"{name}: unknown section; expected one of {', '.join(Sections.__annotations__)}. Remove or rename it."
-                f"{nearest(name, Sections.__annotations__)}"
+                f"{suggest(name, list(Sections.__annotations__), section_settings())}"
             )
     if (steps := changes.pop("steps", None)) is not None:
         changes["train"] = {**changes.get("train", {}), "steps": steps}

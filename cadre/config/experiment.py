@@ -25,6 +25,7 @@ from cadre.config.adapters import apply_adapter_settings
 from cadre.config.conditions import RECIPE_CONDITIONS, check_all_read
 from cadre.config.paths import resolve_from_folder
 from cadre.config.recipes import read_recipe
+from cadre.config.suggestions import suggest
 from cadre.engines.factory import SAMPLERS, SamplerKind
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec, update_env_name
@@ -307,6 +308,14 @@ class Experiment:
 
 # ---- What pydantic found wrong, in one paragraph: what, got, expected, what to do
 
+# What a setting takes, in place of pydantic's message, by the type of its error.
+PLAIN_TYPES = {
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    "dict_type": "a mapping",
+}
 # Pydantic's own record of an error.
 Details = Mapping[str, Any]
 
@@ -322,7 +331,7 @@ def explain_error(error: ValidationError) -> str:
             names = list(section.model_fields) if section is not None else []
             text = (
                 f"{_key(location)}: unknown option; expected one of {', '.join(names)}. Remove or rename it."
-                f"{nearest(location[-1], names)}"
+                f"{suggest(location[-1], names, section_settings())}"
             )
         case "missing":
             text = f"{_key(location)}: missing; expected {_description(location)}. Add it to the YAML."
@@ -342,11 +351,44 @@ def _wrong_value(error: Details, location: Sequence[str]) -> str:
     expected = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
     advice = quoting_advice(error["input"], expected)
     advice = "" if advice == "Fix the value." else f" {advice}"
+    if error["type"] in PLAIN_TYPES:
+        expected = PLAIN_TYPES[error["type"]]
+        advice = advice or f" Write {expected}{_usual_value(location)}."
+    elif error["type"] == "model_type":
+        expected = f"a mapping{_example_of(_section_at(location))}"
     if location[-1] == "[key]":  # a name that the user gave
         key = _key(location[:-2])
         return f"{key}: got the name {error['input']!r}, which is no text; expected {expected}.{advice}"
-    description = _description(location)
-    return f"{_key(location)}: got {error['input']!r}; expected {expected}. It is: {description}.{advice}"
+    description = f" ({_description(location)})."
+    if expected.endswith("?"):  # it ends with the nearest name
+        description = ""
+    return f"{_key(location)}: got {error['input']!r}; expected {expected}{description}{advice}"
+
+
+def _as_yaml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _usual_value(location: Sequence[str]) -> str:
+    """Return `, such as 100` with the default of a setting that has a number or truth value for one."""
+    section = _section_at(location[:-1])
+    field = section.model_fields.get(location[-1]) if section is not None else None
+    usual = field.default if field is not None else None
+    return f", such as {_as_yaml(usual)}" if isinstance(usual, bool | int | float) else ""
+
+
+def _example_of(section: type[BaseModel] | None) -> str:
+    """Return ` such as {temperature: 1.0}` with the first setting of a section that has a plain default."""
+    fields = section.model_fields.items() if section is not None else ()
+    plain = ((name, field.default) for name, field in fields if isinstance(field.default, bool | int | float | str))
+    return next((f" such as {{{name}: {_as_yaml(usual)}}}" for name, usual in plain if usual != ""), "")
+
+
+def section_settings() -> dict[str, frozenset[str]]:
+    """Return the names of the settings in each section; those of `algorithm` are of all algorithms."""
+    sections = {name: _section_in(field.annotation) for name, field in Config.model_fields.items()}
+    settings = {name: frozenset(section.model_fields) for name, section in sections.items() if section is not None}
+    return settings | {"algorithm": frozenset(key for kind in ALGORITHMS.values() for key in kind.model_fields)}
 
 
 def _key(location: Sequence[str]) -> str:

@@ -203,11 +203,29 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
     if not is_folder and (real := compose_recipe(recipe)) is not None:
         return real.raw()
     problem = "a folder" if is_folder else "neither a bundled recipe nor a file"
+    beside = names_beside(recipe)
+    if recipe.endswith((".yaml", ".yml")) or (os.sep in recipe and not is_folder):
+        raise ConfigError(
+            f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}; expected a YAML file or a run that "
+            f"exists, or a name of `cadre list`.{nearest(recipe, beside) or ' Fix the path.'}"
+        )
     raise ConfigError(
         f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}; expected one of {', '.join(bundled)}, "
         "one of TASK-MODEL (cadre list), or the path of a YAML file."
-        f"{nearest(recipe, [*bundled, *_possible_names(recipe)])}"
+        f"{nearest(recipe, [*bundled, *_possible_names(recipe), *beside])}"
     )
+
+
+def names_beside(name: str) -> list[str]:
+    """Return the YAML files and runs in the folder of a path that does not exist, as the user would write them."""
+    folder = os.path.dirname(name)
+    try:
+        entries = sorted(os.listdir(os.path.expanduser(folder) or "."))
+    except (OSError, ValueError):
+        return []
+    paths = (os.path.join(folder, entry) for entry in entries)
+    recipe_ends = (".yaml", ".yml")
+    return [p for p in paths if p.endswith(recipe_ends) or os.path.isfile(f"{os.path.expanduser(p)}/config.yaml")]
 
 
 def merge_with_base(raw: Raw, path: Path, chain: tuple[str, ...] = ()) -> Raw:

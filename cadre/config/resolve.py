@@ -19,7 +19,7 @@ from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
 from cadre.config.experiment import TEACHER, Config, Experiment, parse
 from cadre.config.paths import relocate
-from cadre.config.recipes import read_recipe
+from cadre.config.recipes import names_beside, read_recipe
 from cadre.config.validation import (
     EVALUATION_CHECKS,
     TRAINING_CHECKS,
@@ -30,7 +30,7 @@ from cadre.engines.factory import PREFERRED, SAMPLERS, TORCH, SamplerKind
 from cadre.env import Env
 from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, nearest
 from cadre.plugins import embedded_models
 from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
 from cadre.settings.models import MEDIA_MODELS, read_model_type
@@ -83,6 +83,11 @@ def find_target(
     _prefer_user_settings(raw, [*(f"settings.{key}" for key in (changes or {}).get("settings", {})), *overrides])
     apply_overrides(raw, overrides)
     if "env" not in raw:
+        if not folder.exists() and (folder.parent.is_dir() or name.startswith("runs/")):
+            raise ConfigError(
+                f"{name}: there is no such folder; expected a run, a recipe, or a model with the environment that it "
+                f"is to play.{nearest(name, names_beside(name)) or ' Fix the name.'}"
+            )
         raise ConfigError(
             f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
             "model is to play beside it, as in env=maths. Fix the name, or add that."

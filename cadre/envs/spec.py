@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import logging
 import sys
@@ -66,6 +67,8 @@ def env_class(name: str) -> type[Env]:
     target = environments().get(name, name)
     source, colon, attribute = target.rpartition(":")
     if not colon or not source:
+        if name.endswith(".py"):
+            raise _no_class_named(Path(name))
         names = ", ".join(environments())
         raise ConfigError(
             f"env: got {name!r}; expected one of {names} or file.py:Class.{nearest(name, environments())}"
@@ -75,12 +78,31 @@ def env_class(name: str) -> type[Env]:
     module = load_file("env", Path(source)) if source.endswith(".py") else _from_package(source, name)
     env = getattr(module, attribute, None)
     if not (isinstance(env, type) and issubclass(env, Env)):
-        classes = [key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Env)]
+        found = {
+            key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Env)
+        }
+        # Base classes that the file imports from Cadre are not the user's.
+        classes = [key for key, value in found.items() if not value.__module__.startswith("cadre.")]
         raise ConfigError(
             f"env: {source} has no environment {attribute!r}; expected a subclass of cadre.env.Env, and it has "
             f"{', '.join(classes) or 'none'}.{nearest(attribute, classes)}"
         )
     return env
+
+
+def _no_class_named(file: Path) -> ConfigError:
+    """Return the error for a file without `:Class`, with the classes that stand in it. The file is not run."""
+    expected = "expected a file and a class of it, as in file.py:Class"
+    if not file.expanduser().is_file():
+        beside = [str(path) for path in sorted(file.expanduser().parent.glob("*.py"))]
+        return ConfigError(f"env: got '{file}', and there is no such file; {expected}.{nearest(str(file), beside)}")
+    try:
+        body = ast.parse(file.expanduser().read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        body = []
+    classes = [f"{file}:{node.name}" for node in body if isinstance(node, ast.ClassDef) and node.bases]
+    advice = f"Write {' or '.join(classes)}." if classes else "Add the name of the class."
+    return ConfigError(f"env: got '{file}', and no class of it; {expected}. {advice}")
 
 
 def _from_package(module: str, name: str) -> Any:
@@ -226,7 +248,12 @@ def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings
     checked = {}
     for key, value in settings.items():
         if key not in declared:
-            names = ", ".join(declared) or "none"
+            names = ", ".join(declared)
+            if not names:
+                raise ConfigError(
+                    f"settings.{key}: got it for {env.__name__}, which has no settings; expected none. Remove it, or "
+                    f"add a parameter {key} after the task in {env.__name__}.__init__."
+                )
             raise ConfigError(
                 f"settings.{key}: unknown to {env.__name__}; expected one of {names}.{nearest(key, declared)}"
             )

@@ -336,9 +336,16 @@ def describe_errors(subject: str, circumstances: str = "", advice: str = "Fix th
             "Return, or raise an error."
         ) from error
     except Exception as error:
+        advice = "Fix that line." if _is_slip(error) else advice
         raise ContractError(
             f"{subject}: raised {describe_error(error)}{circumstances}; expected no error. {advice}"
         ) from error
+
+
+def _is_slip(error: Exception) -> bool:
+    """Return True for a name or an attribute that does not exist, which no input could mend. An attribute of None may
+    be that of a match which the text does not have."""
+    return isinstance(error, NameError | ImportError) or (isinstance(error, AttributeError) and error.obj is not None)
 
 
 def describe_error(error: BaseException) -> str:

@@ -93,7 +93,7 @@ BAD = {
         ["team.policies.shared.lora.rnk=2"],
         ["team.policies.shared.lora.rnk", "Did you mean rank?"],
     ),
-    "wrong type": (["train.steps=ten"], ["train.steps", "'ten'", "integer"]),
+    "wrong type": (["train.steps=ten"], ["train.steps", "'ten'", "a whole number"]),
     "missing model": (["team.policies.shared=./no/such/model"], ["./no/such/model", "config.json"]),
     "role without policy": (["team.roles={tool: shared}"], ["'planner'", "Add `planner: shared`"]),
     "unknown policy": (["team.roles.tool=shraed"], ["team.roles.tool", "Did you mean shared?"]),
@@ -114,7 +114,7 @@ BAD = {
     "siblings of some roles only": (["algorithm.k={tool: 4}"], ["algorithm.k", "'planner'", "Add `planner: 4`"]),
     "siblings by role where episodes stand side by side": (
         ["algorithm=grpo", "algorithm.k={tool: 4, planner: 2}"],
-        ["algorithm.k", "integer"],
+        ["algorithm.k", "a whole number"],
     ),
     "siblings by turn of whole episodes": (
         [
@@ -314,14 +314,14 @@ BAD = {
     "override without a value": (["train.steps"], ["train.steps", "key=value"]),
     "override that is no YAML": (["train.steps=["], ["train.steps=[", "not valid YAML"]),
     "override that is nested too deeply": (["train.steps=" + "[" * 9000], ["nested too deeply"]),
-    "override that is a date": (["train.steps=2026-12-24"], ["train.steps: got '2026-12-24'", "valid integer"]),
+    "override that is a date": (["train.steps=2026-12-24"], ["train.steps: got '2026-12-24'", "a whole number"]),
     "override below a number": (["train.steps=1", "train.steps.more=1"], ["train.steps is 1", "nothing below"]),
     "override of every policy that is wrong": (
         ["team.policies.*.dtype=float16"],
         ["team.policies.shared.dtype", "'float32' or 'bfloat16'"],
     ),
     "override of everything below nothing": (["settings.*=1"], ["* below settings", "nothing is named"]),
-    "a section that is a number": (["learner=3"], ["learner", "got 3", "valid dictionary"]),
+    "a section that is a number": (["learner=3"], ["learner", "got 3", "a mapping such as {learning_rate:"]),
     "a key that is a number": (["credit={1: 2}"], ["credit", "string"]),
     "a remote policy that is trained": (
         ["team.policies.shared={model: m, url: 'http://localhost'}"],
