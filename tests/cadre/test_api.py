@@ -192,5 +192,5 @@ def test_importing_is_lazy_and_threads_are_settled_before_torch() -> None:
 
 
 def test_a_training_says_where_it_is(speaker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cadre.train(env=Echo, team=str(speaker), steps=1, run=tmp_path / "run", **SMALL).close()
+    cadre.train(env=Echo, team=str(speaker), algorithm="grpo", steps=1, run=tmp_path / "run", **SMALL).close()
     assert capsys.readouterr().out.splitlines()[0] == f"run {tmp_path / 'run'}"
