@@ -92,7 +92,9 @@ def train(
         check_hub_models(experiment)
         folder = Path(run).expanduser() if run else None
         new_run = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
-    team, _ = run_training(experiment, new_run, Console(soft_wrap=True, emoji=False, quiet=quiet), resume)
+    console = Console(soft_wrap=True, emoji=False, quiet=quiet)
+    console.print(f"run {new_run.folder}", markup=False, highlight=False)
+    team, _ = run_training(experiment, new_run, console, resume)
     return LoadedTeam(experiment, team, new_run)
 
 

@@ -137,7 +137,8 @@ def format_report(report: Mapping[str, Any]) -> list[str]:
     rows.append(("reward", f"{report['reward']:+.2f} an episode"))
     if "decisions" in report:
         rows.append(("decisions", f"{report['decisions']:.1f} an episode"))
-    rows.append(("tokens", f"{report['tokens']:,.0f} an episode"))
+    if report["tokens"]:  # 0: nothing is known of them, as endpoints return no token ids
+        rows.append(("tokens", f"{report['tokens']:,.0f} an episode"))
     if "exact" in report:
         rows.append(("exact", ", ".join(f"{name} {value:.4g}" for name, value in report["exact"].items())))
     if report["parts"]:
@@ -147,7 +148,7 @@ def format_report(report: Mapping[str, Any]) -> list[str]:
     limits = ", ".join(f"{role} {limit:,}" for role, limit in report["max_tokens"].items())
     temperature = report["temperature"]
     decoding = f"at temperature {temperature:g}" if temperature else "greedily"
-    rows.append(("played", f"{decoding}; most tokens: {limits}"))
+    rows.append(("played", f"{decoding}; token limit: {limits}"))
     if "checkpoint" in report:
         rows.append(("weights", f"of the checkpoint after step {report['checkpoint']}"))
     if report["failures"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -104,11 +104,28 @@ def _print_episode(tree: Tree) -> None:
         for role, observation in node.observations.items():
             sample = node.samples[role][branch.choice[role]]
             print_text(f"{role} sees", observation.messages[-1].content)
-            print_text(f"{role} ({sample.policy}) says", sample.text)
+            calls = [(call.name, call.arguments) for call in sample.message.tool_calls] if sample.message else []
+            print_text(f"{role} ({sample.policy}) says", with_calls(sample.text, calls, bool(sample.token_ids)))
         ending = (": solved" if branch.success else ": not solved") if branch.over else ""
         rewards = format_numbers({"team": branch.reward.team, **branch.reward.local})
         parts = f" ({format_numbers(branch.reward.parts)})" if branch.reward.parts else ""
         console.print(visible(f"reward {rewards}{parts}{ending}"), markup=False)
+
+
+def with_calls(text: str, calls: Iterable[tuple[str, str]], sampled: bool) -> str:
+    """Return a completion's text with a line `name(arguments)` for each call that is no part of it.
+
+    A text that was `sampled` here has its calls; endpoints send them apart.
+    """
+    lines = [f"{name}({arguments})" for name, arguments in calls if not (sampled and name in text)]
+    return "\n".join([*([text] if text or not lines else []), *lines])
+
+
+def _kept_text(sample: Mapping[str, Any]) -> str:
+    """Return the same of a sample of a kept tree."""
+    calls = sample.get("message", {}).get("tool_calls", ())
+    sampled = bool(sample.get("token_ids") or sample.get("tokens"))
+    return with_calls(sample["text"], [(call["name"], call["arguments"]) for call in calls], sampled)
 
 
 # ---- A kept tree as lines of text
@@ -145,7 +162,7 @@ def _format_node(tree: KeptTree, number: int, depth: int) -> Iterator[str]:
             ending = f", failed ({failure['reason']})"
         head = f"{'>' if branch['carried'] else ' '} {reward}{ending}"
         for role, index in branch["choice"].items():
-            text = " ".join(node["samples"][role][index]["text"].split())
+            text = " ".join(_kept_text(node["samples"][role][index]).split())
             yield _clip(f"{head}  {f'{role} ' if len(branch['choice']) > 1 else ''}#{index}: {text}", depth)
             head = " " * len(head)
         if failure.get("reason"):
@@ -305,13 +322,13 @@ class Walker:
         is_selected = any(branch["carried"] for branch in branches)
         line = f"{'>' if is_selected else ' '} {role} #{index + 1}  {reward}{advantage}{ending}  "
         style = "reverse" if is_current else "bold" if is_selected else ""
-        return Text(visible(line + " ".join(sample["text"].split())), style)
+        return Text(visible(line + " ".join(_kept_text(sample).split())), style)
 
     def _render_text(self, width: int, height: int) -> list[Text]:
         """Return the prompt or the completion from the present line on, under a title that counts the hidden lines."""
         node, position = self.tree["nodes"][self.position.node], self.position
         if position.view == ANSWER:
-            text = visible(node["samples"][position.role][position.index]["text"])
+            text = visible(_kept_text(node["samples"][position.role][position.index]))
         else:
             messages = node["observations"][position.role]["messages"]
             text = "\n\n".join(visible(f"{message['role']}:\n{message['content']}") for message in messages)

@@ -79,7 +79,8 @@ def check(
         prompts, faults = render_first_prompts(report.prompts, source, model, report.tools)
     for fault in faults:
         print_error(fault)
-    print_lines([*(f"ok  {rule}" for rule in report.held), *(f"note: {note}" for note in report.notes)])
+    called = [f"ok  tools that were called: {', '.join(report.called)}"] if report.called else []
+    print_lines([*(f"ok  {rule}" for rule in report.held), *called, *(f"note: {note}" for note in report.notes)])
     if len(prompts) > 1:
         print_lines(["If a prompt below quotes another role, that text was made up by the check."])
     reader = "the embedded model" if model == "seed" else model

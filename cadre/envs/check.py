@@ -23,6 +23,7 @@ from cadre.env import Env, Split
 from cadre.envs import validation
 from cadre.envs.spec import EnvSpec
 from cadre.envs.splits import shared_tasks
+from cadre.envs.tools import CallRecord, recorded_calls
 from cadre.envs.validation import described
 from cadre.errors import ContractError, DeadlineError
 from cadre.rollout.deadlines import Deadline
@@ -67,6 +68,7 @@ class CheckReport:
     notes    findings that are allowed and seldom meant
     prompts  the first conversation of each role
     tools    the tools offered there
+    called   the names of the tools that were called, in order
     """
 
     held: tuple[str, ...]
@@ -74,6 +76,7 @@ class CheckReport:
     notes: tuple[str, ...]
     prompts: Mapping[str, tuple[Message, ...]]
     tools: Mapping[str, tuple[Tool, ...]] = field(default_factory=dict)
+    called: tuple[str, ...] = ()
 
 
 async def check_env(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str] = ACTIONS, seed: int = 0) -> list[str]:
@@ -120,18 +123,24 @@ async def examine(
     for number, episode in enumerate(played):
         with findings.noting():
             await episode.play(actions, random_keys.generator(seed, episode.task.id), thorough=number == 0)
+    calls = [call for episode in played for call in episode.calls]
 
     # The report.
     ended = any(episode.ended for episode in played)
-    held = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules]
+    unequal = {"replay"} if any(not episode.repeatable for episode in played) else set()
+    held = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules | unequal]
+    refused = {call.name for call in calls} - {call.name for call in calls if call.run}
+    called = sorted({tool for episode in played for tool in episode.called} - refused)
     prompts: dict[str, tuple[Message, ...]] = {}
     tools: dict[str, tuple[Tool, ...]] = {}
     for episode in played:
         prompts |= {role: messages for role, messages in episode.prompts.items() if role not in prompts}
         tools = {**episode.tools, **tools}
-    notes = []
+    notes = tool_notes(calls)
+    if unequal:
+        notes.append("repeatable = False: whether equal actions give equal results was not compared.")
     if not findings.paragraphs:
-        notes = [
+        notes += [
             f"{role} never acted in {len(played)} episodes; a role that never acts is not trained."
             for role in env_spec.roles
             if role not in prompts
@@ -141,7 +150,60 @@ async def examine(
                 "every step had the same reward (the answers of the check are random, so this may be right); a team "
                 "learns only from answers with different rewards."
             )
-    return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools)
+    return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools, tuple(called))
+
+
+def tool_notes(calls: Sequence[CallRecord]) -> list[str]:
+    """Return a note for each tool that never ran, raised in every call, or raised what only a mistake in it raises."""
+    notes = []
+    for name in sorted({call.name for call in calls}):
+        run = [call for call in calls if call.name == name and call.run]
+        raised = [call for call in run if call.error is not None]
+        mistakes = [call for call in raised if call.error is not None and _is_mistake(call.error)]
+        if not run:
+            refused = next(call for call in calls if call.name == name)
+            notes.append(
+                f"tool {name} was not run: its type hints refuse {_arguments(refused)}, which the check made up "
+                f"({_one_line(refused.error)}). Call it in a test of your own."
+            )
+        elif mistakes:
+            notes.append(f"tool {name} raised {_raised(mistakes[0])}. Mend the tool: a model reads this as its result.")
+        elif len(raised) == len(run):
+            number = len({call.arguments for call in run})
+            tried = f", and for each of {number} arguments tried" if number > 1 else ", in every call"
+            notes.append(
+                f"tool {name} raised {_raised(raised[0])}{tried}. Mend the tool, unless it is right to refuse those."
+            )
+    return notes
+
+
+def _is_mistake(error: Exception) -> bool:
+    """Return True for an unknown name, attribute or module in the tool's code, not in code that it was given."""
+    if not isinstance(error, NameError | AttributeError | ImportError):
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is None or not trace.tb_frame.f_code.co_filename.startswith("<string>")
+
+
+def _raised(call: CallRecord) -> str:
+    return f"{type(call.error).__name__}: {_one_line(call.error)} for {_arguments(call)}"
+
+
+def _one_line(error: Exception | None) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def _arguments(call: CallRecord) -> str:
+    arguments = json.loads(call.arguments)
+    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())[:100] or "no arguments"
+
+
+def _tools(names: Iterable[str]) -> str:
+    """Return `the tool add was`, of several `the tools add, roll were`."""
+    listed = list(names)
+    return f"the tool{'s' if len(listed) > 1 else ''} {', '.join(listed)} {'were' if len(listed) > 1 else 'was'}"
 
 
 def _checked_tasks(findings: Findings, env_spec: EnvSpec, split: Split) -> list[Task]:
@@ -255,6 +317,9 @@ class Findings:
 MAX_DECISIONS = 200
 THOROUGH_DECISIONS = 8
 QUOTED = 40
+# Arguments with which a tool is called until it raises nothing, and their texts.
+ARGUMENTS_TRIED = 4
+EXAMPLE_TEXTS = ("x", "1", "1 + 1", "2026-01-31")
 ANY_TEXT = "A model may say anything: take every text, and pay less for what cannot be read."
 
 
@@ -271,7 +336,10 @@ class Episode:
         self.prompts: dict[str, tuple[Message, ...]] = {}
         self.tools: dict[str, tuple[Tool, ...]] = {}
         self.texts: set[str] = set()
+        self.called: dict[str, None] = {}
+        self.calls: list[CallRecord] = []
         self.ended = self.shares = False
+        self.repeatable = True
 
     @property
     def rewards(self) -> list[str]:
@@ -285,6 +353,7 @@ class Episode:
         """
         self._task_before = copy_of(self.task.data)
         env = self._made()
+        self.repeatable = env.repeatable
         self._class_before = class_state(type(env))
         while observations := self._observed(env):
             if len(self.history) >= MAX_DECISIONS:
@@ -309,7 +378,7 @@ class Episode:
         success = self._success(env)
         self._check_task()
         self.ended = True
-        if not self.shares:  # which is why it would be played differently
+        if not self.shares and self.repeatable:  # which is why it would be played differently
             await self._check_replay(success)
 
     async def _try_all(self, env: Env, actions: Sequence[str]) -> None:
@@ -320,10 +389,24 @@ class Episode:
                 await self._stepped(fork, {role: _said(role, action) for role in self._observed(env)})
         for role, seen in self._observed(env).items():
             for tool in seen.tools:
-                with self.findings.noting(), self.findings.calling("fork", f"{self.name}.fork"):
-                    fork = self._deadline("fork").blocking(env.fork)
-                    others = {other: _said(other, "") for other in self._observed(env)}
-                    await self._stepped(fork, {**others, role: _call(role, tool)})
+                await self._try_tool(env, role, tool)
+
+    async def _try_tool(self, env: Env, role: str, tool: Tool) -> None:
+        """Call a tool on a fork, and if it raises, with other arguments on other forks until it does not."""
+        tried = list[Sample]()
+        for variant in range(ARGUMENTS_TRIED):
+            sample = _call(role, tool, variant)
+            if sample in tried:
+                return
+            tried.append(sample)
+            before = len(self.calls)
+            with self.findings.noting(), self.findings.calling("fork", f"{self.name}.fork"):
+                fork = self._deadline("fork").blocking(env.fork)
+                others = {other: _said(other, "") for other in self._observed(env)}
+                await self._stepped(fork, {**others, role: sample})
+            errors = [call.error for call in self.calls[before:] if call.error is not None]
+            if not errors or any(isinstance(error, TimeoutError) for error in errors):
+                return
 
     def _deadline(self, method: str) -> Deadline:
         return Deadline(f"{self.name}.{method}", self.seconds, "--step-seconds")
@@ -367,7 +450,8 @@ class Episode:
         self.texts |= {sample.text.strip() for sample in chosen.values()} - {""}
         said = ", ".join(f"{_shown(sample)} by {role}" for role, sample in chosen.items())
         method = "step" if type(env).step_samples is Env.step_samples else "step_samples"
-        with self.findings.calling("reward", f"{self.name}.{method}", ANY_TEXT, f", given {said}"):
+        calling = self.findings.calling("reward", f"{self.name}.{method}", ANY_TEXT, f", given {said}")
+        with calling, recorded_calls(self.calls):
             deadline = self._deadline(method)
             texts = {role: sample.text for role, sample in chosen.items()}
             reward: Any = deadline.blocking(getattr(env, method), texts if method == "step" else dict(chosen))
@@ -375,6 +459,7 @@ class Episode:
         roles = self.env_spec.roles
         rewarded = dict.fromkeys(roles) if env.pays_absent else chosen
         self.findings.reject("reward", validation.reward_faults(self.name, reward, rewarded, roles))
+        self.called |= dict.fromkeys(_called(chosen))
         return reward
 
     def _success(self, env: Env) -> bool:
@@ -430,28 +515,33 @@ class Episode:
                     f"copies that share nothing. {_copying(moved)}",
                 )
                 return
+            if not env.repeatable:
+                return
+            advice = _advice("step", _called(chosen))
             self.findings.require(
                 first == second,
                 "fork",
                 f"{self.name}.fork: two forks gave the rewards {first} and {second} for the same actions; expected "
-                f"equal rewards. {_advice('step')}",
+                f"equal rewards. {advice}",
             )
             self.findings.require(
                 self._observed(twins[0]) == self._observed(twins[1]),
                 "fork",
                 f"{self.name}.fork: two forks show different things after the same actions; expected the same. "
-                f"{_advice('step')}",
+                f"{advice}",
             )
 
     async def _check_replay(self, success: bool) -> None:
         env = self._made()
+        called = list[str]()
         for observations, chosen, reward in self.history:
             if self._observed(env) != observations:
-                raise Broken("replay", self._differs("led to another observation"))
+                raise Broken("replay", self._differs("led to another observation", called))
+            called += _called(chosen)
             if await self._stepped(env, chosen) != reward:
-                raise Broken("replay", self._differs("gave other rewards"))
+                raise Broken("replay", self._differs("gave other rewards", called))
         if self._success(env) != success:
-            raise Broken("replay", self._differs("ended in another success"))
+            raise Broken("replay", self._differs("ended in another success", called))
 
     def _check_task(self) -> None:
         """Check that the task is unchanged: others play it, too."""
@@ -463,14 +553,15 @@ class Episode:
             )
             raise Broken("replay", self.findings.paragraphs[-1])
 
-    def _differs(self, how: str) -> str:
+    def _differs(self, how: str, called: Sequence[str]) -> str:
         if path := changed_class_state(self._class_before):
             return (
                 f"{self.name}: the same actions on {self.task.id} {how}, as an episode changed {path}, which all "
                 f"episodes share; expected the same. {_copying(path)}"
             )
         return (
-            f"{self.name}: the same actions on {self.task.id} {how}; expected the same. {_advice('__init__ or step')}"
+            f"{self.name}: the same actions on {self.task.id} {how}; expected the same. "
+            f"{_advice('__init__ or step', called)}"
         )
 
 
@@ -480,9 +571,15 @@ def _said(role: str, text: str) -> Sample:
     return Sample(role, "check", text, (0,), (0,), (0.0,), "stop", 0, message)
 
 
-def _call(role: str, tool: Tool) -> Sample:
+def _called(chosen: Mapping[str, Sample]) -> list[str]:
+    """Return the names of the tools that these samples call."""
+    messages = [sample.message for sample in chosen.values() if sample.message is not None]
+    return [call.name for message in messages for call in message.tool_calls]
+
+
+def _call(role: str, tool: Tool, variant: int = 0) -> Sample:
     """Return a sample that calls a tool with arguments that its schema allows."""
-    arguments = json.dumps(example_of(tool.parameters) if tool.parameters else {})
+    arguments = json.dumps(example_of(tool.parameters, variant) if tool.parameters else {})
     text = json.dumps({"name": tool.name, "arguments": json.loads(arguments)})
     message = Message("assistant", "", (ToolCall("call_0", tool.name, arguments),))
     return replace(_said(role, text), message=message)
@@ -500,25 +597,27 @@ def _shown(sample: Sample) -> str:
     return f"a call of {calls[0].name} with {calls[0].arguments[:40]}" if calls else repr(sample.text[:40])
 
 
-def example_of(schema: Mapping[str, Any]) -> Any:
-    """Return a value that a JSON schema allows, of the schemas that tools have."""
+def example_of(schema: Mapping[str, Any], variant: int = 0) -> Any:
+    """Return a value that a JSON schema allows, of the schemas that tools have; another one by `variant`."""
     for name in ("const", "default"):
         if name in schema:
             return schema[name]
     if schema.get("enum"):
-        return schema["enum"][0]
+        return schema["enum"][variant % len(schema["enum"])]
     for name in ("anyOf", "oneOf"):
         if schema.get(name):
-            return example_of(schema[name][0])
+            return example_of(schema[name][0], variant)
     kind = schema.get("type", "object" if "properties" in schema else "string")
     kind = kind[0] if isinstance(kind, list) else kind
     if kind == "object":
-        return {name: example_of(inner) for name, inner in schema.get("properties", {}).items()}
+        return {name: example_of(inner, variant) for name, inner in schema.get("properties", {}).items()}
     if kind == "array":
-        return [example_of(schema.get("items", {}))] * max(1, schema.get("minItems", 1))
+        return [example_of(schema.get("items", {}), variant)] * max(1, schema.get("minItems", 1))
     minimum = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
-    plain = {"integer": minimum, "number": minimum, "boolean": True, "null": None}
-    return plain[kind] if kind in plain else "x" * max(1, schema.get("minLength", 1))
+    number = min(minimum + variant, schema.get("maximum", math.inf))
+    plain = {"integer": number, "number": number, "boolean": variant % 2 == 0, "null": None}
+    text = EXAMPLE_TEXTS[variant % len(EXAMPLE_TEXTS)]
+    return plain[kind] if kind in plain else text.ljust(schema.get("minLength", 1), text[-1])
 
 
 def _attribute(path: str) -> str:
@@ -538,7 +637,14 @@ def _playable(observations: Any) -> bool:
     return isinstance(observations, dict) and all(isinstance(seen, Observation) for seen in observations.values())
 
 
-def _advice(where: str) -> str:
+def _advice(where: str, called: Sequence[str] = ()) -> str:
+    """Return what to do about differences, after a step that `called` these tools or none."""
+    if called:
+        names = dict.fromkeys(called)
+        return (
+            f"Before it {_tools(names)} called: if a result is drawn or read from a clock, declare "
+            f"`repeatable = False` in the class; else draw nothing unseeded in {where}."
+        )
     return f"Draw nothing unseeded in {where}, and read no clock: seed random.Random from the task and the state."
 
 

@@ -22,8 +22,8 @@ import re
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from contextvars import copy_context
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Self, cast
@@ -237,6 +237,34 @@ def _tools_of(entry: Any, env: Any) -> Iterator[RunnableTool]:
 # Running a call
 
 
+@dataclass(frozen=True)
+class CallRecord:
+    """A call of a tool. `arguments` is JSON; `error` was raised by the tool, or if it was not `run`, by its schema."""
+
+    name: str
+    arguments: str
+    run: bool
+    error: Exception | None = None
+
+
+_records: ContextVar[list[CallRecord] | None] = ContextVar("_records", default=None)
+
+
+@contextmanager
+def recorded_calls(records: list[CallRecord]) -> Iterator[None]:
+    """Add every call of a known tool in the block to the list, once it has ended."""
+    token = _records.set(records)
+    try:
+        yield
+    finally:
+        _records.reset(token)
+
+
+def _record(call: ToolCall, run: bool, error: Exception | None = None) -> None:
+    if (records := _records.get()) is not None:
+        records.append(CallRecord(call.name, call.arguments, run, error))
+
+
 async def run_call(
     tools: Mapping[str, RunnableTool], call: ToolCall, timeout_s: float, max_chars: int
 ) -> tuple[str, bool]:
@@ -251,6 +279,7 @@ async def run_call(
     try:
         arguments = runnable.validate(call.arguments)
     except ValueError as error:
+        _record(call, False, error)
         return clean_text(f"Error: wrong arguments of {call.name}: {error}", max_chars), False
     limit: asyncio.Timeout | None = None
     try:
@@ -265,8 +294,11 @@ async def run_call(
         raise
     except Exception as error:  # noqa: BLE001 - a tool raises anything over what a model gives it
         if limit is not None and limit.expired():
+            _record(call, True, TimeoutError(f"it did not end within {timeout_s:g} s"))
             return f"Error: {call.name} did not end within {timeout_s:g} s.", False
+        _record(call, True, error)
         return clean_text(f"Error: {call.name}: {first_line(error)}", max_chars), False
+    _record(call, True)
     return clean_text(text, max_chars), not text.startswith("Error: ")
 
 

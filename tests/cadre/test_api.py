@@ -189,3 +189,8 @@ def test_importing_is_lazy_and_threads_are_settled_before_torch() -> None:
     shell = {name: value for name, value in os.environ.items() if name != "CADRE_USER_FOLDERS"}
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=shell)
     assert done.stdout.splitlines() == ["module 'cadre' has no attribute 'tain'", "False 5000"]
+
+
+def test_a_training_says_where_it_is(speaker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cadre.train(env=Echo, team=str(speaker), algorithm="grpo", steps=1, run=tmp_path / "run", **SMALL).close()
+    assert capsys.readouterr().out.splitlines()[0] == f"run {tmp_path / 'run'}"

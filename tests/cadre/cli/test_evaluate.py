@@ -66,7 +66,7 @@ def test_a_recipe_is_played_without_its_training_data(recipe: str) -> None:
         "decisions  1.0 an episode",
         "tokens     3 an episode",
         "parts      said 1.00",
-        "played     greedily; most tokens: speaker 3",
+        "played     greedily; token limit: speaker 3",
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_model_plays_every_role_of_the_environment_beside_it(speaker: Path, re
     done = call("eval", str(speaker), f"env={tmp_path}/once.py:Once", "sampling.max_tokens=1", "--tasks", "3")
     assert done.code == 0, done.err
     assert "100.0% of 3 held-out tasks" in done.out
-    assert "most tokens: speaker 1" in done.out
+    assert "token limit: speaker 1" in done.out
 
 
 def test_a_run_is_played_on_other_data_and_as_before_training(speaker: Path, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_changes_of_a_training_are_taken_along(recipe: str) -> None:
         "loss.kl=0.1",
     )
     done = call("eval", recipe, *pasted, "sampling={max_tokens: 2, temperature: 0.7}", "--tasks", "1")
-    assert (done.code, "most tokens: speaker 2" in done.out) == (0, True), done.err
+    assert (done.code, "token limit: speaker 2" in done.out) == (0, True), done.err
 
 
 GREEDY = {
@@ -160,7 +160,7 @@ def test_a_greedy_report() -> None:
         "reward     +1.23 an episode",
         "decisions  3.0 an episode",
         "tokens     1,234 an episode",
-        "played     greedily; most tokens: tool 2,048, planner 96",
+        "played     greedily; token limit: tool 2,048, planner 96",
     ]
 
 
@@ -174,6 +174,13 @@ def test_a_sampled_report() -> None:
         "tokens     80 an episode",
         "parts      part-a 0.50, part-b 0.50, part-c 0.50, part-d 0.50, part-e 0.50,",
         "           part-f 0.50, part-g 0.50, part-h 0.50",
-        "played     at temperature 0.6; most tokens: solver 512",
+        "played     at temperature 0.6; token limit: solver 512",
         "failed     0.4% of the episodes; they count as not solved",
+    ]
+
+
+def test_tokens_that_no_endpoint_returns_are_not_zero() -> None:
+    """Mistake: a remote team is said to have played without a token."""
+    assert [line for line in format_report(GREEDY | {"tokens": 0.0}) if "token" in line] == [
+        "played     greedily; token limit: tool 2,048, planner 96"
     ]

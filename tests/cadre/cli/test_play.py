@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cadre.cli.play import HELP, Walker, format_tree, walk_through, wrap_line
+from cadre.cli.play import HELP, Walker, format_tree, walk_through, with_calls, wrap_line
 from cadre.cli.terminal import visible
 from cadre.files import validate_record
 from cadre.runs.records import StepMetrics
 from cadre.view.reading import RunReader
 from tests.cadre.cli.calling import call
 from tests.cadre.view.runs import hostile, synthetic
+from tests.helpers.endpoint import Endpoint, serving
 
 
 def branch(choice: dict[str, int], team: float, carried: bool, **more: Any) -> dict[str, Any]:
@@ -194,3 +196,70 @@ def test_the_name_of_a_metric_in_a_damaged_line() -> None:
     with pytest.raises(ValueError, match="2J") as raised:
         validate_record({"step": 0, STEERING: "x"}, StepMetrics)
     assert not set("\x1b\x07\u202e") & set(str(raised.value))
+
+
+def test_calls_that_are_sent_apart_from_the_text_are_shown() -> None:
+    """Mistake: a completion of an endpoint that only calls a tool is an empty line."""
+    calls = [("roll", '{"sides": 6}')]
+    assert with_calls("", calls, sampled=False) == 'roll({"sides": 6})'
+    assert with_calls("I roll.", calls, sampled=False) == 'I roll.\nroll({"sides": 6})'
+    written = '<tool_call>{"name": "roll", "arguments": {"sides": 6}}</tool_call>'
+    assert with_calls(written, calls, sampled=True) == written
+    assert with_calls("", [], sampled=False) == ""
+
+
+def test_so_they_are_in_kept_trees() -> None:
+    kept = node({"clerk": "Roll."}, {"clerk": [""]}, [branch({"clerk": 0}, 1.0, True)])
+    call = {"id": "c", "name": "roll", "arguments": '{"sides": 6}'}
+    kept["samples"]["clerk"][0] |= {"message": {"role": "assistant", "content": "", "tool_calls": [call]}}
+    lines = list(format_tree({"step": 0, "task": {"id": "t"}, "nodes": [kept]}))
+    assert lines[-1].endswith('#0: roll({"sides": 6})')
+
+
+CLERK = """
+from cadre import Env, Message, Observation, Reward, Task
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+class Clerk(Env):
+    roles, tools, tool_turns = ("clerk",), (double,), 1
+
+    def __init__(self, task):
+        super().__init__(task)
+        self.done = False
+
+    @classmethod
+    def tasks(cls, split):
+        return [Task(split, {})]
+
+    def observe(self):
+        return {} if self.done else {"clerk": Observation("clerk", (Message("user", "Double it."),))}
+
+    async def step(self, actions):
+        self.done = True
+        return Reward()
+
+    @property
+    def success(self):
+        return self.done
+"""
+
+
+def test_an_episode_of_an_endpoint_shows_its_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clerk.py").write_text(CLERK)
+    called = {"id": "c", "type": "function", "function": {"name": "double", "arguments": '{"number": 3}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [called]}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": message}
+    reply = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}
+    monkeypatch.setattr(Endpoint, "reply", json.dumps(reply))
+    with serving() as url:
+        policies = {"far": {"model": "echo", "url": url, "frozen": True}}
+        recipe = {"env": f"{tmp_path}/clerk.py:Clerk", "team": {"policies": policies, "roles": {"clerk": "far"}}}
+        (tmp_path / "clerk.yaml").write_text(json.dumps(recipe | {"algorithm": {"name": "grpo", "k": 2}}))
+        done = call("play", str(tmp_path / "clerk.yaml"))
+    lines = done.out.splitlines()
+    said = [lines[number + 1] for number, line in enumerate(lines) if line.startswith("clerk (far) says")]
+    assert said == ['double({"number": 3})'] * 2, done.out + done.err

@@ -151,3 +151,9 @@ def test_serve_env_without_openenv_says_what_to_install(monkeypatch: pytest.Monk
     assert done.code == 2
     assert "openenv needs the package openenv" in done.err
     assert "pip install" in done.err
+
+
+def test_the_tools_that_the_check_called_have_a_line() -> None:
+    done = call("check", "almanac")
+    assert done.code == 0, done.err
+    assert "ok  tools that were called: calculate, search" in done.out.splitlines()

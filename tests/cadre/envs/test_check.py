@@ -2,15 +2,17 @@
 
 import asyncio
 import copy
+import datetime
 import itertools
 import json
 import random
 import threading
 from dataclasses import replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import pytest
+from pydantic import Field
 
 from cadre.env import Env
 from cadre.envs import check
@@ -546,3 +548,81 @@ def test_samples_and_calls_of_tools_are_tried() -> None:
     assert {"a": 2, "how": "slow", "x": ["x"]} in CALLED
     with pytest.raises(ContractError, match=r"step_samples: raised KeyError: 'calls' at line \d+ .* a call of add"):
         asyncio.run(check_env(game_of(BreaksOnCalls)))
+
+
+def roll(sides: int) -> int:
+    """Roll a die."""
+    return random.randint(1, 10**9 * sides)
+
+
+def boom(sides: int) -> float:
+    return sides / 0
+
+
+def misspelt(sides: int) -> int:
+    return sides + undefined  # noqa: F821
+
+
+def parse(text: str) -> int:
+    return int(text)
+
+
+def compute(text: str) -> int:
+    return eval(text, {})  # noqa: S307
+
+
+def book(flight: Annotated[str, Field(pattern="^[A-Z]{2}[0-9]{4}$")]) -> str:
+    return flight
+
+
+def days(day: datetime.date) -> int:
+    return day.day
+
+
+class Rolls(Digit):
+    tools = (roll,)
+
+
+class RollsDeclared(Rolls):
+    repeatable = False
+
+
+class Raises(Digit):
+    tools = (boom, misspelt, parse, compute)
+
+
+class Refuses(Digit):
+    tools = (book, days)
+
+
+def test_tools_that_raise_in_every_call_are_noted_and_the_tools_called_are_listed() -> None:
+    """parse("x") raises, parse("1") does not; compute runs the text x, whose NameError is not its own."""
+    report = asyncio.run(examine(game_of(Raises)))
+    assert not report.broken
+    assert report.called == ("boom", "compute", "misspelt", "parse")
+    notes = [note for note in report.notes if note.startswith("tool ")]
+    assert notes == [
+        "tool boom raised ZeroDivisionError: division by zero for sides=1, and for each of 4 arguments tried. "
+        "Mend the tool, unless it is right to refuse those.",
+        "tool misspelt raised NameError: name 'undefined' is not defined for sides=1. Mend the tool: a model reads "
+        "this as its result.",
+    ]
+
+
+def test_a_tool_whose_arguments_the_check_cannot_make_up_is_not_said_to_have_been_called() -> None:
+    report = asyncio.run(examine(game_of(Refuses)))
+    assert report.called == ("days",)
+    (note,) = [note for note in report.notes if note.startswith("tool ")]
+    assert note.startswith("tool book was not run: its type hints refuse flight='x'")
+
+
+def test_a_tool_that_draws_is_named_with_its_remedy_which_mends_it() -> None:
+    report = asyncio.run(examine(game_of(Rolls)))
+    assert report.broken
+    for fault in report.broken:
+        assert "Before it the tool roll was called" in fault
+        assert "`repeatable = False`" in fault
+    report = asyncio.run(examine(game_of(RollsDeclared)))
+    assert not report.broken
+    assert not any("equal actions" in line for line in report.held)
+    assert any(note.startswith("repeatable = False") for note in report.notes)
