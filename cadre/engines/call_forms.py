@@ -35,6 +35,7 @@ NAME_KEYS, ARGUMENT_KEYS = ("name", "tool_name"), ("arguments", "parameters")
 PYTHON_TAG = "<|python_tag|>"
 SPACE = r"\s*"
 ID = "\0"  # stands for the id of a call within a mark
+MAX_SCHEMA_DEPTH = 8
 THINK_OPEN = re.compile(r"^\s*(?:<think>|<thinking>|<seed:think>|\[THINK\]|<\|START_THINKING\|>)")
 THINK_CLOSE = re.compile(r"</think>|</thinking>|</seed:think>|\[/THINK\]|<\|END_THINKING\|>")
 CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
@@ -145,8 +146,9 @@ class CallForm:
         for mark in marks:
             if match := _flexible(mark).match(text, position):
                 return match.end()
-        at_end = not text[position:].strip()
-        if marks and not at_end and opening is not None and not opening.match(text, position):
+        # Notations with brackets show that a call at the end is whole. Tagged arguments may be cut off between two.
+        is_whole_at_end = self.notation != "tagged" and not text[position:].strip()
+        if marks and not is_whole_at_end and opening is not None and not opening.match(text, position):
             return -1
         return position
 
@@ -199,7 +201,7 @@ class CallForm:
             if self.newline:
                 raw = raw.removeprefix("\n").removesuffix("\n")
             key = text[opened.end() : closed.start()].strip()
-            arguments[key] = _typed(raw, properties.get(key) if isinstance(properties, Mapping) else None)
+            arguments[key] = _typed(raw, properties.get(key) if isinstance(properties, Mapping) else None, schema)
             position = ended.end()
         return [(name, arguments)], position
 
@@ -414,15 +416,53 @@ def _python_value(node: ast.AST) -> Any:
     return value
 
 
-def _typed(raw: str, schema: Any) -> Any:
-    """Return an unquoted argument: the text if the schema says string, else the JSON value if it is one."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind == "string":
+def _typed(raw: str, schema: Any, root: Any) -> Any:
+    """Return an unquoted argument as its schema has it: a text if the schema allows one and no other type fits.
+
+    `root` is the schema of all arguments, whose definitions a `$ref` names.
+    """
+    kinds = _kinds(schema, root)
+    if kinds == {"string"}:
         return raw
     try:
-        return json.loads(raw)
+        value = json.loads(raw)
     except (ValueError, RecursionError):
-        return {"true": True, "false": False, "none": None, "null": None}.get(raw.strip().lower(), raw)
+        value = {"true": True, "false": False, "none": None, "null": None}.get(raw.strip().lower(), raw)
+    is_text = isinstance(value, str) or _kind(value) not in kinds
+    return raw if "string" in kinds and is_text else value
+
+
+def _kind(value: Any) -> str:
+    """Return the JSON schema's type of a value; "number" for what is no whole number."""
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else "boolean"
+    names = {int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names[type(value)]
+
+
+def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
+    """Return the types that a JSON schema allows; none if it does not say."""
+    if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
+        return set()
+    if "type" in schema:
+        named = schema["type"]
+        kinds = {str(name) for name in (named if isinstance(named, list) else [named])}
+    elif "const" in schema or isinstance(schema.get("enum"), list):
+        kinds = {_kind(value) for value in ([schema["const"]] if "const" in schema else schema["enum"])}
+    elif isinstance(schema.get("$ref"), str):
+        kinds = _kinds(_definition(schema["$ref"], root), root, depth + 1)
+    else:
+        parts = next((schema[name] for name in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(name), list)), [])
+        kinds = set().union(*(_kinds(part, root, depth + 1) for part in parts))
+    return kinds | {"integer"} if "number" in kinds else kinds
+
+
+def _definition(reference: str, root: Any) -> Any:
+    """Return the part of a schema that `#/$defs/Name` names; None if there is none."""
+    found = root
+    for name in reference.removeprefix("#/").split("/"):
+        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found
 
 
 def _escaped(text: str, position: int, mark: str) -> tuple[Any, int]:
