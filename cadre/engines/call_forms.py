@@ -17,6 +17,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,8 @@ PYTHON_TAG = "<|python_tag|>"
 SPACE = r"\s*"
 ID = "\0"  # stands for the id of a call within a mark
 MAX_SCHEMA_DEPTH = 8
+# What else the JSON of a call may have.
+BESIDE_CALL = ("id", "type", "index", "call_id", "tool_call_id")
 THINK_OPEN = re.compile(r"^\s*(?:<think>|<thinking>|<seed:think>|\[THINK\]|<\|START_THINKING\|>)")
 THINK_CLOSE = re.compile(r"</think>|</thinking>|</seed:think>|\[/THINK\]|<\|END_THINKING\|>")
 CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
@@ -163,6 +166,9 @@ class CallForm:
                 raise ValueError("no object")
             name = next((inner[key] for key in self.name_keys if key in inner), None)
             arguments: Any = next((inner[key] for key in self.argument_keys if key in inner), {})
+            others = [key for key in inner if key not in (*self.name_keys, *self.argument_keys, *BESIDE_CALL)]
+            if others and not any(key in inner for key in self.argument_keys):
+                raise ValueError(f"{others[0]} stands outside of {self.argument_keys[0]}")
             calls.append((str(name), json.loads(arguments) if isinstance(arguments, str) else arguments))
         return calls, end
 
@@ -410,9 +416,11 @@ def _python_value(node: ast.AST) -> Any:
         if len(keys) != len(node.values) or not all(isinstance(key, str) for key in keys):
             raise ValueError("no object")
         return dict(zip(keys, map(_python_value, node.values), strict=True))
-    value = ast.literal_eval(node)  # type: ignore[arg-type]
+    value = ...
+    with suppress(ValueError):  # whose text has the address of the node
+        value = ast.literal_eval(node)  # type: ignore[arg-type]
     if not isinstance(value, str | int | float | bool | None):
-        raise ValueError("no JSON value")
+        raise ValueError(f"{ast.unparse(node)[:80]} is no JSON value")
     return value
 
 
@@ -452,8 +460,9 @@ def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
     elif isinstance(schema.get("$ref"), str):
         kinds = _kinds(_definition(schema["$ref"], root), root, depth + 1)
     else:
-        parts = next((schema[name] for name in ("anyOf", "oneOf", "allOf") if isinstance(schema.get(name), list)), [])
-        kinds = set().union(*(_kinds(part, root, depth + 1) for part in parts))
+        unions = ("anyOf", "oneOf", "allOf")
+        parts: list[Any] = next((schema[name] for name in unions if isinstance(schema.get(name), list)), [])
+        kinds = {kind for part in parts for kind in _kinds(part, root, depth + 1)}
     return kinds | {"integer"} if "number" in kinds else kinds
 
 

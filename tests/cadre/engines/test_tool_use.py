@@ -476,6 +476,7 @@ def test_calls_and_results_in_words_keep_sounds_and_images():
 def test_a_call_that_is_none_is_told_to_the_model():
     """Mistake: the text counts as the answer, and the model never learns what was wrong with it."""
     hermes, bare = template(forms.chat(HERMES)), template(forms.chat(forms.FORMS["llama bare"]))
+    pythonic = template(forms.chat(forms.FORMS["pythonic"]))
 
     def told(one: Template, said: str) -> str:
         return one.call_error(said, one.parse_answer((), ids(one, said), TOOLS), TOOLS)
@@ -487,10 +488,15 @@ def test_a_call_that_is_none_is_told_to_the_model():
     assert told(hermes, '<tool_call>{"name": "seek", "arguments": {}}</tool_call>') == (
         "There is no tool seek; expected one of find, stop."
     )
+    beside = told(hermes, '<tool_call>{"name": "find", "word": "x"}</tool_call>')
+    assert "cannot be read (word stands outside of arguments)" in beside
+    assert told(hermes, '<tool_call>{"id": "a", "name": "stop"}</tool_call>') == ""
     assert told(hermes, '<tool_call>{"name": "find", "arguments": [1]}</tool_call>').startswith(
         "The arguments of find are no JSON object"
     )
     assert "cannot be read" in told(bare, '{"name": "find", "parameters": {"word": ')
+    # The same in every run: Python's own error has the address of the expression in memory.
+    assert "cannot be read (x + y is no JSON value)" in told(pythonic, "[find(word=x + y)]")
     assert told(bare, '{"name": "seek", "parameters": {}}').startswith("There is no tool seek")
     assert told(harmony(), "<|channel|>commentary to=functions.seek<|message|>{}<|call|>").startswith(
         "There is no tool"
