@@ -1,4 +1,4 @@
-"""What an exported model says about how to generate: its ends of turn, and settings that transformers would not save."""
+"""What an exported model says of how to generate: ends of turn, and settings that transformers would not save."""
 
 import json
 
