@@ -34,7 +34,8 @@ class TrainConfig(Section):
     patience: int = Field(
         0,
         ge=0,
-        description="stop after this many evaluations in a row without a better one; 0: never",
+        description="stop after this many evaluations in a row without a better one, by success and then by reward; "
+        "0: never",
     )
     on_step: str | None = Field(
         None,

@@ -10,7 +10,13 @@ import pytest
 from rich.console import Console
 
 from cadre.runs import jsonl
-from cadre.training.checkpoint import CheckpointChoice, best_evaluated_step, checkpoint_name, checkpoint_steps
+from cadre.training.checkpoint import (
+    CheckpointChoice,
+    best_evaluated_step,
+    best_report,
+    checkpoint_name,
+    checkpoint_steps,
+)
 from tests.cadre.cli.calling import call
 from tests.helpers.training import configured, play
 
@@ -24,7 +30,8 @@ def run(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     reports = list(jsonl.records(folder / "evaluations.jsonl"))
     (folder / "evaluations.jsonl").unlink()
     for report in reports:
-        jsonl.append(folder / "evaluations.jsonl", report | {"success": 0.5 if report["step"] in (1, 2) else 0.25})
+        changed = {"success": 0.5 if report["step"] in (1, 2) else 0.25, "reward": 0.0}
+        jsonl.append(folder / "evaluations.jsonl", report | changed)
     return folder
 
 
@@ -40,6 +47,14 @@ def test_the_best_is_the_first_of_equals_and_the_latest_is_usual(run: Path) -> N
     assert evaluated(run, "--best") == 1
     assert evaluated(run, "--at", "2") == 2
     assert "after step 1" in " ".join(call("eval", str(run), "--tasks", "2", "--best").out.split())
+
+
+def test_of_equal_success_the_higher_reward_is_better() -> None:
+    """An environment that nobody solves, with rewards that rise: the untrained weights were the best."""
+    reports = [{"step": step, "success": 0.0, "reward": reward} for step, reward in enumerate([1.0, 3.0, 3.0, 2.0])]
+    assert best_report(reports) is reports[1]
+    assert best_report([*reports, {"step": 4, "success": 0.1, "reward": -5.0}])["step"] == 4
+    assert best_report([]) is None
 
 
 def test_export_writes_the_weights_of_the_checkpoint_that_is_named(run: Path, tmp_path: Path) -> None:
