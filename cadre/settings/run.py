@@ -111,5 +111,7 @@ class TrackersConfig(Section):
         ("tensorboard",), description="any number of them; all but tensorboard need the extra of that name"
     )
     project: Annotated[str, Field(min_length=1)] = Field(
-        "cadre", description="project of the run; MLflow calls it an experiment"
+        "cadre",
+        description="project of the run; MLflow calls it an experiment; unset: WANDB_PROJECT or "
+        "MLFLOW_EXPERIMENT_NAME of the environment, or cadre",
     )
