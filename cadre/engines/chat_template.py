@@ -90,7 +90,7 @@ class Template:
                 "ask for it; expected a model that can be told, such as Qwen3. Remove the setting from the policy."
             )
         self._control = ControlTokens(tokenizer)
-        self._warned = False
+        self._warned = self._warned_of_end = False
         # The probe for a system message must not be merged into the user's.
         self.takes_system = True
         text = self._try_to_write([Message("system", PROBE), Message("user", "x")], (), False, ToolUse())
@@ -312,6 +312,13 @@ class Template:
         tools: Sequence[Tool] = (),
     ) -> Prompt:
         """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it."""
+        if messages[-1].role == "assistant" and not self._warned_of_end:
+            self._warned_of_end = True
+            log.warning(
+                "A conversation ends with a message by assistant (%r). The completion is a new turn after it and "
+                "does not continue it: say in the prompt what an answer begins with.",
+                messages[-1].content[:60],
+            )
         text, images = self.render(messages, generation=True, tools=tools), media_of(messages)
         if previous is None:
             return Prompt(self._encode(text, images), "first", images)
