@@ -667,9 +667,10 @@ def beside(bench: Bench) -> None:
             if bench.on_gpu:
                 with gpu_runs.GpuMemory().watching(milliseconds=100):
                     measure("memory_read", alone)
-                # Readings last as long as the process.
-                Utilisation(UtilisationReader(str(torch.cuda.get_device_properties(device).uuid)), pause=0.1)
+                reader = UtilisationReader(str(torch.cuda.get_device_properties(device).uuid))
+                readings = Utilisation(reader, pause=0.1)
                 measure("utilisation_read", alone)
+                del readings
         finally:
             learner.close()
 
