@@ -706,11 +706,11 @@ def with_vllm(
         sampler.close()
 
 
-def keep_counters(bench: Bench, label: str, counted: Sequence[gpu_update.Counters]) -> None:
+def keep_counters(bench: Bench, label: str, counted: Sequence[Mapping[str, float]]) -> None:
     """Write the seconds of updates and their counters."""
-    bench.keep(f"{label}.update_s", [each.seconds for each in counted], "s")
+    bench.keep(f"{label}.update_s", [each["seconds"] for each in counted], "s")
     for counter, unit in COUNTERS.items():
-        bench.keep(f"{label}.{counter}", [getattr(each, counter) for each in counted], unit)
+        bench.keep(f"{label}.{counter}", [each[counter] for each in counted], unit)
 
 
 def blocks(bench: Bench) -> None:

@@ -14,7 +14,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,9 +26,8 @@ T = TypeVar("T")
 ROWS = 60
 
 
-@dataclass(frozen=True)
-class Counters:
-    """What a piece of work took.
+def count(work: Callable[[], T]) -> tuple[T, dict[str, float]]:
+    """Do the work, and return its result and what it took:
 
     seconds           of the clock
     processor_s       of all threads of the process, of which `system_s` in the system
@@ -38,20 +37,6 @@ class Counters:
     switches          involuntary switches of its threads from the processor
     clock_mhz         of the GPU, right after it; 0 where it is not known
     """
-
-    seconds: float
-    processor_s: float
-    system_s: float
-    garbage_s: float
-    gpu_allocations: float
-    retries: float
-    host_allocations: float
-    switches: float
-    clock_mhz: float
-
-
-def count(work: Callable[[], T]) -> tuple[T, Counters]:
-    """Do the work, and return its result and counters."""
     collected: list[float] = []
 
     def watch(phase: str, info: dict[str, Any]) -> None:
@@ -67,7 +52,7 @@ def count(work: Callable[[], T]) -> tuple[T, Counters]:
         gc.callbacks.remove(watch)
     seconds = time.perf_counter() - began
     spent = {name: value - before[name] for name, value in _read().items()}
-    return result, Counters(seconds=seconds, garbage_s=sum(collected), clock_mhz=_clock(), **spent)
+    return result, {"seconds": seconds, "garbage_s": sum(collected), "clock_mhz": _clock(), **spent}
 
 
 def _read() -> dict[str, float]:
@@ -141,7 +126,7 @@ def main() -> None:
             line: dict[str, float] = {"kernel_s": found.kernel_s, "kernels": found.kernels}
         else:
             result, counters = count(lambda: update(trainer, sequences))
-            line = asdict(counters) | {"microbatch_tokens": trainer._runner.tokens}
+            line = counters | {"microbatch_tokens": trainer._runner.tokens}
         with file.open("a") as out:
             out.write(json.dumps(line) + "\n")
         return result
