@@ -154,6 +154,16 @@ def test_a_template_that_rewrites_answers_is_detected(text, extends, caplog):
     assert extends or "rewrites earlier answers" in caplog.text
 
 
+def test_a_conversation_that_ends_with_an_answer_is_warned_of_once(caplog):
+    """Elsewhere it is continued (huggingface/transformers#33198); here it has ended."""
+    one, begun = template(CHATML), (Message("user", "Go."), Message("assistant", "The answer is"))
+    one.prompt_ids(begun[:1], None, STOPS)
+    assert caplog.text == ""
+    for _ in range(2):
+        one.prompt_ids(begun, None, STOPS)
+    assert caplog.text.count("does not continue it") == 1
+
+
 def test_thinking_that_is_kept_extends():
     keeping = THINKING.replace(".split('</think>')[-1]", "").replace("<think></think>", "")
     one = template(keeping)
