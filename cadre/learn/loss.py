@@ -23,7 +23,6 @@ from cadre.settings import LossConfig
 from cadre.settings.objective import load_own_loss
 from cadre.settings.user_code import load_function
 
-
 # A ratio of half a billion; no policy gets there within its clip.
 MAX_LOG_RATIO = 20.0
 
