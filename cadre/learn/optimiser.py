@@ -84,7 +84,7 @@ class Optimiser:
         # Scales of norms and biases, which are vectors, do not decay, as in transformers' Trainer.
         vectors = [weight for weight in weights if weight.dim() < 2] if config.weight_decay else []
         matrices = [weight for weight in weights if not vectors or weight.dim() >= 2]
-        groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         self._adam = torch.optim.AdamW(
             [group for group in groups if group["params"]],
             lr=config.learning_rate,
