@@ -157,7 +157,6 @@ COUNTERS = {
 # The seconds that a section takes on an H200, by patterns of which the first counts: with fewer left it is not begun,
 # and the next one may be.
 SECTION_SECONDS: Mapping[str, float] = {
-    "step.qwen3-1.7b.*": 220.0,
     "step.*": 190.0,
     "rivals.qwen3-1.7b.*": 400.0,
     "rivals.*": 350.0,
