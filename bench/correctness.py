@@ -295,7 +295,7 @@ SITUATIONS = (
         "the first checkpoint of a model with a temperature and no `do_sample` ended the training",
         "`generation_config.json` is saved as it came",
         (
-            "tests/cadre/engines/torch/test_exported_generation.py"
+            "tests/cadre/engines/torch/test_exports.py"
             "::test_settings_that_transformers_loads_and_does_not_save_are_saved_as_they_came",
         ),
     ),
@@ -304,7 +304,7 @@ SITUATIONS = (
         "hiyouga/LlamaFactory#7454, QwenLM/Qwen3#1064",
         "exports named the base's end alone, so that other libraries generated on after the answer",
         "exports name every token that ended a turn in training",
-        ("tests/cadre/engines/torch/test_exported_generation.py::test_an_export_ends_where_turns_ended_in_training",),
+        ("tests/cadre/engines/torch/test_exports.py::test_an_export_ends_where_turns_ended_in_training",),
     ),
     Situation(
         "an adapter that was trained on another chat template than its base has",
