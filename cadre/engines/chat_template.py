@@ -91,8 +91,16 @@ class Template:
             )
         self._control = ControlTokens(tokenizer)
         self._warned = self._warned_of_end = False
-        # The probe for a system message must not be merged into the user's.
-        self.takes_system = True
+        self.takes_system = True  # the probe for a system message must not be merged into the user's
+        if opening := self._missing_opening():
+            log.warning(
+                "The chat template of %s does not open the answer that is to be generated; %r, the opening of earlier "
+                "answers, is put at the end of every prompt.",
+                self._name,
+                opening,
+            )
+            added = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(opening)} }}}}{{% endif %}}"
+            self._templates = {name: text.removesuffix("\n") + added for name, text in self._templates.items()}
         text = self._try_to_write([Message("system", PROBE), Message("user", "x")], (), False, ToolUse())
         self.takes_system = text is not None and PROBE in text
         text = self.render([Message("user", "x"), Message("assistant", PROBE)], generation=False)
@@ -650,6 +658,16 @@ class Template:
         """True if one user message may follow another."""
         turns = [Message("user", "x"), Message("assistant", "y"), Message("user", "x"), Message("user", PROBE)]
         return PROBE in (self._try_to_write(turns, (), True, ToolUse()) or "")
+
+    def _missing_opening(self) -> str:
+        """Return how the template opens answers if it has an opening and `add_generation_prompt` adds none, else ""."""
+        asked = [Message("user", "x")]
+        before, prompt = (self._try_to_write(asked, (), generation, ToolUse()) for generation in (False, True))
+        answered = self._try_to_write([*asked, Message("assistant", PROBE)], (), False, ToolUse())
+        if before is None or answered is None or before != prompt or not answered.startswith(before):
+            return ""
+        opening, found, _ = answered[len(before) :].partition(PROBE)
+        return opening if found and opening.strip() else ""
 
     def _extends_answers(self) -> bool:
         first = [Message("user", "x")]
