@@ -279,6 +279,7 @@ HEADLINE_METHODS = {
     "L1": "team with an adapter per role (L1)",
     "L2": "team with a model per role (L2)",
     "grpo": "one agent, GRPO on whole episodes",
+    "single": "one agent with the team's algorithm",
 }
 
 

@@ -13,7 +13,8 @@ shapes    an update of that size with the default settings: Qwen3-0.6B and 1.7B 
 tree      two roles that speak three times each, an adapter per role, with vLLM: seconds by phase
 sampling  128 completions at once by the torch engine: tokens per second, and the share of the memory bandwidth
 learning  updates of 64 sequences of 0.6B with every form of packing
-beside    that update of 0.6B alone, while the GPU's utilisation and memory are read often, and beside an idle vLLM
+beside    that update of 0.6B alone, on other prefix trees, beside vLLM, and while the GPU is watched: seconds, the
+          seconds of its kernels, and what else it does
 blocks    forward and backward pass of FlexAttention on a prefix tree, with several block sizes of its kernels
 largest   the largest shape that one GPU holds with two adapters, and with two models, trained
 training  Plan-Path with the embedded model
@@ -23,12 +24,15 @@ The models have random weights. MFU is the arithmetic of the learning phase over
 tokens for the padded form); neither attention nor what is computed twice counts. Every step after the second counts in
 a median.
 
-A part consists of sections, whose names are printed as they begin; `--only` runs those that match a pattern. Lines go
-to OUT/gpu.jsonl, finished sections to OUT/done.jsonl, and a section that is done there at this commit on this machine
-is skipped, so the same command continues. One that fails is reported, and the others go on. All that docs/one_gpu.md
-shows is measured by two calls of
+A part consists of sections, whose names are printed as they begin; `--only` runs those that match a pattern, in the
+order of the patterns. Lines go to OUT/gpu.jsonl, finished sections to OUT/done.jsonl, and a section that is done there
+at this commit on this machine is skipped, so the same command continues. One that fails is reported, and the others go
+on; one that the time left is too short for (SECTION_SECONDS) is left out. All that docs/one_gpu.md shows is measured
+by calls of
 
-    python bench/gpu.py --only '*vllm*' 'parity.*' 'shapes.*'
+    python bench/gpu.py --only beside 'step.*.vllm' 'parity.*' 'shapes.*' 'tree.*' 'rivals.*.vllm'
+
+until each section says that it was done before: about 30 minutes on an H200.
 
 `--write` also appends the lines of this call to results/gpu.jsonl; `--merge` does so with a file that was written
 elsewhere, and renews the table of docs/one_gpu.md. `--tiny` runs all of it on the CPU on tiny shapes, and measures
@@ -43,6 +47,7 @@ import importlib.util
 import json
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 import traceback
@@ -50,24 +55,28 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from torch.nn.attention.flex_attention import flex_attention
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 import common
 import gpu_runs
 import gpu_tables
+import gpu_update
 import slices
 from cadre.engines.torch import TorchEngine, TorchLearner
 from cadre.engines.torch.kv_cache import record_graph, run_eagerly
 from cadre.engines.vllm.engine import Options
 from cadre.engines.vllm.sampler import VllmSampler
-from cadre.learn import tree_attention
+from cadre.engines.vllm.weight_sync import ColocatedLearner
+from cadre.learn import prefix_tree, tree_attention
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings import LearnerConfig, PolicyConfig, VllmConfig
@@ -78,6 +87,7 @@ from gpu_models import (
     ROLES,
     SHAPES,
     STEP_SIZES,
+    TEMPLATE_TOKENS,
     TINY,
     TINY_SIZES,
     Card,
@@ -134,7 +144,27 @@ GPU_METRICS = {
     "gpu/sampling_peak_gb": "GB",
     "gpu/busy_fraction": "share",
 }
-# The seconds that a section needs at least; with fewer left it is not begun.
+# Counters of an update (gpu_update.py), and their units.
+COUNTERS = {
+    "processor_s": "s",
+    "system_s": "s",
+    "garbage_s": "s",
+    "gpu_allocations": "calls",
+    "host_allocations": "calls",
+    "switches": "switches",
+    "clock_mhz": "MHz",
+}
+# The seconds that a section takes on an H200, by patterns of which the first counts: with fewer left it is not begun,
+# and the next one may be.
+SECTION_SECONDS: Mapping[str, float] = {
+    "step.*": 190.0,
+    "rivals.qwen3-1.7b.*": 400.0,
+    "rivals.*": 350.0,
+    "tree.*": 160.0,
+    "beside": 150.0,
+    "shapes.qwen3-8b": 110.0,
+    "shapes.*": 60.0,
+}
 LEAST_SECONDS = 45.0
 MOST_SECONDS = 400.0
 ENOUGH_SECONDS = 90.0
@@ -150,9 +180,10 @@ class Bench:
     ends: float
     write: bool
     commit: str
-    only: Sequence[str] = ("*",)  # patterns of the sections that are run
+    only: Sequence[str] = ("*",)  # patterns of the sections that are run now
     section: str = ""
     failed: list[str] = field(default_factory=list)
+    begun: set[str] = field(default_factory=set)
     steps: dict[str, float] = field(default_factory=dict)  # median seconds of this call's trainings, by name
     _models: dict[str, Path] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -175,6 +206,11 @@ class Bench:
 
     def left(self) -> float:
         return self.ends - time.monotonic()
+
+    def needed(self, section: str) -> float:
+        """The seconds that a section takes."""
+        found = (seconds for pattern, seconds in SECTION_SECONDS.items() if fnmatch(section, pattern))
+        return LEAST_SECONDS if self.tiny else next(found, LEAST_SECONDS)
 
     def limit(self) -> float:
         """The seconds that a process of this section may take."""
@@ -206,13 +242,14 @@ class Bench:
 
     def run(self, section: str, work: Callable[[Bench], None]) -> None:
         """Do the work of a section unless it is done or there is no time left. A failure is printed and noted."""
-        if not any(fnmatch(section, pattern) for pattern in self.only):
+        if section in self.begun or not any(fnmatch(section, pattern) for pattern in self.only):
             return
+        self.begun.add(section)
         if self.is_done(section):
             console.print(f"{section}: done before")
             return
-        if self.left() < LEAST_SECONDS:
-            console.print(f"{section}: no time left")
+        if self.left() < (needed := self.needed(section)):
+            console.print(f"{section}: no time left, {self.left():.0f} s of {needed:.0f}")
             return
         console.print(f"[bold]{section}[/bold], {self.left() / 60:.1f} minutes left")
         self.section, began = section, time.monotonic()
@@ -253,11 +290,16 @@ def step(bench: Bench) -> None:
 def measure_step(bench: Bench, shape: Shape, engine: str) -> None:
     """Measure a step of `cadre train` with this sampler."""
     sizes = bench.sizes(STEP_SIZES)
-    recipe = gpu_runs.words_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS)
+    recipe = gpu_runs.words_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS + 1)
     changes = gpu_runs.sampler_changes(engine, 2 * (sizes.words + sizes.tokens), bench.on_gpu)
-    steps = train(bench, f"{shape.name}-{engine}", shape, recipe, changes)
+    run = f"{shape.name}-{engine}"
+    steps = train(bench, run, shape, recipe, changes, profiled=STEPS)
     name = f"gpu.step.{shape.name}.{engine}"
     step_seconds = keep_phases(bench, name, steps)
+    for counter, unit in COUNTERS.items():
+        bench.keep(f"{name}.update.{counter}", steps[f"update/{counter}"], unit)
+    last = json.loads((bench.out / "runs" / run / "updates.jsonl").read_text().splitlines()[STEPS])
+    bench.keep(f"{name}.update.kernel_s", [last["kernel_s"]], "s")
     bench.steps[f"{shape.name}.{engine}"] = statistics.median(step_seconds)
 
     if not bench.on_gpu:
@@ -272,14 +314,22 @@ def measure_step(bench: Bench, shape: Shape, engine: str) -> None:
             bench.keep("gpu.sync_s", steps["time/sync_s"], "s")
 
 
-def train(bench: Bench, name: str, shape: Shape, recipe: gpu_runs.Recipe, changes: Sequence[str]) -> Steps:
-    """Train from the start, and return the steps; the output and the metrics stay in a folder of OUT."""
+def train(
+    bench: Bench,
+    name: str,
+    shape: Shape,
+    recipe: gpu_runs.Recipe,
+    changes: Sequence[str],
+    profiled: int | None = None,
+) -> Steps:
+    """Train from the start, and return the steps, those before `profiled`; the output and the metrics stay in a folder
+    of OUT."""
     folder = bench.out / "runs" / name
     shutil.rmtree(folder, ignore_errors=True)
     bench.card.reset_peak()
     # The first and the last checkpoint: masters, and masters with moments, in float32.
     with scratch_folder(20 * shape.parameters) as scratch:
-        return gpu_runs.train_cadre(recipe, changes, folder, scratch / "run", bench.limit())
+        return gpu_runs.train_cadre(recipe, changes, folder, scratch / "run", bench.limit(), profiled)
 
 
 def keep_phases(bench: Bench, name: str, steps: Steps) -> list[float]:
@@ -553,14 +603,15 @@ def count_distinct(sequences: Sequence[TrainingSequence]) -> int:
 
 def learning(bench: Bench) -> None:
     """Every form of packing on the first shape; `vs_bound` is 1 where the shared tokens' time is saved in full."""
-    shape, seconds = bench.shapes[0], dict[str, list[float]]()
+    shape, seconds, ratio_of_tokens = bench.shapes[0], dict[str, list[float]](), list[float]()
     sizes = bench.sizes(Sizes(8, 512, 8, 128))
-    sequences = make_sequences(sizes, ROLES[:1], shape.vocabulary)
-    distinct, every = count_distinct(sequences), sum(len(one.token_ids) for one in sequences)
     for form in forms(bench.card.device):
 
         def work(bench: Bench, form: str = form) -> None:
             label = f"gpu.learning.{shape.name}.{form}"
+            sequences = make_sequences(sizes, ROLES[:1], shape.vocabulary)
+            distinct, every = count_distinct(sequences), sum(len(one.token_ids) for one in sequences)
+            ratio_of_tokens.append(distinct / every)
             rates = learn_with(bench, shape, sizes, form, label)
             bench.keep(f"{label}.mfu", [rate_mfu(bench, shape, rate) for rate in rates], "share")
             seconds[form] = [(every if form == "padded" else distinct) / rate for rate in rates]
@@ -568,65 +619,124 @@ def learning(bench: Bench) -> None:
         bench.run(f"learning.{form}", work)
     for form in seconds.keys() - {"padded"} if "padded" in seconds else ():
         pairs = zip(seconds[form], seconds["padded"], strict=True)
-        ratios = [ours / padded / (distinct / every) for ours, padded in pairs]
+        ratios = [ours / padded / ratio_of_tokens[-1] for ours, padded in pairs]
         bench.keep(f"gpu.learning.{shape.name}.{form}.vs_bound", ratios, "ratio")
 
 
 def beside(bench: Bench) -> None:
-    """What else a training has on the GPU while it learns, one after another beside the same learner."""
+    """What makes an update in a training slower than one alone: the same learner on other sequences and beside others.
+
+    alone                  the sequences of `shapes`
+    start_once             the lengths of a training, whose prompts begin with the same two tokens; these are run once
+    instructions_once      the first half of all prompts is the same, and is run once
+    start_repeated, instructions_repeated  the same, as the learner runs them (`prefix_tree.share`)
+    sampled                what vLLM sampled, with vLLM idle beside the learner
+    in_turn                updates after sampling and before a weight sync, as in a step
+    memory_read, utilisation_read  `alone`, while the GPU's memory or its utilisation is read ten times a second
+    """
 
     def work(bench: Bench) -> None:
         shape, sizes, device = bench.shapes[0], bench.sizes(STEP_SIZES), bench.card.device
         label, folder = f"gpu.beside.{shape.name}", bench.model(shape)
         learner = make_learner(make_engine(folder, device, bench.dtype, shape.whole))
+        policies, in_training = list(learner.policies), replace(sizes, words=sizes.words + TEMPLATE_TOKENS)
+        alone = make_sequences(sizes, policies, shape.vocabulary)
+        starts = {"start": 2, "instructions": sizes.words // 2}
+        data = {name: make_sequences(in_training, policies, shape.vocabulary, start) for name, start in starts.items()}
+
+        def measure(what: str, sequences: Sequence[TrainingSequence]) -> None:
+            def update() -> object:
+                return asyncio.run(learner.update(sequences))
+
+            update()
+            keep_counters(bench, f"{label}.{what}", [gpu_update.count(update)[1] for _ in range(3)])
+            # In the learner's thread, as the profiler looks at that which starts it.
+            profile = learner.engine.work(gpu_update.profiled, partial(learner._update, sequences))[1]
+            bench.keep(f"{label}.{what}.kernel_s", [profile.kernel_s], "s")
+            (bench.out / f"beside-{what}.txt").write_text(profile.table)
+
         try:
-            sequences = make_sequences(sizes, list(learner.policies), shape.vocabulary)
-
-            def measure(what: str) -> None:
-                seconds = repeat(bench, lambda: asyncio.run(learner.update(sequences)))
-                bench.keep(f"{label}.{what}.update_s", seconds, "s")
-
-            measure("alone")
+            measure("alone", alone)
+            for name, sequences in data.items():
+                with patch.object(prefix_tree, "LEAST_REPEATED", sys.maxsize):
+                    measure(f"{name}_once", sequences)
+                measure(f"{name}_repeated", sequences)
+            if has_vllm():
+                with_vllm(bench, learner, label, measure)
             if bench.on_gpu:
                 with gpu_runs.GpuMemory().watching(milliseconds=100):
-                    measure("memory_read")
-            if has_vllm():
-                options = Options(VllmConfig(context=2 * (sizes.words + sizes.tokens), sequences=256))
-                sampler = VllmSampler(folder, {ROLES[0]: PolicyConfig(model=str(folder), dtype=bench.dtype)}, options)
-                try:
-                    sample_sequences(sampler, sizes, shape.vocabulary)
-                    measure("vllm_idle")
-                finally:
-                    sampler.close()
-            if bench.on_gpu:
-                # Readings last as long as the process.
-                Utilisation(UtilisationReader(str(torch.cuda.get_device_properties(device).uuid)), pause=0.1)
-                measure("utilisation_read")
+                    measure("memory_read", alone)
+                reader = UtilisationReader(str(torch.cuda.get_device_properties(device).uuid))
+                readings = Utilisation(reader, pause=0.1)
+                measure("utilisation_read", alone)
+                del readings
         finally:
             learner.close()
 
     bench.run("beside", work)
 
 
+def with_vllm(
+    bench: Bench, learner: TorchLearner, label: str, measure: Callable[[str, Sequence[TrainingSequence]], None]
+) -> None:
+    """Measure updates beside vLLM, first idle and then in turn with it."""
+    shape, sizes, role = bench.shapes[0], bench.sizes(STEP_SIZES), ROLES[0]
+    config = VllmConfig(
+        context=2 * (sizes.words + sizes.tokens), sequences=256, **({"colocated": True} if bench.on_gpu else {})
+    )
+    folder = bench.model(shape)
+    policy = PolicyConfig(model=str(folder), device=bench.card.device.type, dtype=bench.dtype)
+    bench.card.reset_peak()  # what the learner has cached is vLLM's to take
+    sampler = VllmSampler(folder, {role: policy}, Options(config))
+    sharing = ColocatedLearner(learner, sampler, config.sleep) if bench.on_gpu else learner
+
+    async def send_weights() -> None:
+        await sampler.load(await learner.publish(role))
+
+    try:
+        measure("sampled", sample_sequences(sampler, sizes, shape.vocabulary))
+        counted = []
+        for turn in range(STEPS):
+            drawn = sample_sequences(sampler, sizes, shape.vocabulary, turn * sizes.prompts)
+            counted.append(gpu_update.count(partial(asyncio.run, sharing.update(drawn)))[1])
+            asyncio.run(send_weights())
+        keep_counters(bench, f"{label}.in_turn", counted[gpu_runs.WARM_UP_STEPS :])
+    finally:
+        sampler.close()
+
+
+def keep_counters(bench: Bench, label: str, counted: Sequence[Mapping[str, float]]) -> None:
+    """Write the seconds of updates and their counters."""
+    bench.keep(f"{label}.update_s", [each["seconds"] for each in counted], "s")
+    for counter, unit in COUNTERS.items():
+        bench.keep(f"{label}.{counter}", [each[counter] for each in counted], unit)
+
+
 def blocks(bench: Bench) -> None:
     """FlexAttention on the tree of a quarter of a step's sequences, as the first shape attends in one layer."""
-    shape, sizes = bench.shapes[0], bench.sizes(replace(STEP_SIZES, prompts=STEP_SIZES.prompts // 4))
-    config, device = shape.config, bench.card.device
-    ordered = sorted(make_sequences(sizes, ROLES[:1], shape.vocabulary), key=lambda one: one.token_ids)
-    nodes = PrefixTree.of(ordered).padded(tree_attention.FLEX_BLOCK)
-    mask = tree_attention.FlexMasks(nodes.depths, nodes.ends, device).mask(None)
-    heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    inputs = [
-        torch.randn(
-            1, count, len(nodes.token_ids), size, device=device, dtype=torch.bfloat16, requires_grad=bench.on_gpu
-        )
-        for count in (heads, groups, groups)
-    ]
-    upstream = torch.randn_like(inputs[0])
+
+    @cache
+    def problem() -> tuple[BlockMask, list[Tensor], Tensor]:
+        """Return the mask, query, key and value, and the gradient of the result."""
+        shape, sizes = bench.shapes[0], bench.sizes(replace(STEP_SIZES, prompts=STEP_SIZES.prompts // 4))
+        config, device = shape.config, bench.card.device
+        ordered = sorted(make_sequences(sizes, ROLES[:1], shape.vocabulary), key=lambda one: one.token_ids)
+        nodes = PrefixTree.of(ordered).padded(tree_attention.FLEX_BLOCK)
+        mask = tree_attention.FlexMasks(nodes.depths, nodes.ends, device).mask(None)
+        heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        inputs = [
+            torch.randn(
+                1, count, len(nodes.token_ids), size, device=device, dtype=torch.bfloat16, requires_grad=bench.on_gpu
+            )
+            for count in (heads, groups, groups)
+        ]
+        return mask, inputs, torch.randn_like(inputs[0])
+
     for name, options in (KERNEL_OPTIONS if bench.on_gpu else {"default": {}}).items():
 
         def work(bench: Bench, name: str = name, options: Mapping[str, int] = options) -> None:
             torch._dynamo.reset()
+            mask, inputs, upstream = problem()
             attend = partial(flex_attention, block_mask=mask, enable_gqa=True, kernel_options=dict(options) or None)
             kernel = torch.compile(attend) if bench.on_gpu else attend
             forward = repeat(bench, lambda: kernel(*inputs), times=8)
@@ -774,8 +884,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         common.validate_commit(commit)  # before minutes of a GPU are spent
     console.print(f"{bench.card.name}, commit {bench.commit}, lines in {bench.out / 'gpu.jsonl'}")
     try:
-        for name in options.parts or PARTS:
-            PARTS[name](bench)
+        # By pattern first, so that what is named first is measured first.
+        for pattern in options.only:
+            bench.only = (pattern,)
+            for name in options.parts or PARTS:
+                PARTS[name](bench)
     finally:
         bench.close()
     if bench.failed:

@@ -44,6 +44,8 @@ TEMPLATE = (
     "{% for message in messages %}<|im_start|> {{ message.role }} {{ message.content }} <|im_end|> {% endfor %}"
     "{% if add_generation_prompt %}<|im_start|> assistant {% endif %}"
 )
+# Tokens that it adds to one message of the user's.
+TEMPLATE_TOKENS = 5
 
 
 # ---- The GPU
@@ -262,11 +264,13 @@ STEP_SIZES = Sizes(32, 512, 8, 256)
 TINY_SIZES = Sizes(2, 24, 2, 6)
 
 
-def make_sequences(sizes: Sizes, policies: Sequence[str], vocabulary: int) -> list[TrainingSequence]:
-    """Return random completions of random prompts; prompts are dealt to the policies in turn."""
+def make_sequences(sizes: Sizes, policies: Sequence[str], vocabulary: int, start: int = 0) -> list[TrainingSequence]:
+    """Return random completions of random prompts, which all begin with the same `start` tokens; prompts are dealt to
+    the policies in turn."""
     draw, sequences = random.Random(0), []
     for number in range(sizes.prompts):
-        prompt = [draw.randrange(FIRST_WORD, vocabulary) for _ in range(sizes.words)]
+        own = [draw.randrange(FIRST_WORD, vocabulary) for _ in range(sizes.words - start)]
+        prompt = [*range(FIRST_WORD, FIRST_WORD + start), *own]
         policy, before = policies[number % len(policies)], len(prompt)
         for index in range(sizes.completions):
             ids = (*prompt, *(draw.randrange(FIRST_WORD, vocabulary) for _ in range(sizes.tokens)))

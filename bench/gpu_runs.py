@@ -139,24 +139,38 @@ def sampler_changes(engine: str, context: int, on_gpu: bool) -> list[str]:
     return changes
 
 
-def train_cadre(recipe: Recipe, changes: Sequence[str], folder: Path, run: Path, seconds: float) -> Steps:
+def train_cadre(
+    recipe: Recipe, changes: Sequence[str], folder: Path, run: Path, seconds: float, profiled: int | None = None
+) -> Steps:
     """Train by the command line in `run`, and return the metrics of its steps; `folder` gets the recipe, the output and
     the metrics, without checkpoints, which are several times as large as the model.
 
-    Raises RuntimeError with the end of its output if it fails or takes longer than `seconds`.
+    With `profiled` the steps have the counters of their updates (gpu_update.py), as `update/NAME`, and the update of
+    that number and all after it are left out: it is profiled, in `folder/updates.txt`. Raises RuntimeError with the end
+    of its output if it fails or takes longer than `seconds`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "recipe.yaml"
     file.write_text(yaml.safe_dump(dict(recipe.sections), sort_keys=False))
-    began, memory = time.monotonic(), GpuMemory()
+    began, memory, updates = time.monotonic(), GpuMemory(), folder / "updates.jsonl"
+    command = CADRE
+    if profiled is not None:
+        command = [sys.executable, str(HERE / "gpu_update.py"), str(updates), str(profiled)]
     try:
         with memory.watching():
-            run_logged([*CADRE, "train", str(file), *changes, "--run", str(run)], folder / "train.log", seconds)
+            run_logged([*command, "train", str(file), *changes, "--run", str(run)], folder / "train.log", seconds)
     finally:
         with suppress(FileNotFoundError):
             shutil.copy(run / "metrics.jsonl", folder)
-    text = (run / "metrics.jsonl").read_text()
-    return Steps.of([json.loads(line) for line in text.splitlines()], memory.peak, time.monotonic() - began)
+    lines = _read_lines(run / "metrics.jsonl")
+    if profiled is not None:
+        pairs = zip(lines[:profiled], _read_lines(updates), strict=False)
+        lines = [line | {f"update/{name}": value for name, value in counters.items()} for line, counters in pairs]
+    return Steps.of(lines, memory.peak, time.monotonic() - began)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def train_trl(model: Path, sizes: Sizes, options: Sequence[str], folder: Path, seconds: float) -> Steps:
@@ -169,8 +183,7 @@ def train_trl(model: Path, sizes: Sizes, options: Sequence[str], folder: Path, s
     began, memory = time.monotonic(), GpuMemory()
     with memory.watching():
         run_logged(command, folder / "trl.log", seconds)
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    return Steps.of(lines, memory.peak, time.monotonic() - began)
+    return Steps.of(_read_lines(out), memory.peak, time.monotonic() - began)
 
 
 def run_logged(command: Sequence[str], log: Path, seconds: float) -> None:

@@ -13,6 +13,7 @@ Every training is on the same tasks, from the same base, with the same prompts, 
 
     L0, L1, L2   the team with the task's algorithm: one adapter for all roles, an adapter a role, a model a role
     grpo         a single agent in one conversation with the same tools, GRPO over whole episodes
+    single       the same agent with the algorithm of the team, so that only the number of agents differs
     best-of-n    untrained: n episodes a held-out task, with n so that they take as many tokens as a training
 
 The command may be ended at any minute, and goes on when it is called again; with `--minutes` it ends itself. So a
@@ -48,7 +49,8 @@ ROLE_COLUMNS = ("/reward", "/gradient_fraction")
 # How roles share weights: an adapter for all, an adapter a role, a model a role.
 SHARING = ("L0", "L1", "L2")
 SHARING_TASK = "sudoku-outcome"  # on which these are compared
-METHODS = (*SHARING, "grpo", "best-of-n")
+ONE_AGENT = ("grpo", "single")
+METHODS = (*SHARING, *ONE_AGENT, "best-of-n")
 # The recipe of a task's form that has prompts and sizes for real models; the model and the policies are replaced.
 RATES = "qwen2.5-coder-0.5b-L0"
 
@@ -126,7 +128,7 @@ class Headline:
         known = TASKS[task]
         adapter = f"{{model: {self.model.absolute()}, lora: {{rank: 8, alpha: 16}}, dtype: bfloat16}}"
         whole = f"{{model: {self.model.absolute()}, dtype: bfloat16}}"
-        roles = (known.single_role,) if method == "grpo" else known.roles
+        roles = (known.single_role,) if method in ONE_AGENT else known.roles
         if method in ("L1", "L2"):
             policies = {role: whole if method == "L2" else adapter for role in roles}
             assignment = {role: role for role in roles}
@@ -153,7 +155,7 @@ class Headline:
         if method == "best-of-n":
             self.draw_untrained(task, seed, folder, clock)
             return
-        form = TASKS[task].single if method == "grpo" else TASKS[task].team
+        form = TASKS[task].single if method in ONE_AGENT else TASKS[task].team
         train(f"{form}-{RATES}", self.settings(task, method, seed), folder, clock)
 
     def draw_untrained(self, task: str, seed: int, folder: Path, clock: Clock) -> None:

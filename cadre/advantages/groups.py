@@ -107,12 +107,13 @@ class GroupReturns:
 class AdvantageGroup:
     """Samples that were compared with each other, with their advantages.
 
-    `std` is 0.0 if their returns differ by rounding alone.
+    `std` is 0.0 if their returns differ by rounding alone; `reward_std` is the same before costs of length.
     """
 
     key: Key
     samples: tuple[ScoredSample, ...]
     std: float
+    reward_std: float
 
     @property
     def has_variance(self) -> bool:
@@ -374,7 +375,7 @@ def compare_samples(
         return groups
     second_groups = compare_samples([replace(scored, penalties=()) for scored in samples], credit.second)
     second = {
-        scored.tree_sample.position: (scored.advantages[0], group.std)
+        scored.tree_sample.position: (scored.advantages[0], group)
         for group in second_groups
         for scored in group.samples
     }
@@ -387,9 +388,11 @@ def compare_samples(
             )
             for scored in group.samples
         )
-        second_stds = (second[scored.tree_sample.position][1] for scored in group.samples)
-        std = max(group.std, max(second_stds) if credit.second_weight else 0.0)  # it has one if either comparison has
-        summed.append(AdvantageGroup(group.key, members, std))
+        second_groups_of = [second[scored.tree_sample.position][1] for scored in group.samples if credit.second_weight]
+        # It has a deviation if either comparison has.
+        std = max(group.std, *(one.std for one in second_groups_of), 0.0)
+        reward_std = max(group.reward_std, *(one.reward_std for one in second_groups_of), 0.0)
+        summed.append(AdvantageGroup(group.key, members, std, reward_std))
     return summed
 
 
@@ -408,11 +411,13 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
     totals: dict[SamplePosition, float] = defaultdict(float)
     returns: dict[SamplePosition, float] = defaultdict(float)
     stds: dict[Key, float] = defaultdict(float)
+    reward_stds: dict[Key, float] = defaultdict(float)
     for part, weight in credit.parts:
         owner = owner_of(part, roles)
         rewarded = [scored for scored in samples if owner in ("", scored.sample.role)]
         for group in _compare_once(rewarded, replace(credit, parts=(), part=part, owner=owner)):
             stds[group.key] = max(stds[group.key], group.std if weight else 0.0)
+            reward_stds[group.key] = max(reward_stds[group.key], group.reward_std if weight else 0.0)
             for scored in group.samples:
                 totals[scored.tree_sample.position] += weight * scored.advantages[0]
                 returns[scored.tree_sample.position] += weight * scored.returns
@@ -444,6 +449,7 @@ def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[Advan
             key,
             tuple(replace(scored, advantages=(advantages[scored.tree_sample.position],)) for scored in group_samples),
             stds[key],
+            reward_stds[key],
         )
         for key, group_samples in groups.items()
     ]
@@ -486,7 +492,10 @@ def _compare_once(
     compared = []
     for key, members in groups.items():
         returns = group_returns(members, credit, state)
-        compared.append(AdvantageGroup(key, compare(members, returns), returns.std))
+        reward_std = returns.std
+        if any(scored.overlong for scored in members):
+            reward_std = group_returns([replace(scored, overlong=0.0) for scored in members], credit, state).std
+        compared.append(AdvantageGroup(key, compare(members, returns), returns.std, reward_std))
     return compared
 
 

@@ -29,6 +29,7 @@ from cadre.runs.export import export_policy, plot_paths, write_parquet, write_su
 from cadre.runs.folder import Run
 from cadre.runs.model_card import check_repository, push_to_hub
 from cadre.runs.progress import format_gpu, read_status
+from cadre.runs.resume import check_same_policies
 from cadre.training.checkpoint import CheckpointChoice
 from cadre.view.reading import open_runs
 
@@ -135,6 +136,10 @@ def export(
     folder: RunFolder,
     policy: Annotated[str, typer.Argument(help="a policy of the run")],
     out: Annotated[Path, typer.Argument(help="the folder to write; must be new")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="where the base is on this machine: team.policies.POLICY.model=FOLDER"),
+    ] = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="add an adapter to its base and write the whole model")
     ] = False,
@@ -152,6 +157,10 @@ def export(
     else:
         reject_without(context, "--push", ["public"])
     run = Run.open(folder)
+    if overrides:
+        changed = Run.open(folder, overrides)
+        check_same_policies("export", run.config, changed.config)
+        run = changed
     require_new(out, "export")
     export_policy(run, policy, out, merge, trust, CheckpointChoice(best, at))
     print_lines([f"wrote {policy} to {out}"])

@@ -97,7 +97,9 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="changes, such as tr
 Trust = Annotated[
     bool, typer.Option("--trust", help="run code that the run folder brings with it, or that it asks for")
 ]
-Best = Annotated[bool, typer.Option("--best", help="the checkpoint of the best evaluation instead of the latest")]
+Best = Annotated[
+    bool, typer.Option("--best", help="the checkpoint of the best evaluation (success, then reward), not the latest")
+]
 At = Annotated[int | None, typer.Option(min=0, help="the checkpoint after this many updates instead of the latest")]
 Base = Annotated[bool, typer.Option("--base", help="the models as they were before training")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]

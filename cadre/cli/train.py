@@ -144,7 +144,7 @@ def _print_result(run: Run, steps_done: int, held_out: int) -> None:
         )
     folder = shlex.quote(str(run.folder))
     lines = [f"The run is in {run.folder}. Next:", f"  cadre play {folder}              one episode, to read"]
-    if held_out:
+    if min(500, held_out) > max((report.get("tasks", 0) for report in reports), default=0):
         lines.append(f"  cadre eval {folder} --tasks {min(500, held_out):<3}  more held-out tasks")
     print_lines([*lines, f"  cadre view {folder}              curves and trees, in a browser"])
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from cadre.advantages.groups import BASELINES, named_baseline, needs_group
 from cadre.advantages.returns import Credit, required_ablation
+from cadre.algorithms.schedules import SCHEDULES
 from cadre.concurrency import run_coroutine
 from cadre.config.conditions import check_all_read
 from cadre.config.engine_validation import (
@@ -167,6 +168,7 @@ def check_schedule(experiment: Experiment) -> None:
     policies = list(dict.fromkeys(experiment.trained_roles.values()))
     if name == "together":
         return
+    load_function("train.schedule", name, SCHEDULES)  # a name that does not exist is the fault to report first
     if len(policies) < 2:
         raise ConfigError(
             f"train.schedule: got {name} with {', '.join(policies) or 'no policy'} that is trained; expected several "

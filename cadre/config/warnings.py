@@ -41,6 +41,19 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
         *_warn_idle_bound(experiment),
         *_warn_idle_policies(experiment),
         *_warn_idle_ends(experiment),
+        *_warn_long_warmup(experiment),
+    ]
+
+
+def _warn_long_warmup(experiment: Experiment) -> list[str]:
+    """Warn of policies whose learning rate rises until the end of the training, and never reaches its peak."""
+    steps = experiment.train.steps
+    return [
+        f"warning: the learning rate of {name} rises for {learner.warmup_steps} steps (learner.warmup_steps), and the "
+        f"training has {steps} (train.steps), so that it ends at {steps / learner.warmup_steps:.1%} of "
+        "learner.learning_rate. Lower warmup_steps."
+        for name, learner in experiment.learners.items()
+        if learner.warmup_steps > steps
     ]
 
 

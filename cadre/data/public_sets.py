@@ -23,6 +23,8 @@ from cadre.file_limits import size_of
 
 Row = Mapping[str, Any]
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+# A brace, or a command of one sign: in `\{` the brace is a sign of its own, as in a set or `\left\{`.
+BRACE = re.compile(r"[{}]|\\.", re.DOTALL)
 # Bytes of the private tests of one problem, once decompressed: a small file may hold very much.
 MAX_TEST_BYTES = 1 << 30
 PYTHON3 = 3  # among the languages that CodeContests numbers
@@ -59,15 +61,14 @@ def last_boxed(text: str) -> str | None:
     >>> last_boxed("so \\\\boxed{1} or rather \\\\boxed{\\\\frac{1}{2}}.")
     '\\\\frac{1}{2}'
     """
-    starts = [box.end() - 1 for box in BOX.finditer(text)]
-    if not starts:
+    boxes = list(BOX.finditer(text))
+    if not boxes:
         return None
-    depth, position = 0, starts[-1]
-    while (closing := text.find("}", position)) >= 0:
-        depth += text.count("{", position, closing) - 1
+    start, depth = boxes[-1].end(), 1
+    for brace in BRACE.finditer(text, start):
+        depth += (brace[0] == "{") - (brace[0] == "}")
         if depth == 0:
-            return text[starts[-1] + 1 : closing].strip()
-        position = closing + 1
+            return text[start : brace.start()].strip()
     return None
 
 

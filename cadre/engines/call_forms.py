@@ -17,6 +17,7 @@ import ast
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,9 @@ NAME_KEYS, ARGUMENT_KEYS = ("name", "tool_name"), ("arguments", "parameters")
 PYTHON_TAG = "<|python_tag|>"
 SPACE = r"\s*"
 ID = "\0"  # stands for the id of a call within a mark
+MAX_SCHEMA_DEPTH = 8
+# What else the JSON of a call may have.
+BESIDE_CALL = ("id", "type", "index", "call_id", "tool_call_id")
 THINK_OPEN = re.compile(r"^\s*(?:<think>|<thinking>|<seed:think>|\[THINK\]|<\|START_THINKING\|>)")
 THINK_CLOSE = re.compile(r"</think>|</thinking>|</seed:think>|\[/THINK\]|<\|END_THINKING\|>")
 CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
@@ -145,8 +149,9 @@ class CallForm:
         for mark in marks:
             if match := _flexible(mark).match(text, position):
                 return match.end()
-        at_end = not text[position:].strip()
-        if marks and not at_end and opening is not None and not opening.match(text, position):
+        # Notations with brackets show that a call at the end is whole. Tagged arguments may be cut off between two.
+        is_whole_at_end = self.notation != "tagged" and not text[position:].strip()
+        if marks and not is_whole_at_end and opening is not None and not opening.match(text, position):
             return -1
         return position
 
@@ -161,6 +166,9 @@ class CallForm:
                 raise ValueError("no object")
             name = next((inner[key] for key in self.name_keys if key in inner), None)
             arguments: Any = next((inner[key] for key in self.argument_keys if key in inner), {})
+            others = [key for key in inner if key not in (*self.name_keys, *self.argument_keys, *BESIDE_CALL)]
+            if others and not any(key in inner for key in self.argument_keys):
+                raise ValueError(f"{others[0]} stands outside of {self.argument_keys[0]}")
             calls.append((str(name), json.loads(arguments) if isinstance(arguments, str) else arguments))
         return calls, end
 
@@ -199,7 +207,7 @@ class CallForm:
             if self.newline:
                 raw = raw.removeprefix("\n").removesuffix("\n")
             key = text[opened.end() : closed.start()].strip()
-            arguments[key] = _typed(raw, properties.get(key) if isinstance(properties, Mapping) else None)
+            arguments[key] = _typed(raw, properties.get(key) if isinstance(properties, Mapping) else None, schema)
             position = ended.end()
         return [(name, arguments)], position
 
@@ -408,21 +416,62 @@ def _python_value(node: ast.AST) -> Any:
         if len(keys) != len(node.values) or not all(isinstance(key, str) for key in keys):
             raise ValueError("no object")
         return dict(zip(keys, map(_python_value, node.values), strict=True))
-    value = ast.literal_eval(node)  # type: ignore[arg-type]
+    value = ...
+    with suppress(ValueError):  # whose text has the address of the node
+        value = ast.literal_eval(node)  # type: ignore[arg-type]
     if not isinstance(value, str | int | float | bool | None):
-        raise ValueError("no JSON value")
+        raise ValueError(f"{ast.unparse(node)[:80]} is no JSON value")
     return value
 
 
-def _typed(raw: str, schema: Any) -> Any:
-    """Return an unquoted argument: the text if the schema says string, else the JSON value if it is one."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind == "string":
+def _typed(raw: str, schema: Any, root: Any) -> Any:
+    """Return an unquoted argument as its schema has it: a text if the schema allows one and no other type fits.
+
+    `root` is the schema of all arguments, whose definitions a `$ref` names.
+    """
+    kinds = _kinds(schema, root)
+    if kinds == {"string"}:
         return raw
     try:
-        return json.loads(raw)
+        value = json.loads(raw)
     except (ValueError, RecursionError):
-        return {"true": True, "false": False, "none": None, "null": None}.get(raw.strip().lower(), raw)
+        value = {"true": True, "false": False, "none": None, "null": None}.get(raw.strip().lower(), raw)
+    is_text = isinstance(value, str) or _kind(value) not in kinds
+    return raw if "string" in kinds and is_text else value
+
+
+def _kind(value: Any) -> str:
+    """Return the JSON schema's type of a value; "number" for what is no whole number."""
+    if isinstance(value, bool) or value is None:
+        return "null" if value is None else "boolean"
+    names = {int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    return names[type(value)]
+
+
+def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
+    """Return the types that a JSON schema allows; none if it does not say."""
+    if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
+        return set()
+    if "type" in schema:
+        named = schema["type"]
+        kinds = {str(name) for name in (named if isinstance(named, list) else [named])}
+    elif "const" in schema or isinstance(schema.get("enum"), list):
+        kinds = {_kind(value) for value in ([schema["const"]] if "const" in schema else schema["enum"])}
+    elif isinstance(schema.get("$ref"), str):
+        kinds = _kinds(_definition(schema["$ref"], root), root, depth + 1)
+    else:
+        unions = ("anyOf", "oneOf", "allOf")
+        parts: list[Any] = next((schema[name] for name in unions if isinstance(schema.get(name), list)), [])
+        kinds = {kind for part in parts for kind in _kinds(part, root, depth + 1)}
+    return kinds | {"integer"} if "number" in kinds else kinds
+
+
+def _definition(reference: str, root: Any) -> Any:
+    """Return the part of a schema that `#/$defs/Name` names; None if there is none."""
+    found = root
+    for name in reference.removeprefix("#/").split("/"):
+        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found
 
 
 def _escaped(text: str, position: int, mark: str) -> tuple[Any, int]:

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadre.engines import call_forms, control_tokens, tool_calls
@@ -23,6 +24,7 @@ from cadre.engines.control_tokens import ControlTokens, map_strings, mark_edges
 from cadre.engines.template_limits import render as render_template
 from cadre.engines.tool_calls import AS_TEXT, QUESTION, ToolUse
 from cadre.errors import EngineError, PromptError, first_line
+from cadre.file_limits import read_bytes, read_json
 from cadre.settings.models import AUDIO_MODELS, VISION_MODELS
 from cadre.types import History, Image, Media, Message, PreviousTurn, Sound, Tool, ToolCall, join_media, media_of
 
@@ -88,9 +90,17 @@ class Template:
                 "ask for it; expected a model that can be told, such as Qwen3. Remove the setting from the policy."
             )
         self._control = ControlTokens(tokenizer)
-        self._warned = False
-        # The probe for a system message must not be merged into the user's.
-        self.takes_system = True
+        self._warned = self._warned_of_end = False
+        self.takes_system = True  # the probe for a system message must not be merged into the user's
+        if opening := self._missing_opening():
+            log.warning(
+                "The chat template of %s does not open the answer that is to be generated; %r, the opening of earlier "
+                "answers, is put at the end of every prompt.",
+                self._name,
+                opening,
+            )
+            added = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(opening)} }}}}{{% endif %}}"
+            self._templates = {name: text.removesuffix("\n") + added for name, text in self._templates.items()}
         text = self._try_to_write([Message("system", PROBE), Message("user", "x")], (), False, ToolUse())
         self.takes_system = text is not None and PROBE in text
         text = self.render([Message("user", "x"), Message("assistant", PROBE)], generation=False)
@@ -310,6 +320,13 @@ class Template:
         tools: Sequence[Tool] = (),
     ) -> Prompt:
         """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it."""
+        if messages[-1].role == "assistant" and not self._warned_of_end:
+            self._warned_of_end = True
+            log.warning(
+                "A conversation ends with a message by assistant (%r). The completion is a new turn after it and "
+                "does not continue it: say in the prompt what an answer begins with.",
+                messages[-1].content[:60],
+            )
         text, images = self.render(messages, generation=True, tools=tools), media_of(messages)
         if previous is None:
             return Prompt(self._encode(text, images), "first", images)
@@ -642,6 +659,16 @@ class Template:
         turns = [Message("user", "x"), Message("assistant", "y"), Message("user", "x"), Message("user", PROBE)]
         return PROBE in (self._try_to_write(turns, (), True, ToolUse()) or "")
 
+    def _missing_opening(self) -> str:
+        """Return how the template opens answers if it has an opening and `add_generation_prompt` adds none, else ""."""
+        asked = [Message("user", "x")]
+        before, prompt = (self._try_to_write(asked, (), generation, ToolUse()) for generation in (False, True))
+        answered = self._try_to_write([*asked, Message("assistant", PROBE)], (), False, ToolUse())
+        if before is None or answered is None or before != prompt or not answered.startswith(before):
+            return ""
+        opening, found, _ = answered[len(before) :].partition(PROBE)
+        return opening if found and opening.strip() else ""
+
     def _extends_answers(self) -> bool:
         first = [Message("user", "x")]
         later = [*first, Message("assistant", PROBE), Message("user", "y")]
@@ -667,6 +694,42 @@ def _named_templates(tokenizer: Any) -> dict[str, str]:
         templates = {**templates, "default": next(iter((plain or templates).values()))}
     tokenizer.chat_template = templates
     return {"default": templates} if isinstance(templates, str) else dict(templates)
+
+
+def with_adapter_template(tokenizer: Any, folder: str | None) -> Any:
+    """Return the tokenizer of a base with the chat templates in the folder of an adapter, on which that was trained.
+
+    It is the tokenizer itself without a folder, or if the folder has none or the same. Raises EngineError for files
+    that cannot be read.
+    """
+    if folder is None:
+        return tokenizer
+    try:
+        templates = _read_templates(Path(folder))
+    except (OSError, ValueError, RecursionError) as error:
+        raise EngineError(
+            f"The chat template of the adapter in {folder} cannot be read ({first_line(error)}); expected "
+            "chat_template.jinja, or tokenizer_config.json, as transformers writes them. Restore the file, or remove "
+            "it to write prompts as the base does."
+        ) from None
+    if not templates or templates == tokenizer.chat_template:
+        return tokenizer
+    log.info("Prompts are written by the chat template of the adapter in %s, not by that of its base.", folder)
+    own = copy.copy(tokenizer)
+    own.chat_template = templates
+    return own
+
+
+def _read_templates(folder: Path) -> Any:
+    """Return what a folder of transformers has as `chat_template` of its tokenizer, None if nothing."""
+    if (folder / "chat_template.jinja").is_file():
+        default = read_bytes(folder / "chat_template.jinja").decode()
+        others = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+        return {"default": default, **{path.stem: read_bytes(path).decode() for path in others}} if others else default
+    if not (folder / "tokenizer_config.json").is_file():
+        return None
+    described = read_json(folder / "tokenizer_config.json")
+    return described.get("chat_template") if isinstance(described, dict) else None
 
 
 def _uses_tools(messages: Sequence[Message]) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from transformers import AutoConfig, AutoTokenizer
 
 from cadre.engines import images
-from cadre.engines.chat_template import Prompt, Template
+from cadre.engines.chat_template import Prompt, Template, with_adapter_template
 from cadre.engines.control_tokens import cut_at_stop
 from cadre.engines.model_folder import context_length, find_hub_model, wrap_load_errors
 from cadre.errors import DivergedError, EngineError, PromptError
@@ -111,8 +111,8 @@ class ModelText:
         )
 
 
-def collect_stops(configured: int | Sequence[int] | None, tokenizer: Any, template: Template) -> tuple[int, ...]:
-    """Return every id that ends a turn: `configured` in the generation config, the tokenizer's and the template's.
+def collect_stops(configured: int | Sequence[int] | None, tokenizer: Any, *templates: Template) -> tuple[int, ...]:
+    """Return every id that ends a turn: `configured` in the generation config, the tokenizer's and the templates'.
 
     Raises EngineError if there is none.
     """
@@ -122,7 +122,9 @@ def collect_stops(configured: int | Sequence[int] | None, tokenizer: Any, templa
             f"The generation config's eos_token_id: got {invalid[0]!r}; expected the id of a token or a list of them. "
             "Fix generation_config.json."
         )
-    ids |= {tokenizer.eos_token_id, template.end_of_turn, *template.call_ends}
+    ids |= {tokenizer.eos_token_id}
+    for template in templates:
+        ids |= {template.end_of_turn, *template.call_ends}
     stops = sorted(stop for stop in ids if stop is not None)
     if not stops:
         raise EngineError(
@@ -143,9 +145,17 @@ class AnswerEncoder:
         self._template = Template(tokenizer, enable_thinking)
 
     @classmethod
-    def of(cls, model: str, enable_thinking: bool | None = None, trust_remote_code: bool = False) -> Self:
-        """Return the encoder of a folder or an available hub model; no weights are read."""
+    def of(
+        cls,
+        model: str,
+        enable_thinking: bool | None = None,
+        trust_remote_code: bool = False,
+        adapter: str | None = None,
+    ) -> Self:
+        """Return the encoder of a folder or an available hub model; no weights are read. `adapter` is the folder of
+        one, whose chat templates it has."""
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+        tokenizer = with_adapter_template(tokenizer, adapter)
         config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
         return cls(tokenizer, context_length(config), enable_thinking)
 

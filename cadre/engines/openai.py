@@ -23,6 +23,9 @@ from cadre.plugins import install_command
 from cadre.team import Weights
 from cadre.types import BranchFailure, Finish, Message, Request, Sample, ToolCall
 
+# What OpenAI's reasoning models ask for in an error, in place of max_tokens, which is all that other endpoints know.
+NEW_LIMIT_FIELD = "max_completion_tokens"
+
 # Statuses of a request that its conversation makes invalid (too long, filtered); others are the endpoint's own errors.
 INVALID_REQUEST = {400, 413, 422}
 
@@ -68,6 +71,7 @@ class OpenAISampler:
         self._openai, self._model, self._url = openai, model, url
         self._key = os.environ.get(key_variable, "none")
         self._enable_thinking = enable_thinking
+        self._limit_field = "max_tokens"
 
     async def sample(self, request: Request) -> list[Sample]:
         """Make one call a completion, all at once, each with its own seed.
@@ -107,17 +111,24 @@ class OpenAISampler:
         body: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
         if self._enable_thinking is not None:
             body["chat_template_kwargs"] = {"enable_thinking": self._enable_thinking}
-        reply = await client.chat.completions.create(
-            model=self._model,
-            messages=[_to_dict(message) for message in request.messages],
-            tools=map_strings(tool_calls.tool_definitions(request.tools), break_common) or self._openai.NOT_GIVEN,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            max_tokens=sampling.max_tokens,
-            stop=list(sampling.stop) or self._openai.NOT_GIVEN,
-            seed=random_keys.fold(request.key, index) % 2**31,
-            extra_body=body,
-        )
+        fields: dict[str, Any] = {
+            "model": self._model,
+            "messages": [_to_dict(message) for message in request.messages],
+            "tools": map_strings(tool_calls.tool_definitions(request.tools), break_common) or self._openai.NOT_GIVEN,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "stop": list(sampling.stop) or self._openai.NOT_GIVEN,
+            "seed": random_keys.fold(request.key, index) % 2**31,
+            "extra_body": body,
+        }
+        create, limit_field = client.chat.completions.create, self._limit_field
+        try:
+            reply = await create(**fields, **{limit_field: sampling.max_tokens})
+        except self._openai.BadRequestError as error:
+            if limit_field == NEW_LIMIT_FIELD or NEW_LIMIT_FIELD not in str(error):
+                raise
+            self._limit_field = NEW_LIMIT_FIELD
+            reply = await create(**fields, **{NEW_LIMIT_FIELD: sampling.max_tokens})
         choice = _first_choice(reply)
         finish: Finish = "length" if choice.finish_reason == "length" else "stop"
         text = cut_at_stop(_text_of(choice), sampling.stop)

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 from cadre.env import Env, Split, actions_of
 from cadre.errors import ContractError
-from cadre.settings.user_code import describe_errors, load_function
+from cadre.settings.user_code import describe_errors, load_function, plain_scalar
 from cadre.types import Drawing, Message, Observation, Reward, Sample, Task, join_media
 
 # One policy for all roles.
@@ -226,23 +226,29 @@ def pay(result: Any, own: Reward, reference: str) -> Reward:
     "parts": {"style": 0.5}}` or a Reward has all of it; None leaves the task's own. The task's parts are kept for the
     logs. Raises ContractError for anything else, and for numbers that are not finite.
     """
+    result = plain_scalar(result)
     if result is None:
         return own
     if isinstance(result, Reward):
         fields: Mapping[str, Any] = {"team": result.team, "local": result.local, "parts": result.parts}
     else:
         fields = result if isinstance(result, Mapping) else {"team": result}
-    numbers = [fields.get("team", 0.0)]
-    is_valid = set(fields) <= {"team", "local", "parts"}
-    for name in ("local", "parts"):
-        values = fields.get(name, {})
-        is_valid = is_valid and isinstance(values, Mapping) and all(isinstance(key, str) for key in values)
-        numbers += list(values.values()) if is_valid else []
-    if not is_valid or not all(isinstance(number, int | float) and math.isfinite(number) for number in numbers):
+    team, tables = plain_scalar(fields.get("team", 0.0)), [fields.get(name, {}) for name in ("local", "parts")]
+    is_valid = set(fields) <= {"team", "local", "parts"} and all(isinstance(table, Mapping) for table in tables)
+    if is_valid:
+        tables = [{name: plain_scalar(number) for name, number in table.items()} for table in tables]
+        is_valid = all(isinstance(name, str) for table in tables for name in table)
+    if not is_valid or not all(map(_is_finite, [team, *(number for table in tables for number in table.values())])):
         raise ContractError(
             f"settings.reward: {reference} returned {result!r:.200}; expected a finite number, None, or an object with "
             "team, local by role and parts by name, all finite numbers. Return one of them."
         )
-    local = {role: float(number) for role, number in fields.get("local", {}).items()}
-    parts = {name: float(number) for name, number in fields.get("parts", {}).items()}
-    return Reward(float(fields.get("team", 0.0)), local, {**own.parts, **parts})
+    local, parts = ({name: float(number) for name, number in table.items()} for table in tables)
+    return Reward(float(team), local, {**own.parts, **parts})
+
+
+def _is_finite(number: Any) -> bool:
+    try:
+        return isinstance(number, int | float) and math.isfinite(number)
+    except OverflowError:  # a whole number that is too large for a float
+        return False

@@ -21,7 +21,7 @@ import numpy
 import torch
 from torch import Tensor
 
-from cadre.learn.prefix_tree import PrefixTree, computed_length, cover, path, shared_length
+from cadre.learn.prefix_tree import PrefixTree, computed_length, cover, path, share, shared_length
 from cadre.learn.tensors import to_device
 from cadre.settings import LossConfig, Packing
 from cadre.types import TrainingSequence
@@ -125,21 +125,22 @@ class MicroBatch:
 
 
 def make_microbatches(
-    sequences: Sequence[TrainingSequence], tokens: int, packing: Packing, width: int
+    sequences: Sequence[TrainingSequence], tokens: int, packing: Packing, width: int, repeat: bool = False
 ) -> Iterator[MicroBatch]:
     """Yield the sequences in micro-batches of at most `tokens` nodes or padded tokens each, or of one sequence.
 
     Neighbours in the tree stay together. `auto` takes for each the cheaper of the tree and plain padding, by counted
-    tokens and pairs of attention in a model of hidden size `width`. A rank may have no data, and no micro-batch.
+    tokens and pairs of attention in a model of hidden size `width`. With `repeat` starts that many share are run more
+    than once (`prefix_tree.share`). A rank may have no data, and no micro-batch.
     """
     if not sequences:
         return
     if packing == "padded":
         yield from pad_by_length(sequences, range(len(sequences)), tokens)
         return
-    for part in _neighbours(sequences, tokens):
+    for part, shared in _neighbours(sequences, tokens, repeat):
         neighbours = tuple(sequences[index] for index in part)
-        tree = PrefixTree.of(neighbours)
+        tree = PrefixTree.of(neighbours, shared)
         if packing == "prefix_tree" and len(tree.token_ids):
             yield MicroBatch(neighbours, tuple(part), tree)
             continue
@@ -184,13 +185,16 @@ def pad_by_length(sequences: Sequence[TrainingSequence], indices: Sequence[int],
     return [MicroBatch(tuple(sequences[index] for index in part), tuple(part)) for part in ordered]
 
 
-def _neighbours(sequences: Sequence[TrainingSequence], tokens: int) -> Iterator[list[int]]:
-    """Yield indices in the tree's order, in parts of at most `tokens` nodes, cut where little has to run again."""
+def _neighbours(
+    sequences: Sequence[TrainingSequence], tokens: int, repeat: bool
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield indices in the tree's order, in parts of at most `tokens` nodes, cut where little has to run again; and how
+    many nodes each shares with the one before it."""
     order = sorted(range(len(sequences)), key=lambda index: path(sequences[index]))
     lengths = [computed_length(sequences[index]) for index in order]
-    shared = [shared_length(sequences[index], sequences[next_index]) for index, next_index in pairwise(order)]
+    shared = share([sequences[index] for index in order], repeat)
     # Nodes up to each sequence, were all of them in one tree.
-    nodes = list(accumulate(length - again for length, again in zip(lengths, [0, *shared], strict=True)))
+    nodes = list(accumulate(length - again for length, again in zip(lengths, shared, strict=True)))
     start = 0
     while start < len(order):
         previous = nodes[start] - lengths[start]
@@ -201,10 +205,10 @@ def _neighbours(sequences: Sequence[TrainingSequence], tokens: int) -> Iterator[
             # Of the cuts that leave the part at least half full, take the one after which least has to run again.
 
             def cost_of_cut(cut: int, end: int = end, filled: int = filled) -> float:
-                return shared[cut - 1] + FORWARD * (nodes[end - 1] - nodes[cut - 1]) / filled
+                return shared[cut] + FORWARD * (nodes[end - 1] - nodes[cut - 1]) / filled
 
             end = min(range(end, half - 1, -1), key=cost_of_cut)
-        yield order[start:end]
+        yield order[start:end], [0, *shared[start + 1 : end]]
         start = end
 
 

@@ -23,6 +23,9 @@ from cadre.settings import LossConfig
 from cadre.settings.objective import load_own_loss
 from cadre.settings.user_code import load_function
 
+# A ratio of half a billion; no policy gets there within its clip.
+MAX_LOG_RATIO = 20.0
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -46,8 +49,11 @@ class Tokens:
 
     @property
     def log_ratio(self) -> Tensor:
-        """Return log(pi / pi_old)."""
-        return self.logprobs - self.old
+        """Return log(pi / pi_old) within MAX_LOG_RATIO of 0, beyond which it has no gradient.
+
+        A ratio that overflows would make the loss and the gradient of its whole minibatch NaN, clipped or not.
+        """
+        return (self.logprobs - self.old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
     def masked(self) -> Tokens:
         """Return the same with zeros outside the mask, through which no gradient passes."""

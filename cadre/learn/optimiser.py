@@ -81,8 +81,12 @@ class Optimiser:
         self._fused = bool(weights) and all(
             weight.device.type == "cuda" and not isinstance(weight, DTensor) for weight in weights
         )
+        # Scales of norms and biases, which are vectors, do not decay, as in transformers' Trainer.
+        vectors = [weight for weight in weights if weight.dim() < 2] if config.weight_decay else []
+        matrices = [weight for weight in weights if not vectors or weight.dim() >= 2]
+        groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
         self._adam = torch.optim.AdamW(
-            weights,
+            [group for group in groups if group["params"]],
             lr=config.learning_rate,
             betas=config.betas,
             weight_decay=config.weight_decay,
@@ -109,7 +113,8 @@ class Optimiser:
         if norm > self.config.max_grad_norm:
             torch._foreach_mul_(self._gradients(), self.config.max_grad_norm / norm)
         if math.isfinite(norm) and math.isfinite(loss):
-            self._adam.param_groups[0]["lr"] = self.rate
+            for group in self._adam.param_groups:
+                group["lr"] = self.rate
             self._adam.step()
             self.applied += 1
             self.skips = 0

@@ -25,6 +25,10 @@ from cadre.types import TrainingSequence
 # before them is then computed without the half that a causal mask hides.
 SHORT = 48
 LONG = 256
+# A start that sequences share is run again once so many times its nodes follow it, and so many nodes at least, where
+# trees are asked for that way.
+REPEATED = 32
+LEAST_REPEATED = 4_096
 
 
 @dataclass(frozen=True)
@@ -56,17 +60,20 @@ class PrefixTree:
     read: Tensor
 
     @staticmethod
-    def of(sequences: Sequence[TrainingSequence]) -> PrefixTree:
-        """Return the tree of the sequences, in their order. A policy's should be sorted, or nodes may occur twice."""
+    def of(sequences: Sequence[TrainingSequence], shared_lengths: Sequence[int] | None = None) -> PrefixTree:
+        """Return the tree of the sequences, in their order. A policy's should be sorted, or nodes may occur twice.
+
+        `shared_lengths` are the nodes that each has in common with the one before it, by default all that are the same.
+        """
+        shared_lengths = share(sequences) if shared_lengths is None else shared_lengths
         ids: list[int] = []
         depths: list[Tensor] = []
         chains: list[Chain] = []
         sizes: dict[str, int] = {}
         paths: list[Tensor] = []
         read: list[Tensor] = []
-        for previous, sequence in zip([None, *sequences], sequences, strict=False):
+        for shared, sequence in zip(shared_lengths, sequences, strict=True):
             length, start = computed_length(sequence), len(ids)
-            shared = shared_length(previous, sequence) if previous else 0
             nodes = torch.arange(start - shared, start - shared + length)
             if shared:
                 nodes[:shared] = paths[-1][:shared]
@@ -206,6 +213,25 @@ def shared_length(first: TrainingSequence, second: TrainingSequence) -> int:
         agree = first.token_ids[low:middle] == second.token_ids[low:middle]
         low, high = (middle, high) if agree else (low, middle - 1)
     return low
+
+
+def share(sequences: Sequence[TrainingSequence], repeat: bool = False) -> list[int]:
+    """Return the number of nodes that each sequence shares with the one before it; 0 for the first.
+
+    With `repeat` a shared start is run again, as the root of another tree, once REPEATED times its nodes follow it. A
+    kernel of FlexAttention's backward pass goes through all nodes that see a block of keys, one after another. Of the
+    words that begin every prompt these would be all nodes of a forward, while other keys are seen by one prompt's
+    completions, and the GPU would wait for that one kernel.
+    """
+    lengths: list[int] = []
+    size = 0  # nodes since the last root
+    for previous, sequence in zip([None, *sequences], sequences, strict=False):
+        shared = shared_length(previous, sequence) if previous else 0
+        if repeat and size >= max(REPEATED * shared, LEAST_REPEATED):
+            shared = 0
+        size = (size if shared else 0) + computed_length(sequence) - shared
+        lengths.append(shared)
+    return lengths
 
 
 def _append(chains: list[Chain], chain: Chain) -> None:

@@ -21,6 +21,7 @@ from cadre.programs.protocol import (
     parse_optional_text,
     parse_schema,
     parse_text,
+    reject_prefill,
 )
 from cadre.types import Image, Message, Tool, ToolCall
 
@@ -32,6 +33,7 @@ def parse_messages_call(body: dict[str, Any]) -> ModelCall:
     raw_messages = parse_list(body.get("messages"), "messages")
     if not raw_messages:
         raise RequestError(400, "messages: got none; expected one or more.", "messages")
+    reject_prefill(body, by_place=True)
     system = _parse_system(body.get("system"))
     messages = [Message("system", system)] if system else []
     for index, raw in enumerate(raw_messages):

@@ -171,7 +171,8 @@ class Program(Env):
 
     def observe(self) -> dict[str, Observation]:
         if self.state is None and not self.is_closed:
-            self._set_state(*self._host.server.submit(self._advance()).result())
+            server = self._host.server
+            server.submit(self._set_state(*server.submit(self._advance()).result())).result()
         # With `turn_reward` a fork may be closed before its program has played on: it shows the decision before.
         state = self.previous_state if self.state is None else self.state
         observations = {}
@@ -185,7 +186,7 @@ class Program(Env):
 
     async def until_ready(self) -> None:
         if self.state is None:
-            self._set_state(*await asyncio.wrap_future(self._host.server.submit(self._advance())))
+            await self._set_state(*await asyncio.wrap_future(self._host.server.submit(self._advance())))
 
     async def step(self, actions: dict[str, str]) -> Reward:
         return await self._answer({role: Answer(Message("assistant", text)) for role, text in actions.items()})
@@ -255,12 +256,12 @@ class Program(Env):
             and not is_satisfied(answered.call, answered.answer.message)
         ]
         if malformed_roles and not self.turn_reward:
-            return self._reject_malformed(malformed_roles)
+            return await self._reject_malformed(malformed_roles)
         self.retries_left = self.schema_retries
         self.new_answers = tuple(new_answers)
         self.previous_state, self.state = self.state, None
         if self.turn_reward:
-            return rewards.compute_turn_reward(self.task, self.new_answers, self.turn_reward)
+            return await rewards.compute_turn_reward(self.task, self.new_answers, self.turn_reward)
 
         constrained = [answered for answered in self.new_answers if has_constraints(answered.call)]
         malformed = sum(not is_satisfied(answered.call, answered.answer.message) for answered in constrained)
@@ -268,7 +269,7 @@ class Program(Env):
         await self.until_ready()
         return rewards.add_rewards(self.step_reward, Reward(parts=parts))
 
-    def _reject_malformed(self, roles: Sequence[str]) -> Reward:
+    async def _reject_malformed(self, roles: Sequence[str]) -> Reward:
         """Ask again for answers that break their JSON schema. Raises ProgramFailed once that was done often enough.
 
         Other endpoints force such answers into the schema, so programs do not expect anything else. Sampling is not
@@ -285,7 +286,7 @@ class Program(Env):
                 raise failure
             self._host.server.loop.call_soon_threadsafe(self.instance.close)
             self.previous_state, self.instance = self.state, SharedInstance()
-            self._set_state(None, ProgramState((), ProgramResult(error=str(failure))), Reward())
+            await self._set_state(None, ProgramState((), ProgramResult(error=str(failure))), Reward())
             return rewards.add_rewards(self.step_reward, Reward(parts={"malformed": float(len(roles))}))
         self.retries_left -= 1
         margin = self.failure_margin or 0.0
@@ -333,7 +334,7 @@ class Program(Env):
         assert state is not None
         return instance, state, instance.reward if instance is not None else Reward()
 
-    def _set_state(self, instance: Instance | None, state: ProgramState, reward: Reward) -> None:
+    async def _set_state(self, instance: Instance | None, state: ProgramState, reward: Reward) -> None:
         self.state, self.step_reward = state, reward
         self.history, self.new_answers = (*self.history, *self.new_answers), ()
         self.instance, self.folder_copy = SharedInstance(instance), None
@@ -341,7 +342,7 @@ class Program(Env):
             self._host.server.loop.call_soon_threadsafe(self.instance.close)
             has_posted = instance is not None and instance.posted_rewards > 0
             try:
-                self.outcome = rewards.compute_outcome(
+                self.outcome = await rewards.compute_outcome(
                     self.task, state.result, self.history, self.reward, self.failure_reward, has_posted
                 )
             except ProgramFailed as error:

@@ -22,23 +22,15 @@ MAX_TOOLS = 256
 MAX_STOPS = 16
 MAX_COMPLETIONS = 16
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-# Settings of a request that are not followed.
-IGNORED_FIELDS = (
-    "temperature",
-    "top_p",
-    "seed",
-    "frequency_penalty",
-    "presence_penalty",
-    "logit_bias",
-    "parallel_tool_calls",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "reasoning",
-    "reasoning_effort",
-    "verbosity",
-    "max_tool_calls",
+# Fields of a request that are followed or rejected, or do not concern the answer. Others are named in a note.
+KNOWN_FIELDS = frozenset(
+    "model messages input instructions system previous_response_id tools tool_choice response_format text "
+    "output_config output_format stop stop_sequences max_tokens max_completion_tokens max_output_tokens n "
+    "logprobs top_logprobs stream stream_options modalities functions function_call audio background "
+    "conversation prompt include metadata user store service_tier safety_identifier prompt_cache_key "
+    "prompt_cache_retention cache_control continue_final_message add_generation_prompt betas".split()
 )
+MAX_NOTED = 16
 # Fields of a request's metadata that hold the name of the agent.
 AGENT_FIELDS = ("agent_name", "agent", "lc_agent_name", "langgraph_node", "name")
 # The conversation up to a response, by the response's id.
@@ -242,12 +234,35 @@ def parse_agent(body: dict[str, Any]) -> str:
 
 def describe_ignored(body: dict[str, Any]) -> str:
     """Return sentences that name the fields of a request that are not followed; "" if there are none."""
-    names = [name for name in IGNORED_FIELDS if body.get(name) is not None]
+    names = [name for name, value in body.items() if value is not None and name not in KNOWN_FIELDS]
+    names = [name for name in names if name.isidentifier() and name.isascii() and len(name) <= 64][:MAX_NOTED]
     notes = [f"{', '.join(names)} not followed: answers are drawn as Cadre is set to."] if names else []
     messages = body.get("messages")
     if isinstance(messages, list) and any(isinstance(message, dict) and message.get("name") for message in messages):
         notes.append("name of messages not told: chat templates have no place for it; write it into the content.")
     return " ".join(notes)
+
+
+def reject_prefill(body: dict[str, Any], by_place: bool = False) -> None:
+    """Raise RequestError if the answer is to continue the last message: that is rendered as a turn that has ended.
+
+    `by_place` is set for interfaces where an assistant's message asks for this by being the last.
+    """
+    last = parse_list(body.get("messages"), "messages")[-1]
+    is_answer = isinstance(last, dict) and last.get("role") == "assistant"
+    requests = {
+        "continue_final_message": body.get("continue_final_message"),
+        "add_generation_prompt": body.get("add_generation_prompt") is False,
+        "prefix": is_answer and last.get("prefix"),
+        "messages": is_answer and by_place,
+    }
+    if where := next((name for name, is_set in requests.items() if is_set), ""):
+        raise RequestError(
+            400,
+            f"{where}: the answer would continue the last message, by assistant; expected a last message by user or "
+            "tool. Say in the prompt what the answer begins with.",
+            where,
+        )
 
 
 # /v1/chat/completions
@@ -265,6 +280,7 @@ def parse_chat_call(body: dict[str, Any]) -> ModelCall:
     messages = parse_list(body.get("messages"), "messages")
     if not messages:
         raise RequestError(400, "messages: got none; expected one or more.", "messages")
+    reject_prefill(body)
     choice, tools = parse_offer(body)
     stop = body.get("stop")
     stops = [stop] if isinstance(stop, str) else parse_list(stop, "stop", MAX_STOPS)

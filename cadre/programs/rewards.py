@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cadre.errors import nearest
+from cadre.errors import ContractError, nearest
 from cadre.programs.calls import AnsweredCall, RequestError
 from cadre.programs.processes import ProgramFailed, ProgramResult
 from cadre.programs.protocol import describe_value, parse_flag, parse_object
-from cadre.settings.user_code import load_function
+from cadre.settings.user_code import describe_errors, load_function, plain_scalar
 from cadre.types import Message, Reward, Task
 
 FROM_PROGRAM = "program"
@@ -41,6 +41,7 @@ def parse_outcome(value: Any) -> EpisodeOutcome:
 
     Raises RequestError for anything else.
     """
+    value = plain_scalar(value)
     if isinstance(value, bool):
         return EpisodeOutcome(Reward(team=float(value)), value)
     if value is None or isinstance(value, int | float):
@@ -51,17 +52,19 @@ def parse_outcome(value: Any) -> EpisodeOutcome:
         if name not in FIELDS:
             expected = f"expected {', '.join(FIELDS)}.{nearest(str(name), FIELDS)}"
             raise RequestError(400, f"reward: unknown field {str(name)[:80]!r}; {expected}")
-    success = value.get("success")
+    success = plain_scalar(value.get("success"))
     if success is not None:
         parse_flag(success, "success")
     local, parts = (
         {key: _parse_number(number, f"{name}.{key}") for key, number in parse_object(value.get(name), name).items()}
         for name in ("local", "parts")
     )
-    return EpisodeOutcome(Reward(_parse_number(value.get("team") or 0.0, "team"), local, parts), success)
+    team = value.get("team")
+    return EpisodeOutcome(Reward(_parse_number(0.0 if team is None else team, "team"), local, parts), success)
 
 
 def _parse_number(value: Any, where: str) -> float:
+    value = plain_scalar(value)
     with contextlib.suppress(OverflowError):  # a whole number that is too large for a float
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
@@ -75,7 +78,7 @@ def add_rewards(first: Reward, second: Reward) -> Reward:
     return Reward(first.team + second.team, local, parts)
 
 
-def compute_outcome(
+async def compute_outcome(
     task: Task,
     result: ProgramResult,
     history: Sequence[AnsweredCall],
@@ -85,12 +88,13 @@ def compute_outcome(
 ) -> EpisodeOutcome:
     """Return the outcome of a program that has ended.
 
-    reward      "program", or FILE.py:FUNCTION of task, transcript and result, as many of them as it takes
+    reward      "program", or FILE.py:FUNCTION of task, transcript and result, as many of them as it takes; it may be a
+                coroutine
     failure_reward  the team reward of a program that fails, None if that is an error
     has_posted  whether the program posted a reward; otherwise the last line of a command must be one
 
     With a `failure_reward` the part `program_failed` is 1 for a program that failed, and 0 for any other.
-    Raises ProgramFailed if the program failed and has no reward for it.
+    Raises ProgramFailed if the program failed and has no reward for it, and ContractError if the function fails.
     """
     error = result.error
     if result.unread and reward == FROM_PROGRAM and not has_posted:
@@ -103,31 +107,39 @@ def compute_outcome(
             raise ProgramFailed(error)
         return EpisodeOutcome(Reward(team=failure_reward, parts={"program_failed": 1.0}), False)
     if reward == FROM_PROGRAM:
-        outcome = _outcome_of_program(result.value)
+        try:
+            outcome = parse_outcome(result.value)
+        except RequestError as refused:
+            raise ProgramFailed(refused.message) from None
     else:
-        function: Callable[..., Any] = load_function("settings.reward", reward, {})
-        arguments = [dict(task.data), make_transcript(history), result.value]
-        outcome = _outcome_of_program(function(*arguments[: len(inspect.signature(function).parameters)]))
+        arguments = (dict(task.data), make_transcript(history), result.value)
+        outcome = await _outcome_of_function("settings.reward", reward, arguments)
     if failure_reward is None:
         return outcome
     return replace(outcome, reward=add_rewards(outcome.reward, Reward(parts={"program_failed": 0.0})))
 
 
-def compute_turn_reward(task: Task, answered: Sequence[AnsweredCall], reward: str) -> Reward:
+async def compute_turn_reward(task: Task, answered: Sequence[AnsweredCall], reward: str) -> Reward:
     """Return the local rewards of one decision's answers, from a function of task and one answered call."""
-    function: Callable[..., Any] = load_function("settings.turn_reward", reward, {})
     local: dict[str, float] = {}
     for call in answered:
-        outcome = _outcome_of_program(function(dict(task.data), *make_transcript([call])))
+        arguments = (dict(task.data), *make_transcript([call]))
+        outcome = await _outcome_of_function("settings.turn_reward", reward, arguments)
         local[call.role] = local.get(call.role, 0.0) + outcome.reward.team
     return Reward(local=local)
 
 
-def _outcome_of_program(value: Any) -> EpisodeOutcome:
+async def _outcome_of_function(setting: str, reference: str, arguments: Sequence[Any]) -> EpisodeOutcome:
+    """Return what a function of the user's makes of as many of these arguments as it takes."""
+    function: Callable[..., Any] = load_function(setting, reference, {})
+    with describe_errors(f"{setting}: {reference}"):
+        value = function(*arguments[: len(inspect.signature(function).parameters)])
+        if inspect.isawaitable(value):
+            value = await value
     try:
         return parse_outcome(value)
     except RequestError as error:
-        raise ProgramFailed(error.message) from None
+        raise ContractError(f"{setting}: {reference} returned what is no reward. {error.message}") from None
 
 
 def make_transcript(history: Sequence[AnsweredCall]) -> list[dict[str, Any]]:

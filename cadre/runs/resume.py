@@ -38,6 +38,7 @@ from cadre.runs.records import (
     TreeLineHead,
     VocabularyLine,
 )
+from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
 from cadre.settings.trust import check_trusted, print_import_notice, queue_import_notice, record_begun_run
 from cadre.settings.yaml_file import apply_overrides
@@ -242,7 +243,7 @@ def check_same_policies(where: str, old: Config, new: Config) -> None:
         if policy.frozen or policy.url:
             continue
         changed = new.team.policies.get(name)
-        if changed is None or changed.frozen or (changed.model, changed.lora) != (policy.model, policy.lora):
+        if changed is None or changed.frozen or changed.lora != policy.lora or not _is_same_model(policy, changed):
             got = (
                 "none of that name"
                 if changed is None
@@ -255,6 +256,19 @@ def check_same_policies(where: str, old: Config, new: Config) -> None:
                 "left out; expected it as it was. Undo the change. To train only others from here on, set "
                 "credit.role_weights of its roles to 0."
             )
+
+
+def _is_same_model(old: PolicyConfig, new: PolicyConfig) -> bool:
+    """Return True if two policies may have one model: under one name, in another folder where the former one is gone
+    (as on another machine), or in a folder that ends as the name on the hub does.
+
+    The shapes of its weights are compared when a checkpoint is loaded.
+    """
+    if old.model == new.model:
+        return True
+    if old.model.startswith(("/", ".", "~")):
+        return not path_exists(Path(old.model).expanduser())
+    return old.model.rpartition("/")[1] != "" and Path(new.model).name.lower() == old.model.rpartition("/")[2].lower()
 
 
 # ---- Tasks: files of data may have changed since the run was started

@@ -3,7 +3,7 @@
 Each package is imported when it is used. A tracker is only written to: the run's own files are the record. A resumed
 run is plotted again from them, as a new run of the tracker with all steps so far. Images, texts, weights and console
 output are left out. Each package reads its own environment variables: where it writes, who is logged in, whether it is
-offline.
+offline, and the project unless the settings name one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from cadre.config.experiment import Config, flatten
 from cadre.config.validation import missing_trackers
 from cadre.errors import ConfigError
+from cadre.settings.run import TrackersConfig
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,12 @@ class TrackedRun:
     def name(self) -> str:
         return self.folder.resolve().name
 
-    @property
-    def project(self) -> str:
-        return self.config.trackers.project
+    def project(self, variable: str = "") -> str:
+        """Return the project: that of the settings, or while they have the default what the package's own environment
+        `variable` names."""
+        named = self.config.trackers.project
+        is_default = named == TrackersConfig.model_fields["project"].default
+        return (is_default and os.environ.get(variable)) or named
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -114,7 +118,7 @@ class WeightsAndBiases:
 
     def begin(self, run: TrackedRun) -> None:
         self._run = self._wandb.init(
-            project=run.project,
+            project=run.project("WANDB_PROJECT"),
             name=run.name,
             group=run.name,
             dir=run.folder,
@@ -150,8 +154,9 @@ class MLflow:
 
     def begin(self, run: TrackedRun) -> None:
         self._client = self._client()
-        existing = self._client.get_experiment_by_name(run.project)
-        experiment = existing.experiment_id if existing else self._client.create_experiment(run.project)
+        project = run.project("MLFLOW_EXPERIMENT_NAME")
+        existing = self._client.get_experiment_by_name(project)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(project)
         self._run = self._client.create_run(experiment, run_name=run.name).info.run_id
         params = [self._param(_valid_name(key), str(value)[:MAX_LETTERS]) for key, value in flatten(run.settings)]
         # A configuration has more settings than MLflow accepts at once.
@@ -181,7 +186,7 @@ class Trackio:
         self._trackio: Any = trackio
 
     def begin(self, run: TrackedRun) -> None:
-        self._trackio.init(project=run.project, name=run.name, group=run.name, config=run.settings, embed=False)
+        self._trackio.init(project=run.project(), name=run.name, group=run.name, config=run.settings, embed=False)
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         self._trackio.log(dict(numbers), step=step)

@@ -39,7 +39,9 @@ class CreditConfig(Section):
         default_factory=dict, description="role: weight of its samples' advantages; 1 unless named"
     )
     without_std: Literal["keep", "drop"] = Field(
-        "keep", description="samples of zero-variance groups: keep them in the loss's denominators, or drop them"
+        "keep",
+        description="samples of groups whose rewards, before length penalties, have zero variance: keep them in the "
+        "loss's denominators, or drop them",
     )
     drop_groups: Literal["none", "lowest_mean", "lowest_deviation"] = Field(
         "none",

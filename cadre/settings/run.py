@@ -34,7 +34,8 @@ class TrainConfig(Section):
     patience: int = Field(
         0,
         ge=0,
-        description="stop after this many evaluations in a row without a better one; 0: never",
+        description="stop after this many evaluations in a row without a better one, by success and then by reward; "
+        "0: never",
     )
     on_step: str | None = Field(
         None,
@@ -110,5 +111,7 @@ class TrackersConfig(Section):
         ("tensorboard",), description="any number of them; all but tensorboard need the extra of that name"
     )
     project: Annotated[str, Field(min_length=1)] = Field(
-        "cadre", description="project of the run; MLflow calls it an experiment"
+        "cadre",
+        description="project of the run; MLflow calls it an experiment; unset: WANDB_PROJECT or "
+        "MLFLOW_EXPERIMENT_NAME of the environment, or cadre",
     )

@@ -130,6 +130,16 @@ def _check_parameters(
         ) from error
 
 
+def plain_scalar(value: Any) -> Any:
+    """Return a scalar of numpy or torch as Python's own; anything else as it is."""
+    if isinstance(value, int | float) or not callable(item := getattr(value, "item", None)):
+        return value
+    try:
+        return item()
+    except (TypeError, ValueError, RuntimeError):  # an array or a tensor of several numbers
+        return value
+
+
 def one_of(table: Mapping[str, Any]) -> AfterValidator:
     """Return the validator of a field that names a function of `table` or `file.py:function`; no file is loaded."""
 

@@ -7,7 +7,7 @@ step number is the random state and the position in the data. Beside it: running
 the steps that are sampled and not learned from yet.
 
 The newest `train.checkpoints_kept` are kept, those of every `train.checkpoint_every`-th step, and the one with the best
-evaluation.
+evaluation: that of the highest success, and among equal ones of the highest reward.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from cadre.config.experiment import dump
 from cadre.errors import CadreError, DivergedError, EngineError, RunError
@@ -119,11 +120,9 @@ class Checkpointer:
         self._saved_at = time.monotonic()
 
     def _best(self) -> tuple[int | None, float]:
-        """Return the step of the best evaluation so far, the first of equals, and its success rate."""
-        # Negative steps, so that the maximum is the first of equal reports.
-        reports = [(report["success"], -report["step"]) for report in self.run.evaluations()]
-        success, step = max(reports, default=(0.0, None))
-        return (None if step is None else -step), success
+        """Return the step of the best evaluation so far, and its success rate."""
+        best = best_report(self.run.evaluations())
+        return (None, 0.0) if best is None else (best["step"], best["success"])
 
 
 # ---- Writing
@@ -316,14 +315,25 @@ class CheckpointChoice:
 LATEST = CheckpointChoice()
 
 
+def score_of_report(report: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what evaluations are ranked by: success, and among equal ones the reward.
+
+    A team may earn more and more where it never, or always, succeeds.
+    """
+    return report["success"], report["reward"]
+
+
+def best_report(reports: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the best evaluation, the first of equals; None if there is none."""
+    return max(reports, key=lambda report: (*score_of_report(report), -report["step"]), default=None)
+
+
 def best_evaluated_step(run: Path) -> int:
-    """Return the step of the run's best evaluation, the first of equals. Raises RunError if it made none."""
-    # Negative steps, so that the maximum is the first of equal reports.
-    reports = jsonl.records(run / "evaluations.jsonl", EvaluationLine)
-    best = max(((report["success"], -report["step"]) for report in reports), default=None)
+    """Return the step of the run's best evaluation. Raises RunError if it made none."""
+    best = best_report(jsonl.records(run / "evaluations.jsonl", EvaluationLine))
     if best is None:
         raise RunError(
             f"--best: {run} has made no evaluation, so no checkpoint is its best; expected evaluations.jsonl of a run "
             "with evaluate.tasks above 0. Leave --best out for the latest checkpoint, or name one with --at STEP."
         )
-    return -best[1]
+    return int(best["step"])

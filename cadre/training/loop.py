@@ -47,7 +47,13 @@ from cadre.settings.user_imports import frozen_files
 from cadre.team import Metrics, Team, closed_on_failure
 from cadre.training import metrics
 from cadre.training.asynchronous import SampledStep, StalenessLimit, StepQueue
-from cadre.training.checkpoint import Checkpointer, TrainingState, checkpoint_steps, restore_latest
+from cadre.training.checkpoint import (
+    Checkpointer,
+    TrainingState,
+    checkpoint_steps,
+    restore_latest,
+    score_of_report,
+)
 from cadre.training.interrupt import Interrupt
 from cadre.training.metrics import GpuMeter, make_gpu_meter
 from cadre.training.warm_start import find_start
@@ -303,12 +309,9 @@ def find_end(run: Run, step: int, tokens: float) -> str:
     successes = [report["success"] for report in reports]
     if goal.stop_at_success is not None and successes and successes[-1] >= goal.stop_at_success:
         return f"train.stop_at_success={goal.stop_at_success:g}: the last evaluation has {successes[-1]:.1%}"
-    if (
-        goal.patience
-        and len(successes) > goal.patience
-        and max(successes[-goal.patience :]) <= max(successes[: -goal.patience])
-    ):
-        best = reports[successes.index(max(successes))]["step"]
+    scores = [score_of_report(report) for report in reports]
+    if goal.patience and len(scores) > goal.patience and max(scores[-goal.patience :]) <= max(scores[: -goal.patience]):
+        best = reports[scores.index(max(scores))]["step"]
         return f"train.patience={goal.patience}: no evaluation since step {best} was better"
     return ""
 

@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -285,29 +286,35 @@ class GpuMeter:
 class Utilisation:
     """Part of the time in which a GPU runs kernels, of any process, from readings in a thread.
 
-    `read` returns it for the last fraction of a second, as NVIDIA's driver measures it. A failed reading ends the
-    thread. It ends with the process. Readings are few, as each takes locks of the driver that others may wait for.
+    `read` returns it for the last fraction of a second, as NVIDIA's driver measures it. The thread ends after a failed
+    reading, and when nobody holds this any more. Readings are few, as each takes locks of the driver that others may
+    wait for.
     """
 
     def __init__(self, read: Callable[[], float], pause: float = 0.5) -> None:
-        self._read, self._pause = read, pause
         self._readings: list[float] = []
-        threading.Thread(target=self._watch, name="gpu-utilisation", daemon=True).start()
+        arguments = (weakref.ref(self), read, pause)
+        threading.Thread(target=_watch_utilisation, args=arguments, name="gpu-utilisation", daemon=True).start()
 
     def drain(self) -> float | None:
         """Return the mean of the readings since the last call; None if there are none."""
         readings, self._readings = self._readings, []
         return fmean(readings) if readings else None
 
-    def _watch(self) -> None:
-        while True:
-            try:
-                reading = self._read()
-                self._readings.append(reading)  # to the list that there is now, not at the time of the call
-            except Exception as error:  # noqa: BLE001 - drivers fail in many ways, and training goes on without it
-                log.info("The utilisation of the GPU is not measured: %s", error)
-                return
-            time.sleep(self._pause)
+    def add(self, reading: float) -> None:
+        """Note a reading."""
+        self._readings.append(reading)  # to the list that there is now
+
+
+def _watch_utilisation(owner: weakref.ref[Utilisation], read: Callable[[], float], pause: float) -> None:
+    while (utilisation := owner()) is not None:
+        try:
+            utilisation.add(read())
+        except Exception as error:  # noqa: BLE001 - drivers fail in many ways, and training goes on without it
+            log.info("The utilisation of the GPU is not measured: %s", error)
+            return
+        del utilisation
+        time.sleep(pause)
 
 
 class UtilisationReader:
@@ -407,6 +414,9 @@ class GpuPeaks:
 # From the data sheets of NVIDIA.
 PEAKS: tuple[tuple[tuple[str, ...], GpuPeaks], ...] = (
     (("B200",), GpuPeaks(8.0e12, 2.25e15)),
+    (("GH200", "144G"), GpuPeaks(4.9e12, 0.989e15)),
+    (("GH200",), GpuPeaks(4.0e12, 0.989e15)),
+    (("H200", "NVL"), GpuPeaks(4.8e12, 0.835e15)),
     (("H200",), GpuPeaks(4.8e12, 0.989e15)),
     (("H100", "PCIe"), GpuPeaks(2.0e12, 0.756e15)),
     (("H100", "NVL"), GpuPeaks(3.9e12, 0.835e15)),

@@ -159,7 +159,12 @@ def encode_examples(experiment: Experiment, examples: Sequence[Example]) -> list
         name = experiment.trained_roles[example.role]
         if name not in encoders:
             policy = experiment.policies[name]
-            encoders[name] = AnswerEncoder.of(experiment.models[name], policy.enable_thinking, policy.trust_remote_code)
+            encoders[name] = AnswerEncoder.of(
+                experiment.models[name],
+                policy.enable_thinking,
+                policy.trust_remote_code,
+                None if policy.lora is None else policy.lora.path,
+            )
         where = f"{example.where or f'warm-start: example {number}'}, of {example.role},"
         if token := encoders[name].turn_token(example.answer):
             raise DataError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -17,6 +18,7 @@ import gpu
 import gpu_models
 import gpu_runs
 import gpu_tables
+import gpu_update
 import gpu_words
 from gpu_models import END, TINY, TINY_SIZES, Card, Shape, Sizes
 from gpu_runs import Steps
@@ -67,7 +69,54 @@ def test_steps_of_the_command_line_are_measured(out: Path) -> None:
             figures[f"{name}.wait_s"] + figures[f"{name}.learn_s"], rel=0.7
         )
         assert figures[f"{name}.sampling.tokens_per_s"] > 0
+    assert figures[f"gpu.step.tiny.{engine}.update.processor_s"] > 0
+    assert "aten::mm" in (out / "runs" / f"tiny-{engine}" / "updates.txt").read_text()
     assert 0 < figures[f"gpu.step.tiny.{engine}.learning.mfu"] < 1
+
+
+def test_updates_are_measured_on_other_trees_and_with_their_counters(out: Path) -> None:
+    figures = run_tiny(out, "beside")
+    for what in ("alone", "start_once", "start_repeated", "instructions_once", "instructions_repeated"):
+        name = f"gpu.beside.tiny.{what}"
+        assert 0 < figures[f"{name}.update_s"] < 5
+        assert figures[f"{name}.processor_s"] > 0
+        assert figures[f"{name}.gpu_allocations"] == figures[f"{name}.kernel_s"] == 0  # on a CPU
+        assert "aten::mm" in (out / f"beside-{what}.txt").read_text()
+
+
+def test_prompts_begin_alike() -> None:
+    first, *_, last = gpu_models.make_sequences(Sizes(3, 10, 2, 4), ["p"], 500, start=4)
+    assert first.token_ids[:4] == last.token_ids[:4] == (8, 9, 10, 11)
+    assert first.token_ids[4:10] != last.token_ids[4:10]
+    assert len(first.token_ids) == len(last.token_ids) == 14
+
+
+def test_counters_see_garbage_collection() -> None:
+    result, counters = gpu_update.count(lambda: [gc.collect() for _ in range(3)])
+    assert len(result) == 3
+    assert 0 < counters["garbage_s"] < counters["seconds"]
+
+
+def test_sections_are_measured_in_the_order_of_their_patterns_each_once(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "measure_decoding", lambda bench, shape: begun.append(bench.section))
+    monkeypatch.setattr(gpu, "compare_devices", lambda bench, dtype: begun.append(bench.section) or 0.0)
+    begun: list[str] = []
+    only = ["sampling.tiny-*", "parity.*", "sampling.*"]
+    gpu.main(["parity", "sampling", "--tiny", "--out", str(out), "--only", *only])
+    assert begun == ["sampling.tiny-adapters", "parity.float32", "parity.bfloat16", "sampling.tiny"]
+
+
+def test_a_section_is_begun_only_with_the_seconds_that_it_takes(
+    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = gpu.Bench(Card.here(tiny=True), False, out, time.monotonic() + 150.0, False, "abc")
+    done: list[str] = []
+    for section in ("rivals.qwen3-1.7b.vllm", "tree.vllm.streamed", "shapes.qwen3-8b"):
+        bench.run(section, lambda bench: done.append(bench.section))
+    assert done == ["shapes.qwen3-8b"]
+    assert "tree.vllm.streamed: no time left, 150 s of 160" in capsys.readouterr().out
 
 
 def test_sections_that_are_done_are_skipped_and_failures_cost_no_other(

@@ -22,14 +22,15 @@ def headline_of(runs: Path) -> Headline:
 @pytest.mark.parametrize("task", TASKS)
 def test_all_methods_share_tasks_prompts_and_sampling(task: str, tmp_path: Path) -> None:
     line, known = headline_of(tmp_path), TASKS[task]
-    forms = {method: known.single if method == "grpo" else known.team for method in TRAINED}
+    forms = {method: known.single if method in ("grpo", "single") else known.team for method in TRAINED}
     configs = {name: load(f"{form}-{bench.RATES}", line.settings(task, name, 0)) for name, form in forms.items()}
     first = configs["L0"]
     for config in configs.values():
         assert (config.settings, config.sampling, config.learner) == (first.settings, first.sampling, first.learner)
         assert (config.train, config.evaluate) == (first.train, first.evaluate)
         assert all(policy.model == str(tmp_path / "coder") for policy in config.team.policies.values())
-    assert [len(configs[name].team.policies) for name in TRAINED] == [1, 2, 2, 1]
+    assert [len(configs[name].team.policies) for name in TRAINED] == [1, 2, 2, 1, 1]
+    assert configs["single"].algorithm == first.algorithm != configs["grpo"].algorithm
     assert first.settings.get("source") == (str(tmp_path) if known.reads_data else None)
 
 

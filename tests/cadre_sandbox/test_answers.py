@@ -86,6 +86,8 @@ def test_what_has_no_value_is_no_answer_and_no_error(form: str) -> None:
         (r"[1,2]\cup[3,4]", "[1,2] U [3,4]", "[1,2] U [3,5]"),
         (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{pmatrix}1\\[4pt]2\end{pmatrix}", "[1, 2, 3]"),
         ("5", "`5`", "`6`"), ("0:1", "0 : 1", "1:0"),
+        # Times of the day, huggingface/Math-Verify#14: as ratios all full hours are the same.
+        ("12:00", "12:00", "1:00"), ("3:00", "03:00", "6:00"), ("6:05", r"6{:}05", "12:10"), ("0:30", "0:30", "1:30"),
     ],
 )  # fmt: skip
 def test_what_programs_print_is_read(gold: str, answer: str, wrong: str) -> None:

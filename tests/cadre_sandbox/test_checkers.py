@@ -114,6 +114,19 @@ def test_calls_with_expected_values() -> None:
     assert true.passed == 0
 
 
+def test_integers_of_any_length_are_printed_and_compared() -> None:
+    """Python's own limit is 4,300 digits, and tests of contests have more (NVIDIA-NeMo/Gym#2956)."""
+    long = "1" + "0" * 5000
+    printed = check_stdio(default(), "print(10 ** int(input()))", [("5000", long), ("5001", long)], QUICK)
+    returned = check_calls(default(), "def f(n): return str(10 ** n)", "f", [([5000], long)], QUICK)
+    asserted = check_tests(default(), "def f(n): return 10 ** n", "assert len(str(f(5000))) == 5001", limits=QUICK)
+
+    async def go() -> list[int]:
+        return [verdict.passed for verdict in await asyncio.gather(printed, returned, asserted)]
+
+    assert asyncio.run(go()) == [1, 1, 1]
+
+
 ENDS = ["import os; os._exit(0)", "return 'x' * 10**8", "return f(x)", "while True: pass"]
 
 

@@ -192,12 +192,14 @@ class TorchEngine:
             )
         tokenizer = self.loaded.templates[policy].tokenizer_to_save()
         if pairs is None:
-            storage.save_model(model, tokenizer, folder)
+            storage.save_model(model, self.loaded.stops, tokenizer, folder)
         elif merge:
-            storage.save_model(model, tokenizer, folder, storage.merge_adapter(model.state_dict(), pairs))
+            merged = storage.merge_adapter(model.state_dict(), pairs)
+            storage.save_model(model, self.loaded.stops, tokenizer, folder, merged)
         else:
             config = self.loaded.adapters.configs[policy]
-            storage.write_adapter(self.parameters(policy), config, self.loaded.source, folder)
+            base = storage.name_of_base(self.policies[policy].model, self.loaded.source)
+            storage.write_adapter(self.parameters(policy), config, base, folder)
             tokenizer.save_pretrained(folder)
         if self.loaded.pictures is not None:
             self.loaded.pictures.save(folder)

@@ -170,13 +170,14 @@ class MicroBatchRunner:
                 f"{self._max_length} the model's rotary angles change for all that is run beside it; expected no "
                 "longer one. Shorten or leave it out."
             )
-        width = self.model.config.get_text_config().hidden_size
+        width, repeat = self.model.config.get_text_config().hidden_size, self._precision.form.flex
         if self.ranks.size == 1:
             # One at a time, so that a GPU works on the first while the next is made.
-            yield from make_microbatches(sequences, self.tokens, self._packing, width)
+            yield from make_microbatches(sequences, self.tokens, self._packing, width, repeat)
             return
         indices = partition_by_cost(sequences, self.ranks.size, self._packing, width)[self.ranks.rank]
-        parts = list(make_microbatches([sequences[index] for index in indices], self.tokens, self._packing, width))
+        own = [sequences[index] for index in indices]
+        parts = list(make_microbatches(own, self.tokens, self._packing, width, repeat))
         parts = [replace(part, indices=tuple(indices[index] for index in part.indices)) for part in parts]
         (count,) = self.ranks.max([len(parts)])
         yield from parts + [idle_microbatch(sequences[0].policy)] * (int(count) - len(parts))

@@ -187,7 +187,7 @@ class RankLearner:
                     optimiser.weights.save(target / "optimiser")
                 else:
                     tokenizer = self._loaded.templates[name].tokenizer_to_save()
-                    storage.save_description(self._loaded.model, tokenizer, target)
+                    storage.save_description(self._loaded.model, self._loaded.stops, tokenizer, target)
                 optimiser.save_heads(target)
         self._ranks.wait()
 
@@ -217,7 +217,8 @@ class RankLearner:
         state = gather_weights(loaded.model, self._is_first)
         if self._is_first:
             tokenizer = loaded.templates[policy].tokenizer_to_save()
-            storage.save_model(loaded.model, tokenizer, folder, storage.merge_adapter(state, pairs or {}))
+            merged = storage.merge_adapter(state, pairs or {})
+            storage.save_model(loaded.model, loaded.stops, tokenizer, folder, merged)
 
     def meet(self) -> None:
         """Return once every rank has made this call."""
@@ -236,7 +237,8 @@ class RankLearner:
 
     def _save_adapter(self, policy: str, folder: Path) -> None:
         loaded = self._loaded
-        storage.write_adapter(loaded.parameters(policy), loaded.adapters.configs[policy], loaded.source, folder)
+        base = storage.name_of_base(self._part.policies[policy].model, loaded.source)
+        storage.write_adapter(loaded.parameters(policy), loaded.adapters.configs[policy], base, folder)
         loaded.templates[policy].tokenizer_to_save().save_pretrained(folder)
 
 

@@ -171,7 +171,7 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
         pictures = vision_processors.load_processor(source, tokenizer, policy.trust_remote_code)
         templates = make_templates(tokenizer, policies, pictures)
         configured = getattr(model.generation_config, "eos_token_id", None)
-        stops = collect_stops(configured, tokenizer, next(iter(templates.values())))
+        stops = collect_stops(configured, tokenizer, *templates.values())
     check_tokens(source, model, tokenizer, templates, stops)
 
     loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
@@ -298,11 +298,18 @@ def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
 def make_templates(
     tokenizer: Any, policies: Mapping[str, PolicyConfig], pictures: MediaProcessor | None = None
 ) -> dict[str, chat_template.Template]:
-    """Return the chat template of each policy; policies with the same thinking mode share one."""
-    thinking = {name: policy.enable_thinking for name, policy in policies.items()}
-    distinct = dict.fromkeys(thinking.values())
-    templates = {mode: chat_template.Template(tokenizer, mode, pictures) for mode in distinct}
-    return {name: templates[mode] for name, mode in thinking.items()}
+    """Return the chat template of each policy, that of its adapter's folder if it begins from one that has some.
+
+    Policies share one with the same thinking mode and adapter.
+    """
+    kinds = {
+        name: (policy.enable_thinking, policy.lora.path if policy.lora else None) for name, policy in policies.items()
+    }
+    templates = {
+        (mode, adapter): chat_template.Template(chat_template.with_adapter_template(tokenizer, adapter), mode, pictures)
+        for mode, adapter in dict.fromkeys(kinds.values())
+    }
+    return {name: templates[kind] for name, kind in kinds.items()}
 
 
 # Checks. Without them each of these faults shows later, in the middle of a run, or not at all.

@@ -5,8 +5,9 @@ Safetensors and JSON only. Nothing in a folder needs Cadre to be read.
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +18,38 @@ from torch import Tensor, nn
 from cadre.engines.torch.lora import Adapters, Pair
 from cadre.errors import EngineError
 from cadre.learn import tensor_files
+from cadre.plugins import embedded_models
 from cadre.settings import LoraConfig
 from cadre.settings.team import PEFT_PREFIX
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
-    """Write a Hugging Face folder: weights (`state`, or the model's own), configuration, tokenizer, chat template."""
-    model.save_pretrained(folder, state_dict=None if state is None else dict(state))
-    tokenizer.save_pretrained(folder)
+def save_model(
+    model: Any, stops: Sequence[int], tokenizer: Any, folder: Path, state: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write a Hugging Face folder: weights (`state`, or the model's own), configuration, tokenizer, chat template.
+
+    `stops` are the ids that end a turn, as in `save_description`.
+    """
+    generation = model.generation_config
+    model.generation_config = type(generation)()  # what is written of it is replaced below
+    try:
+        model.save_pretrained(folder, state_dict=None if state is None else dict(state))
+    finally:
+        model.generation_config = generation
+    save_description(model, stops, tokenizer, folder)
 
 
-def save_description(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a Hugging Face folder without its weights, which lie in it as shards."""
+def save_description(model: Any, stops: Sequence[int], tokenizer: Any, folder: Path) -> None:
+    """Write a Hugging Face folder without its weights, which lie in it as shards.
+
+    `generation_config.json` names the `stops`, the ids that ended a turn in training: of a base model whose chat
+    template ends turns with another token than its own, other libraries would write on after it. All else in it is as
+    the model came, also where `GenerationConfig.save_pretrained` refuses it (a temperature without do_sample).
+    """
     model.config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
+    generation = copy.copy(model.generation_config)
+    generation.eos_token_id = list(stops) if len(stops) > 1 else stops[0]
+    generation.to_json_file(folder / "generation_config.json", keys_to_pop=["compile_config"])
     tokenizer.save_pretrained(folder)
 
 
@@ -55,6 +74,13 @@ def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> 
         for name, weight in target.items():
             if weight is not source[name]:
                 weight.copy_(source[name])
+
+
+def name_of_base(model: str, source: str) -> str:
+    """Return what an adapter's folder calls its base: the hub name that the policy has as `model`, or else the folder
+    `source`. Without a connection the source of a hub name is a folder of this machine's cache."""
+    is_folder = model in embedded_models() or Path(model).expanduser().is_dir()
+    return source if is_folder else model
 
 
 def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: str, folder: Path) -> None:

@@ -416,7 +416,7 @@ class Trainer:
                 raise
         # Outside the handler, whose exception holds on to the tensors of the failed forward.
         for name, optimiser in self._optimisers.items():
-            optimiser.weights.clear()
+            optimiser.clear()
             if name in metrics:
                 vars(metrics[name]).update(before[name])
         torch.cuda.empty_cache()

@@ -95,7 +95,7 @@ def load_text(source: str, policies: Mapping[str, PolicyConfig], options: Option
         configured = GenerationConfig.from_pretrained(source).eos_token_id
     except OSError:
         configured = getattr(config.get_text_config(), "eos_token_id", None)
-    stops = collect_stops(configured, tokenizer, next(iter(templates.values())))
+    stops = collect_stops(configured, tokenizer, *templates.values())
     longest = context_length(config) or 1 << 20
     return ModelText(templates, stops, min(longest, options.config.context or longest))
 

@@ -232,7 +232,14 @@ def use_caches(folder: str, descriptor: int) -> None:
 
 def write_result(order: Order, **result: Any) -> None:
     with open(order["control"] + "/result.json", "w") as file:
-        json.dump(result, file)
+        json.dump(result, file, default=plain_scalar)
+
+
+def plain_scalar(value: Any) -> Any:
+    """Return a scalar of numpy or torch as Python's own. Raises TypeError for what is none."""
+    if not hasattr(value, "item"):
+        raise TypeError(f"{type(value).__name__} is no JSON value")
+    return value.item()
 
 
 # Programs

@@ -24,7 +24,8 @@ def reward(
     url = os.environ.get("OPENAI_BASE_URL")
     if "CADRE_FOLDER" not in os.environ or url is None:
         return
-    body = json.dumps({"team": team, "local": dict(local or {}), "parts": dict(parts or {})}).encode()
+    numbers = {"team": team, "local": dict(local or {}), "parts": dict(parts or {})}
+    body = json.dumps(numbers, default=lambda scalar: scalar.item()).encode()  # of numpy or torch
     headers = {"authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "content-type": "application/json"}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     opener.open(urllib.request.Request(f"{url}/rewards", body, headers), timeout=60).read()

@@ -25,8 +25,9 @@ def worded(tokens: Tokens) -> Shape | None:
     if not all(token.kind in ("word", "text", "letter", "number") or token.text in ".,:'!?-\"()" for token in tokens):
         return None
     text = loose(tokens)
-    if CLOCK.fullmatch(text) and (text[-1] == "m" or text.count(":") > 1):
-        return Words(text)
+    # Of two numbers with a colon, only one that no ratio has makes a time: 6:05 is not 12:10.
+    if CLOCK.fullmatch(text) and (text[-1] == "m" or text.count(":") > 1 or ":0" in text):
+        return Words(text.lstrip("0"))
     if tokens[0].kind == "number" or not is_spoken(tokens):
         return None
     if (number := text.replace("-", "")) in NUMERALS:

@@ -69,6 +69,17 @@ def test_the_buffer_ends_where_the_role_may_say_no_more() -> None:
     assert learned(root, overlong_buffer=4) == pytest.approx({10: 0.25, 18: -0.25})
 
 
+def test_wrong_answers_of_unequal_length_are_no_group_to_learn_from_under_the_filter() -> None:
+    """The filter went by the penalised returns, so that of wrong answers the shortest got the advantage of a right one
+    (NVIDIA-NeMo/RL#2431)."""
+    root = lengthened(graded("a", 0.0, 0.0, 0.0), "a", 6, 8, 10)
+    assert learned(root, overlong_buffer=4, without_std="drop") == {}
+    assert learned(root, overlong_buffer=4) == pytest.approx({6: 0.5, 8: 0.0, 10: -0.5})
+    root = lengthened(graded("a", 1.0, 0.0, 0.0), "a", 6, 8, 10)  # returns 1, -0.5, -1: mean -1/6
+    wanted = {6: 7 / 6, 8: -1 / 3, 10: -5 / 6}
+    assert learned(root, overlong_buffer=4, without_std="drop") == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize(
     ("most", "wanted"),
     [

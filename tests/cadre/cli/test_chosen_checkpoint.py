@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from cadre.errors import ConfigError
 from cadre.runs import jsonl
-from cadre.training.checkpoint import CheckpointChoice, best_evaluated_step, checkpoint_name, checkpoint_steps
+from cadre.runs.resume import fork_run, open_to_resume
+from cadre.training.checkpoint import (
+    CheckpointChoice,
+    best_evaluated_step,
+    best_report,
+    checkpoint_name,
+    checkpoint_steps,
+)
 from tests.cadre.cli.calling import call
 from tests.helpers.training import configured, play
 
@@ -24,7 +32,8 @@ def run(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     reports = list(jsonl.records(folder / "evaluations.jsonl"))
     (folder / "evaluations.jsonl").unlink()
     for report in reports:
-        jsonl.append(folder / "evaluations.jsonl", report | {"success": 0.5 if report["step"] in (1, 2) else 0.25})
+        changed = {"success": 0.5 if report["step"] in (1, 2) else 0.25, "reward": 0.0}
+        jsonl.append(folder / "evaluations.jsonl", report | changed)
     return folder
 
 
@@ -42,6 +51,14 @@ def test_the_best_is_the_first_of_equals_and_the_latest_is_usual(run: Path) -> N
     assert "after step 1" in " ".join(call("eval", str(run), "--tasks", "2", "--best").out.split())
 
 
+def test_of_equal_success_the_higher_reward_is_better() -> None:
+    """An environment that nobody solves, with rewards that rise: the untrained weights were the best."""
+    reports = [{"step": step, "success": 0.0, "reward": reward} for step, reward in enumerate([1.0, 3.0, 3.0, 2.0])]
+    assert best_report(reports) is reports[1]
+    assert best_report([*reports, {"step": 4, "success": 0.1, "reward": -5.0}])["step"] == 4
+    assert best_report([]) is None
+
+
 def test_export_writes_the_weights_of_the_checkpoint_that_is_named(run: Path, tmp_path: Path) -> None:
     """The last one is damaged, so that whoever takes it is told."""
     copied = tmp_path / "run"
@@ -55,6 +72,25 @@ def test_export_writes_the_weights_of_the_checkpoint_that_is_named(run: Path, tm
     assert CheckpointChoice(best=True).find(copied).name == checkpoint_name(1)
     assert CheckpointChoice(at=0).find(copied).name == checkpoint_name(0)
     assert CheckpointChoice().find(copied).name == checkpoint_name(2)
+
+
+def test_a_run_from_another_machine_goes_on_with_the_base_where_it_is_here(
+    run: Path, speaker: Path, tmp_path: Path
+) -> None:
+    copied, here = tmp_path / "run", f"team.policies.shared.model={speaker}"
+    shutil.copytree(run, copied)
+    config = (copied / "config.yaml").read_text()
+    (copied / "config.yaml").write_text(config.replace(str(speaker), "/there/model"))
+    assert "/there/model" in (copied / "config.yaml").read_text()
+    command = ["export", str(copied), "shared", str(tmp_path / "out"), "--at", "2"]
+    assert "/there/model holds no config.json" in " ".join(call(*command).err.split())
+    done = call(*command[:4], here, "--at", "2")
+    assert (done.code, (tmp_path / "out" / "model.safetensors").is_file()) == (0, True), done.err
+    assert open_to_resume(copied, overrides=[here], force=True).policies["shared"].model == str(speaker)
+    assert fork_run(copied, 2, tmp_path / "fork", [here]).policies["shared"].model == str(speaker)
+    # The model that is here is the run's, so that another one is refused as before.
+    with pytest.raises(ConfigError, match="got another model"):
+        open_to_resume(run, overrides=["team.policies.shared.model=/there/model"], force=True)
 
 
 def test_play_and_fork_take_it_too(run: Path, tmp_path: Path) -> None:

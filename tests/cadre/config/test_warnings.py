@@ -147,6 +147,15 @@ def test_an_end_by_evaluations_that_are_not_made_is_told_of() -> None:
     assert find_training_warnings(resolve(parse({**raw, "evaluate": {"tasks": 2, "every": 1}}))) == []
 
 
+@pytest.mark.parametrize(("steps", "count"), [(20, 1), (50, 0)])
+def test_a_rate_that_never_reaches_its_peak_is_told_of(steps: int, count: int) -> None:
+    raw = {"env": "plan-path", "settings": COMPACT, "team": "seed", "algorithm": "at_grpo"}
+    raw |= {"train": {"steps": steps}, "learner": {"warmup_steps": 50}}
+    found = [text for text in find_training_warnings(resolve(parse(raw))) if "warmup_steps" in text]
+    assert len(found) == count
+    assert all("rises for 50 steps" in text and "ends at 40.0% of learner.learning_rate" in text for text in found)
+
+
 def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tmp_path: Path) -> None:
     """Two blocks have four problems, none of which falls into the test split."""
     chosen = parse(

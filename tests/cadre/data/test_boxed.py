@@ -19,6 +19,9 @@ from cadre.data.public_sets import last_boxed
         ("so \\boxed{5}. I put it into \\boxed as asked.", "5"),
         ("so \\boxed{5}, \\boxed 3, {4}", "5"),
         ("so \\boxed{5} or \\boxed{3", None),  # it breaks off
+        ("\\boxed{\\left\\{ x \\right.}", "\\left\\{ x \\right."),  # a sign, not a brace
+        ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"),
+        ("\\boxed{1 \\\\{} 2} }", "1 \\\\{} 2"),  # a line break, then a brace
         ("no box {3}", None),
         ("", None),
     ],

@@ -154,6 +154,41 @@ def test_a_template_that_rewrites_answers_is_detected(text, extends, caplog):
     assert extends or "rewrites earlier answers" in caplog.text
 
 
+OPENED = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+
+
+@pytest.mark.parametrize("ending", ["", "\n"])
+def test_a_template_that_opens_no_answer_is_completed(ending, caplog):
+    """The model would have to write the opening of its own turn (unslothai/unsloth#2035, #1968)."""
+    assert CHATML.endswith(OPENED)
+    one = template(CHATML.removesuffix(OPENED) + ending)
+    assert "opening of earlier answers" in caplog.text
+    prompt = one.render([Message("user", "Go.")], generation=True)
+    assert prompt == template(CHATML).render([Message("user", "Go.")], generation=True)
+    assert one.extends
+    saved = one.tokenizer_to_save()
+    asked = [{"role": "user", "content": "Go."}]
+    assert saved.apply_chat_template(asked, tokenize=False, add_generation_prompt=True) == prompt
+    assert saved.apply_chat_template(asked, tokenize=False) == prompt.removesuffix("<|im_start|>assistant\n")
+
+
+def test_a_template_whose_answers_have_no_opening_stays_as_it_is(caplog):
+    plain = "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}"
+    text = plain + "{{ eos_token }}{% endif %}{% endfor %}"
+    assert template(text).render([Message("user", "Go.")], generation=True) == "[INST] Go. [/INST]"
+    assert "opening" not in caplog.text
+
+
+def test_a_conversation_that_ends_with_an_answer_is_warned_of_once(caplog):
+    """Elsewhere it is continued (huggingface/transformers#33198); here it has ended."""
+    one, begun = template(CHATML), (Message("user", "Go."), Message("assistant", "The answer is"))
+    one.prompt_ids(begun[:1], None, STOPS)
+    assert caplog.text == ""
+    for _ in range(2):
+        one.prompt_ids(begun, None, STOPS)
+    assert caplog.text.count("does not continue it") == 1
+
+
 def test_thinking_that_is_kept_extends():
     keeping = THINKING.replace(".split('</think>')[-1]", "").replace("<think></think>", "")
     one = template(keeping)

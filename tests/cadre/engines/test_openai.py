@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Iterator
 
@@ -99,6 +100,33 @@ def test_a_router_s_error_within_a_reply_is_the_same(endpoint: str, monkeypatch:
     monkeypatch.setattr(Endpoint, "reply", json.dumps({"error": {"message": TOO_LONG, "code": 400}}))
     with pytest.raises(PromptError, match="maximum context length is 4096 tokens"):
         sampled(OpenAISampler("echo", endpoint, "NO_SUCH_KEY"))
+
+
+def test_an_endpoint_that_wants_the_limit_by_its_new_name_gets_it(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for OpenAI's reasoning models; the name is remembered, and other endpoints know the old one alone."""
+    sampler = OpenAISampler("echo", endpoint, "NO_SUCH_KEY")
+    said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    reply = Endpoint.do_POST
+
+    def refuse_old_name(self: Endpoint) -> None:
+        length = int(self.headers["Content-Length"])
+        raw = self.rfile.read(length)
+        if "max_tokens" in json.loads(raw):
+            monkeypatch.setattr(Endpoint, "reply", json.dumps({"error": {"message": said, "param": "max_tokens"}}))
+            Endpoint.statuses.append(400)
+        else:
+            monkeypatch.setattr(Endpoint, "reply", "")
+        self.rfile = io.BytesIO(raw)
+        reply(self)
+
+    monkeypatch.setattr(Endpoint, "do_POST", refuse_old_name)
+    request = Request("guess", "far", (Message("user", "river"),), 1, Sampling(max_tokens=7), key=3)
+    for _ in range(2):
+        (sample,) = asyncio.run(sampler.sample(request))
+        assert sample.text == "river"
+    assert [asked.get("max_completion_tokens") for asked in Endpoint.asked[-3:]] == [None, 7, 7]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])

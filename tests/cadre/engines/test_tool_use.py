@@ -476,6 +476,7 @@ def test_calls_and_results_in_words_keep_sounds_and_images():
 def test_a_call_that_is_none_is_told_to_the_model():
     """Mistake: the text counts as the answer, and the model never learns what was wrong with it."""
     hermes, bare = template(forms.chat(HERMES)), template(forms.chat(forms.FORMS["llama bare"]))
+    pythonic = template(forms.chat(forms.FORMS["pythonic"]))
 
     def told(one: Template, said: str) -> str:
         return one.call_error(said, one.parse_answer((), ids(one, said), TOOLS), TOOLS)
@@ -487,13 +488,69 @@ def test_a_call_that_is_none_is_told_to_the_model():
     assert told(hermes, '<tool_call>{"name": "seek", "arguments": {}}</tool_call>') == (
         "There is no tool seek; expected one of find, stop."
     )
+    beside = told(hermes, '<tool_call>{"name": "find", "word": "x"}</tool_call>')
+    assert "cannot be read (word stands outside of arguments)" in beside
+    assert told(hermes, '<tool_call>{"id": "a", "name": "stop"}</tool_call>') == ""
     assert told(hermes, '<tool_call>{"name": "find", "arguments": [1]}</tool_call>').startswith(
         "The arguments of find are no JSON object"
     )
     assert "cannot be read" in told(bare, '{"name": "find", "parameters": {"word": ')
+    # The same in every run: Python's own error has the address of the expression in memory.
+    assert "cannot be read (x + y is no JSON value)" in told(pythonic, "[find(word=x + y)]")
     assert told(bare, '{"name": "seek", "parameters": {}}').startswith("There is no tool seek")
     assert told(harmony(), "<|channel|>commentary to=functions.seek<|message|>{}<|call|>").startswith(
         "There is no tool"
     )
     for answer in ("42", "[R, stop]", '{"answer": 4}', "I would call find(x)."):
         assert (told(hermes, answer), told(bare, answer)) == ("", "")
+
+
+UNIONS = Tool(
+    "set",
+    "Sets.",
+    {
+        "type": "object",
+        "properties": {
+            "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+            "listed": {"type": ["string", "null"]},
+            "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+            "one": {"enum": ["1", "2"]},
+            "fixed": {"const": "7"},
+            "named": {"$ref": "#/$defs/Name"},
+            "all": {"allOf": [{"$ref": "#/$defs/Name"}]},
+            "table": {"anyOf": [{"type": "object"}, {"type": "string"}]},
+            "share": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+            "free": {},
+            "loop": {"$ref": "#/$defs/Loop"},
+        },
+        "$defs": {"Name": {"type": "string"}, "Loop": {"$ref": "#/$defs/Loop"}},
+    },
+)
+
+
+@pytest.mark.parametrize("name", ["qwen coder", "glm", "minimax"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"maybe": "123"}, {"maybe": '"q"'}, {"maybe": '{"a": 1}'}, {"maybe": None}, {"listed": "true"}, {"one": "1"},
+        {"either": 12}, {"either": "twelve"}, {"fixed": "7"}, {"named": "42"}, {"all": "42"}, {"table": {"a": [1]}},
+        {"table": "[1]"}, {"share": 0.5}, {"share": 2}, {"share": None}, {"free": 3}, {"loop": 3},
+    ],
+)  # fmt: skip
+def test_unquoted_arguments_have_a_type_that_the_schema_allows(name, arguments):
+    """A text of digits stays a text where the argument is optional (vllm-project/vllm#37831)."""
+    one, calls = template(forms.chat(forms.FORMS[name])), (call(arguments, name="set"),)
+    before = one.render(ASKED, True, [UNIONS])
+    answer = one.render((*ASKED, Message("assistant", "", calls)), False, [UNIONS]).removeprefix(before)
+    read = one.parse_answer((), ids(one, answer.removesuffix("\n").removesuffix("<|im_end|>")), [UNIONS])
+    assert [json.loads(c.arguments) for c in read.tool_calls] == [arguments]
+
+
+@pytest.mark.parametrize("name", forms.FORMS)
+def test_a_call_that_is_cut_off_is_not_made_without_its_later_arguments(name):
+    """Between two arguments a notation of tags looks whole (ahwurm/localharness#77)."""
+    one, arguments = template(forms.chat(forms.FORMS[name])), {"word": "paper", "many": 3}
+    answer = written(one, (call(arguments),))
+    for end in range(1, len(answer)):
+        read = one.parse_answer((), ids(one, answer[:end]), TOOLS)
+        assert [json.loads(c.arguments) for c in read.tool_calls] in ([], [arguments]), answer[:end]

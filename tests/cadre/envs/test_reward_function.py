@@ -33,6 +33,17 @@ def nan(task):
 def word(task):
     return "good"
 
+def scalars(task):
+    import numpy
+    return {"team": numpy.float32(0.5), "local": {"a": numpy.int64(2)}, "parts": {"good": numpy.bool_(True)}}
+
+def array(task):
+    import numpy
+    return numpy.ones(2)
+
+def huge(task):
+    return 10 ** 400
+
 def broken(task, texts):
     return texts["nobody"]
 """
@@ -92,6 +103,7 @@ def play(env: type[Env], reference: str, **settings: object) -> Reward:
         ("shaped", Reward(2.0, {"a": -1.0}, {"said": 1.0, "style": 0.5})),
         ("judged", Reward(1.25, {}, {"said": 1.0})),
         ("own", Reward(1.0, {"a": 0.5}, {"said": 1.0})),
+        ("scalars", Reward(0.5, {"a": 2.0}, {"said": 1.0, "good": 1.0})),
     ],
 )
 def test_a_function_pays(file, function, expected):
@@ -114,7 +126,9 @@ def test_samples_are_paid_for_once(file, env):
     [
         ("nan", r"returned nan; expected a finite number, None, or an object"),
         ("word", r"returned 'good'; expected a finite number"),
-        ("broken", r"raised KeyError: 'nobody' at line 21 of mine\.py"),
+        ("array", r"returned array\(\[1., 1.\]\); expected a finite number"),
+        ("huge", r"returned 10{50,}.*; expected a finite number"),
+        ("broken", r"raised KeyError: 'nobody' at line 32 of mine\.py"),
     ],
 )
 def test_a_wrong_function_is_named(file, function, message):

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cadre.learn import prefix_tree
 from cadre.learn.batching import make_microbatches
 from tests.cadre.learn.sequences import sequence, sequences
 
@@ -34,9 +35,12 @@ def test_a_conversation_is_not_cut_where_another_micro_batch_would_hold_it_whole
 
 
 @settings(max_examples=60, deadline=None)
-@given(sequences(("p", "q")), st.integers(1, 80), st.sampled_from(["auto", "prefix_tree", "padded"]))
-def test_batchs_hold_every_sequence_once_and_keep_to_their_size(data, tokens, packing):
-    made = list(make_microbatches(data, tokens, packing, 32))
+@given(sequences(("p", "q")), st.integers(1, 80), st.sampled_from(["auto", "prefix_tree", "padded"]), st.booleans())
+def test_batchs_hold_every_sequence_once_and_keep_to_their_size(data, tokens, packing, repeat):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix_tree, "REPEATED", 2)
+        patch.setattr(prefix_tree, "LEAST_REPEATED", 0)
+        made = list(make_microbatches(data, tokens, packing, 32, repeat))
     assert sorted(index for batch in made for index in batch.indices) == list(range(len(data)))
     for batch in made:
         assert batch.data == tuple(data[index] for index in batch.indices)

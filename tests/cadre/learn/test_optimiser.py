@@ -36,10 +36,22 @@ def make(**changes) -> tuple[nn.Parameter, Optimiser]:
 
 def test_first_step_by_hand():
     # Adam's first step is rate * gradient / (|gradient| + eps); decoupled decay takes rate * decay of the weight.
-    weight, optimiser = make(weight_decay=0.5, max_grad_norm=100.0)
-    weight.grad = torch.tensor([3.0, -4.0])
+    weight = nn.Parameter(torch.tensor([[1.0, -2.0]]))
+    optimiser = Optimiser({"w": weight}, LearnerConfig(learning_rate=0.1, weight_decay=0.5, max_grad_norm=100.0), 10)
+    weight.grad = torch.tensor([[3.0, -4.0]])
     assert optimiser.step(0.0) == pytest.approx(5.0)
-    assert weight.tolist() == pytest.approx([1.0 - 0.05 - 0.1, -2.0 + 0.1 + 0.1])
+    assert weight[0].tolist() == pytest.approx([1.0 - 0.05 - 0.1, -2.0 + 0.1 + 0.1])
+
+
+def test_biases_and_scales_do_not_decay_and_follow_the_schedule():
+    matrix, bias = nn.Parameter(torch.ones(1, 2)), nn.Parameter(torch.ones(2))
+    config = LearnerConfig(learning_rate=0.1, weight_decay=0.5, warmup_steps=2)
+    optimiser = Optimiser({"matrix": matrix, "bias": bias}, config, 10)
+    for weight in (matrix, bias):
+        weight.grad = torch.full_like(weight, 0.1)
+    optimiser.step(0.0)  # at half the rate, 0.05: the matrix loses half of that beside the step
+    assert matrix[0].tolist() == pytest.approx([1.0 - 0.025 - 0.05] * 2)
+    assert bias.tolist() == pytest.approx([1.0 - 0.05] * 2)
 
 
 def test_gradients_are_clipped_to_the_global_norm():

@@ -1,11 +1,12 @@
 """The prefix tree: a node is a policy and a prefix, and what is to be attended to is that once."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cadre.learn import prefix_tree
-from cadre.learn.prefix_tree import PrefixTree
-from tests.cadre.learn.sequences import closing_at, sequences
+from cadre.learn.prefix_tree import PrefixTree, share
+from tests.cadre.learn.sequences import closing_at, sequence, sequences
 
 
 @settings(max_examples=40, deadline=None)
@@ -48,3 +49,42 @@ def test_a_node_is_a_policy_and_a_prefix(data):
     ends = tree.ends.tolist()
     assert above == {(i, j) for j in range(len(ends)) for i in range(j, ends[j])}
     assert sum(size for _, size in tree.policies) == len(tree.token_ids)
+
+
+def test_a_start_is_shared_until_many_nodes_follow_it(monkeypatch):
+    """Three prompts of 10 tokens begin with the same 2, and have two answers of 6, of which 5 are run.
+
+    Each prompt is 20 nodes, or 18 below the shared start. That is run again from 2 * 15 nodes on: for the third.
+    """
+    monkeypatch.setattr(prefix_tree, "REPEATED", 15)
+    monkeypatch.setattr(prefix_tree, "LEAST_REPEATED", 0)
+    mask = (False,) * 10 + (True,) * 6
+    data = [sequence((1, 2, *[10 + k] * 8, *[20 + n] * 6), mask) for k in range(3) for n in range(2)]
+    assert share(data) == [0, 10, 2, 10, 2, 10]
+    assert share(data, repeat=True) == [0, 10, 2, 10, 0, 10]
+    tree = PrefixTree.of(data, share(data, repeat=True))
+    assert [chain.start for chain in tree.chains if chain.parent < 0] == [0, 38]
+    assert (len(tree.token_ids), tree.policies) == (58, (("p", 58),))
+    assert tree.ends[[0, 1, 38]].tolist() == [38, 38, 58]
+    monkeypatch.setattr(prefix_tree, "LEAST_REPEATED", 39)
+    assert share(data, repeat=True) == share(data)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sequences(("p", "q")), st.integers(0, 4))
+def test_a_tree_of_repeated_starts_has_the_same_paths(data, repeated):
+    data = sorted(data, key=prefix_tree.path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix_tree, "REPEATED", repeated)
+        patch.setattr(prefix_tree, "LEAST_REPEATED", 0)
+        tree = PrefixTree.of(data, share(data, repeat=True))
+    above = set()
+    for one, path in zip(data, tree.paths, strict=True):
+        assert tree.token_ids[path].tolist() == list(one.token_ids[: prefix_tree.computed_length(one)])
+        assert tree.depths[path].tolist() == list(range(len(path)))
+        above |= {(node, key) for i, node in enumerate(path.tolist()) for key in path[: i + 1].tolist()}
+    ends = tree.ends.tolist()
+    assert above == {(i, j) for j in range(len(ends)) for i in range(j, ends[j])}
+    assert sum(size for _, size in tree.policies) == len(tree.token_ids)
+    if repeated:
+        assert len(tree.token_ids) <= (1 + 1 / repeated) * len(PrefixTree.of(data).token_ids)

@@ -214,6 +214,32 @@ def score(task, transcript, result):
     return {"team": right / len(transcript), "success": right == len(transcript)}
 
 
+async def score_later(task, transcript, result):
+    await asyncio.sleep(0)
+    return score(task, transcript, result)["team"] if transcript else 0.25
+
+
+def score_as_scalar(task, transcript, result):
+    import numpy
+
+    return numpy.float32(score(task, transcript, result)["team"] if transcript else 0.25)
+
+
+def score_in_words(task, transcript, result):
+    return "good"
+
+
+async def score_turn_later(task, exchange):
+    return score_turn(task, exchange)
+
+
+def scalars(task, client):
+    """A program whose reward has numbers of numpy."""
+    import numpy
+
+    return {"team": numpy.float32(0.5), "local": {"planner": numpy.int64(2)}, "success": numpy.bool_(True)}
+
+
 def score_turn(task, exchange):
     return len(exchange["answer"]["content"])
 

@@ -114,6 +114,44 @@ def test_tools_beside_those_that_are_allowed_are_not_offered(mode):
     assert [(call.choice, [tool.name for tool in call.tools]) for call in calls] == [(mode, ["look", "stop"])] * 2
 
 
+BEGUN = {"role": "assistant", "content": "The answer is"}
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "last"),
+    [
+        ("/messages", {"max_tokens": 5}, BEGUN),
+        ("/messages", {"max_tokens": 5}, {**BEGUN, "content": [{"type": "text", "text": "The answer is"}]}),
+        ("/chat/completions", {"continue_final_message": True}, BEGUN),
+        ("/chat/completions", {"add_generation_prompt": False}, BEGUN),
+        ("/chat/completions", {}, {**BEGUN, "prefix": True}),
+    ],
+)
+def test_an_answer_that_is_to_continue_the_last_message_is_refused(path, fields, last):
+    """It would be a new turn after one that has ended (BerriAI/litellm#28580)."""
+    with answering(says("42.")) as endpoint:
+        reply = post(endpoint, path, {"model": "planner", "messages": [*USER, last], **fields})
+    assert reply.status_code == 400
+    assert "would continue the last message" in reply.json()["error"]["message"]
+    assert endpoint.calls == []
+
+
+def test_a_last_message_by_assistant_is_a_turn_that_has_ended():
+    """As for OpenAI's own models; frameworks end with what another agent said."""
+    call = parse_chat_call({"model": "planner", "messages": [*USER, BEGUN], "continue_final_message": False})
+    assert call.messages[-1] == Message("assistant", "The answer is")
+
+
+def test_fields_that_are_not_followed_are_named():
+    """Whatever they are called: they change what other endpoints answer."""
+    kwargs = {"enable_thinking": True}
+    fields = {"chat_template_kwargs": kwargs, "stop_token_ids": [7], "guided_regex": None, "user": "me", "a\r\nb": 1}
+    with answering(says("Yes.")) as endpoint:
+        reply = post(endpoint, "/chat/completions", {"model": "planner", "messages": USER, **fields})
+    assert reply.status_code == 200
+    assert reply.headers["x-cadre-note"].startswith("chat_template_kwargs, stop_token_ids not followed")
+
+
 def test_a_result_names_its_call_by_either_field():
     call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     turns = [*USER, {"role": "assistant", "tool_calls": [call]}]

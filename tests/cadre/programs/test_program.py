@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, ContractError
 from cadre.programs import instances
 from cadre.programs.instances import shared_host
 from cadre.programs.processes import ProgramDiverged, ProgramFailed, StartOrder, Stuck
@@ -408,8 +408,32 @@ def test_a_function_of_the_users_pays():
     assert env.success is False
 
 
-def test_a_turns_own_reward_needs_no_other_run():
-    env = program("twice", turn_reward=f"{AGENTS}:score_turn")
+@pytest.mark.parametrize("name", ["score_later", "score_as_scalar"])
+def test_a_function_of_the_users_may_be_a_coroutine_or_return_a_scalar_of_numpy(name):
+    """Mistake: the episode fails, as if its program had."""
+    env = program("relay", reward=f"{AGENTS}:{name}")
+    assert play(env, "fox", "fox", "fox", "x")[-1] == Reward(team=0.75)
+    silent = program("scalars", reward=f"{AGENTS}:{name}")
+    assert silent.observe() == {}
+    assert silent.outcome.reward == Reward(team=0.25)
+
+
+@pytest.mark.parametrize("isolation", ["fork", "thread"])
+def test_a_program_may_return_scalars_of_numpy(isolation):
+    env = program("scalars", isolation=isolation)
+    assert env.observe() == {}
+    assert env.outcome.reward == Reward(0.5, {"planner": 2.0})
+    assert env.success is True
+
+
+def test_a_function_that_returns_no_reward_is_its_own_fault_and_not_the_programs():
+    with pytest.raises(ContractError, match=r"agents\.py:score_in_words returned what is no reward.*got str 'good'"):
+        play(program("relay", reward=f"{AGENTS}:score_in_words"), "a", "a", "b", "c")
+
+
+@pytest.mark.parametrize("name", ["score_turn", "score_turn_later"])
+def test_a_turns_own_reward_needs_no_other_run(name):
+    env = program("twice", turn_reward=f"{AGENTS}:{name}")
     (trees, failures), _ = grown(
         lambda task: env, lambda request, index: "a" * (index + 1), shapes.greedy(4), roles=["planner"]
     )

@@ -154,6 +154,20 @@ def test_wandb_by_its_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert calls == [begun, *TOLD, "finish"]
 
 
+@pytest.mark.parametrize(
+    ("setting", "variable", "project"),
+    [("cadre", "theirs", "theirs"), ("cadre", "", "cadre"), ("cadre", None, "cadre"), ("mine", "theirs", "mine")],
+)
+def test_the_variable_of_a_package_names_the_project_unless_the_settings_do(
+    setting: str, variable: str | None, project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("WANDB_PROJECT", variable)
+    raw = {**configured("wandb"), "trackers": {"names": ["wandb"], "project": setting}}
+    assert trackers.TrackedRun(tmp_path, parse(raw)).project("WANDB_PROJECT") == project
+
+
 def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb", reason="wandb, of the extra wandb, is not installed")
     monkeypatch.setenv("WANDB_MODE", "offline")

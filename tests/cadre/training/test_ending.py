@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +17,9 @@ from cadre.training.loop import call_on_step, find_end
 from tests.cadre.cli.calling import call
 
 
-def run_with(successes: list[float], **settings: object) -> SimpleNamespace:
-    reports = [{"step": 5 * number, "success": success} for number, success in enumerate(successes)]
+def run_with(successes: list[float], rewards: list[float] = [], **settings: object) -> SimpleNamespace:  # noqa: B006
+    pairs = zip_longest(successes, rewards, fillvalue=0.0)
+    reports = [{"step": 5 * n, "success": success, "reward": reward} for n, (success, reward) in enumerate(pairs)]
     return SimpleNamespace(train=TrainConfig(steps=100, **settings), evaluations=lambda: reports)
 
 
@@ -38,6 +40,14 @@ def run_with(successes: list[float], **settings: object) -> SimpleNamespace:
 )
 def test_evaluations_end_a_training(successes, settings, ends):
     assert find_end(run_with(successes, **settings), 20, 0.0) == ends
+
+
+@pytest.mark.parametrize(
+    ("rewards", "ends"),
+    [([1.0, 2.0, 3.0, 4.0], ""), ([1.0, 3.0, 2.0, 3.0], "train.patience=2: no evaluation since step 5 was better")],
+)
+def test_where_no_task_is_ever_solved_the_reward_counts(rewards, ends):
+    assert find_end(run_with([0.0] * 4, rewards, patience=2), 20, 0.0) == ends
 
 
 def test_steps_and_tokens_end_a_training():
@@ -78,6 +88,9 @@ def test_a_run_that_ended_by_itself_is_complete(capsys):
     said = capsys.readouterr().out
     assert "Ended after 2 of 9 steps by train.patience=2." in said
     assert "success on 4 held-out tasks: 0.0% before, 20.0% after" in said
+    assert "cadre eval" not in said  # there are no more
+    _print_result(run, 2, 5)
+    assert "cadre eval runs/a --tasks 5    more held-out tasks" in capsys.readouterr().out
 
 
 @pytest.mark.slow

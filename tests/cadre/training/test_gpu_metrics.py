@@ -153,10 +153,29 @@ def test_a_gpu_whose_utilisation_cannot_be_read_has_no_busy_fraction() -> None:
     assert utilisation.drain() is None
 
 
+def test_readings_end_with_the_training() -> None:
+    """Else each training of a process would leave a thread that asks the driver for ever."""
+    reads = threading.Semaphore(0)
+
+    def read() -> float:
+        reads.release()
+        return 0.5
+
+    before = set(threading.enumerate())
+    utilisation = Utilisation(read, pause=0.0)
+    (thread,) = set(threading.enumerate()) - before
+    assert reads.acquire(timeout=60)
+    del utilisation
+    thread.join(60)
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize(
     ("name", "bandwidth", "flops"),
     [
         ("NVIDIA H200", 4.8e12, 989e12),
+        ("NVIDIA H200 NVL", 4.8e12, 835e12),
+        ("NVIDIA GH200 480GB", 4.0e12, 989e12),
         ("NVIDIA H100 80GB HBM3", 3.35e12, 989e12),
         ("NVIDIA H100 PCIe", 2.0e12, 756e12),
         ("NVIDIA A100-SXM4-80GB", 2.0e12, 312e12),

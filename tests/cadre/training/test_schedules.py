@@ -90,6 +90,11 @@ def test_a_schedule_of_the_users_own(speaker: Path, tmp_path: Path, quiet: Conso
     ("policies", "train", "wanted"),
     [
         (("shared",), {}, r"train\.schedule: got round_robin with shared that is trained; expected several"),
+        (
+            ("shared",),
+            {"schedule": "round_robbin"},
+            r"train\.schedule: got 'round_robbin'; .* Did you mean round_robin\?",
+        ),
         (TWO, {"schedule": "in_turn"}, r"train\.schedule: got 'in_turn'; expected one of together, round_robin"),
     ],
 )

@@ -4,6 +4,7 @@ Inductor has no backward pass of FlexAttention for CPUs, so layers are traced an
 """
 
 import dataclasses
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ from cadre.engines.torch import forward, logprobs, prefix_tree
 from cadre.engines.torch.logprobs import ALL_TOKENS, LogprobQuery, compute_token_logprobs, fused_logprobs
 from cadre.engines.torch.prefix_tree import TreeForm
 from cadre.errors import EngineError
+from cadre.learn import prefix_tree as tree_of_prefixes
 from cadre.learn import tree_attention
 from cadre.learn.prefix_tree import PrefixTree, attention_mask, path
 from cadre.learn.tree_attention import FlexMasks, Layout
@@ -191,6 +193,49 @@ def test_completions_that_nearly_fill_their_blocks_begin_with_one():
     # Short ones would grow by much.
     short = PrefixTree.of([sequence((number, *range(20)), (False,) + (True,) * 20, "p") for number in range(9)])
     assert len(short.padded(128).token_ids) == 256
+
+
+def test_words_that_begin_every_prompt_are_not_keys_of_a_whole_micro_batch(learner):
+    """Prompts that share their first two tokens only: no block of keys is seen by many more blocks than one prompt's
+    completions are, which would keep one kernel busy while the GPU waits."""
+    rng = random.Random(0)
+    data = []
+    for prompt in range(8):
+        words = tuple(rng.randrange(250) for _ in range(300))
+        for answer in range(8):
+            said = (answer, *(rng.randrange(250) for _ in range(129)))
+            data.append(sequence((1, 2, prompt, *words, *said), (False,) * 303 + (True,) * 130, "p"))
+    one = learner("llama", pack="prefix_tree", tokens_per_microbatch=32_768)
+
+    def most_seen() -> tuple[int, int, int]:
+        """Return the blocks of queries that see one block of keys, at most, all blocks, and the number of nodes."""
+        (micro,) = one._runner.split(data)
+        tree = micro.tree.padded(128)
+        mask = FlexMasks(tree.depths, tree.ends, CPU).mask(None)
+        seen = int((mask.q_num_blocks + mask.full_q_num_blocks).max())
+        return seen, len(tree.token_ids) // 128, len(micro.tree.token_ids)
+
+    whole, blocks, nodes = most_seen()
+    assert whole == blocks >= 84
+    assert nodes == 2 + 8 * (301 + 8 * 129)
+    compile_layers(one)  # four prompts are 5,334 nodes with the two tokens, which then begin another tree
+    half, blocks, repeated = most_seen()
+    assert half <= blocks / 2 + 1
+    assert repeated == nodes + 2
+
+
+@pytest.mark.usefixtures("traced")
+def test_a_start_that_is_run_twice_changes_no_gradient(learner, monkeypatch):
+    one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
+    data = [sequence((7, *range(number, number + 40), *[k] * 9), (False,) * 41 + (True,) * 9) for number, k in PAIRS]
+    (micro,) = one._runner.split(data)
+    monkeypatch.setattr(tree_of_prefixes, "LEAST_REPEATED", 50)
+    (repeated,) = one._runner.split(data)
+    assert len(repeated.tree.token_ids) == len(micro.tree.token_ids) + 2
+    assert apart(caught(one, data), caught(other, data)) < 1e-5
+
+
+PAIRS = [(number, k) for number in range(3) for k in range(2)]
 
 
 @settings(max_examples=10, deadline=None)

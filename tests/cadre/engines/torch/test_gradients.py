@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings, forward
 from cadre.settings import CriticConfig, LearnerConfig, LoraConfig, LossConfig
 from cadre.types import Message, Targets, TrainingSequence
 from tests.cadre.engines import tiny
@@ -93,6 +93,33 @@ def test_value_gradient_by_hand(folders, monkeypatch):
     weight = mine.engine.loaded.model.model.layers[0].mlp.up_proj.weight
     assert torch.allclose(caught["trunk"]["model.layers.0.mlp.up_proj.weight"], weight.grad, atol=1e-6)
     assert float(weight.grad.abs().max()) > 1e-4
+
+
+def test_heads_forget_an_update_that_was_out_of_memory(folders, monkeypatch):
+    """The second forward is out of memory once: heads move as if the first had not been run twice."""
+    mine, other = (build(folders["llama"], critic=CriticConfig(clip=None), tokens_per_microbatch=5) for _ in range(2))
+    monkeypatch.setattr(forward, "MIN_TOKENS", 2)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    score, calls = mine._runner.score, []
+
+    def short_of_memory(batch, entropy_tokens=0):
+        calls.append(batch)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(batch, entropy_tokens)
+
+    monkeypatch.setattr(mine._runner, "score", short_of_memory)
+    caught = {}
+    for name, side in (("mine", mine), ("other", other)):
+        own = side._optimisers["p"].heads
+        monkeypatch.setattr(own, "step", lambda loss, name=name, own=own: _catch(caught, name, own))
+    data = [judged((1,), (2.0,)), judged((3,), (-1.0,), ids=(9, 8, 7, 6))]
+    with pytest.warns(UserWarning, match="in parts of 2 tokens"):
+        update(mine, data)
+    update(other, data)
+    assert len(calls) > 2
+    assert torch.equal(caught["mine"]["joint.bias"], caught["other"]["joint.bias"])
+    assert caught["other"]["joint.bias"].item() == pytest.approx((-2.0 + 1.0) / 2 * 0.5, rel=1e-3)
 
 
 def _catch(caught, name, optimiser):

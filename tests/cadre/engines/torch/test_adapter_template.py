@@ -1,0 +1,89 @@
+"""A policy that begins from an adapter writes its prompts as the adapter was trained on, by the template beside it."""
+
+import json
+import logging
+
+import pytest
+
+from cadre.engines.model_text import AnswerEncoder
+from cadre.engines.torch import TorchEngine
+from cadre.errors import EngineError
+from cadre.settings import LoraConfig
+from cadre.types import Message
+from tests.cadre.engines import tiny
+from tests.cadre.engines.tiny import request, sample
+
+OWN = tiny.CHATML.replace("<|im_start|>{{ message.role }}\n", "<|im_start|>{{ message.role | upper }}: ")
+OTHER_END = "{% for message in messages %}{{ message.role }} {{ message.content }}<pad>{% endfor %}"
+
+
+@pytest.fixture
+def adapter(team, tmp_path):
+    """A folder of an adapter as PEFT's and transformers' `save_pretrained` leave it, with the base's template."""
+    team({"p": 4}).export("p", tmp_path / "px")
+    return tmp_path / "px"
+
+
+def engine(folder, adapter):
+    lora = LoraConfig(rank=4, alpha=8.0, path=str(adapter))
+    policies = {"fresh": tiny.policy(folder, lora=LoraConfig(rank=4)), "begun": tiny.policy(folder, lora=lora)}
+    return TorchEngine(folder, policies, 0)
+
+
+def prompt(made, policy):
+    return made.tokenizer.decode(sample(made, request("go", policy=policy))[0][0].prompt_ids)
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "by name"])
+def test_the_adapters_own_template_is_used_for_its_policy_alone(folders, adapter, place, caplog):
+    if place == "tokenizer_config.json":
+        (adapter / "chat_template.jinja").unlink()
+        described = json.loads((adapter / place).read_text())
+        (adapter / place).write_text(json.dumps({**described, "chat_template": OWN}))
+    else:
+        (adapter / "chat_template.jinja").write_text(OWN)
+    if place == "by name":
+        (adapter / "additional_chat_templates").mkdir()
+        (adapter / "additional_chat_templates" / "tool_use.jinja").write_text(tiny.CHATML)
+    with caplog.at_level(logging.INFO):
+        made = engine(folders["llama"], adapter)
+    assert f"by the chat template of the adapter in {adapter}" in caplog.text
+    assert prompt(made, "fresh") == "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt(made, "begun") == "<|im_start|>USER: go<|im_end|>\n<|im_start|>assistant\n"
+    made.close()
+
+
+def test_the_end_of_its_turns_ends_them(folders, adapter):
+    (adapter / "chat_template.jinja").write_text(OTHER_END)
+    made = engine(folders["llama"], adapter)
+    assert made.loaded.stops == (256, 257, 259)
+    made.close()
+
+
+def test_the_same_template_is_shared(folders, adapter):
+    made = engine(folders["llama"], adapter)
+    assert made.loaded.templates["begun"].render([Message("user", "x")], True) == made.loaded.templates["fresh"].render(
+        [Message("user", "x")], True
+    )
+    made.close()
+
+
+def test_a_warm_start_writes_examples_so_too(folders, adapter):
+    (adapter / "chat_template.jinja").write_text(OWN)
+    encoder = AnswerEncoder.of(str(folders["llama"]), adapter=str(adapter))
+    ids, _ = encoder.encode((Message("user", "go"),), "yes")
+    assert ids == engine_prompt(folders["llama"], adapter)
+
+
+def engine_prompt(folder, adapter):
+    made = engine(folder, adapter)
+    ids = made.encode("begun", (Message("user", "go"),))
+    made.close()
+    return ids
+
+
+def test_a_template_that_cannot_be_read(folders, adapter):
+    (adapter / "chat_template.jinja").unlink()
+    (adapter / "tokenizer_config.json").write_text("{")
+    with pytest.raises(EngineError, match=r"The chat template of the adapter in .*px cannot be read"):
+        engine(folders["llama"], adapter)
