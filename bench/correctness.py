@@ -289,6 +289,88 @@ SITUATIONS = (
         "closed after ten seconds, and counted",
         ("tests/cadre/programs/test_http_limits.py",),
     ),
+    Situation(
+        "generation settings that transformers loads and refuses to save",
+        "huggingface/transformers#29988, OpenRLHF/OpenRLHF#212",
+        "the first checkpoint of a model with a temperature and no `do_sample` ended the training",
+        "`generation_config.json` is saved as it came",
+        (
+            "tests/cadre/engines/torch/test_exports.py"
+            "::test_settings_that_transformers_loads_and_does_not_save_are_saved_as_they_came",
+        ),
+    ),
+    Situation(
+        "a base model whose chat template ends turns with another token than its own",
+        "hiyouga/LlamaFactory#7454, QwenLM/Qwen3#1064",
+        "exports named the base's end alone, so that other libraries generated on after the answer",
+        "exports name every token that ended a turn in training",
+        ("tests/cadre/engines/torch/test_exports.py::test_an_export_ends_where_turns_ended_in_training",),
+    ),
+    Situation(
+        "an adapter that was trained on another chat template than its base has",
+        "huggingface/peft#1932, lm-sys/FastChat#1896",
+        "prompts were written by the template of the base, without a message",
+        "the template in the adapter's folder is used for its policy, and its end of turn",
+        ("tests/cadre/engines/torch/test_adapter_template.py",),
+    ),
+    Situation(
+        "the best of evaluations with equal success",
+        "NVIDIA-NeMo/RL#3067, Lightning-AI/pytorch-lightning#16504",
+        "where no task is ever solved, untrained weights were the best, and `train.patience` ended what improved",
+        "of equal success the higher reward is better",
+        (
+            "tests/cadre/cli/test_chosen_checkpoint.py::test_of_equal_success_the_higher_reward_is_better",
+            "tests/cadre/training/test_ending.py::test_where_no_task_is_ever_solved_the_reward_counts",
+        ),
+    ),
+    Situation(
+        "dynamic sampling beside a length penalty",
+        "NVIDIA-NeMo/RL#2431",
+        "of wrong answers alone the shortest was learned, as their penalised returns differ",
+        "groups are dropped by their rewards before length penalties",
+        (
+            "tests/cadre/advantages/test_filters.py"
+            "::test_wrong_answers_of_unequal_length_are_no_group_to_learn_from_under_the_filter",
+        ),
+    ),
+    Situation(
+        "an importance ratio that overflows",
+        "OpenRLHF/OpenRLHF#1314",
+        "one token made the gradient of its minibatch NaN, clipped or not, and the step was skipped",
+        "the token has no gradient, and the others keep theirs",
+        ("tests/cadre/learn/test_loss.py::test_a_ratio_beyond_all_numbers_leaves_the_other_tokens_their_gradient",),
+    ),
+    Situation(
+        "weight decay of biases and norms",
+        "ServiceNow/Fast-LLM#545",
+        "all weights decayed",
+        "matrices alone decay",
+        ("tests/cadre/learn/test_optimiser.py::test_biases_and_scales_do_not_decay_and_follow_the_schedule",),
+    ),
+    Situation(
+        "a warm-up that is longer than the training",
+        "AI-Hypercomputer/maxtext#4225",
+        "the rate never reached its peak, without a message",
+        "a warning before the first step",
+        ("tests/cadre/config/test_warnings.py::test_a_rate_that_never_reaches_its_peak_is_told_of",),
+    ),
+    Situation(
+        "WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME",
+        "Lightning-AI/pytorch-lightning#16028, huggingface/transformers#24847",
+        "the project was cadre whatever they said",
+        "they count where the settings name no project",
+        ("tests/cadre/runs/test_trackers.py::test_the_variable_of_a_package_names_the_project_unless_the_settings_do",),
+    ),
+    Situation(
+        "a run folder on a machine that has the base in another folder",
+        "public reports about several trainers",
+        "it could not be resumed, forked or exported without an edit of its config.yaml",
+        "`team.policies.POLICY.model=FOLDER` names it, if the former folder is gone",
+        (
+            "tests/cadre/cli/test_chosen_checkpoint.py"
+            "::test_a_run_from_another_machine_goes_on_with_the_base_where_it_is_here",
+        ),
+    ),
 )
 
 

@@ -10,6 +10,8 @@ MARKS = "`*_"
 BLOCK = re.compile(rf"[{MARKS}\s]*?^[ \t]*```[^\n`]*\n(?P<inside>.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
 FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 Cell = tuple[int, int]  # (row, column)
+AROUND = re.compile(rf"""["'\[\](){MARKS}]""")
+ENDS = ".!;"
 MOVES: dict[str, Cell] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 # Without an example: a model of half a billion parameters gives that for its answer, whatever the state is.
 ASK_MOVES = (
@@ -34,12 +36,13 @@ def behind(word: str, text: str) -> str:
 
 
 def parse_moves(text: str) -> str | None:
-    """Return the moves of an answer: "RRD", "R, R, D", "1R 2R 3D", or the like after a last "Moves:". None for anything
-    else.
+    """Return the moves of an answer: "RRD", "R, R, D.", "1R 2R 3D", "[R, R, D]" or the like after a last "Moves:". None
+    for anything else.
 
-    Strict on purpose: an answer with other words in it is not guessed at.
+    Quotes, brackets and the mark that ends a sentence are no reason to refuse moves: known models write them, and would
+    be trained to leave them out. An answer with other words in it is not guessed at.
     """
-    answer = behind("moves", text)
+    answer = AROUND.sub("", behind("moves", text)).rstrip(f"{ENDS} \t\r\n")
     return "".join(re.findall("[UDLR]", answer)) if re.fullmatch(r"(\d*[UDLR][\s,]*)+", answer) else None
 
 

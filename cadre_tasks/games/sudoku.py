@@ -157,7 +157,10 @@ class Sudoku(ToolPlanner):
         rows = behind("grid", text).split()
         if len(rows) != size:
             return None
-        unnumbered = [row.removeprefix(f"{number}:") for number, row in enumerate(rows, 1)]
+        unnumbered = [row.removeprefix(f"{number}:").rstrip(",;") for number, row in enumerate(rows, 1)]
+        # A dot is an empty cell, but not behind a whole row.
+        if len(unnumbered[-1]) == size + 1:
+            unnumbered[-1] = unnumbered[-1].removesuffix(".")
         allowed = set(".123456789"[: size + 1])
         return " ".join(unnumbered) if all(len(row) == size and set(row) <= allowed for row in unnumbered) else None
 

@@ -155,7 +155,7 @@ def mixed(law: Law, first: str, second: str) -> Inputs:
 def parse_theory(text: str, law: Law) -> dict[str, ast.expr] | None:
     """Return the equations of a theory: behind a last "Law:" an expression, or for switches a line `C = A and not B`
     each. None if anything in it cannot be read."""
-    theory_text = behind("law", text[-4000:])
+    theory_text = behind("law", text[-4000:]).rstrip(".; \t")
     if law.kind != "causal":
         target_prefix = re.match(rf"{law.target}\s*=(?!=)", theory_text)
         tree = formula.parse(theory_text[target_prefix.end() :] if target_prefix else theory_text, law.inputs)
@@ -163,7 +163,7 @@ def parse_theory(text: str, law: Law) -> dict[str, ast.expr] | None:
     lines = [line for line in theory_text.splitlines() if line.strip()]
     if len(lines) > 2 * len(SWITCHES):
         return None
-    pairs = [EQUATION.fullmatch(line.strip()) for line in lines]
+    pairs = [EQUATION.fullmatch(line.strip(" \t.;")) for line in lines]
     trees = {pair[1]: formula.parse(pair[2], law.inputs) for pair in pairs if pair}
     # Every line must be an equation of its own for a known switch.
     right = len(trees) == len(lines) and set(trees) <= set(law.inputs) and None not in trees.values()

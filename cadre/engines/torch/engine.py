@@ -198,7 +198,8 @@ class TorchEngine:
             storage.save_model(model, self.loaded.stops, tokenizer, folder, merged)
         else:
             config = self.loaded.adapters.configs[policy]
-            storage.write_adapter(self.parameters(policy), config, self.loaded.source, folder)
+            base = storage.name_of_base(self.policies[policy].model, self.loaded.source)
+            storage.write_adapter(self.parameters(policy), config, base, folder)
             tokenizer.save_pretrained(folder)
         if self.loaded.pictures is not None:
             self.loaded.pictures.save(folder)

@@ -237,7 +237,8 @@ class RankLearner:
 
     def _save_adapter(self, policy: str, folder: Path) -> None:
         loaded = self._loaded
-        storage.write_adapter(loaded.parameters(policy), loaded.adapters.configs[policy], loaded.source, folder)
+        base = storage.name_of_base(self._part.policies[policy].model, loaded.source)
+        storage.write_adapter(loaded.parameters(policy), loaded.adapters.configs[policy], base, folder)
         loaded.templates[policy].tokenizer_to_save().save_pretrained(folder)
 
 

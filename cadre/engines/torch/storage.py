@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from cadre.engines.torch.lora import Adapters, Pair
 from cadre.errors import EngineError
 from cadre.learn import tensor_files
+from cadre.plugins import embedded_models
 from cadre.settings import LoraConfig
 from cadre.settings.team import PEFT_PREFIX
 
@@ -73,6 +74,13 @@ def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> 
         for name, weight in target.items():
             if weight is not source[name]:
                 weight.copy_(source[name])
+
+
+def name_of_base(model: str, source: str) -> str:
+    """Return what an adapter's folder calls its base: the hub name that the policy has as `model`, or else the folder
+    `source`. Without a connection the source of a hub name is a folder of this machine's cache."""
+    is_folder = model in embedded_models() or Path(model).expanduser().is_dir()
+    return source if is_folder else model
 
 
 def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: str, folder: Path) -> None:

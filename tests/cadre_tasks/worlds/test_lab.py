@@ -116,6 +116,13 @@ def test_a_law_is_what_follows_the_sign_that_names_its_result() -> None:
     said = parse_theory("Law: result=(x == 2)", LINE) or {}
     assert [outcome(LINE, said, {"x": x})[0] for x in (1, 2)] == [0, 1]
     assert parse_theory("Law: result == 2", LINE) is None
+
+
+def test_a_law_may_end_with_a_full_stop() -> None:
+    said = parse_theory("Law: result = 2*x.", LINE) or {}
+    assert outcome(LINE, said, {"x": 3}) == (6,)
+    said = parse_theory("Law:\nA = B;\nB = not A.", SWITCHES) or {}
+    assert outcome(SWITCHES, said, {"A": 1}) == (1, 0, 0)
     said = parse_theory("So:\n`Law: result = 2*x`", LINE) or {}
     assert outcome(LINE, said, {"x": 4})[0] == 8
     assert parse_trial("`Try: 3`", LINE) == {"x": 3}

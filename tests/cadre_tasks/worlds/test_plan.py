@@ -52,6 +52,7 @@ def test_a_problem_in_pddl() -> None:
         ("take b1; stack b1 b2", ["(take b1)", "(stack b1 b2)"]),
         ("(TAKE B1) (stack  b1 b2)", ["(take b1)", "(stack b1 b2)"]),
         ("`Plan: (take b1)`", ["(take b1)"]),
+        ("Plan: take b1; stack b1 b2.", ["(take b1)", "(stack b1 b2)"]),
         ("**Plan:**\n(take b1)", ["(take b1)"]),
         ("I take b1, then stack.", None),
         ("", None),

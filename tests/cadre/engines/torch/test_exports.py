@@ -1,10 +1,13 @@
-"""What an exported model says of how to generate: ends of turn, and settings that transformers would not save."""
+"""What an export says of itself: its ends of turn, settings that transformers would not save, the name of its base."""
 
 import json
 
 import pytest
 from transformers import AutoModelForCausalLM
 
+from cadre.engines import model_folder
+from cadre.engines.torch import TorchEngine
+from cadre.settings import LoraConfig, PolicyConfig
 from tests.cadre.engines import tiny
 
 EOS, IM_END = 257, 259  # the tokenizer's end, and that of the template's turns
@@ -40,3 +43,19 @@ def test_settings_that_transformers_loads_and_does_not_save_are_saved_as_they_ca
     saved = generation(tmp_path / "saved" / "p")
     assert (saved["do_sample"], saved["temperature"], saved["eos_token_id"]) == (False, 0.9, [EOS, IM_END])
     mine.load(tmp_path / "saved")
+
+
+def test_an_adapter_names_its_base_on_the_hub_where_that_was_read_from_the_cache(folders, tmp_path, monkeypatch):
+    """Mistake: without a connection the base is a folder of this machine's cache, which no other machine has."""
+    monkeypatch.setattr(model_folder, "find_hub_model", lambda name: str(folders["llama"]))
+    policy = PolicyConfig(model="owner/tiny", device="cpu", lora=LoraConfig(rank=2))
+    made = TorchEngine("owner/tiny", {"p": policy}, 0)
+    made.export("p", tmp_path)
+    made.close()
+    assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == "owner/tiny"
+
+
+def test_an_adapter_names_the_folder_of_a_base_that_has_one(team, folders, tmp_path):
+    team({"p": 4}).export("p", tmp_path)
+    described = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert described["base_model_name_or_path"] == str(folders["llama"])
