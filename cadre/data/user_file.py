@@ -10,6 +10,7 @@ import ast
 import keyword
 import logging
 import math
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,13 +18,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cadre.data.public_sets import with_integer_keys
+from cadre.data.public_sets import BOX, with_integer_keys
 from cadre.data.records import Article, CodingProblem, Kind, Problem, Record, prompt_text, solution_key
 from cadre.data.rows import FileState, file_state, read_json_lines
 from cadre.errors import ConfigError, DataError, first_line, nearest
 
 log = logging.getLogger("cadre.data")
 ENDING = ".jsonl"
+WORD = re.compile(r"[^\W\d_]{2,}")
 # Fields that a record of each kind must have; for programs, one of `tests` and `hidden` besides.
 REQUIRED_FIELDS: dict[Kind, tuple[str, ...]] = {
     "problem": ("question", "answer"),
@@ -153,7 +155,8 @@ class UserRow:
 
 def _make_problem(row: UserRow, name: str) -> Problem:
     answer = row.required_text("answer")
-    if "####" in answer:
+    box = BOX.search(answer)
+    if "####" in answer or (box is not None and WORD.search(answer, 0, box.start())):
         row.reject("answer", answer, "the answer alone, such as '2', without how it was found")
     return Problem(name, row.required_text("question"), answer, row.number("tolerance"))
 

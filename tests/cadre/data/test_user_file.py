@@ -60,6 +60,11 @@ WRONG = {
     "not a number": ({"question": "2+2?", "answer": float("nan")}, r"line 2: answer: got nan; expected a text, where"),
     "an endless number": ({"question": "2+2?", "answer": float("inf")}, r"line 2: answer: got inf; expected a text"),
     "a worked solution": ({"question": "2+2?", "answer": "2+2 #### 4"}, r"line 2: answer: got '2\+2 #### 4'; .* alone"),
+    # Mistake: a column of solutions is taken for the answers, and no answer is ever right.
+    "a worked solution with a box": (
+        {"question": "2+2?", "answer": "It is $\\boxed{4}$."},
+        r"line 2: answer: got 'It is \$.*; .* alone",
+    ),
     "a truth value": ({"question": "2+2?", "answer": True}, r"line 2: answer: got True; expected a text"),
     "a tolerance of words": ({**GOOD, "tolerance": "some"}, r"line 2: tolerance: got 'some'; expected a number"),
     "a negative tolerance": ({**GOOD, "tolerance": -1}, r"line 2: tolerance: got -1"),

@@ -7,7 +7,7 @@ import pytest
 
 from cadre.engines.chat_template import Template
 from cadre.engines.model_text import collect_stops
-from cadre.engines.tool_calls import split_parallel_calls, write_calls_as_text, write_result_as_text
+from cadre.engines.tool_calls import is_sampled_message, split_parallel_calls, write_calls_as_text, write_result_as_text
 from cadre.errors import EngineError
 from cadre.types import Message, PreviousTurn, Sample, Sound, Tool, ToolCall
 from tests.cadre.engines import forms
@@ -503,6 +503,16 @@ def test_a_call_that_is_none_is_told_to_the_model():
     )
     for answer in ("42", "[R, stop]", '{"answer": 4}', "I would call find(x)."):
         assert (told(hermes, answer), told(bare, answer)) == ("", "")
+
+
+@pytest.mark.parametrize("name", forms.FORMS)
+def test_a_call_without_arguments_is_one_of_no_arguments(name):
+    """Clients write "" for them, which templates do not take for an object."""
+    one = template(forms.chat(forms.FORMS[name]))
+    empty = ToolCall("call_0", "find", "")
+    assert written(one, (empty,)) == written(one, (call({}),))
+    sample = Sample("a", "p", "", (), (), (), "stop", 0, Message("assistant", "", (call({}),)))
+    assert is_sampled_message(Message("assistant", "", (empty,)), sample)
 
 
 UNIONS = Tool(
