@@ -23,9 +23,6 @@ from cadre.settings import LossConfig
 from cadre.settings.objective import load_own_loss
 from cadre.settings.user_code import load_function
 
-# A ratio of half a billion; no policy gets there within its clip.
-MAX_LOG_RATIO = 20.0
-
 
 @dataclass(frozen=True)
 class Tokens:
@@ -49,11 +46,8 @@ class Tokens:
 
     @property
     def log_ratio(self) -> Tensor:
-        """Return log(pi / pi_old) within MAX_LOG_RATIO of 0, beyond which it has no gradient.
-
-        A ratio that overflows would make the loss and the gradient of its whole minibatch NaN, clipped or not.
-        """
-        return (self.logprobs - self.old).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+        """Return log(pi / pi_old)."""
+        return self.logprobs - self.old
 
     def masked(self) -> Tokens:
         """Return the same with zeros outside the mask, through which no gradient passes."""
@@ -150,9 +144,11 @@ def policy_loss(
             "they can be summed. Return all of them, with zeros where one means nothing."
         )
     correction, corrected = importance(tokens.old - tokens.rollout_logprobs, tokens.mask, config, functions)
-    divergence = 0.5 * (tokens.logprobs - tokens.reference).square()
-    on_policy = correction * tokens.log_ratio.detach().exp()
-    value = correction * -token_loss + config.entropy * tokens.entropy - config.kl * on_policy * divergence
+    value = correction * -token_loss + config.entropy * tokens.entropy
+    if config.kl > 0.0:  # 0 times a ratio that overflows would be no number
+        divergence = 0.5 * (tokens.logprobs - tokens.reference).square()
+        on_policy = correction * tokens.log_ratio.detach().exp()
+        value = value - config.kl * on_policy * divergence
     loss = -(weights.unsqueeze(1) * torch.where(tokens.mask, value, 0.0)).sum()
     with torch.no_grad():
         own = {name: torch.where(tokens.mask, numbers, 0).sum() for name, numbers in metrics.items()}

@@ -37,6 +37,10 @@ class TokenTensors(Protocol):
     def mask(self) -> Tensor: ...
 
 
+# A ratio of half a billion, beyond any clip.
+MAX_LOG_RATIO = 20.0
+
+
 @dataclass(frozen=True)
 class Clip:
     """A ratio's bounds `1 - low` and `1 + high`, and `dual`, its bound where the advantage is negative."""
@@ -73,7 +77,7 @@ def sequence_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
     log-probability.
     """
     mean = log_ratio.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-    return mean.detach().exp() * (log_ratio - log_ratio.detach()).exp()
+    return mean.detach().clamp(max=MAX_LOG_RATIO).exp() * (log_ratio - log_ratio.detach()).exp()
 
 
 def clipped_weight(logprobs: Tensor, log_ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
@@ -88,7 +92,10 @@ def ppo(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of PPO: the clipped surrogate of every token's ratio."""
     clip = Clip(clip_low, clip_high, dual_clip)
-    objective, clipped = clipped_surrogate(tokens.log_ratio.exp(), tokens.advantages, clip)
+    # Where the clip is above, a ratio that overflows would give its token, which has no gradient, 0 times infinity.
+    log_ratio = tokens.log_ratio
+    log_ratio = log_ratio.where(tokens.advantages < 0, log_ratio.clamp(max=MAX_LOG_RATIO))
+    objective, clipped = clipped_surrogate(log_ratio.exp(), tokens.advantages, clip)
     return -objective, {"clipped": clipped}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -41,6 +41,8 @@ class SamplingConfig(Section):
 
 class LearnerConfig(Section):
     """The optimiser: AdamW on float32 masters."""
+
+    alternatives: ClassVar[Sequence[Sequence[str]]] = (("minibatches", "minibatch_size"),)
 
     learning_rate: float = Field(1e-6, gt=0.0, description="peak rate")
     schedule: Literal["constant", "cosine"] = Field(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -32,10 +32,12 @@ class Section(BaseModel):
     """A frozen section that rejects unknown keys, numbers that are not finite, and booleans in place of numbers.
 
     `former_names` are keys of earlier versions and what they are called now; they are understood, with a warning.
+    `alternatives` are keys that say one thing in several ways, of which changes to a section replace all.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     former_names: ClassVar[Mapping[str, str]] = {}
+    alternatives: ClassVar[Sequence[Sequence[str]]] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -94,8 +96,14 @@ def quoting_advice(value: object, expected: str) -> str:
 
 
 def apply_changes(base: SectionT, changes: SectionT) -> SectionT:
-    """Return the section `base` with the keys of `changes` that were set."""
-    return base.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
+    """Return the section `base` with the keys of `changes` that were set; its `alternatives` to these are unset."""
+    given = changes.model_fields_set
+    update = {name: getattr(changes, name) for name in given}
+    for names in base.alternatives:
+        if not given.isdisjoint(names):
+            fields = type(base).model_fields
+            update |= {name: fields[name].get_default() for name in names if name not in given}
+    return base.model_copy(update=update)
 
 
 def dump_set_keys(section: Section) -> dict[str, Any]:

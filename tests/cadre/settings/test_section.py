@@ -5,7 +5,8 @@ from typing import ClassVar
 import pytest
 from pydantic import JsonValue, ValidationError, create_model
 
-from cadre.settings.section import Section, is_bool_for_number
+from cadre.settings import LearnerConfig
+from cadre.settings.section import Section, apply_changes, is_bool_for_number
 
 FIELDS = {
     "number": (float, 0.0),
@@ -46,3 +47,12 @@ def test_a_former_name_is_read_with_a_warning(caplog: pytest.LogCaptureFixture) 
         Renamed.model_validate({"old": 0.5, "new": 0.5})
     with pytest.raises(ValidationError, match="a number, which true and false are not"):
         Renamed.model_validate({"old": True})
+
+
+def test_a_change_replaces_the_other_way_to_say_the_same() -> None:
+    """Mistake: a policy's own number of minibatches counts for nothing beside the experiment's minibatch size."""
+    sized, counted = LearnerConfig(minibatch_size=8), LearnerConfig(minibatches=4)
+    assert apply_changes(sized, LearnerConfig(minibatches=2)).steps_per_pass(32) == 2
+    assert apply_changes(counted, LearnerConfig(minibatch_size=16)).steps_per_pass(32) == 2
+    assert apply_changes(counted, LearnerConfig(minibatch_size=16)).minibatches == 1
+    assert apply_changes(sized, LearnerConfig(learning_rate=0.5)).steps_per_pass(32) == 4
