@@ -70,6 +70,11 @@ def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Te
     return objective.maximum(floor).where(negative, objective), clipped | (negative & (objective < floor))
 
 
+def bounded(log_ratio: Tensor) -> Tensor:
+    """Return log ratios whose exponential is finite. Infinite ones stay: such a sampling probability is an error."""
+    return log_ratio.where(log_ratio.isinf(), log_ratio.clamp(max=MAX_LOG_RATIO))
+
+
 def sequence_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
     """Return GSPO's ratio in its token form (arXiv 2507.18071, eq. 14).
 
@@ -77,7 +82,7 @@ def sequence_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
     log-probability.
     """
     mean = log_ratio.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-    return mean.detach().clamp(max=MAX_LOG_RATIO).exp() * (log_ratio - log_ratio.detach()).exp()
+    return bounded(mean.detach()).exp() * (log_ratio - log_ratio.detach()).exp()
 
 
 def clipped_weight(logprobs: Tensor, log_ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
@@ -94,7 +99,7 @@ def ppo(
     clip = Clip(clip_low, clip_high, dual_clip)
     # Where the clip is above, a ratio that overflows would give its token, which has no gradient, 0 times infinity.
     log_ratio = tokens.log_ratio
-    log_ratio = log_ratio.where(tokens.advantages < 0, log_ratio.clamp(max=MAX_LOG_RATIO))
+    log_ratio = log_ratio.where(tokens.advantages < 0, bounded(log_ratio))
     objective, clipped = clipped_surrogate(log_ratio.exp(), tokens.advantages, clip)
     return -objective, {"clipped": clipped}
 
