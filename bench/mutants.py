@@ -72,7 +72,7 @@ LOSS_VALUE = "value = correction * -token_loss + config.entropy * tokens.entropy
 KL_VALUE = "value = value - config.kl * on_policy * divergence"
 MASK = "mask=(False,) * prompt + (True,) * completion,"
 CLAMP = "bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages"
-SEQUENCE_RATIO = "return bounded(mean.detach()).exp() * (log_ratio - log_ratio.detach()).exp()"
+SEQUENCE_RATIO = "return mean.where(~is_clipped, bounded(mean)).exp() * (log_ratio - log_ratio.detach()).exp()"
 ROLE_REWARD = "return alpha * branch.reward.team + branch.reward.local.get(role, 0.0)"
 WEIGHED = "return [replace(scored, weight=share(scored) * scales[block(scored)]) for scored in samples]"
 STD = "return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))"

@@ -445,7 +445,8 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return "null" if value is None else "boolean"
     names = {int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-    return names[type(value)]
+    # An enumeration of a schema that was made in Python may be a subclass.
+    return next((name for kind, name in names.items() if isinstance(value, kind)), "")
 
 
 def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:

@@ -99,8 +99,11 @@ class Template:
                 self._name,
                 opening,
             )
-            added = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(opening)} }}}}{{% endif %}}"
-            self._templates = {name: text.removesuffix("\n") + added for name, text in self._templates.items()}
+            added = f"{{% if add_generation_prompt %}}{{{{ {json.dumps(opening, ensure_ascii=False)} }}}}{{% endif %}}"
+            self._templates = {
+                name: text if name != "default" and "add_generation_prompt" in text else text.removesuffix("\n") + added
+                for name, text in self._templates.items()
+            }
         text = self._try_to_write([Message("system", PROBE), Message("user", "x")], (), False, ToolUse())
         self.takes_system = text is not None and PROBE in text
         text = self.render([Message("user", "x"), Message("assistant", PROBE)], generation=False)

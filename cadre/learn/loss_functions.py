@@ -75,14 +75,23 @@ def bounded(log_ratio: Tensor) -> Tensor:
     return log_ratio.where(log_ratio.isinf(), log_ratio.clamp(max=MAX_LOG_RATIO))
 
 
-def sequence_ratio(log_ratio: Tensor, mask: Tensor) -> Tensor:
+def sequence_ratio(log_ratio: Tensor, mask: Tensor, is_clipped: Tensor) -> Tensor:
     """Return GSPO's ratio in its token form (arXiv 2507.18071, eq. 14).
 
     Every token has its sequence's ratio, the exponential of the mean log-ratio, and the gradient of its own
-    log-probability.
+    log-probability. Where large ratios are clipped, they are bounded (`is_clipped`, see `clips_above`).
     """
     mean = log_ratio.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)
-    return bounded(mean.detach()).exp() * (log_ratio - log_ratio.detach()).exp()
+    mean = mean.detach().expand_as(log_ratio)
+    return mean.where(~is_clipped, bounded(mean)).exp() * (log_ratio - log_ratio.detach()).exp()
+
+
+def clips_above(advantages: Tensor, clip: Clip) -> Tensor:
+    """Return where a ratio however large has no gradient, [B, T].
+
+    A ratio that overflows would give such a token 0 times infinity, which is no number.
+    """
+    return (advantages >= 0) | (clip.dual is not None)
 
 
 def clipped_weight(logprobs: Tensor, log_ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
@@ -97,9 +106,8 @@ def ppo(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of PPO: the clipped surrogate of every token's ratio."""
     clip = Clip(clip_low, clip_high, dual_clip)
-    # Where the clip is above, a ratio that overflows would give its token, which has no gradient, 0 times infinity.
     log_ratio = tokens.log_ratio
-    log_ratio = log_ratio.where(tokens.advantages < 0, bounded(log_ratio))
+    log_ratio = log_ratio.where(~clips_above(tokens.advantages, clip), bounded(log_ratio))
     objective, clipped = clipped_surrogate(log_ratio.exp(), tokens.advantages, clip)
     return -objective, {"clipped": clipped}
 
@@ -109,7 +117,7 @@ def gspo(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of GSPO: the clipped surrogate of the sequence's ratio."""
     clip = Clip(clip_low, clip_high, dual_clip)
-    ratio = sequence_ratio(tokens.log_ratio, tokens.mask)
+    ratio = sequence_ratio(tokens.log_ratio, tokens.mask, clips_above(tokens.advantages, clip))
     objective, clipped = clipped_surrogate(ratio, tokens.advantages, clip)
     return -objective, {"clipped": clipped}
 

@@ -252,7 +252,7 @@ def reject_prefill(body: dict[str, Any], by_place: bool = False) -> None:
     is_answer = isinstance(last, dict) and last.get("role") == "assistant"
     requests = {
         "continue_final_message": body.get("continue_final_message"),
-        "add_generation_prompt": body.get("add_generation_prompt") is False,
+        "add_generation_prompt": is_answer and body.get("add_generation_prompt") is False,
         "prefix": is_answer and last.get("prefix"),
         "messages": is_answer and by_place,
     }

@@ -46,9 +46,12 @@ def annotate_trees(
 
     # `judged` are all samples with a return, `learned` those that the update uses, with its weights and advantages.
     learned = {scored.tree_sample.position: scored for scored in batch.learned}
-    zero_variance = {
-        scored.tree_sample.position for group in batch.groups if not group.has_variance for scored in group.samples
-    }
+    equal = [
+        group
+        for group in batch.groups
+        if not group.has_variance or (settings.without_std == "drop" and group.reward_std == 0.0)
+    ]
+    zero_variance = {scored.tree_sample.position for group in equal for scored in group.samples}
     for judged in batch.judged:
         position = judged.tree_sample.position
         reason = None

@@ -100,7 +100,7 @@ def apply_changes(base: SectionT, changes: SectionT) -> SectionT:
     given = changes.model_fields_set
     update = {name: getattr(changes, name) for name in given}
     for names in base.alternatives:
-        if not given.isdisjoint(names):
+        if any(update.get(name) is not None for name in names):
             fields = type(base).model_fields
             update |= {name: fields[name].get_default() for name in names if name not in given}
     return base.model_copy(update=update)

@@ -89,8 +89,8 @@ def parse_plan(text: str) -> list[str] | None:
     """Return the actions of a plan: behind a last "Plan:", one a line or separated by semicolons, in brackets or not.
     None if anything in it cannot be read."""
     plan_text = behind("plan", text).lower()
-    lines = [line for part in re.split(r"[\n;]|\)\s*(?=\()", plan_text) if (line := part.strip(" \t\r."))]
-    matches = [ACTION.fullmatch(line) for line in lines[: LONGEST + 1]]
+    lines = [line for part in re.split(r"[\n;]|\)\s*(?=\()", plan_text) if (line := part.strip())]
+    matches = [ACTION.fullmatch(line.removesuffix(".")) for line in lines[: LONGEST + 1]]
     if not lines or len(lines) > LONGEST or None in matches:
         return None
     return [f"({' '.join(match[1].split())})" for match in matches if match]

@@ -322,27 +322,34 @@ def test_heads_read_their_own_rows():
 
 
 @pytest.mark.parametrize(
-    ("ratio", "advantage"),
-    [("token", 1.0), *((ratio, sign) for ratio in ("sequence", "cispo", "none") for sign in (1.0, -1.0))],
+    ("ratio", "advantage", "dual"),
+    [
+        *(("token", sign, dual) for sign, dual in ((1.0, None), (1.0, 3.0), (-1.0, 3.0))),
+        *(("sequence", sign, dual) for sign, dual in ((1.0, None), (1.0, 3.0), (-1.0, 3.0))),
+        *((ratio, sign, None) for ratio in ("cispo", "none") for sign in (1.0, -1.0)),
+    ],
 )
-def test_a_ratio_that_overflows_leaves_the_other_tokens_their_gradient(ratio, advantage):
-    """e^119 is infinite in float32: times 0, as of a clipped token or a penalty that is off, it is no number
+def test_a_ratio_that_overflows_leaves_the_other_tokens_their_gradient(ratio, advantage, dual):
+    """e^199 is infinite in float32: times 0, as of a clipped token or a penalty that is off, it is no number
     (OpenRLHF/OpenRLHF#1314)."""
-    loss, gradient = overflowing(ratio, advantage)
+    loss, gradient = overflowing(ratio, advantage, dual)
     assert math.isfinite(loss)
     assert torch.isfinite(gradient).all()
     assert gradient[1].tolist() == pytest.approx([-0.25 * advantage] * 2)  # of the sequence that has not moved
 
 
-def test_a_ratio_that_overflows_and_that_nothing_clips_is_no_step():
-    assert overflowing("token", -1.0)[0] == math.inf
+@pytest.mark.parametrize("ratio", ["token", "sequence"])
+def test_a_ratio_that_overflows_and_that_nothing_clips_is_no_step(ratio):
+    assert overflowing(ratio, -1.0)[0] == math.inf
 
 
-def overflowing(ratio, advantage):
-    """Return the loss and its gradient for two sequences, of one of which a token has become e^119 times as likely."""
-    old = torch.tensor([[-120.0, -2.0], [-1.0, -1.0]])
+def overflowing(ratio, advantage, dual=None):
+    """Return the loss and its gradient for two sequences, of one of which a token has become e^199 times as likely."""
+    old = torch.tensor([[-200.0, -2.0], [-1.0, -1.0]])
     new = torch.tensor([[-1.0, -2.0], [-1.0, -1.0]], requires_grad=True)
     advantages, mask = torch.full((2, 2), advantage), torch.ones(2, 2, dtype=torch.bool)
-    loss, _ = policy_loss(tokens(new, old, advantages, mask), torch.full((2,), 0.25), LossConfig(ratio=ratio))
+    loss, _ = policy_loss(
+        tokens(new, old, advantages, mask), torch.full((2,), 0.25), LossConfig(ratio=ratio, dual_clip=dual)
+    )
     loss.backward()
     return float(loss.detach()), new.grad
