@@ -259,17 +259,16 @@ def check_same_policies(where: str, old: Config, new: Config) -> None:
 
 
 def _is_same_model(old: PolicyConfig, new: PolicyConfig) -> bool:
-    """Return True if two policies may have one model: under one name, in another folder of the same last name where the
-    former one is gone (as on another machine), or in a folder that ends as the name on the hub does.
+    """Return True if two policies may have one model: under one name, in another folder where the former one is gone
+    (as on another machine), or in a folder that ends as the name on the hub does.
 
     The shapes of its weights are compared when a checkpoint is loaded.
     """
     if old.model == new.model:
         return True
-    same_name = Path(new.model).name.lower() == Path(old.model).name.lower()
     if old.model.startswith(("/", ".", "~")):
-        return same_name and not path_exists(Path(old.model).expanduser())
-    return same_name and "/" in old.model
+        return not path_exists(Path(old.model).expanduser())
+    return old.model.rpartition("/")[1] != "" and Path(new.model).name.lower() == old.model.rpartition("/")[2].lower()
 
 
 # ---- Tasks: files of data may have changed since the run was started
