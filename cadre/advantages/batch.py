@@ -259,12 +259,8 @@ def overlong_penalty(sample: Sample, limit: int, buffer: int) -> float:
 
 
 def select_samples(groups: Sequence[AdvantageGroup], config: CreditConfig) -> list[ScoredSample]:
-    """Return the samples to learn from; advantages were computed from all samples.
-
-    Groups are dropped by the variance of rewards before costs of length, as DAPO's filter (arXiv 2503.14476, equation
-    11) asks for right and wrong answers: of wrong ones alone the shortest would be learned.
-    """
-    selected = [group for group in groups if config.without_std == "keep" or min(group.std, group.reward_std) > 0.0]
+    """Return the samples to learn from; advantages were computed from all samples."""
+    selected = [group for group in groups if not group.is_dropped(config.without_std)]
     if config.drop_fraction is not None:
         selected = drop_lowest_groups(selected, config.drop_groups, config.drop_fraction)
     return [scored for group in selected for scored in group.samples if not is_cut_off(scored, config)]

@@ -120,6 +120,14 @@ class AdvantageGroup:
         """Return True if its returns have a standard deviation."""
         return self.std > 0.0
 
+    def is_dropped(self, without_std: str) -> bool:
+        """Return True if `credit.without_std` leaves it out of the update.
+
+        `drop` goes by rewards before costs of length too, as DAPO's filter (arXiv 2503.14476, equation 11) asks for
+        right and wrong answers: of wrong ones alone the shortest would be learned.
+        """
+        return without_std == "drop" and min(self.std, self.reward_std) == 0.0
+
     @property
     def has_signal(self) -> bool:
         """Return True if its returns differ, or if they give an advantage all the same.

@@ -46,11 +46,7 @@ def annotate_trees(
 
     # `judged` are all samples with a return, `learned` those that the update uses, with its weights and advantages.
     learned = {scored.tree_sample.position: scored for scored in batch.learned}
-    equal = [
-        group
-        for group in batch.groups
-        if not group.has_variance or (settings.without_std == "drop" and group.reward_std == 0.0)
-    ]
+    equal = [group for group in batch.groups if not group.has_variance or group.is_dropped(settings.without_std)]
     zero_variance = {scored.tree_sample.position for group in equal for scored in group.samples}
     for judged in batch.judged:
         position = judged.tree_sample.position
