@@ -23,6 +23,7 @@ from cadre.learn import tree_attention
 from cadre.learn.prefix_tree import PrefixTree, attention_mask, path
 from cadre.learn.tree_attention import FlexMasks, Layout
 from tests.cadre.learn.sequences import sequence, sequences
+from tests.helpers.memory_shortage import run_out_of_memory
 from tests.helpers.prefix_trees import apart, caught
 
 CPU = torch.device("cpu")
@@ -370,17 +371,7 @@ def test_an_update_that_does_not_fit_is_run_in_halves(learner, monkeypatch):
     other._runner.tokens = 1_024
     for side in (one, other):  # of which each sequence of a prompt is one
         side._runner.tokens //= 16
-    monkeypatch.setattr(forward, "MIN_TOKENS", 64)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    score, calls = one._runner.score, []
-
-    def short_of_memory(batch, entropy_tokens=0):
-        calls.append(batch)
-        if len(calls) == 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return score(batch, entropy_tokens)
-
-    monkeypatch.setattr(one._runner, "score", short_of_memory)
+    run_out_of_memory(monkeypatch, one, least_tokens=64)
     with pytest.warns(UserWarning, match=r"in parts of 64 tokens from here on\. Set learner\.tokens_per_m"):
         metrics = one._update(data)
     expected = other._update(data)

@@ -6,11 +6,12 @@ import math
 import pytest
 import torch
 
-from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings, forward
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.settings import CriticConfig, LearnerConfig, LoraConfig, LossConfig
 from cadre.types import Message, Targets, TrainingSequence
 from tests.cadre.engines import tiny
 from tests.cadre.engines.tiny import datum, request, sample, update
+from tests.helpers.memory_shortage import run_out_of_memory
 
 IDS = (5, 6, 7, 8)
 
@@ -98,17 +99,7 @@ def test_value_gradient_by_hand(folders, monkeypatch):
 def test_heads_forget_an_update_that_was_out_of_memory(folders, monkeypatch):
     """The second forward is out of memory once: heads move as if the first had not been run twice."""
     mine, other = (build(folders["llama"], critic=CriticConfig(clip=None), tokens_per_microbatch=5) for _ in range(2))
-    monkeypatch.setattr(forward, "MIN_TOKENS", 2)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    score, calls = mine._runner.score, []
-
-    def short_of_memory(batch, entropy_tokens=0):
-        calls.append(batch)
-        if len(calls) == 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return score(batch, entropy_tokens)
-
-    monkeypatch.setattr(mine._runner, "score", short_of_memory)
+    calls = run_out_of_memory(monkeypatch, mine, least_tokens=2)
     caught = {}
     for name, side in (("mine", mine), ("other", other)):
         own = side._optimisers["p"].heads

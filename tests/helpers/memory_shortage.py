@@ -1,0 +1,28 @@
+"""A learner whose second forward pass runs out of memory, as on a GPU that other processes fill."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from cadre.engines.torch import forward
+from cadre.engines.torch.learner import TorchLearner
+
+
+def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, learner: TorchLearner, least_tokens: int) -> list[Any]:
+    """Let the second forward pass of a learner be out of memory; returns the list of the batches of all its passes.
+
+    Micro-batches are then halved down to `least_tokens`.
+    """
+    monkeypatch.setattr(forward, "MIN_TOKENS", least_tokens)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    score, calls = learner._runner.score, list[Any]()
+
+    def short_of_memory(batch: Any, entropy_tokens: int = 0) -> Any:
+        calls.append(batch)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(batch, entropy_tokens)
+
+    monkeypatch.setattr(learner._runner, "score", short_of_memory)
+    return calls
