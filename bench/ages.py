@@ -191,7 +191,8 @@ MEASURED: dict[str, Measured] = {
 
 
 def measured(name: str) -> Measured:
-    """Return what a line runs. Raises ValueError for a line that has no entry."""
+    """Return what a line runs; of a replay, what the replayed line runs. Raises ValueError for a line without entry."""
+    name = name.removeprefix("replay.")
     for pattern, found in MEASURED.items():
         if fnmatchcase(name, pattern):
             return found

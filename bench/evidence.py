@@ -47,6 +47,7 @@ class Chapter:
 BEFORE_AFTER, AGAINST, ONE = "{} before, {} after", "{} against {}", "{}"
 SEEDS, TASKS, REPEATS, STEPS, ONCE = "seeds", "tasks", "repeats", "steps of one run each", "measured once"
 SEEDS_AND_TASKS = "seeds and tasks"
+REPEATED = "give the same now"
 
 
 def _game(words: str, game: str) -> Claim:
@@ -341,10 +342,10 @@ def rows(found: Lines, history: History | None) -> Iterator[str]:
             lines = [found[name] for name in claim.lines if name in found]
             if len(lines) == len(claim.lines):
                 tokens = ranged(found[claim.tokens]) if claim.tokens in found else claim.tokens
-                yield _row(claim, lines, tokens, history)
+                yield _row(claim, lines, tokens, _age(lines, history, found))
 
 
-def _row(claim: Claim, lines: Sequence[Mapping[str, Any]], tokens: str, history: History | None) -> str:
+def _row(claim: Claim, lines: Sequence[Mapping[str, Any]], tokens: str, age: str) -> str:
     newest = lines[-1]
     figure = claim.form.format(*map(ranged, lines), n=newest["n"])
     count = {SEEDS: len(newest["seeds"]), TASKS: newest["n"], REPEATS: newest["n"], STEPS: newest["n"]}.get(
@@ -358,13 +359,12 @@ def _row(claim: Claim, lines: Sequence[Mapping[str, Any]], tokens: str, history:
         spread = f"{newest['n']} tasks, 1 seed" if seeds == 1 else f"{seeds} seeds, {newest['n']} tasks"
     hardware = newest["machine"].replace(", x86_64, Linux", "")
     commits = ", ".join(dict.fromkeys(line["commit"] for line in lines))
-    age = _age(lines, history)
     cells = (claim.words, figure, spread, tokens, hardware, commits, age)
     return f"| {' | '.join(cells)} |"
 
 
-def _age(lines: Sequence[Mapping[str, Any]], history: History | None) -> str:
-    """Return how old the code of a claim is, in words."""
+def _age(lines: Sequence[Mapping[str, Any]], history: History | None, found: Lines) -> str:
+    """Return how old the code of a claim is, in words, and whether newer code gives the same first steps."""
     if history is None:
         return "unknown"
     ages = [history.age(line) for line in lines]
@@ -373,7 +373,28 @@ def _age(lines: Sequence[Mapping[str, Any]], history: History | None) -> str:
     if None in ages:
         return "commit not in this history"
     oldest = max(age for age in ages if age is not None)
-    return f"measured {oldest} commit{'s' * (oldest > 1)} ago" if oldest else "unchanged"
+    if not oldest:
+        return "unchanged"
+    changed = [line for line, age in zip(lines, ages, strict=True) if age]
+    since = [_replay_age(line, history, found) for line in changed]
+    if None in since:
+        return f"measured {_commits_ago(oldest)}"
+    newest = max(age for age in since if age is not None)
+    steps = min(found[f"replay.{line['name']}"]["n"] for line in changed)
+    same = f"gave the same {_commits_ago(newest)}" if newest else REPEATED
+    return f"measured {_commits_ago(oldest)}; its first {steps} step{'s' * (steps > 1)} {same}"
+
+
+def _commits_ago(age: int) -> str:
+    return f"{age} commit{'s' * (age > 1)} ago"
+
+
+def _replay_age(line: Mapping[str, Any], history: History, found: Lines) -> int | None:
+    """Return the age of the replay (bench/replay.py) of a line that gave the same; None without one."""
+    replay = found.get(f"replay.{line['name']}")
+    if replay is None or replay["value"] < 1 or replay["of"] != line["commit"]:
+        return None
+    return history.age(replay)
 
 
 def table(found: Lines, history: History | None) -> str:
@@ -383,7 +404,8 @@ def table(found: Lines, history: History | None) -> str:
 
 
 COUNTED_AT = re.compile(r"Ages were counted at commit (\w+)\.\n")
-AGE = re.compile(r"measured \d+ commits? ago|unchanged|commit not in this history|unknown")
+STEPS = rf"; its first \d+ steps? (?:{REPEATED}|gave the same \d+ commits? ago)"
+AGE = re.compile(rf"measured \d+ commits? ago(?:{STEPS})?|unchanged|commit not in this history|unknown")
 
 
 def is_current(page: str, found: Lines, history: History | None) -> bool:
@@ -407,7 +429,8 @@ def stale(found: Lines, history: History) -> dict[str, str]:
     old = {}
     for claim in (claim for chapter in chapters(found) for claim in chapter.claims):
         lines = [found[name] for name in claim.lines if name in found]
-        if lines and (age := _age(lines, history)) != "unchanged":
+        age = _age(lines, history, found) if lines else "unchanged"
+        if age != "unchanged" and not age.endswith(REPEATED):
             old[claim.lines[-1]] = age
     return old
 

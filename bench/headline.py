@@ -123,6 +123,11 @@ class Headline:
         """Return the folder of a run."""
         return self.runs / task / self.model.name / f"{method}-{seed}"
 
+    @staticmethod
+    def recipe(task: str, method: str) -> str:
+        """Return the name of the recipe that a method trains."""
+        return f"{TASKS[task].single if method in ONE_AGENT else TASKS[task].team}-{RATES}"
+
     def settings(self, task: str, method: str, seed: int) -> list[str]:
         """Return the overrides of a method."""
         known = TASKS[task]
@@ -155,8 +160,7 @@ class Headline:
         if method == "best-of-n":
             self.draw_untrained(task, seed, folder, clock)
             return
-        form = TASKS[task].single if method in ONE_AGENT else TASKS[task].team
-        train(f"{form}-{RATES}", self.settings(task, method, seed), folder, clock)
+        train(self.recipe(task, method), self.settings(task, method, seed), folder, clock)
 
     def draw_untrained(self, task: str, seed: int, folder: Path, clock: Clock) -> None:
         """Play each held-out task n times with the untrained team, a fourth of n at a time, kept in `folder`.
@@ -164,7 +168,7 @@ class Headline:
         n follows from the tokens of the first episodes. A task counts as solved if one of its n episodes solves it, as
         a verifier would choose it.
         """
-        recipe, settings = f"{TASKS[task].team}-{RATES}", self.settings(task, "L0", seed)
+        recipe, settings = self.recipe(task, "L0"), self.settings(task, "L0", seed)
         folder.mkdir(parents=True, exist_ok=True)
         first = evaluate_sampled(recipe, settings, folder / "first.json", self.held_out, 1, seed, clock)
         n = max(1, int(self.tokens / (self.held_out * first["tokens"])))

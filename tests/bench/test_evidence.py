@@ -98,6 +98,24 @@ def test_old_figures_are_marked_and_listed() -> None:
     assert evidence.stale(dirty, HISTORY) == {"kuhn.exploitability": "uncommitted changes were measured"}
 
 
+def test_an_old_figure_is_not_stale_if_its_first_steps_give_the_same_with_the_present_code() -> None:
+    found = {name: LINE | {"name": name} for name in ("kuhn.untrained.exploitability", "kuhn.exploitability")}
+    again = LINE | {"commit": "aaaaaaa", "of": "bbbbbbb", "value": 1, "n": 2}
+    replays = {f"replay.{name}": again for name in found}
+    both = found | replays
+    assert "| measured 1 commit ago; its first 2 steps give the same now |" in evidence.table(both, HISTORY)
+    assert evidence.stale(both, HISTORY) == {}
+    one = found | {"replay.kuhn.exploitability": again}
+    assert evidence.stale(one, HISTORY) == {"kuhn.exploitability": "measured 1 commit ago"}
+    for changed in ({"value": 0}, {"of": "ccccccc"}):
+        others = found | {name: again | changed for name in replays}
+        assert evidence.stale(others, HISTORY) == {"kuhn.exploitability": "measured 1 commit ago"}
+    older = found | {name: again | {"commit": "bbbbbbb"} for name in replays}
+    words = "measured 1 commit ago; its first 2 steps gave the same 1 commit ago"
+    assert evidence.stale(older, HISTORY) == {"kuhn.exploitability": words}
+    assert evidence.is_current(evidence.table(older, HISTORY), both, None)
+
+
 def test_figures_of_uncommitted_changes_are_in_a_table_of_their_own() -> None:
     found = {"kuhn.untrained.exploitability": LINE, "kuhn.exploitability": LINE | {"commit": "bbbbbbb+"}}
     before, after = evidence.table(found, HISTORY).split("**Not validated")
