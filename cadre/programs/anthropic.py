@@ -130,6 +130,9 @@ def _parse_message(raw: Any, where: str) -> Iterator[Message]:
         elif kind == "tool_result" and role == "user":
             result, result_images = _parse_result(block.get("content"), f"{block_where}.content")
             call_id = parse_text(block.get("tool_use_id"), f"{block_where}.tool_use_id")
+            # Chat templates have no place for this flag.
+            if block.get("is_error") and not result.lower().startswith("error"):
+                result = f"Error: {result}"
             yield Message("tool", result, tool_call_id=call_id, images=result_images)
         elif kind == "thinking" and role == "assistant":
             thoughts.append(parse_text(block.get("thinking"), f"{block_where}.thinking").strip())

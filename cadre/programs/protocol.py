@@ -143,8 +143,14 @@ def parse_parts(value: Any, where: str) -> tuple[str, tuple[Image, ...]]:
     """Return the text and the images of a message's content: a text, or a list of parts."""
     if value is None or isinstance(value, str):
         return parse_optional_text(value, where), ()
+    if not isinstance(value, list):
+        raise RequestError(
+            400,
+            f"{where}: got {describe_value(value)}; expected a text, or a list of parts. Write JSON as text.",
+            where,
+        )
     texts, images = [], []
-    for number, part in enumerate(parse_list(value, where)):
+    for number, part in enumerate(value):
         part_where = f"{where}[{number}]"
         entry = {"text": part} if isinstance(part, str) else parse_object(part, part_where)
         if entry.get("type") in ("image_url", "input_image"):
@@ -197,6 +203,10 @@ def parse_offer(body: dict[str, Any]) -> tuple[str, tuple[Tool, ...]]:
         value = entry.get("mode")
     if value is None or value in ("auto", "none", "required"):
         choice = value or "auto"
+    elif isinstance(value, str):
+        raise RequestError(
+            400, f"{where}: got {value[:80]!r}; expected auto, none, required, or an object that names a tool.", where
+        )
     else:
         choice = _parse_tool_name(value, where)
     tools = () if choice == "none" else parse_tools(body.get("tools"))

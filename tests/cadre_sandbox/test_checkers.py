@@ -96,6 +96,10 @@ def test_a_script_that_takes_too_long_is_not_run_on_every_case(slow: str, run: s
         ("nan", "nan", True),
         ("9" * 5000, "9" * 5000, True),
         ("", "1", False),
+        ("0.333333333333", "0." + "3" * 60, True),
+        (f"{10**60 + 1}.0", f"{10**60}.0", True),
+        (f"{10**60 + 1}", f"{10**60}", False),
+        (f"{1e300:.12f}", "1e300", True),
     ],
 )
 def test_tolerance_of_outputs(got: str, expected: str, same: bool) -> None:

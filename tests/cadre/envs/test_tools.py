@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import json
 import sys
 import time
@@ -206,6 +207,22 @@ def fail(how: str) -> Any:
             return {1}
         case "object":
             return object
+        case "address":
+            return [object()]
+        case "panic":
+            raise Panic("in Rust")
+        case "cancelled":
+            asyncio.run(await_cancelled())
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise."""
+
+
+async def await_cancelled() -> None:
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
 
 
 @pytest.mark.parametrize(
@@ -221,10 +238,49 @@ def fail(how: str) -> Any:
         ("none", "null"),
         ("set", "[1]"),
         ("object", "\"<class 'object'>\""),
+        ("address", "Error: fail: TypeError it returned object, which has no text; expected a text or JSON values"),
+        ("panic", "Error: fail: Panic('in Rust')"),
+        ("cancelled", "Error: fail: CancelledError()"),
     ],
 )
 def test_whatever_a_tool_does_is_a_text(how: str, result: str) -> None:
     assert call(fail, {"how": how}) == result
+
+
+def test_a_tool_that_returns_a_coroutine_is_awaited() -> None:
+    """Mistake: a decorator hides that the function is one, and the model reads the coroutine's address."""
+
+    async def find(word: str) -> str:
+        await asyncio.sleep(0)
+        return f"found {word}"
+
+    @functools.wraps(find)
+    def logged(*arguments: Any, **named: Any) -> Any:
+        return find(*arguments, **named)
+
+    assert call(logged, {"word": "fox"}) == "found fox"
+
+
+def test_what_a_coroutine_raises_ends_its_call_alone() -> None:
+    """Mistake: a tool that awaits what it has cancelled, or panics, cancels or ends the episode."""
+
+    async def panic() -> None:
+        raise Panic("in Rust")
+
+    assert call(await_cancelled, {}) == "Error: await_cancelled: CancelledError()"
+    assert call(panic, {}) == "Error: panic: Panic('in Rust')"
+
+
+def test_a_cancelled_episode_is_no_result_of_a_tool() -> None:
+    async def go() -> None:
+        tools = runnable_tools([wait])
+        running = asyncio.create_task(run_call(tools, ToolCall("c", "wait", "{}"), 60.0, 500))
+        await asyncio.sleep(0.05)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(go())
 
 
 def test_recursion_in_a_tool_is_a_text() -> None:

@@ -4,6 +4,7 @@ embeddings, and a word about what is refused."""
 import base64
 import io
 import json
+import re
 import threading
 import time
 from dataclasses import replace
@@ -112,6 +113,31 @@ def test_tools_beside_those_that_are_allowed_are_not_offered(mode):
         parse_responses_call({"model": "planner", "input": "Go.", "tools": flat, "tool_choice": choice}, {})[0],
     ]
     assert [(call.choice, [tool.name for tool in call.tools]) for call in calls] == [(mode, ["look", "stop"])] * 2
+
+
+@pytest.mark.parametrize(("text", "read"), [("boom", "Error: boom"), ("Error: boom", "Error: boom")])
+def test_a_result_that_is_an_error_says_so(text, read):
+    """Mistake: the flag has no place in a chat template and is dropped."""
+    result = {"type": "tool_result", "tool_use_id": "1", "content": text, "is_error": True}
+    used = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
+    messages = [*USER, {"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
+    call = parse_messages_call({"model": "planner", "max_tokens": 5, "messages": messages})
+    assert call.messages[-1].content == read
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tool_choice": "any"}, "got 'any'; expected auto, none, required, or an object"),
+        (
+            {"messages": [{"role": "user", "content": {"a": 1}}]},
+            "expected a text, or a list of parts. Write JSON as text.",
+        ),
+    ],
+)
+def test_what_is_expected_of_a_field_is_named(fields, message):
+    with pytest.raises(RequestError, match=re.escape(message)):
+        parse_chat_call({"model": "planner", "messages": USER, **fields})
 
 
 BEGUN = {"role": "assistant", "content": "The answer is"}
