@@ -293,7 +293,7 @@ def test_a_row_of_another_shape_is_named(row: dict[str, str], tmp_path: Path) ->
 
 
 def test_an_answer_without_its_mark_is_named() -> None:
-    with pytest.raises(ValueError, match="an answer behind #### was expected; got 'It is 4.'"):
+    with pytest.raises(ValueError, match=r"an answer behind #### was expected; got 'It is 4\.'"):
         public_sets.gsm8k({"question": "2 + 2?", "answer": "It is 4."}, 0)
 
 
