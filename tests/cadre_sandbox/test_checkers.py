@@ -48,6 +48,24 @@ class CountedRuns:
         return await default().run(program, stdin, limits)
 
 
+VECTOR = "class Vector:\n    def __init__(self, *x): self.x = x\n    def __str__(self): return f'({self.x[0]}, {self.x[1]})'\n"
+EQUAL = "class Equal(str):\n    def __eq__(self, other): return True\nclass Vector:\n    def __init__(self, *x): pass\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "ok"),
+    [
+        (VECTOR, True),
+        (VECTOR.replace("x[1]", "x[0]"), False),
+        (f"{EQUAL}    def __str__(self): return Equal('no')\n", False),
+        (f"{EQUAL}    def __str__(self): raise ValueError\n", False),
+    ],
+)
+def test_an_object_has_the_text_that_its_class_gives_it(program: str, ok: bool) -> None:
+    """Mistake: the tests read a text of the proxy, and right programs fail."""
+    assert verdict_on(program, "v = Vector(1, 2)\nassert str(v) == '(1, 2)' and f'{v}!' == '(1, 2)!'").ok is ok
+
+
 CASES = [("01234567", "012"), ("567", "01234567"), ("1356", "012345"), ("", "01234567"), ("07", "01234567")]
 WAITS = ["while True: pass", "import time; time.sleep(99)"]
 

@@ -140,6 +140,13 @@ def test_what_is_expected_of_a_field_is_named(fields, message):
         parse_chat_call({"model": "planner", "messages": USER, **fields})
 
 
+def test_a_path_without_its_beginning_is_told_of_it():
+    with answering(says("42.")) as endpoint:
+        reply = post(endpoint, "/../chat/completions", {"model": "planner", "messages": USER})
+    assert reply.status_code == 404
+    assert "Served are POST /v1/chat/completions, " in reply.json()["error"]["message"]
+
+
 BEGUN = {"role": "assistant", "content": "The answer is"}
 
 
