@@ -48,8 +48,18 @@ class CountedRuns:
         return await default().run(program, stdin, limits)
 
 
-VECTOR = "class Vector:\n    def __init__(self, *x): self.x = x\n    def __str__(self): return f'({self.x[0]}, {self.x[1]})'\n"
-EQUAL = "class Equal(str):\n    def __eq__(self, other): return True\nclass Vector:\n    def __init__(self, *x): pass\n"
+VECTOR = """\
+class Vector:
+    def __init__(self, *x): self.x = x
+    def __str__(self): return f"({self.x[0]}, {self.x[1]})"
+"""
+EQUAL = """\
+class Equal(str):
+    def __eq__(self, other): return True
+
+class Vector:
+    def __init__(self, *x): pass
+"""
 
 
 @pytest.mark.parametrize(
