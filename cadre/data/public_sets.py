@@ -237,10 +237,13 @@ def split_shown(cases: Iterable[tuple[str, str]], statement: str) -> tuple[tuple
 
 
 def code_contests(row: Row, index: int) -> CodingProblem | None:
-    """CodeContests as the hub has it, or with all its tests in one list. None without hidden tests."""
+    """CodeContests as the hub has it, or with all its tests in one list. None without hidden tests, and where files
+    take the place of stdin or stdout."""
     if "tests" in row:
         public, hidden = split_shown(script_cases(row["tests"]), row["problem"])
         return CodingProblem(row["id"], row["problem"], "", "", public, hidden) if hidden else None
+    if row.get("input_file") or row.get("output_file"):
+        return None
     public, private, generated = (
         tuple(zip(check_list(row[key]["input"]), check_list(row[key]["output"]), strict=True))
         for key in ("public_tests", "private_tests", "generated_tests")

@@ -279,7 +279,7 @@ async def run_call(
     if runnable is None:
         return clean_text(f"Error: there is no tool {call.name}; there are {', '.join(tools)}.", max_chars), False
     try:
-        arguments = runnable.validate(call.arguments)
+        arguments = runnable.validate(call.arguments.strip() or "{}")  # some endpoints send no text for none
     except ValueError as error:
         _record(call, False, error)
         return clean_text(f"Error: wrong arguments of {call.name}: {error}", max_chars), False

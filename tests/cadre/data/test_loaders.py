@@ -198,6 +198,14 @@ def test_the_problem_whose_tests_are_all_shown_is_left_out() -> None:
     assert public_sets.code_contests(row, 0) is None
 
 
+@pytest.mark.parametrize("field", ["input_file", "output_file"])
+def test_a_problem_with_files_in_place_of_stdin_is_left_out(field: str) -> None:
+    """Mistake: no program that does what the statement says can pass."""
+    row = {**ROWS["code-contests"]["train"][0], "input_file": "", "output_file": ""}
+    assert public_sets.code_contests(row, 0) is not None
+    assert public_sets.code_contests({**row, field: "x.txt"}, 0) is None
+
+
 def test_rows_that_nothing_can_be_judged_by_are_left_out(tmp_path: Path) -> None:
     """One whose only case is shown, one with a number of 5,000 digits, and a LiveCodeBench problem without hidden
     tests; a text of 5,000 digits is only a text."""

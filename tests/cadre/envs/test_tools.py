@@ -175,6 +175,16 @@ def test_arguments_are_validated(arguments: Any, words: str) -> None:
     assert result.startswith("Error: wrong arguments of add: ") is not result.isdigit()
 
 
+@pytest.mark.parametrize("arguments", ["", " \n"])
+def test_no_text_of_arguments_is_none(arguments: str) -> None:
+    """Mistake: a call without arguments fails, as some endpoints write none for it."""
+
+    def look() -> str:
+        return "a tree"
+
+    assert call(look, arguments) == "a tree"
+
+
 def test_values_have_the_types_of_the_hints() -> None:
     result = json.loads(call(pick, {"title": "é", "kind": "a", "points": [{"x": 1}], "self": True}))
     assert result == {"title": "é", "kind": "a", "points": [{"x": 1, "y": 0}], "self": True, "share": 0.5}
