@@ -387,7 +387,10 @@ def clean_text(text: str, max_chars: int) -> str:
 
 
 def check_tools(env: type[Env], roles: Sequence[str]) -> None:
-    """Raise ConfigError for tools of unknown roles and for entries that are no tools. Starts no server."""
+    """Raise ConfigError for tools of unknown roles, entries that are no tools, and objects that cannot be copied.
+
+    Starts no server.
+    """
     for role, entries in _entries_by_role(env).items():
         if role not in (*roles, ""):
             raise ConfigError(
@@ -396,6 +399,16 @@ def check_tools(env: type[Env], roles: Sequence[str]) -> None:
         for entry in entries:
             if hasattr(entry, "check"):
                 entry.check()
+            try:
+                copy.deepcopy(entry)
+            except (TypeError, copy.Error) as error:
+                owner = getattr(entry, "__self__", entry)
+                raise ConfigError(
+                    f"{env.__name__}.tools: got {type(owner).__name__}, which copy.deepcopy cannot copy ({error}); "
+                    "expected an object that is copied with the state of an episode, as forks have tools of their own. "
+                    "Give functions, or write a method __deepcopy__ that leaves out connections and locks; it returns "
+                    "self if no call changes what another returns."
+                ) from None
         runnable_tools([entry for entry in entries if not hasattr(entry, "check")], object.__new__(env))
 
 

@@ -7,6 +7,7 @@ import copy
 import functools
 import json
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from cadre.env import Env
 from cadre.envs.check import check_env
 from cadre.envs.mcp import McpServer
 from cadre.envs.spec import EnvSpec
-from cadre.envs.tools import LAST_TURN, ServerLost, run_call, runnable_tools, tool, with_tools
+from cadre.envs.tools import LAST_TURN, ServerLost, check_tools, run_call, runnable_tools, tool, with_tools
 from cadre.errors import ConfigError
 from cadre.rollout import shapes
 from cadre.rollout.grow import Rollout, grow
@@ -150,6 +151,30 @@ def test_what_cannot_be_a_tool_is_named(entry: Any, words: str) -> None:
         runnable_tools([entry])
     with pytest.raises(ConfigError, match="two named add"):
         runnable_tools([add, add])
+
+
+class Shop:
+    """A tool with a lock, which cannot be copied."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def buy(self, thing: str) -> str:
+        return thing
+
+
+class SharedShop(Shop):
+    def __deepcopy__(self, memo: object) -> SharedShop:
+        return self
+
+
+@pytest.mark.parametrize("of", [lambda shop: shop, lambda shop: shop.buy])
+def test_a_tool_that_cannot_be_copied_is_named_before_an_episode(of: Any) -> None:
+    """Mistake: "cannot pickle '_thread.lock' object" in a file of Cadre's, for every episode."""
+    env = type("Sums", (Env,), {"tools": {"solver": [of(Shop())]}})
+    with pytest.raises(ConfigError, match=r"Sums\.tools: got Shop, which copy\.deepcopy cannot copy .*_thread\.lock"):
+        check_tools(env, ["solver"])
+    check_tools(type("Sums", (Env,), {"tools": {"solver": [of(SharedShop())]}}), ["solver"])
 
 
 @pytest.mark.parametrize(
