@@ -71,7 +71,7 @@ def parse_messages_call(body: dict[str, Any]) -> ModelCall:
 
 def parse_messages_format(body: dict[str, Any]) -> ReplyFormat:
     """Return the form of the answer to a request to `/v1/messages`."""
-    return ReplyFormat("messages", parse_flag(body.get("stream"), "stream"), True, describe_ignored(body))
+    return ReplyFormat("messages", parse_flag(body.get("stream"), "stream"), True, describe_ignored(body, "messages"))
 
 
 def _parse_system(value: Any) -> str:

@@ -185,6 +185,22 @@ def test_fields_that_are_not_followed_are_named():
     assert reply.headers["x-cadre-note"].startswith("chat_template_kwargs, stop_token_ids not followed")
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/chat/completions", {"messages": USER, "system": "Be brief.", "stop_sequences": ["."]}),
+        ("/responses", {"input": "Go.", "stop": ["."], "max_tokens": 5}),
+        ("/messages", {"messages": USER, "max_tokens": 5, "stop": ["."], "response_format": {"type": "json_object"}}),
+    ],
+)
+def test_fields_of_another_interface_are_named(path, fields):
+    """Mistake: a system prompt or a limit is dropped without a word, as another interface follows it."""
+    with answering(says("Yes.")) as endpoint:
+        reply = post(endpoint, path, {"model": "planner", **fields})
+    assert reply.status_code == 200
+    assert reply.headers["x-cadre-note"].startswith(f"{', '.join(list(fields)[-2:])} not followed")
+
+
 def test_a_result_names_its_call_by_either_field():
     call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     turns = [*USER, {"role": "assistant", "tool_calls": [call]}]
