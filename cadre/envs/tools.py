@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Optional, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -146,7 +146,9 @@ def _arguments_model(
         if parameter.name in argument_docs:
             details["description"] = argument_docs[parameter.name]
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[f"argument_{number}"] = (Annotated[parameter.annotation, Field(**details)], default)
+        # `text: str = None` takes null, which its schema names as the default.
+        annotation = Optional[parameter.annotation] if default is None else parameter.annotation  # noqa: UP045
+        fields[f"argument_{number}"] = (Annotated[annotation, Field(**details)], default)
     try:
         settings = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
         model = create_model(name, __config__=settings, **fields)

@@ -200,6 +200,17 @@ def test_arguments_are_validated(arguments: Any, words: str) -> None:
     assert result.startswith("Error: wrong arguments of add: ") is not result.isdigit()
 
 
+def test_null_is_taken_where_it_is_the_default() -> None:
+    """Mistake: a model that writes out the default of the schema is told that it is wrong."""
+
+    def find(word: str = None, pages: list[int] = None) -> str:  # type: ignore[assignment]  # noqa: RUF013
+        return f"{word} {pages}"
+
+    assert call(find, {"word": None, "pages": None}) == "None None"
+    assert call(find, {"word": "fox", "pages": [1]}) == "fox [1]"
+    assert call(find, {"word": 1}).startswith("Error: wrong arguments of find: word")
+
+
 @pytest.mark.parametrize("arguments", ["", " \n"])
 def test_no_text_of_arguments_is_none(arguments: str) -> None:
     """Mistake: a call without arguments fails, as some endpoints write none for it."""
