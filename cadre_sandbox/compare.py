@@ -6,7 +6,7 @@ from decimal import Decimal
 
 TOLERANCE = 1e-6
 DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+|\d+)([eE][+-]?\d{1,3})?", re.ASCII)
-MAX_NUMBER = 40  # longer tokens are compared as text
+MAX_NUMBER = 400  # characters, enough for any float printed in full; longer tokens are compared as text
 
 
 def same_output(got: str, expected: str) -> bool:

@@ -27,6 +27,8 @@ BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 BRACE = re.compile(r"[{}]|\\.", re.DOTALL)
 # Bytes of the private tests of one problem, once decompressed: a small file may hold very much.
 MAX_TEST_BYTES = 1 << 30
+# The lists around the type that a function returns.
+RETURNED_LISTS = re.compile(r"->\s*['\"]?((typing\.)?List\[)+", re.IGNORECASE)
 PYTHON3 = 3  # among the languages that CodeContests numbers
 MBPP_SPLITS = {"train": range(601, 975), "test": range(11, 511), "validation": range(511, 601)}
 
@@ -114,7 +116,10 @@ def math_train(row: Row, index: int) -> Problem | None:
 
 def gsm8k(row: Row, index: int) -> Problem | None:
     """GSM8K: the answer follows the last `####`; its thousands have commas."""
-    return make_problem(str(index), row["question"], row["answer"].rsplit("####", 1)[1].strip().replace(",", ""))
+    _, mark, answer = row["answer"].rpartition("####")
+    if not mark:
+        raise ValueError(f"an answer behind #### was expected; got {row['answer'][-80:]!r}")
+    return make_problem(str(index), row["question"], answer.strip().replace(",", ""))
 
 
 def olympiadbench(row: Row, index: int) -> Problem | None:
@@ -168,7 +173,7 @@ def apps(row: Row, index: int) -> CodingProblem | None:
     tests = parse_json(row["input_output"])
     solutions = json.loads(row["solutions"]) if row["solutions"] else []
     number, entry = row["id"] if "id" in row else row["problem_id"], tests.get("fn_name", "")
-    cases = call_cases(tests) if entry else script_cases(tests)
+    cases = call_cases(tests, row["starter_code"] or "") if entry else script_cases(tests)
     shown, hidden = split_shown(cases, row["question"]) if not entry else ((), cases)
     if not hidden:
         return None
@@ -178,15 +183,27 @@ def apps(row: Row, index: int) -> CodingProblem | None:
     )
 
 
-def call_cases(tests: Row) -> tuple[tuple[Any, Any], ...]:
-    """Return (arguments, value) pairs of calls as APPS writes them: a list of arguments, the value in a list of one."""
+def call_cases(tests: Row, starter: str) -> tuple[tuple[Any, Any], ...]:
+    """Return (arguments, value) pairs of calls as APPS writes them: a list of arguments, the value in a list of one.
+
+    Where the starter has types, as those of LeetCode do, values stand without a list around them: `[1]` is a value of
+    `-> List[int]`, and 1 in a list where no type says so.
+    """
     outputs = check_list(tests["outputs"])
+    typed = RETURNED_LISTS.search(starter)
+    depth = typed[0].lower().count("list[") if typed else 0
     is_wrapped = all(isinstance(value, list) and len(value) == 1 for value in outputs)
+    is_wrapped = is_wrapped and max(map(list_depth, outputs), default=0) > depth
     values = [value[0] for value in outputs] if is_wrapped else outputs
     calls = zip(check_list(tests["inputs"]), values, strict=True)
     return tuple(
         (tuple(map(with_integer_keys, check_list(arguments))), with_integer_keys(value)) for arguments, value in calls
     )
+
+
+def list_depth(value: Any) -> int:
+    """Return how deep lists are nested in a value, 0 for no list."""
+    return 1 + max(map(list_depth, value), default=0) if isinstance(value, list) else 0
 
 
 def with_integer_keys(value: Any) -> Any:
@@ -220,10 +237,13 @@ def split_shown(cases: Iterable[tuple[str, str]], statement: str) -> tuple[tuple
 
 
 def code_contests(row: Row, index: int) -> CodingProblem | None:
-    """CodeContests as the hub has it, or with all its tests in one list. None without hidden tests."""
+    """CodeContests as the hub has it, or with all its tests in one list. None without hidden tests, and where files
+    take the place of stdin or stdout."""
     if "tests" in row:
         public, hidden = split_shown(script_cases(row["tests"]), row["problem"])
         return CodingProblem(row["id"], row["problem"], "", "", public, hidden) if hidden else None
+    if row.get("input_file") or row.get("output_file"):
+        return None
     public, private, generated = (
         tuple(zip(check_list(row[key]["input"]), check_list(row[key]["output"]), strict=True))
         for key in ("public_tests", "private_tests", "generated_tests")

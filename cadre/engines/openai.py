@@ -139,7 +139,7 @@ class OpenAISampler:
             calls = []
             for call in choice.message.tool_calls or []:
                 arguments = call.function.arguments  # some endpoints return an object in place of its JSON
-                text_arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)
+                text_arguments = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
                 calls.append(ToolCall(call.id, call.function.name, text_arguments))
             message = Message("assistant", content, tuple(calls), thinking=thinking)
         return Sample(request.role, request.policy, text, (), (), (), finish, 0, message)

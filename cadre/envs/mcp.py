@@ -31,6 +31,9 @@ from cadre.types import Tool
 
 # JSON-RPC's code of a connection that is closed; other codes are answers of the server.
 CONNECTION_CLOSED = -32000
+# What the client writes itself where an address answers without JSON-RPC: a server that was started again does not
+# know the session, and a gateway has no server behind it.
+CLIENT_ERRORS = ("Session terminated", "Server returned an error response")
 CLOSE_S = 3.0
 MAX_PAGES = 50
 
@@ -301,10 +304,10 @@ class _Connection:
         try:
             result = await asyncio.wrap_future(_Shared.submit(client.call_tool(name, dict(arguments))))
         except mcp.MCPError as error:
-            if error.code != CONNECTION_CLOSED:
+            if error.code != CONNECTION_CLOSED and str(error) not in CLIENT_ERRORS:
                 return f"Error: {error}"
             self.close()
-            raise ServerLost(f"the MCP server {self.launch} closed the connection") from None
+            raise ServerLost(f"the MCP server {self.launch} closed the connection ({error})") from None
         except Exception as error:  # noqa: BLE001 - whatever the transport raises
             self.close()
             raise ServerLost(f"the MCP server {self.launch} is lost: {first_line(_innermost(error))}") from None

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Self, cast
+from typing import Annotated, Any, Optional, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -40,6 +40,8 @@ from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCa
 NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 # Calls of one completion that are run.
 MAX_CALLS = 16
+# The end of what Python prints of an object that says nothing else of itself.
+ADDRESS = re.compile(r" at 0x[0-9a-f]+>$", re.IGNORECASE)
 LAST_TURN = "\n[This was the last call that is allowed. Answer now.]"
 DOCSTRING_SECTION = re.compile(
     r"^(Args|Arguments|Parameters|Returns|Yields|Raises|Examples?|Notes?):\s*$", re.MULTILINE
@@ -144,7 +146,9 @@ def _arguments_model(
         if parameter.name in argument_docs:
             details["description"] = argument_docs[parameter.name]
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[f"argument_{number}"] = (Annotated[parameter.annotation, Field(**details)], default)
+        # `text: str = None` takes null, which its schema names as the default.
+        annotation = Optional[parameter.annotation] if default is None else parameter.annotation  # noqa: UP045
+        fields[f"argument_{number}"] = (Annotated[annotation, Field(**details)], default)
     try:
         settings = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
         model = create_model(name, __config__=settings, **fields)
@@ -277,7 +281,7 @@ async def run_call(
     if runnable is None:
         return clean_text(f"Error: there is no tool {call.name}; there are {', '.join(tools)}.", max_chars), False
     try:
-        arguments = runnable.validate(call.arguments)
+        arguments = runnable.validate(call.arguments.strip() or "{}")  # some endpoints send no text for none
     except ValueError as error:
         _record(call, False, error)
         return clean_text(f"Error: wrong arguments of {call.name}: {error}", max_chars), False
@@ -289,15 +293,20 @@ async def run_call(
             if inspect.iscoroutinefunction(runnable.function):
                 text = as_text(await runnable.function(**arguments))
             else:
-                text = await _run_in_thread(runnable.function, arguments)
-    except (ServerLost, MemoryError, ReplayDiverged):
+                result = await _run_in_thread(runnable.function, arguments)
+                text = result if isinstance(result, str) else as_text(await result)
+    except (ServerLost, MemoryError, ReplayDiverged, KeyboardInterrupt, GeneratorExit):
         raise
-    except Exception as error:  # noqa: BLE001 - a tool raises anything over what a model gives it
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the episode is cancelled; otherwise the tool awaited what it had cancelled itself
         if limit is not None and limit.expired():
             _record(call, True, TimeoutError(f"it did not end within {timeout_s:g} s"))
             return f"Error: {call.name} did not end within {timeout_s:g} s.", False
-        _record(call, True, error)
-        return clean_text(f"Error: {call.name}: {first_line(error)}", max_chars), False
+        fault = error if isinstance(error, Exception) else RuntimeError(repr(error))
+        _record(call, True, fault)
+        return clean_text(f"Error: {call.name}: {first_line(fault)}", max_chars), False
     _record(call, True)
     return clean_text(text, max_chars), not text.startswith("Error: ")
 
@@ -306,34 +315,38 @@ class _Stopped(SystemExit):
     """Raised in the thread of a call that takes too long. A thread that ends by a SystemExit prints nothing."""
 
 
-async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
-    """Return the result of a function as text. If this is cancelled, Python code is stopped and C code left alone."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[str] = loop.create_future()
+async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | Awaitable[Any]:
+    """Return the result of a function as text, or what is to be awaited for it, as of a decorated coroutine function.
 
-    def settle(text: str, error: Exception | None) -> None:
+    If this is cancelled, Python code is stopped and C code left alone.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[str | Awaitable[Any]] = loop.create_future()
+
+    def settle(result: str | Awaitable[Any], error: Exception | None) -> None:
         if future.done():
             return
         if error is None:
-            future.set_result(text)
+            future.set_result(result)
         else:
             future.set_exception(error)
 
     def work() -> None:
-        text, fault = "", cast(Exception | None, None)
+        result, fault = cast(str | Awaitable[Any], ""), cast(Exception | None, None)
         try:
             try:
-                text = as_text(function(**arguments))
+                value = function(**arguments)
+                result = value if inspect.isawaitable(value) else as_text(value)
             except StopIteration as error:  # cannot be set as the exception of a future
                 fault = RuntimeError(repr(error))
             except Exception as error:  # noqa: BLE001 - goes to the caller
                 fault = error
-            except SystemExit as error:  # sys.exit in a tool ends the call alone
+            except BaseException as error:  # noqa: BLE001 - sys.exit and panics of Rust libraries end the call alone
                 if isinstance(error, _Stopped):
                     return
                 fault = RuntimeError(repr(error))
             with suppress(RuntimeError):  # the loop has been closed
-                loop.call_soon_threadsafe(settle, text, fault)
+                loop.call_soon_threadsafe(settle, result, fault)
         except _Stopped:
             return
 
@@ -348,10 +361,20 @@ async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, A
 
 
 def as_text(value: Any) -> str:
-    """Return a tool's result as text: a text as it is, anything else as JSON with its characters as they are."""
+    """Return a tool's result as text: a text as it is, anything else as JSON with its characters as they are.
+
+    Raises TypeError for an object that has no text but its address.
+    """
     if isinstance(value, str):
         return value
-    return json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
+    return json.dumps(to_jsonable_python(value, fallback=_describe), ensure_ascii=False)
+
+
+def _describe(value: Any) -> str:
+    text = str(value)
+    if ADDRESS.search(text):
+        raise TypeError(f"it returned {type(value).__name__}, which has no text; expected a text or JSON values")
+    return text
 
 
 def clean_text(text: str, max_chars: int) -> str:
@@ -366,7 +389,10 @@ def clean_text(text: str, max_chars: int) -> str:
 
 
 def check_tools(env: type[Env], roles: Sequence[str]) -> None:
-    """Raise ConfigError for tools of unknown roles and for entries that are no tools. Starts no server."""
+    """Raise ConfigError for tools of unknown roles, entries that are no tools, and objects that cannot be copied.
+
+    Starts no server.
+    """
     for role, entries in _entries_by_role(env).items():
         if role not in (*roles, ""):
             raise ConfigError(
@@ -375,6 +401,16 @@ def check_tools(env: type[Env], roles: Sequence[str]) -> None:
         for entry in entries:
             if hasattr(entry, "check"):
                 entry.check()
+            try:
+                copy.deepcopy(entry)
+            except (TypeError, copy.Error) as error:
+                owner = getattr(entry, "__self__", entry)
+                raise ConfigError(
+                    f"{env.__name__}.tools: got {type(owner).__name__}, which copy.deepcopy cannot copy ({error}); "
+                    "expected an object that is copied with the state of an episode, as forks have tools of their own. "
+                    "Give functions, or write a method __deepcopy__ that leaves out connections and locks; it returns "
+                    "self if no call changes what another returns."
+                ) from None
         runnable_tools([entry for entry in entries if not hasattr(entry, "check")], object.__new__(env))
 
 

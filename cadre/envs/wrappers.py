@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 from cadre.env import Env, Split, actions_of
 from cadre.errors import ContractError
-from cadre.settings.user_code import describe_errors, load_function, plain_scalar
+from cadre.settings.user_code import count_positional, describe_errors, load_function, plain_scalar
 from cadre.types import Drawing, Message, Observation, Reward, Sample, Task, join_media
 
 # One policy for all roles.
@@ -182,7 +182,7 @@ def with_reward(env_class: type[Env], reference: str) -> type[Env]:
     async def pay_for(self: Any, texts: Mapping[str, str], own: Reward) -> Reward:
         arguments = (dict(self.task.data), dict(texts), own)
         with describe_errors(f"settings.reward: {reference}"):
-            result = function(*arguments[: _count_parameters(function)])
+            result = function(*arguments[: count_positional(function)])
             if inspect.isawaitable(result):
                 result = await result
         return pay(result, own, reference)
@@ -208,15 +208,6 @@ def with_reward(env_class: type[Env], reference: str) -> type[Env]:
         "__doc__": env_class.__doc__,
     }
     return type(env_class.__name__, (env_class,), names)
-
-
-def _count_parameters(function: Callable[..., Any]) -> int:
-    parameters = inspect.signature(function).parameters.values()
-    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
-        return 3
-    return sum(
-        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters
-    )
 
 
 def pay(result: Any, own: Reward, reference: str) -> Reward:

@@ -71,7 +71,7 @@ def parse_messages_call(body: dict[str, Any]) -> ModelCall:
 
 def parse_messages_format(body: dict[str, Any]) -> ReplyFormat:
     """Return the form of the answer to a request to `/v1/messages`."""
-    return ReplyFormat("messages", parse_flag(body.get("stream"), "stream"), True, describe_ignored(body))
+    return ReplyFormat("messages", parse_flag(body.get("stream"), "stream"), True, describe_ignored(body, "messages"))
 
 
 def _parse_system(value: Any) -> str:
@@ -130,6 +130,9 @@ def _parse_message(raw: Any, where: str) -> Iterator[Message]:
         elif kind == "tool_result" and role == "user":
             result, result_images = _parse_result(block.get("content"), f"{block_where}.content")
             call_id = parse_text(block.get("tool_use_id"), f"{block_where}.tool_use_id")
+            # Chat templates have no place for this flag.
+            if block.get("is_error") and not result.lower().startswith("error"):
+                result = f"Error: {result}"
             yield Message("tool", result, tool_call_id=call_id, images=result_images)
         elif kind == "thinking" and role == "assistant":
             thoughts.append(parse_text(block.get("thinking"), f"{block_where}.thinking").strip())

@@ -188,7 +188,8 @@ def add_constraints_to_prompt(call: ModelCall) -> ModelCall:
     """Return the call with its constraints in words at the end of the system message."""
     sentences = []
     if call.schema is not None:
-        sentences.append("Answer with one JSON object and nothing else.")
+        kind = "object" if call.schema.get("type", "object") == "object" else "value"
+        sentences.append(f"Answer with one JSON {kind} and nothing else.")
     if call.schema:
         schema = json.dumps(call.schema, ensure_ascii=False).encode(errors="replace").decode()
         sentences.append(f"It must match this JSON schema: {schema}")

@@ -35,7 +35,7 @@ from cadre.plugins import install_command
 from cadre.programs import inside
 from cadre.programs.sessions import FOLDER
 from cadre.programs.settings import InstanceLimits, LaunchSpec
-from cadre.settings.user_code import load_function
+from cadre.settings.user_code import count_positional, load_function
 
 INSIDE = Path(inside.__file__).parent
 STARTUP, USER_IMPORTS = INSIDE / "startup", INSIDE.parents[1] / "settings" / "user_imports.py"
@@ -362,7 +362,7 @@ class ProgramThread:
         try:
             import openai
 
-            client_type = openai.AsyncOpenAI if inspect.iscoroutinefunction(function) else openai.OpenAI
+            client_type = openai.AsyncOpenAI if inspect.iscoroutinefunction(inspect.unwrap(function)) else openai.OpenAI
             value = function(task, client_type(base_url=url, api_key=key))
             result = ProgramResult(asyncio.run(value) if inspect.iscoroutine(value) else value)
         except BaseException as error:  # noqa: BLE001 - whatever the program raises is its result
@@ -390,8 +390,7 @@ def load_threaded_function(reference: str) -> Any:
             f"Run: {install_command('remote')}"
         ) from None
     function: Any = load_function("settings.run", reference, {})
-    parameters = inspect.signature(function).parameters.values()
-    if len(parameters) < 2 and not any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+    if count_positional(function) < 2:
         raise ConfigError(
             f"settings.isolation: thread hands a client to the function, and {reference} takes none; expected a "
             "function of (task, client). Add the parameter, or leave isolation at fork."

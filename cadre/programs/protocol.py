@@ -22,14 +22,27 @@ MAX_TOOLS = 256
 MAX_STOPS = 16
 MAX_COMPLETIONS = 16
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-# Fields of a request that are followed or rejected, or do not concern the answer. Others are named in a note.
-KNOWN_FIELDS = frozenset(
-    "model messages input instructions system previous_response_id tools tool_choice response_format text "
-    "output_config output_format stop stop_sequences max_tokens max_completion_tokens max_output_tokens n "
-    "logprobs top_logprobs stream stream_options modalities functions function_call audio background "
-    "conversation prompt include metadata user store service_tier safety_identifier prompt_cache_key "
-    "prompt_cache_retention cache_control continue_final_message add_generation_prompt betas".split()
+Api = Literal["chat", "responses", "messages"]
+# Fields of a request that are followed or rejected, or do not concern the answer. Others are named in a note, and so
+# are those of another interface, as `system` beside the messages of a chat.
+COMMON_FIELDS = frozenset(
+    "model tools tool_choice stream stream_options metadata user store service_tier safety_identifier prompt_cache_key "
+    "prompt_cache_retention cache_control betas".split()
 )
+MESSAGE_FIELDS = COMMON_FIELDS | {"messages", "max_tokens", "continue_final_message", "add_generation_prompt"}
+KNOWN_FIELDS: dict[Api, frozenset[str]] = {
+    "chat": MESSAGE_FIELDS
+    | set(
+        "response_format stop max_completion_tokens n logprobs top_logprobs modalities functions function_call "
+        "audio".split()
+    ),
+    "responses": COMMON_FIELDS
+    | set(
+        "input instructions previous_response_id text max_output_tokens top_logprobs background conversation prompt "
+        "include".split()
+    ),
+    "messages": MESSAGE_FIELDS | {"system", "stop_sequences", "output_config", "output_format"},
+}
 MAX_NOTED = 16
 # Fields of a request's metadata that hold the name of the agent.
 AGENT_FIELDS = ("agent_name", "agent", "lc_agent_name", "langgraph_node", "name")
@@ -48,7 +61,7 @@ class ReplyFormat:
     logprobs  whether it has the log-probability of every token
     """
 
-    api: Literal["chat", "responses", "messages"]
+    api: Api
     stream: bool = False
     usage: bool = False
     note: str = ""
@@ -143,8 +156,14 @@ def parse_parts(value: Any, where: str) -> tuple[str, tuple[Image, ...]]:
     """Return the text and the images of a message's content: a text, or a list of parts."""
     if value is None or isinstance(value, str):
         return parse_optional_text(value, where), ()
+    if not isinstance(value, list):
+        raise RequestError(
+            400,
+            f"{where}: got {describe_value(value)}; expected a text, or a list of parts. Write JSON as text.",
+            where,
+        )
     texts, images = [], []
-    for number, part in enumerate(parse_list(value, where)):
+    for number, part in enumerate(value):
         part_where = f"{where}[{number}]"
         entry = {"text": part} if isinstance(part, str) else parse_object(part, part_where)
         if entry.get("type") in ("image_url", "input_image"):
@@ -197,6 +216,10 @@ def parse_offer(body: dict[str, Any]) -> tuple[str, tuple[Tool, ...]]:
         value = entry.get("mode")
     if value is None or value in ("auto", "none", "required"):
         choice = value or "auto"
+    elif isinstance(value, str):
+        raise RequestError(
+            400, f"{where}: got {value[:80]!r}; expected auto, none, required, or an object that names a tool.", where
+        )
     else:
         choice = _parse_tool_name(value, where)
     tools = () if choice == "none" else parse_tools(body.get("tools"))
@@ -232,9 +255,9 @@ def parse_agent(body: dict[str, Any]) -> str:
     return next((name for name in names if isinstance(name, str) and name), "")
 
 
-def describe_ignored(body: dict[str, Any]) -> str:
+def describe_ignored(body: dict[str, Any], api: Api) -> str:
     """Return sentences that name the fields of a request that are not followed; "" if there are none."""
-    names = [name for name, value in body.items() if value is not None and name not in KNOWN_FIELDS]
+    names = [name for name, value in body.items() if value is not None and name not in KNOWN_FIELDS[api]]
     names = [name for name in names if name.isidentifier() and name.isascii() and len(name) <= 64][:MAX_NOTED]
     notes = [f"{', '.join(names)} not followed: answers are drawn as Cadre is set to."] if names else []
     messages = body.get("messages")
@@ -342,7 +365,7 @@ def parse_chat_format(body: dict[str, Any]) -> ReplyFormat:
         "chat",
         parse_flag(body.get("stream"), "stream"),
         usage,
-        describe_ignored(body),
+        describe_ignored(body, "chat"),
         count=parse_count(body, ("n",)) or 1,
         logprobs=bool(body.get("logprobs") or body.get("top_logprobs")),
     )
@@ -525,7 +548,9 @@ def parse_responses_format(body: dict[str, Any]) -> ReplyFormat:
         name: body[name] for name in ("instructions", "previous_response_id", "metadata") if name in body
     }
     extra |= {"tools": body.get("tools") or [], "tool_choice": body.get("tool_choice") or "auto"}
-    return ReplyFormat("responses", parse_flag(body.get("stream"), "stream"), True, describe_ignored(body), extra)
+    return ReplyFormat(
+        "responses", parse_flag(body.get("stream"), "stream"), True, describe_ignored(body, "responses"), extra
+    )
 
 
 def responses_body(call: ModelCall, answer: Answer, call_id: str, extra: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from cadre.errors import ContractError, nearest
 from cadre.programs.calls import AnsweredCall, RequestError
 from cadre.programs.processes import ProgramFailed, ProgramResult
 from cadre.programs.protocol import describe_value, parse_flag, parse_object
-from cadre.settings.user_code import describe_errors, load_function, plain_scalar
+from cadre.settings.user_code import count_positional, describe_errors, load_function, plain_scalar
 from cadre.types import Message, Reward, Task
 
 FROM_PROGRAM = "program"
@@ -133,7 +133,7 @@ async def _outcome_of_function(setting: str, reference: str, arguments: Sequence
     """Return what a function of the user's makes of as many of these arguments as it takes."""
     function: Callable[..., Any] = load_function(setting, reference, {})
     with describe_errors(f"{setting}: {reference}"):
-        value = function(*arguments[: len(inspect.signature(function).parameters)])
+        value = function(*arguments[: count_positional(function)])
         if inspect.isawaitable(value):
             value = await value
     try:

@@ -210,7 +210,8 @@ def make_application(sessions: Sessions, refusals: RefusalLog) -> Starlette:
 
     async def http_error(request: Request, error: HTTPException) -> Response:
         message = f"{request.method} {request.url.path[-80:]}: {error.detail}."
-        refusal = RequestError(error.status_code, f"{message} Served are {', '.join(path for _, path, _ in handlers)}.")
+        served = ", ".join(f"{method} /v1{path}" for method, path, _ in handlers)
+        refusal = RequestError(error.status_code, f"{message} Served are {served}.")
         refusals.report(Session((), lambda pending: None), request, refusal)
         return JSONResponse(refusal.body, error.status_code)
 

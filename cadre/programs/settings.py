@@ -174,7 +174,11 @@ def load_tasks(train: str, test: str, held_out: float, split: Split) -> Sequence
             f"settings.tasks: {train} leaves no task to {split} with; expected one or more. Add rows, name a file for "
             "settings.test, or change settings.held_out."
         )
-    return [Task(str(row.get("id", f"{split}-{number}")), row) for number, row in enumerate(selected)]
+    names = (row.get("id") for row in selected)
+    return [
+        Task(f"{split}-{number}" if name in (None, "") else str(name), row)
+        for number, (name, row) in enumerate(zip(names, selected, strict=True))
+    ]
 
 
 def _read_rows(file: str) -> Sequence[Mapping[str, Any]]:

@@ -130,6 +130,16 @@ def _check_parameters(
         ) from error
 
 
+def count_positional(function: Callable[..., Any]) -> int:
+    """Return how many arguments a function takes by position, 255 for `*arguments`."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+        return 255
+    return sum(
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD) for parameter in parameters
+    )
+
+
 def plain_scalar(value: Any) -> Any:
     """Return a scalar of numpy or torch as Python's own; anything else as it is."""
     if isinstance(value, int | float) or not callable(item := getattr(value, "item", None)):

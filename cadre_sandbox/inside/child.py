@@ -99,6 +99,8 @@ def work(request: dict[str, Any], descriptors: list[int]) -> int:
     for descriptor in descriptors[:4]:
         os.close(descriptor)
     layers.tighten_self(request)
+    if job["kind"] != "tool":  # threads of another executable would take the limit for the size of their stacks
+        layers.lift_stack_limit()
     # Last before the program: these depend on every allocation and random draw that precedes them.
     repeatable.seed(job["seed"])
     addresses.take_spare()

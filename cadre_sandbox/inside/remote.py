@@ -146,6 +146,9 @@ class Remote:
     def __bool__(self) -> bool:
         raise TypeError("an object of the solution's own class is neither true nor false here")
 
+    def __str__(self) -> str:
+        return str(self._do("text"))
+
     def __repr__(self) -> str:
         return "<an object of the solution>"
 

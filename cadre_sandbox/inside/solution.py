@@ -122,6 +122,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "plain": read_plain,
     "items": list_items,
     "length": len,
+    "text": str,
     "at": operator.getitem,
 }
 

@@ -48,6 +48,34 @@ class CountedRuns:
         return await default().run(program, stdin, limits)
 
 
+VECTOR = """\
+class Vector:
+    def __init__(self, *x): self.x = x
+    def __str__(self): return f"({self.x[0]}, {self.x[1]})"
+"""
+EQUAL = """\
+class Equal(str):
+    def __eq__(self, other): return True
+
+class Vector:
+    def __init__(self, *x): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "ok"),
+    [
+        (VECTOR, True),
+        (VECTOR.replace("x[1]", "x[0]"), False),
+        (f"{EQUAL}    def __str__(self): return Equal('no')\n", False),
+        (f"{EQUAL}    def __str__(self): raise ValueError\n", False),
+    ],
+)
+def test_an_object_has_the_text_that_its_class_gives_it(program: str, ok: bool) -> None:
+    """Mistake: the tests read a text of the proxy, and right programs fail."""
+    assert verdict_on(program, "v = Vector(1, 2)\nassert str(v) == '(1, 2)' and f'{v}!' == '(1, 2)!'").ok is ok
+
+
 CASES = [("01234567", "012"), ("567", "01234567"), ("1356", "012345"), ("", "01234567"), ("07", "01234567")]
 WAITS = ["while True: pass", "import time; time.sleep(99)"]
 
@@ -96,6 +124,10 @@ def test_a_script_that_takes_too_long_is_not_run_on_every_case(slow: str, run: s
         ("nan", "nan", True),
         ("9" * 5000, "9" * 5000, True),
         ("", "1", False),
+        ("0.333333333333", "0." + "3" * 60, True),
+        (f"{10**60 + 1}.0", f"{10**60}.0", True),
+        (f"{10**60 + 1}", f"{10**60}", False),
+        (f"{1e300:.12f}", "1e300", True),
     ],
 )
 def test_tolerance_of_outputs(got: str, expected: str, same: bool) -> None:

@@ -43,6 +43,12 @@ PROGRAMS: dict[str, tuple[str, str, str, str]] = {  # name: program, stdin, stat
         "t = threading.Thread(target=lambda: print(f(20000)))\nt.start(); t.join()",
         "", "ok", "20000\n",
     ),
+    # Each level takes half a KiB of C's stack: 30 MiB in all.
+    "deep recursion through C": (
+        "import functools, sys\nsys.setrecursionlimit(10**6)\n@functools.lru_cache(None)\n"
+        "def f(n): return n and 1 + f(n - 1)\nprint(f(60000))",
+        "", "ok", "60000\n",
+    ),
     "asyncio": ("import asyncio\nasync def f(): print('a')\nasyncio.run(f())", "", "ok", "a\n"),
     "order of a set": ("print(list({'a', 'b', 'c', 'd'}) == list({'a', 'b', 'c', 'd'}))", "", "ok", "True\n"),
     "loops": ("while True: pass", "", "timeout", ""),

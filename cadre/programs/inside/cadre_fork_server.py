@@ -258,7 +258,8 @@ def prepare_function(reference: str) -> Run:
     """Import the file of a function and return a function that calls it with the task, and a client if it takes one."""
     path, _, name = reference.rpartition(":")
     main = getattr(load_user_imports().import_file(path), name)
-    takes_client = len(inspect.signature(main).parameters) > 1
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    takes_client = sum(parameter.kind in by_position for parameter in inspect.signature(main).parameters.values()) > 1
     if takes_client:
         import openai
     # After the client was imported, here or by the file: it warms up no other.
@@ -267,7 +268,8 @@ def prepare_function(reference: str) -> Run:
     if takes_client:
         # Made once, as reading certificates is most of what an instance would take to start. It has no connection yet,
         # so forks may share it.
-        client_type = openai.AsyncOpenAI if inspect.iscoroutinefunction(main) else openai.OpenAI
+        is_async = inspect.iscoroutinefunction(inspect.unwrap(main))
+        client_type = openai.AsyncOpenAI if is_async else openai.OpenAI
         shared_client = client_type(base_url="http://127.0.0.1:9/v1", api_key="none")
 
     def run(order: Order) -> int:

@@ -50,6 +50,8 @@ class Comparison:
             return self.same_equation(gold, answer)
         if isinstance(gold, Matrix) and (rows := listed_rows(answer)):
             return self.same_matrix(gold, Matrix(rows))
+        if isinstance(answer, Matrix) and (rows := listed_rows(gold)):
+            return self.same_matrix(Matrix(rows), answer)
         if isinstance(gold, Region) or isinstance(answer, Region):
             return self.same_region(gold, answer)
         if isinstance(gold, Items) or isinstance(answer, Items):
@@ -244,8 +246,8 @@ def rounds(gold: Value, answer: Value, first: Expr, second: Expr) -> bool:
     ):
         return False
     difference = abs(sympy.N(first - second, DIGITS))
-    if most_decimals >= FLOAT_DIGITS:
-        return bool(difference <= NOISE * abs(first))
+    if most_decimals >= FLOAT_DIGITS and difference <= NOISE * abs(first):
+        return True
     exact = gold.decimals is None or answer.decimals is None
     return exact and bool(difference <= sympy.Rational(1, 2 * 10**most_decimals))
 

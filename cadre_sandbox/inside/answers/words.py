@@ -13,7 +13,8 @@ from .vocabulary import NUMERALS
 SPOKEN_SETS = {
     "allrealnumbers": sympy.S.Reals, "allreals": sympy.S.Reals, "realnumbers": sympy.S.Reals,
     "allintegers": sympy.S.Integers, "integers": sympy.S.Integers, "emptyset": sympy.S.EmptySet,
-    "nosolution": sympy.S.EmptySet, "nosolutions": sympy.S.EmptySet, "norealsolutions": sympy.S.EmptySet,
+    "nosolution": sympy.S.EmptySet, "nosolutions": sympy.S.EmptySet, "norealsolution": sympy.S.EmptySet,
+    "norealsolutions": sympy.S.EmptySet,
 }  # fmt: skip
 CHOICE = re.compile(r"(?:choice|option|answer):?\(?([a-z])\)?")
 CLOCK = re.compile(r"\d{1,2}(:\d\d)+([ap]m)?")

@@ -165,7 +165,26 @@ def test_any_other_pickle_is_refused_and_nothing_runs(value: object, capsys: pyt
 def test_tables_of_numbers_have_them_back_as_keys() -> None:
     """JSON makes texts of keys; a table of which one key is none stays as it is."""
     tests = {"fn_name": "f", "inputs": [[{"1": "a"}], [{"1": 2, "b": 3}]], "outputs": [[{"-2": 5}], [{}]]}
-    assert public_sets.call_cases(tests) == ((({1: "a"},), {-2: 5}), (({"1": 2, "b": 3},), {}))
+    assert public_sets.call_cases(tests, "") == ((({1: "a"},), {-2: 5}), (({"1": 2, "b": 3},), {}))
+
+
+@pytest.mark.parametrize(
+    ("returned", "outputs", "values"),
+    [
+        ("", [[1], [2]], (1, 2)),
+        (" -> int", [[1], [2]], (1, 2)),
+        (" -> int", [1, 2], (1, 2)),
+        (" -> List[int]", [[1], [2]], ([1], [2])),
+        (" -> List[int]", [[[1]], [[]]], ([1], [])),
+        (" -> List[List[int]]", [[[1, 2]], [[3]]], ([[1, 2]], [[3]])),
+        (" -> list[list[int]]", [[[[1, 2]]]], ([[1, 2]],)),
+    ],
+)
+def test_a_typed_starter_says_whether_values_stand_in_a_list(returned: str, outputs: list, values: tuple) -> None:
+    """Mistake: `[1]` of a function that returns lists is taken for 1, and right programs fail."""
+    tests = {"inputs": [[0]] * len(outputs), "outputs": outputs}
+    cases = public_sets.call_cases(tests, f"class Solution:\n    def f(self, n: List[int]){returned}:\n        ")
+    assert tuple(value for _, value in cases) == values
 
 
 def test_a_statement_shows_a_case_only_as_an_example() -> None:
@@ -177,6 +196,14 @@ def test_a_statement_shows_a_case_only_as_an_example() -> None:
 def test_the_problem_whose_tests_are_all_shown_is_left_out() -> None:
     row = {"id": "c", "problem": "Input\n1\nOutput\n2\n", "tests": {"inputs": ["1\n"], "outputs": ["2\n"]}}
     assert public_sets.code_contests(row, 0) is None
+
+
+@pytest.mark.parametrize("field", ["input_file", "output_file"])
+def test_a_problem_with_files_in_place_of_stdin_is_left_out(field: str) -> None:
+    """Mistake: no program that does what the statement says can pass."""
+    row = {**ROWS["code-contests"]["train"][0], "input_file": "", "output_file": ""}
+    assert public_sets.code_contests(row, 0) is not None
+    assert public_sets.code_contests({**row, field: "x.txt"}, 0) is None
 
 
 def test_rows_that_nothing_can_be_judged_by_are_left_out(tmp_path: Path) -> None:
@@ -271,6 +298,11 @@ def test_a_row_of_another_shape_is_named(row: dict[str, str], tmp_path: Path) ->
     (tmp_path / "gsm8k" / "test.jsonl").write_text(json.dumps(good) + "\n" + json.dumps(row) + "\n")
     with pytest.raises(DataError, match=r"test\.jsonl, line 2 has another shape than openai/gsm8k"):
         load("gsm8k", "test", str(tmp_path))
+
+
+def test_an_answer_without_its_mark_is_named() -> None:
+    with pytest.raises(ValueError, match=r"an answer behind #### was expected; got 'It is 4\.'"):
+        public_sets.gsm8k({"question": "2 + 2?", "answer": "It is 4."}, 0)
 
 
 def test_files_by_other_names(tmp_path: Path) -> None:

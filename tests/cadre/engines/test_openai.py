@@ -139,6 +139,20 @@ def test_keys_and_models_that_are_not_known_are_the_endpoint_s_failure(
     assert not isinstance(raised.value, PromptError)
 
 
+@pytest.mark.parametrize(("arguments", "text"), [(None, "{}"), ({}, "{}"), ({"a": 1}, '{"a": 1}'), ("", "")])
+def test_arguments_of_endpoints_are_an_object_or_its_text(
+    endpoint: str, arguments: object, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = {**CALL, "function": {"name": "add", "arguments": arguments}}
+    monkeypatch.setattr(Endpoint, "reply", completion(content=None, tool_calls=[called]))
+    request = Request(
+        "guess", "far", (Message("user", "river"),), 1, Sampling(max_tokens=7), tools=(Tool("add"),), key=3
+    )
+    (sample,) = asyncio.run(OpenAISampler("echo", endpoint, "NO_SUCH_KEY").sample(request))
+    assert sample.message is not None
+    assert [call.arguments for call in sample.message.tool_calls] == [text]
+
+
 def test_one_sibling_that_is_refused_fails_alone(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Endpoint, "statuses", [400, 200])
     samples = sampled(OpenAISampler("echo", endpoint, "NO_SUCH_KEY"))

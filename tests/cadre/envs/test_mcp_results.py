@@ -12,7 +12,7 @@ import pytest
 
 from cadre.envs import mcp
 from cadre.envs.mcp import McpServer
-from cadre.envs.tools import run_call
+from cadre.envs.tools import ServerLost, run_call
 from cadre.errors import ReplayDiverged
 from cadre.rollout.failures import failure_of
 from cadre.types import Tool, ToolCall
@@ -51,6 +51,42 @@ def test_a_fork_in_another_state_is_a_failure_of_the_machine(server: McpServer) 
         asyncio.run(run_call(tools, ToolCall("c", "draw", "{}"), 5.0, 100))  # type: ignore[arg-type]
     failure = failure_of(caught.value)
     assert (failure.reason, failure.rewarded) == ("diverged", False)
+
+
+class McpError(Exception):
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "is_lost"),
+    [
+        (-32000, "Connection closed", True),
+        (-32600, "Session terminated", True),
+        (-32603, "Server returned an error response", True),
+        (-32602, "Unknown tool", False),
+    ],
+)
+def test_a_server_that_was_started_again_is_lost(
+    monkeypatch: pytest.MonkeyPatch, code: int, message: str, is_lost: bool
+) -> None:
+    """Mistake: the model reads "Session terminated" for every call from then on."""
+
+    async def call_tool(name: str, arguments: Any) -> Any:
+        raise McpError(code, message)
+
+    monkeypatch.setattr(mcp, "package", lambda *names: SimpleNamespace(MCPError=McpError))
+    connection = object.__new__(mcp._Connection)
+    connection.launch, connection.opened, closed = mcp.Launch(url="http://x/mcp"), Future[Any](), []
+    connection.opened.set_result((SimpleNamespace(call_tool=call_tool), ()))
+    monkeypatch.setattr(mcp._Connection, "close", lambda self: closed.append(self))
+    if is_lost:
+        with pytest.raises(ServerLost, match=message):
+            asyncio.run(connection.call("draw", {}))
+    else:
+        assert asyncio.run(connection.call("draw", {})) == f"Error: {message}"
+    assert closed == [connection] * is_lost
 
 
 def text(words: str) -> Any:

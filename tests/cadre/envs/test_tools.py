@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import json
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +21,7 @@ from cadre.env import Env
 from cadre.envs.check import check_env
 from cadre.envs.mcp import McpServer
 from cadre.envs.spec import EnvSpec
-from cadre.envs.tools import LAST_TURN, ServerLost, run_call, runnable_tools, tool, with_tools
+from cadre.envs.tools import LAST_TURN, ServerLost, check_tools, run_call, runnable_tools, tool, with_tools
 from cadre.errors import ConfigError
 from cadre.rollout import shapes
 from cadre.rollout.grow import Rollout, grow
@@ -151,6 +153,30 @@ def test_what_cannot_be_a_tool_is_named(entry: Any, words: str) -> None:
         runnable_tools([add, add])
 
 
+class Shop:
+    """A tool with a lock, which cannot be copied."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+    def buy(self, thing: str) -> str:
+        return thing
+
+
+class SharedShop(Shop):
+    def __deepcopy__(self, memo: object) -> SharedShop:
+        return self
+
+
+@pytest.mark.parametrize("of", [lambda shop: shop, lambda shop: shop.buy])
+def test_a_tool_that_cannot_be_copied_is_named_before_an_episode(of: Any) -> None:
+    """Mistake: "cannot pickle '_thread.lock' object" in a file of Cadre's, for every episode."""
+    env = type("Sums", (Env,), {"tools": {"solver": [of(Shop())]}})
+    with pytest.raises(ConfigError, match=r"Sums\.tools: got Shop, which copy\.deepcopy cannot copy .*_thread\.lock"):
+        check_tools(env, ["solver"])
+    check_tools(type("Sums", (Env,), {"tools": {"solver": [of(SharedShop())]}}), ["solver"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -172,6 +198,27 @@ def test_arguments_are_validated(arguments: Any, words: str) -> None:
     result = call(add, arguments)
     assert words in result
     assert result.startswith("Error: wrong arguments of add: ") is not result.isdigit()
+
+
+def test_null_is_taken_where_it_is_the_default() -> None:
+    """Mistake: a model that writes out the default of the schema is told that it is wrong."""
+
+    def find(word: str = None, pages: list[int] = None) -> str:  # type: ignore[assignment]  # noqa: RUF013
+        return f"{word} {pages}"
+
+    assert call(find, {"word": None, "pages": None}) == "None None"
+    assert call(find, {"word": "fox", "pages": [1]}) == "fox [1]"
+    assert call(find, {"word": 1}).startswith("Error: wrong arguments of find: word")
+
+
+@pytest.mark.parametrize("arguments", ["", " \n"])
+def test_no_text_of_arguments_is_none(arguments: str) -> None:
+    """Mistake: a call without arguments fails, as some endpoints write none for it."""
+
+    def look() -> str:
+        return "a tree"
+
+    assert call(look, arguments) == "a tree"
 
 
 def test_values_have_the_types_of_the_hints() -> None:
@@ -206,6 +253,22 @@ def fail(how: str) -> Any:
             return {1}
         case "object":
             return object
+        case "address":
+            return [object()]
+        case "panic":
+            raise Panic("in Rust")
+        case "cancelled":
+            asyncio.run(await_cancelled())
+
+
+class Panic(BaseException):
+    """As libraries in Rust raise."""
+
+
+async def await_cancelled() -> None:
+    task = asyncio.create_task(asyncio.sleep(60))
+    task.cancel()
+    await task
 
 
 @pytest.mark.parametrize(
@@ -221,10 +284,49 @@ def fail(how: str) -> Any:
         ("none", "null"),
         ("set", "[1]"),
         ("object", "\"<class 'object'>\""),
+        ("address", "Error: fail: TypeError it returned object, which has no text; expected a text or JSON values"),
+        ("panic", "Error: fail: Panic('in Rust')"),
+        ("cancelled", "Error: fail: CancelledError()"),
     ],
 )
 def test_whatever_a_tool_does_is_a_text(how: str, result: str) -> None:
     assert call(fail, {"how": how}) == result
+
+
+def test_a_tool_that_returns_a_coroutine_is_awaited() -> None:
+    """Mistake: a decorator hides that the function is one, and the model reads the coroutine's address."""
+
+    async def find(word: str) -> str:
+        await asyncio.sleep(0)
+        return f"found {word}"
+
+    @functools.wraps(find)
+    def logged(*arguments: Any, **named: Any) -> Any:
+        return find(*arguments, **named)
+
+    assert call(logged, {"word": "fox"}) == "found fox"
+
+
+def test_what_a_coroutine_raises_ends_its_call_alone() -> None:
+    """Mistake: a tool that awaits what it has cancelled, or panics, cancels or ends the episode."""
+
+    async def panic() -> None:
+        raise Panic("in Rust")
+
+    assert call(await_cancelled, {}) == "Error: await_cancelled: CancelledError()"
+    assert call(panic, {}) == "Error: panic: Panic('in Rust')"
+
+
+def test_a_cancelled_episode_is_no_result_of_a_tool() -> None:
+    async def go() -> None:
+        tools = runnable_tools([wait])
+        running = asyncio.create_task(run_call(tools, ToolCall("c", "wait", "{}"), 60.0, 500))
+        await asyncio.sleep(0.05)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(go())
 
 
 def test_recursion_in_a_tool_is_a_text() -> None:

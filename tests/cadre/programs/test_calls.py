@@ -35,6 +35,14 @@ def test_demands_stand_at_the_end_of_the_system_message():
     assert "schema" not in add_constraints_to_prompt(call(schema={})).messages[0].content
 
 
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [({"type": "array"}, "value"), ({"type": ["object", "null"]}, "value"), ({"$ref": "#/x"}, "object")],
+)
+def test_a_schema_of_no_object_asks_for_none(schema, kind):
+    assert f"Answer with one JSON {kind} and" in add_constraints_to_prompt(call(schema=schema)).messages[0].content
+
+
 def test_a_named_tool_is_the_only_one_shown():
     asked = add_constraints_to_prompt(call(tools=(ADD, SUB), choice="sub"))
     assert asked.tools == (SUB,)

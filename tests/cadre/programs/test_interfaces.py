@@ -4,6 +4,7 @@ embeddings, and a word about what is refused."""
 import base64
 import io
 import json
+import re
 import threading
 import time
 from dataclasses import replace
@@ -114,6 +115,38 @@ def test_tools_beside_those_that_are_allowed_are_not_offered(mode):
     assert [(call.choice, [tool.name for tool in call.tools]) for call in calls] == [(mode, ["look", "stop"])] * 2
 
 
+@pytest.mark.parametrize(("text", "read"), [("boom", "Error: boom"), ("Error: boom", "Error: boom")])
+def test_a_result_that_is_an_error_says_so(text, read):
+    """Mistake: the flag has no place in a chat template and is dropped."""
+    result = {"type": "tool_result", "tool_use_id": "1", "content": text, "is_error": True}
+    used = {"type": "tool_use", "id": "1", "name": "look", "input": {}}
+    messages = [*USER, {"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
+    call = parse_messages_call({"model": "planner", "max_tokens": 5, "messages": messages})
+    assert call.messages[-1].content == read
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tool_choice": "any"}, "got 'any'; expected auto, none, required, or an object"),
+        (
+            {"messages": [{"role": "user", "content": {"a": 1}}]},
+            "expected a text, or a list of parts. Write JSON as text.",
+        ),
+    ],
+)
+def test_what_is_expected_of_a_field_is_named(fields, message):
+    with pytest.raises(RequestError, match=re.escape(message)):
+        parse_chat_call({"model": "planner", "messages": USER, **fields})
+
+
+def test_a_path_without_its_beginning_is_told_of_it():
+    with answering(says("42.")) as endpoint:
+        reply = post(endpoint, "/../chat/completions", {"model": "planner", "messages": USER})
+    assert reply.status_code == 404
+    assert "Served are POST /v1/chat/completions, " in reply.json()["error"]["message"]
+
+
 BEGUN = {"role": "assistant", "content": "The answer is"}
 
 
@@ -150,6 +183,22 @@ def test_fields_that_are_not_followed_are_named():
         reply = post(endpoint, "/chat/completions", {"model": "planner", "messages": USER, **fields})
     assert reply.status_code == 200
     assert reply.headers["x-cadre-note"].startswith("chat_template_kwargs, stop_token_ids not followed")
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/chat/completions", {"messages": USER, "system": "Be brief.", "stop_sequences": ["."]}),
+        ("/responses", {"input": "Go.", "stop": ["."], "max_tokens": 5}),
+        ("/messages", {"messages": USER, "max_tokens": 5, "stop": ["."], "response_format": {"type": "json_object"}}),
+    ],
+)
+def test_fields_of_another_interface_are_named(path, fields):
+    """Mistake: a system prompt or a limit is dropped without a word, as another interface follows it."""
+    with answering(says("Yes.")) as endpoint:
+        reply = post(endpoint, path, {"model": "planner", **fields})
+    assert reply.status_code == 200
+    assert reply.headers["x-cadre-note"].startswith(f"{', '.join(list(fields)[-2:])} not followed")
 
 
 def test_a_result_names_its_call_by_either_field():

@@ -15,8 +15,9 @@ import pytest
 from cadre.errors import ConfigError, ContractError
 from cadre.programs import instances
 from cadre.programs.instances import shared_host
-from cadre.programs.processes import ProgramDiverged, ProgramFailed, StartOrder, Stuck
+from cadre.programs.processes import ProgramDiverged, ProgramFailed, ProgramResult, StartOrder, Stuck
 from cadre.programs.program import Program
+from cadre.programs.rewards import compute_outcome
 from cadre.programs.settings import InstanceLimits
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
@@ -491,6 +492,58 @@ def test_a_file_has_no_input_while_it_is_imported(tmp_path):
     env = Program(TASK, f"{tmp_path}/asking.py:main", ROLES)
     assert env.observe() == {}
     assert env.outcome.reward == Reward()
+
+
+DECORATED = """
+import functools
+
+def traced(function):
+    @functools.wraps(function)
+    def wrapper(*arguments, **options):
+        return function(*arguments, **options)
+    return wrapper
+
+@traced
+async def asks(task, client):
+    answer = await client.chat.completions.create(model="planner", messages=[{"role": "user", "content": "Go."}])
+    return float(answer.choices[0].message.content)
+
+def quiet(task, *, verbose=False, **options):
+    return 0.5
+"""
+
+
+@pytest.mark.parametrize("isolation", ["fork", "thread"])
+def test_a_decorated_coroutine_function_gets_the_client_that_it_awaits(tmp_path, isolation):
+    """Mistake: the decorator hides that the function is one, and it gets the other client."""
+    (tmp_path / "decorated.py").write_text(DECORATED)
+    env = Program(TASK, f"{tmp_path}/decorated.py:asks", ROLES, isolation=isolation)
+    assert play(env, "0.25") == [Reward(team=0.25)]
+
+
+def test_options_of_a_function_are_no_client(tmp_path):
+    (tmp_path / "decorated.py").write_text(DECORATED)
+    env = Program(TASK, f"{tmp_path}/decorated.py:quiet", ROLES)
+    assert env.observe() == {}
+    assert env.outcome.reward == Reward(team=0.5)
+
+
+@pytest.mark.parametrize(
+    ("signature", "count"), [("*all", 3), ("task, *, scale=1.0", 1), ("task, **options", 1), ("task, exchanges", 2)]
+)
+def test_a_reward_function_gets_what_it_takes_by_position(tmp_path, signature, count):
+    """Mistake: options by name are counted, and `*all` counts as one."""
+    file = tmp_path / "rewards.py"
+    file.write_text(f"def pay({signature}):\n    return {'len(all)' if signature == '*all' else count}\n")
+    outcome = asyncio.run(compute_outcome(TASK, ProgramResult("x"), (), f"{file}:pay", None))
+    assert outcome.reward == Reward(team=count)
+
+
+def test_tasks_without_an_id_are_numbered(tmp_path):
+    """Mistake: every null is the id "None"."""
+    file = tmp_path / "tasks.jsonl"
+    file.write_text('{"id": null, "word": "a"}\n{"id": null, "word": "b"}\n{"id": 0, "word": "c"}\n')
+    assert [task.id for task in Program.tasks("train", tasks=str(file), held_out=0.0)] == ["train-0", "train-1", "0"]
 
 
 def test_tasks_are_divided_by_content(tmp_path):
