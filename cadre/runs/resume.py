@@ -399,7 +399,9 @@ def describe_missing_logs(run: Run, state: TrainingState) -> Iterator[str]:
         annotated = {line["step"] for line in jsonl.records(credit, AnnotationLine)}
         if annotated and (lost := [step for step in sorted(with_trees) if step not in annotated and step in past]):
             yield describe(credit, "what is said of the trees", lost)
-    reports = {report["step"] for report in run.evaluations()}
+    # Reports of other held-out tasks were set aside by `adopt_config`, and are not lost.
+    files = run.folder.glob(f"{Path(EVALUATIONS).stem}*.jsonl")
+    reports = {report["step"] for file in files for report in jsonl.records(file, EvaluationLine)}
     if state.best_step is not None and state.best_step not in reports:
         yield (
             f"{run.folder / EVALUATIONS} lacks the report after {state.best_step} steps, of which the checkpoint of "

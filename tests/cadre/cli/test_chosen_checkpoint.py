@@ -93,6 +93,17 @@ def test_a_run_from_another_machine_goes_on_with_the_base_where_it_is_here(
         open_to_resume(run, overrides=["team.policies.shared.model=/there/model"], force=True)
 
 
+@pytest.mark.parametrize("ignored", ["loss.kl=1", "team.policies.shared.learner.epochs=2", "train.steps=9"])
+def test_an_export_refuses_changes_that_it_would_ignore(ignored: str, run: Path, tmp_path: Path) -> None:
+    done = call("export", str(run), "shared", str(tmp_path / "out"), ignored)
+    assert (done.code, f"export: got {ignored.partition('=')[0]}, which it would ignore" in done.err) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_device_may_be_changed_for_an_export(run: Path, tmp_path: Path) -> None:
+    assert call("export", str(run), "shared", str(tmp_path / "out"), "team.policies.shared.device=cpu").code == 0
+
+
 def test_play_and_fork_take_it_too(run: Path, tmp_path: Path) -> None:
     assert call("play", str(run), "--best").code == 0
     done = call("fork", str(run), "--best", "--run", str(tmp_path / "fork"))
