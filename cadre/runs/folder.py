@@ -180,9 +180,10 @@ class Run:
         sampling_memory: Mapping[str, float],
         tasks: Mapping[str, str],
         engines: Mapping[str, str],
+        bases: Mapping[str, str],
     ) -> None:
         """Write what the run runs on, digests of its tasks by split, the GiB that each policy may be sampled in, on
-        which rounding depends, and the engine that samples each policy."""
+        which rounding depends, the engine that samples each policy, and fingerprints of the models it began with."""
         versions = {name: _package_version(name) for name in PACKAGES}
         record = {
             "cadre": __version__,
@@ -194,6 +195,7 @@ class Run:
             "tasks": dict(tasks),
             "sampling_memory": dict(sampling_memory),
             "engines": dict(engines),
+            "bases": dict(bases),
         }
         write_text_atomically(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
 

@@ -35,8 +35,10 @@ from cadre.runs.kept_trees import StepRecord, Vocabulary
 from cadre.runs.progress import Progress, StatusWriter
 from cadre.runs.resume import (
     adopt_config,
+    check_same_bases,
     check_same_tasks,
     describe_missing_logs,
+    fingerprint_bases,
     forbidden_changes,
     repair_logs,
     task_digests,
@@ -153,7 +155,7 @@ def run_training(
     """Train in `run`, with `resume` from its latest checkpoint; return the team and the number of updates made in all.
 
     A team that could not be trained to the end is closed. Raises RunError where another process trains in the run, and
-    where the tasks of a resumed run have changed, unless forced.
+    where the tasks or the models of a resumed run have changed, unless forced.
     """
 
     def tell(paragraphs: Iterable[str]) -> None:
@@ -165,6 +167,7 @@ def run_training(
             print_import_notice()
             if not force:
                 check_same_tasks(experiment, run)
+                check_same_bases(experiment, run)
             tell(repair_logs(run))
             adopt_config(run)
         configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
@@ -187,7 +190,8 @@ def run_training(
             confinement = program_sandbox()
             sandbox = confinement.record() if confinement else {}
             engines = {name: sampler.engine for name, sampler in experiment.samplers.items()}
-            run.record_environment(sandbox, measured_sampling_memory(team), task_digests(experiment), engines)
+            tasks, bases = task_digests(experiment), fingerprint_bases(experiment.models)
+            run.record_environment(sandbox, measured_sampling_memory(team), tasks, engines, bases)
             state = TrainingState()
             if resume:
                 state = restore_state(run, team)

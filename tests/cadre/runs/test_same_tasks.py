@@ -1,14 +1,17 @@
-"""Going on with a run whose files of data have changed meanwhile, and reading a file again that has."""
+"""Going on with a run whose files of data or weights have changed meanwhile, and reading a file again that has."""
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 
 from cadre.config.experiment import Config, load, parse
 from cadre.config.resolve import resolve
+from cadre.engines.model_folder import fingerprint_weights
 from cadre.env import GeneratedTasks
 from cadre.errors import RunError
 from cadre.runs.folder import Run
@@ -97,3 +100,33 @@ def test_a_digest_is_of_what_tasks_hold_and_of_their_order() -> None:
     assert digest_tasks(GeneratedTasks(2, lambda index: {"n": index}, "t", read=True)) == digest_tasks(
         [Task("t-0", {"n": 0}), Task("t-1", {"n": 1})]
     )
+
+
+def test_another_model_of_the_same_shape_needs_force(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    """An adapter went on upon another base in the same folder, or in one that was named in its place."""
+    base = tmp_path / "base"
+    shutil.copytree(speaker, base)
+    policies = {"policies": {"shared": {"model": str(base), "lora": {"rank": 2}}}, "roles": {"speaker": "shared"}}
+    chosen = configured(speaker, team=policies, train={"steps": 1, "tasks_per_step": 2}, evaluate={"tasks": 0})
+    start(chosen, tmp_path / "run", quiet)
+    tensors = load_file(base / "model.safetensors")
+    half = len(tensors) // 2
+    # The same weights in two files are the same model.
+    save_file(dict(list(tensors.items())[:half]), base / "a.safetensors")
+    save_file(dict(list(tensors.items())[half:]), base / "b.safetensors")
+    (base / "model.safetensors").unlink()
+    assert fingerprint_weights(base) == fingerprint_weights(speaker) != ""
+    for file in ("a", "b"):
+        (base / f"{file}.safetensors").unlink()
+    save_file({name: tensor + 1.0 for name, tensor in tensors.items()}, base / "model.safetensors")
+    with pytest.raises(RunError, match=r"the model of shared in .*base has other weights .* --force"):
+        start(chosen, tmp_path / "run", quiet, resume=True)
+    start(chosen, tmp_path / "run", quiet, resume=True, force=True)
+    start(chosen, tmp_path / "run", quiet, resume=True)  # it was begun again with these
+
+
+def test_weights_that_cannot_be_read_have_no_fingerprint(tmp_path: Path) -> None:
+    assert fingerprint_weights(tmp_path) == ""
+    for content in (b"", b"\xff" * 64, b"\x02" + b"\0" * 7 + b"[]", b"\x08" + b"\0" * 7 + b'{"a": 1}'):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        assert fingerprint_weights(tmp_path) == ""
