@@ -135,3 +135,20 @@ def test_an_evaluation_says_how_far_it_is_beside_its_report(run: Path) -> None:
     assert [line for line in done.err.splitlines() if line.startswith("evaluated")] == [
         f"evaluated {number}/4 tasks" for number in (1, 2, 3, 4)
     ]
+
+
+@pytest.mark.parametrize("change", ["lora.alpha=8", "lora.rank=4", "lora.targets=[q_proj]", "lora=null"])
+def test_a_trained_adapter_is_not_played_as_another_one(change: str, speaker: Path, tmp_path: Path) -> None:
+    """Another alpha scaled what was learned, without a message; the others ended in errors about files."""
+    shared = {"model": str(speaker), "lora": {"rank": 2, "alpha": 4.0}}
+    team = {"policies": {"shared": shared}, "roles": {"speaker": "shared"}}
+    goal = {"steps": 1, "tasks_per_step": 2}
+    play(configured(speaker, team=team, train=goal, evaluate={"tasks": 0}), tmp_path / "run", Console(quiet=True))
+    assert call("eval", str(tmp_path / "run"), "--tasks", "1", "team.policies.shared.lora.alpha=4").code == 0
+    done = call("eval", str(tmp_path / "run"), "--tasks", "1", f"team.policies.shared.{change}")
+    assert (done.code, "team.policies.shared.lora: got another adapter than" in done.err) == (2, True)
+
+
+def test_a_whole_model_is_not_played_as_an_adapter(run: Path) -> None:
+    done = call("play", str(run), "team.policies.shared.lora={}")
+    assert (done.code, "team.policies.shared.lora: got another adapter than" in done.err) == (2, True)
