@@ -5,6 +5,7 @@ Nothing here imports torch, unless another sampler is installed and may be chose
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ from cadre.settings.yaml_file import Raw, apply_override, apply_overrides, merge
 from cadre.types import Sampling
 
 DATA_SPLITS = ("train", "test")  # which are `data` if that is set
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # $MODELS/qwen is none
 LARGE_MODEL = 500_000_000  # bytes of weights from which a sampler of its own is worth its start
 
 # ---- From a name to a configuration
@@ -388,7 +390,7 @@ def find_model(name: str, policy: PolicyConfig) -> str:
     """Return the folder or the hub name of a policy's model; a folder must hold a config.json."""
     model = policy.model
     folder = embedded_models().get(model) or Path(model).expanduser()
-    looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
+    looks_local = model.startswith((".", "/", "~")) or not HUB_NAME.fullmatch(model)
     if (folder / "config.json").is_file():
         from cadre.engines.model_folder import check_folder
 
