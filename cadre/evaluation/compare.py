@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cadre.config.experiment import flatten
 from cadre.errors import RunError
-from cadre.runs.folder import Run
+from cadre.runs.folder import Run, distinct_names
 from cadre.statistics import Interval, rate_interval, with_floor
 
 RESAMPLES = 10_000
@@ -279,7 +279,7 @@ def _name_methods(runs: Sequence[TrainedRun]) -> list[str]:
             for run in runs
         ]
     if len(set(labels)) < len(runs):
-        return [f"{run.folder.parent.name}/{run.folder.name}" for run in runs]
+        return distinct_names([run.folder for run in runs])
     return labels
 
 

@@ -381,6 +381,20 @@ def free_folders(recipe: str, parent: Path = Path("runs")) -> Iterator[Path]:
             yield folder
 
 
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Return the name of each of different folders, with as many of those above it as tell it from the others."""
+    paths = [folder.resolve() for folder in folders]
+
+    def shortest(path: Path) -> str:
+        for length in range(1, len(path.parts)):
+            ends = [other.parts[-length:] for other in paths]
+            if ends.count(path.parts[-length:]) == 1:
+                return "/".join(path.parts[-length:])
+        return str(path)
+
+    return list(map(shortest, paths))
+
+
 def create_in_free_folder(folder: Path | None, recipe: str, create: Callable[[Path], T]) -> T:
     """Return what `create` makes in `folder`, or by default in the first of the recipe's numbered folders that no run
     started at the same moment takes."""

@@ -111,13 +111,14 @@ def check_resumable(run: Run, config: Config, force: bool = False) -> Run:
     return Run(run.folder, config)
 
 
-def adopt_config(run: Run) -> None:
+def adopt_config(run: Run, has_other_tasks: bool = False) -> None:
     """Make the configuration of a reopened run its own. A changed one is kept beside it, and so are reports of other
-    held-out tasks. The caller holds the run's lock: another process may be training in it."""
+    held-out tasks: by the settings, or if it `has_other_tasks` under the same ones. The caller holds the run's lock:
+    another process may be training in it."""
     old, reports = Run.open(run.folder).config, run.folder / "evaluations.jsonl"
     if forbidden_changes(old, run.config):
         shutil.copyfile(run.folder / "config.yaml", _numbered_copy(run.folder / "config.yaml"))
-    if reports.exists() and not is_evaluated_alike(old, run.config):
+    if reports.exists() and (has_other_tasks or not is_evaluated_alike(old, run.config)):
         reports.rename(_numbered_copy(reports))
     if old != run.config:
         run.write_config(run.config)
@@ -307,18 +308,22 @@ def digest_tasks(tasks: Sequence[Task]) -> str:
     return digest.hexdigest()
 
 
-def check_same_tasks(experiment: Experiment, run: Run) -> None:
-    """Raise RunError if a split of `run` now holds other tasks than those that it was trained or evaluated on."""
+def changed_splits(experiment: Experiment, run: Run) -> list[Split]:
+    """Return the splits of `run` that now hold other tasks than those that it was trained or evaluated on."""
     old, new = run.environment().get("tasks", {}), task_digests(experiment)
     is_alike = is_evaluated_alike(Run.open(run.folder).config, experiment.config)
-    for split, name in SPLITS.items():
-        is_comparable = split in old and split in new and (is_alike or split == "train")
-        if is_comparable and old[split] != new[split]:
-            raise RunError(
-                f"--resume: the {name} tasks are not those that {run.folder} was begun with: what its settings name "
-                "holds something else now. Expected the same data, so that the run goes on as if nothing had happened. "
-                "Put it back, start a new run, or add --force to go on with it."
-            )
+    comparable = [split for split in SPLITS if split in old and split in new and (is_alike or split == "train")]
+    return [split for split in comparable if old[split] != new[split]]
+
+
+def check_same_tasks(experiment: Experiment, run: Run) -> None:
+    """Raise RunError if a split of `run` now holds other tasks than those that it was trained or evaluated on."""
+    for split in changed_splits(experiment, run):
+        raise RunError(
+            f"--resume: the {SPLITS[split]} tasks are not those that {run.folder} was begun with: what its settings "
+            "name holds something else now. Expected the same data, so that the run goes on as if nothing had "
+            "happened. Put it back, start a new run, or add --force to go on with it."
+        )
 
 
 def fingerprint_bases(models: Mapping[str, str]) -> dict[str, str]:

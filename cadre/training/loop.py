@@ -35,6 +35,7 @@ from cadre.runs.kept_trees import StepRecord, Vocabulary
 from cadre.runs.progress import Progress, StatusWriter
 from cadre.runs.resume import (
     adopt_config,
+    changed_splits,
     check_same_bases,
     check_same_tasks,
     describe_missing_logs,
@@ -169,7 +170,7 @@ def run_training(
                 check_same_tasks(experiment, run)
                 check_same_bases(experiment, run)
             tell(repair_logs(run))
-            adopt_config(run)
+            adopt_config(run, has_other_tasks=force and "test" in changed_splits(experiment, run))
         configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
         name_run(run.folder.name)
         tell(find_training_warnings(experiment))
