@@ -100,6 +100,24 @@ def test_an_export_refuses_changes_that_it_would_ignore(ignored: str, run: Path,
     assert not (tmp_path / "out").exists()
 
 
+def test_a_fork_and_an_export_warn_of_another_base(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    record = json.loads((copied / "environment.json").read_text())
+    assert record["bases"].keys() == {"shared"}
+    for bases, warned in ((record["bases"], False), ({"shared": "0" * 64}, True)):
+        (copied / "environment.json").write_text(json.dumps(record | {"bases": bases}))
+        out = tmp_path / f"out-{warned}"
+        commands = (
+            ("export", str(copied), "shared", str(out)),
+            ("fork", str(copied), "--at", "2", "--run", f"{out}-fork"),
+        )
+        for command in commands:
+            caplog.clear()
+            done = call(*command)
+            assert (done.code, "has other weights than that" in caplog.text) == (0, warned), done.err
+
+
 def test_a_device_may_be_changed_for_an_export(run: Path, tmp_path: Path) -> None:
     assert call("export", str(run), "shared", str(tmp_path / "out"), "team.policies.shared.device=cpu").code == 0
 
