@@ -136,6 +136,10 @@ class AdvantageGroup:
         """
         return self.has_variance or any(scored.advantages[0] for scored in self.samples if not scored.penalties)
 
+    def is_learned(self, without_std: str) -> bool:
+        """Return True if the update learns from it: it has a signal, and `credit.without_std` does not drop it."""
+        return self.has_signal and not self.is_dropped(without_std)
+
 
 # The groups: which samples are compared.
 
@@ -748,13 +752,13 @@ def groups_of_roles(groups: Sequence[AdvantageGroup], roles: Container[str]) -> 
     return [group for group in filtered if group.samples]
 
 
-def no_signal_fractions(groups: Sequence[AdvantageGroup]) -> dict[tuple[str, int], float]:
-    """Return the fraction of groups without a signal, by role and number of the decision in its episode.
+def no_signal_fractions(groups: Sequence[AdvantageGroup], without_std: str = "keep") -> dict[tuple[str, int], float]:
+    """Return the fraction of groups that nothing is learned from, by role and number of the decision in its episode.
 
     1.0 means that nothing was learned from that decision; step after step, that nothing ever will be.
     """
     flags: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for group in groups:
         for decision in dict.fromkeys((scored.sample.role, len(scored.tree_sample.path)) for scored in group.samples):
-            flags[decision].append(not group.has_signal)
+            flags[decision].append(not group.is_learned(without_std))
     return {decision: fmean(values) for decision, values in sorted(flags.items())}

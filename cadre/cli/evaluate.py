@@ -235,10 +235,21 @@ def format_comparison(comparison: RunComparison) -> list[str]:
     if not_trained := [shorten_path(method.name) for method in comparison.methods if not sum(method.tokens)]:
         notes.append(
             f"{', '.join(not_trained)}: compared before training, as no later evaluation is within the tokens or steps "
-            "that were asked for. Train with evaluate.every to have some."
+            "that were asked for, or none is better (--at best). Train with evaluate.every to have more."
         )
     elif max(counts) > 1.1 * min(counts):
         notes.append("The methods sampled different numbers of tokens: --max-tokens compares at equal ones.")
+    for method in comparison.methods:
+        if len(set(method.steps)) > 1:
+            steps = ", ".join(f"{step} (seed {seed})" for step, seed in zip(method.steps, method.seeds, strict=True))
+            notes.append(
+                f"{shorten_path(method.name)}: its seeds were evaluated after different numbers of steps: {steps}."
+            )
+    for folder, step in comparison.forks:
+        notes.append(
+            f"{shorten_path(folder)} is a fork that shares the training of another run up to step {step}: intervals "
+            "over seeds take every run for a training of its own."
+        )
     if len(comparison.code) > 1:
         notes.append(
             f"The runs were trained by different code ({'; '.join(comparison.code)}): a difference may be that of the "

@@ -157,6 +157,12 @@ def export(
     else:
         reject_without(context, "--push", ["public"])
     run = Run.open(folder)
+    for key in (pair.partition("=")[0] for pair in overrides or []):
+        if key not in {f"team.policies.{name}.{what}" for name in (policy, "*") for what in ("model", "device")}:
+            raise ConfigError(
+                f"export: got {key}, which it would ignore; expected team.policies.{policy}.model, or its device. "
+                "Remove it."
+            )
     if overrides:
         changed = Run.open(folder, overrides)
         check_same_policies("export", run.config, changed.config)

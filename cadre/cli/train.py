@@ -69,7 +69,9 @@ def train(
     folder: NewRun = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the run in --run")] = False,
     trust: Trust = False,
-    force: Annotated[bool, typer.Option("--force", help="--resume although settings or tasks have changed")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="--resume although settings, tasks or models have changed")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="build all but the weights, and print what it takes")
     ] = False,

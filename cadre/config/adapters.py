@@ -72,7 +72,8 @@ def _policy_with_adapter(key: str, policy: Any) -> Any:
     if lora.get("path") is None and isinstance(model, str) and is_adapter(Path(model).expanduser()):
         lora["path"], model, setting = model, None, f"{key}.model"
     if not isinstance(lora.get("path"), str):
-        return policy if "adapter" not in (written.get("lora") or {}) else {**written, "lora": lora}
+        has_former_name = isinstance(written.get("lora"), Mapping) and "adapter" in written["lora"]
+        return {**written, "lora": lora} if has_former_name else policy
     folder = Path(lora["path"]).expanduser()
     described = read_adapter(setting, folder)
     return {

@@ -5,6 +5,7 @@ Nothing here imports torch, unless another sampler is installed and may be chose
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,11 +37,13 @@ from cadre.settings import LearnerConfig, PolicyConfig, SamplingConfig
 from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
+from cadre.settings.team import LoraConfig
 from cadre.settings.trust import check_trusted, queue_import_notice
 from cadre.settings.yaml_file import Raw, apply_override, apply_overrides, merge_sections, parse_yaml, read_yaml
 from cadre.types import Sampling
 
 DATA_SPLITS = ("train", "test")  # which are `data` if that is set
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # $MODELS/qwen is none
 LARGE_MODEL = 500_000_000  # bytes of weights from which a sampler of its own is worth its start
 
 # ---- From a name to a configuration
@@ -99,6 +102,11 @@ def find_target(
             f"team.policies.{policy}.frozen: got true for a policy that {name} has trained, which would play as it was "
             f"before; expected it as it was trained. Undo the change, or play that with --untrained."
         )
+    for policy in _with_other_adapters(folder, config) if is_run else ():
+        raise ConfigError(
+            f"team.policies.{policy}.lora: got another adapter than {name} has trained, whose weights mean nothing "
+            "with another rank, alpha or targets; expected it as it was trained. Undo the change."
+        )
     return Target(config, env, folder if is_run else None)
 
 
@@ -109,14 +117,36 @@ def user_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, A
     return apply_overrides(recipe, [pair for pair in overrides if "*" not in pair.partition("=")[0]])
 
 
+def _trained_by(run: Path) -> Iterator[tuple[str, Raw]]:
+    """Yield the name and the settings of every policy that a run has trained."""
+    team = read_yaml(run / "config.yaml").get("team")
+    policies = team.get("policies") if isinstance(team, dict) else None
+    for name, policy in policies.items() if isinstance(policies, dict) else ():
+        settings = policy if isinstance(policy, dict) else {}
+        if not settings.get("frozen", False):
+            yield name, settings
+
+
 def _newly_frozen(run: Path, config: Config) -> Iterator[str]:
     """Yield the policies that a run has trained, and that are frozen in another configuration of it."""
-    team = read_yaml(run / "config.yaml").get("team")
-    old_policies = team.get("policies") if isinstance(team, dict) else None
-    for name, policy in old_policies.items() if isinstance(old_policies, dict) else ():
-        was_frozen = isinstance(policy, dict) and policy.get("frozen", False)
-        if not was_frozen and name in config.team.policies and config.team.policies[name].frozen:
+    for name, _ in _trained_by(run):
+        if name in config.team.policies and config.team.policies[name].frozen:
             yield name
+
+
+def _with_other_adapters(run: Path, config: Config) -> Iterator[str]:
+    """Yield the policies that a run has trained, and that have other adapters in another configuration of it.
+
+    Where an adapter began (`lora.path`) does not matter, as the run has its weights.
+    """
+    for name, settings in _trained_by(run):
+        if name not in config.team.policies:
+            continue
+        lora, new = settings.get("lora"), config.team.policies[name].lora
+        with suppress(ValueError):  # settings of an earlier version
+            old = LoraConfig.model_validate({**lora, "path": None}) if isinstance(lora, Mapping) else None
+            if old != (new and new.model_copy(update={"path": None})):
+                yield name
 
 
 def _prefer_user_settings(raw: Raw, pairs: Sequence[str]) -> None:
@@ -360,7 +390,7 @@ def find_model(name: str, policy: PolicyConfig) -> str:
     """Return the folder or the hub name of a policy's model; a folder must hold a config.json."""
     model = policy.model
     folder = embedded_models().get(model) or Path(model).expanduser()
-    looks_local = model.startswith((".", "/", "~")) or model.count("/") != 1
+    looks_local = model.startswith((".", "/", "~")) or not HUB_NAME.fullmatch(model)
     if (folder / "config.json").is_file():
         from cadre.engines.model_folder import check_folder
 

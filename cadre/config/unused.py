@@ -436,6 +436,16 @@ OVERRIDE_CONDITIONS: tuple[Condition[Config], ...] = (
         for name in ("stop_at_success", "patience")
     ),
     Condition(
+        "train.patience",
+        lambda setting, config: (
+            not (config.evaluate.every and config.evaluate.tasks)
+            or setting.value * config.evaluate.every < config.train.steps
+        ),
+        "so many evaluations, {facts.evaluate.every} steps apart (evaluate.every), are made in no training of "
+        "{facts.train.steps} steps",
+        "Lower it or evaluate.every.",
+    ),
+    Condition(
         "train.trees_megabytes",
         lambda setting, _: not setting.value or setting.section.trees_kept > 0,
         "train.trees_kept=0 keeps no trees",

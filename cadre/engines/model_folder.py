@@ -8,6 +8,8 @@ each other, which shows when the model is loaded.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import socket
 import stat
 import urllib.request
@@ -22,7 +24,7 @@ from urllib.parse import urlsplit
 
 from cadre.engines import host
 from cadre.errors import CadreError, EngineError, first_line
-from cadre.file_limits import MIB, read_json, size_of
+from cadre.file_limits import MIB, parse_json, read_json, size_of
 from cadre.settings.models import read_model_type
 
 # Largest size in bytes by the end of a file's name, the first that fits: no known model comes near. Weights have none.
@@ -51,6 +53,31 @@ REQUIRED = ("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "vocab_size
 REPEATED = (*LAYERS, *EXPERTS, "depths")
 
 HUB_TIMEOUT_S = 1.5
+# Of each tensor, for a fingerprint of all weights; and the longest header that the safetensors format allows.
+SAMPLED_BYTES, MAX_HEADER = 1024, 100 * MIB
+
+
+def fingerprint_weights(folder: Path) -> str:
+    """Return the SHA-256 of the name, type, shape and first bytes of every tensor of a model's folder, however they are
+    divided into files; "" if its files cannot be read.
+
+    Two models of one shape, such as a base and its fine-tuned version, have different ones.
+    """
+    tensors: dict[str, list[Any]] = {}
+    try:
+        for path in folder.glob("*.safetensors"):
+            with path.open("rb") as file:
+                length = int.from_bytes(file.read(8), "little")
+                header = parse_json(file.read(length)) if length <= MAX_HEADER else {}
+                header.pop("__metadata__", None)
+                for name, entry in header.items():
+                    start, end = entry["data_offsets"]
+                    file.seek(8 + length + start)
+                    first = file.read(min(end - start, SAMPLED_BYTES))
+                    tensors[name] = [entry["dtype"], entry["shape"], hashlib.sha256(first).hexdigest()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading the model says what is wrong with it
+        return ""
+    return hashlib.sha256(json.dumps(sorted(tensors.items())).encode()).hexdigest() if tensors else ""
 
 
 def find_hub_model(name: str) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cadre.config.experiment import flatten
 from cadre.errors import RunError
-from cadre.runs.folder import Run
+from cadre.runs.folder import Run, distinct_names
 from cadre.statistics import Interval, rate_interval, with_floor
 
 RESAMPLES = 10_000
@@ -44,12 +44,16 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run: `values` by task, after `step` updates, for which `tokens` were sampled in training."""
+    """One evaluation of a run: `values` by task, after `step` updates, for which `tokens` were sampled in training.
+
+    `other` is the mean of the measure that is not compared, by which evaluations of equal `values` are ranked.
+    """
 
     step: int
     tokens: float
     tasks_sha256: str
     values: Mapping[str, float]
+    other: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -58,13 +62,17 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run with its evaluations, first to last, all of its settings by name, and the commits of its code."""
+    """A run with its evaluations, first to last, all of its settings by name, and the commits of its code.
+
+    `forked_at` is the step after which it begins if it is a fork.
+    """
 
     folder: Path
     seed: int
     settings: Mapping[str, Any]
     evaluations: tuple[Evaluation, ...]
     code: str = ""
+    forked_at: int | None = None
 
     def select(self, at: str, max_tokens: float | None) -> Evaluation:
         """Return the evaluation that `at` names ("last", "best" or a step), among those within `max_tokens` sampled
@@ -79,7 +87,8 @@ class TrainedRun:
                 f"compare: {self.folder} has no evaluation at {at}{limit}; expected one of {made}. Name one of these "
                 "with --at, or raise --max-tokens."
             )
-        return max(allowed, key=lambda e: (e.mean, -e.step)) if at == "best" else allowed[-1]
+        # As the run's own best checkpoint is chosen (`cadre.training.checkpoint.best_report`).
+        return max(allowed, key=lambda e: (e.mean, e.other, -e.step)) if at == "best" else allowed[-1]
 
 
 @dataclass(frozen=True)
@@ -130,13 +139,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """All methods, and each one's difference from the first. `code` are the commits of the runs' code, each once."""
+    """All methods, and each one's difference from the first. `code` are the commits of the runs' code, each once;
+    `forks` are (folder, step) of runs that are forks and share the training of another run up to that step."""
 
     measure: str
     tasks: int
     methods: tuple[MethodResult, ...]
     differences: tuple[Difference, ...]
     code: tuple[str, ...] = ()
+    forks: tuple[tuple[str, int], ...] = ()
 
     @property
     def is_over_seeds(self) -> bool:
@@ -179,7 +190,8 @@ def compare_runs(
         value = difference_interval(*tables, generator, paired_seeds=same_seeds, paired_tasks=not unpaired)
         differences.append(Difference(first.name, method.name, value, same_seeds, not unpaired))
     code = tuple(sorted({run.code for run in runs if run.code}))
-    return RunComparison(measure, len(selected[first.name][0].values), results, tuple(differences), code)
+    forks = tuple((str(run.folder), run.forked_at) for run in runs if run.forked_at)
+    return RunComparison(measure, len(selected[first.name][0].values), results, tuple(differences), code, forks)
 
 
 # ---- Reading runs
@@ -208,11 +220,12 @@ def read_run(folder: Path, measure: str) -> TrainedRun:
         outcomes = {task: outcome[MEASURES.index(measure)] for task, outcome in report["outcomes"].items()}
         least = min((value for value in outcomes.values() if value is not None), default=0.0)
         values = {task: least if value is None else value for task, value in outcomes.items()}
-        evaluations.append(Evaluation(report["step"], sampled, report["tasks_sha256"], values))
+        other = report["reward" if measure == "success" else "success"]
+        evaluations.append(Evaluation(report["step"], sampled, report["tasks_sha256"], values, other))
     settings = dict(flatten(run.config.model_dump(mode="json")))
     commits = sorted(run.environment().get("commits", {}).items())
     code = ", ".join(f"{name} {commit}" for name, commit in commits)
-    return TrainedRun(folder, run.train.seed, settings, tuple(evaluations), code)
+    return TrainedRun(folder, run.train.seed, settings, tuple(evaluations), code, run.forked_at())
 
 
 def group_runs(runs: Sequence[TrainedRun]) -> list[Method]:
@@ -266,7 +279,7 @@ def _name_methods(runs: Sequence[TrainedRun]) -> list[str]:
             for run in runs
         ]
     if len(set(labels)) < len(runs):
-        return [f"{run.folder.parent.name}/{run.folder.name}" for run in runs]
+        return distinct_names([run.folder for run in runs])
     return labels
 
 

@@ -48,13 +48,21 @@ def annotate_trees(
     learned = {scored.tree_sample.position: scored for scored in batch.learned}
     equal = [group for group in batch.groups if not group.has_variance or group.is_dropped(settings.without_std)]
     zero_variance = {scored.tree_sample.position for group in equal for scored in group.samples}
+    lowest = set[SamplePosition]()  # of the groups that `credit.drop_groups` left out whole
+    if settings.drop_fraction is not None:
+        for group in batch.groups:
+            positions = {scored.tree_sample.position for scored in group.samples}
+            if not positions & learned.keys():
+                lowest |= positions
     for judged in batch.judged:
         position = judged.tree_sample.position
         reason = None
         if is_cut_off(judged, settings):
             reason = "cut off"
         elif not (position in learned and judged.trains):
-            reason = "no spread" if position in zero_variance else "not positive"
+            reason = (
+                "no spread" if position in zero_variance else "lowest group" if position in lowest else "not positive"
+            )
         elif position in zero_variance and judged.advantages == (0.0,):
             reason = "no spread"
         scored = learned.get(position, judged)
@@ -112,6 +120,8 @@ def truncate_annotations(folder: Path, step: int) -> None:
 # ---- What a step left out
 
 LEFT_OUT = "left_out.jsonl"
+EQUAL_RETURNS = "samples with equal returns have no advantage over each other"
+EQUAL_REWARDS = "groups with equal rewards are dropped (credit.without_std)"
 Line = dict[str, Any]
 
 
@@ -131,7 +141,7 @@ def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, settings: Credit
     compared = Counter(group.samples[0].tree_sample.tree for group in within_trees)
     zero_variance: dict[int, list[Line]] = defaultdict(list)
     for group in within_trees:
-        if not group.has_variance:
+        if not group.has_variance or group.is_dropped(settings.without_std):
             first = group.samples[0]
             zero_variance[first.tree_sample.tree].append(
                 {
@@ -148,7 +158,7 @@ def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, settings: Credit
             "kind": "no spread",
             "task": trees[tree].task.id,
             "tree": tree,
-            "reason": f"{reason}: samples with equal returns have no advantage over each other",
+            "reason": f"{reason}: {EQUAL_REWARDS if settings.without_std == 'drop' else EQUAL_RETURNS}",
             "whole": is_all,
             "groups": groups,
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +23,11 @@ from cadre.runs.folder import Run
 from cadre.runs.kept_trees import iterate_samples, read_entries, read_tree
 from cadre.runs.model_card import escape, write_model_card
 from cadre.runs.records import AnnotationLine
+from cadre.runs.resume import changed_bases
 from cadre.settings.trust import untrusted_code_message
 from cadre.training.checkpoint import LATEST, CheckpointChoice, read_state
 
+log = logging.getLogger(__name__)
 # Where transformers writes chat templates.
 DEFAULT_TEMPLATE, NAMED_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 
@@ -52,7 +55,10 @@ def export_policy(
     if settings.trust_remote_code and not trust:
         code = f"the code that ships with {settings.model!r} (team.policies.{policy}.trust_remote_code)"
         raise ConfigError(untrusted_code_message([code], run.folder))
-    engine = TorchSpec(find_model(policy, settings), {policy: settings}, run.train.seed).make()
+    model = find_model(policy, settings)
+    if changed_bases(run, {policy: model}):
+        log.warning("export: the model in %s has other weights than that which %s was begun with.", model, run.folder)
+    engine = TorchSpec(model, {policy: settings}, run.train.seed).make()
     with closing(engine):
         engine.work(engine.restore, policy, saved / policy)
         with publish_atomically(out) as (partial,):

@@ -180,9 +180,10 @@ class Run:
         sampling_memory: Mapping[str, float],
         tasks: Mapping[str, str],
         engines: Mapping[str, str],
+        bases: Mapping[str, str],
     ) -> None:
         """Write what the run runs on, digests of its tasks by split, the GiB that each policy may be sampled in, on
-        which rounding depends, and the engine that samples each policy."""
+        which rounding depends, the engine that samples each policy, and fingerprints of the models it began with."""
         versions = {name: _package_version(name) for name in PACKAGES}
         record = {
             "cadre": __version__,
@@ -194,6 +195,7 @@ class Run:
             "tasks": dict(tasks),
             "sampling_memory": dict(sampling_memory),
             "engines": dict(engines),
+            "bases": dict(bases),
         }
         write_text_atomically(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
 
@@ -377,6 +379,20 @@ def free_folders(recipe: str, parent: Path = Path("runs")) -> Iterator[Path]:
         folder = parent / f"{stem}-{number:03d}"
         if not os.path.lexists(folder):
             yield folder
+
+
+def distinct_names(folders: Sequence[Path]) -> list[str]:
+    """Return the name of each of different folders, with as many of those above it as tell it from the others."""
+    paths = [folder.resolve() for folder in folders]
+
+    def shortest(path: Path) -> str:
+        for length in range(1, len(path.parts)):
+            ends = [other.parts[-length:] for other in paths]
+            if ends.count(path.parts[-length:]) == 1:
+                return "/".join(path.parts[-length:])
+        return str(path)
+
+    return list(map(shortest, paths))
 
 
 def create_in_free_folder(folder: Path | None, recipe: str, create: Callable[[Path], T]) -> T:

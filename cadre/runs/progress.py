@@ -97,8 +97,8 @@ class Progress:
         rate = metrics.get("rollout/divergence_rate")
         failed += [f"diverged {rate:.1%}"] if rate else []
         updates = [value for name, value in metrics.items() if name.endswith("/updates")]
-        # No policy made an optimiser step, as when every group has zero variance.
-        failed += ["no update"] if updates and not any(updates) else []
+        # No policy made an optimiser step, as when every group has zero variance, or every completion is left out.
+        failed += ["no update"] if (updates or metrics.get("rollout/dropped")) and not any(updates) else []
         rewards = format_rewards(metrics)
         # The rate is left out if it makes the line of some step too long, so that all lines have the same form.
         head, longest = f"step {self.steps}/{self.steps}", [f"{self.success_label} 100%", "99 min left"]

@@ -35,6 +35,7 @@ class EnvironmentRecord(OpenRecord):
     commits: dict[Text, Text] = {}
     packages: dict[Text, Text | None] = {}
     tasks: dict[Text, Text] = {}
+    bases: dict[Text, Text] = {}
     sampling_memory: dict[Text, Number] = {}
     engines: dict[Text, Text] = {}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count, groupby, pairwise
@@ -21,6 +22,7 @@ from cadre.config.experiment import Config, Experiment, flatten, parse
 from cadre.config.paths import find_roots, resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, user_settings
+from cadre.engines.model_folder import fingerprint_weights
 from cadre.env import GeneratedTasks, Split
 from cadre.errors import ConfigError, RunError
 from cadre.files import copy_plain, path_exists, require_no_link
@@ -46,6 +48,7 @@ from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint
 from cadre.training.warm_start import SETTINGS, WARM_START
 from cadre.types import Task
 
+log = logging.getLogger(__name__)
 # Settings of how long to train, what to keep and where to run: they do not change the steps made so far.
 CHANGEABLE_SETTINGS = (
     "train.steps",
@@ -108,13 +111,14 @@ def check_resumable(run: Run, config: Config, force: bool = False) -> Run:
     return Run(run.folder, config)
 
 
-def adopt_config(run: Run) -> None:
+def adopt_config(run: Run, has_other_tasks: bool = False) -> None:
     """Make the configuration of a reopened run its own. A changed one is kept beside it, and so are reports of other
-    held-out tasks. The caller holds the run's lock: another process may be training in it."""
+    held-out tasks: by the settings, or if it `has_other_tasks` under the same ones. The caller holds the run's lock:
+    another process may be training in it."""
     old, reports = Run.open(run.folder).config, run.folder / "evaluations.jsonl"
     if forbidden_changes(old, run.config):
         shutil.copyfile(run.folder / "config.yaml", _numbered_copy(run.folder / "config.yaml"))
-    if reports.exists() and not is_evaluated_alike(old, run.config):
+    if reports.exists() and (has_other_tasks or not is_evaluated_alike(old, run.config)):
         reports.rename(_numbered_copy(reports))
     if old != run.config:
         run.write_config(run.config)
@@ -205,7 +209,14 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
         raise RunError(f"fork: the checkpoint of step {step} in {folder} is damaged; expected a whole one.")
     config = _config_to_resume(source, "", ((), overrides), folder, trust)
     check_same_policies("fork", source.config, config)
-    resolve(config)  # raises for settings that cannot be trained
+    experiment = resolve(config)  # raises for settings that cannot be trained
+    for name in changed_bases(source, experiment.models):
+        log.warning(
+            "fork: the model of %s in %s has other weights than that which %s was begun with.",
+            name,
+            experiment.models[name],
+            folder,
+        )
     recipe, overrides_before = source.command()
     with build_run_folder(into) as partial:
         command = ["cadre", "fork", str(folder), "--at", str(step), "--run", str(into), *overrides]
@@ -271,7 +282,7 @@ def _is_same_model(old: PolicyConfig, new: PolicyConfig) -> bool:
     return old.model.rpartition("/")[1] != "" and Path(new.model).name.lower() == old.model.rpartition("/")[2].lower()
 
 
-# ---- Tasks: files of data may have changed since the run was started
+# ---- Tasks and models: files of data and weights may have changed since the run was started
 
 SPLITS: dict[Split, str] = {"train": "training", "test": "held-out"}
 
@@ -297,18 +308,47 @@ def digest_tasks(tasks: Sequence[Task]) -> str:
     return digest.hexdigest()
 
 
-def check_same_tasks(experiment: Experiment, run: Run) -> None:
-    """Raise RunError if a split of `run` now holds other tasks than those that it was trained or evaluated on."""
+def changed_splits(experiment: Experiment, run: Run) -> list[Split]:
+    """Return the splits of `run` that now hold other tasks than those that it was trained or evaluated on."""
     old, new = run.environment().get("tasks", {}), task_digests(experiment)
     is_alike = is_evaluated_alike(Run.open(run.folder).config, experiment.config)
-    for split, name in SPLITS.items():
-        is_comparable = split in old and split in new and (is_alike or split == "train")
-        if is_comparable and old[split] != new[split]:
-            raise RunError(
-                f"--resume: the {name} tasks are not those that {run.folder} was begun with: what its settings name "
-                "holds something else now. Expected the same data, so that the run goes on as if nothing had happened. "
-                "Put it back, start a new run, or add --force to go on with it."
-            )
+    comparable = [split for split in SPLITS if split in old and split in new and (is_alike or split == "train")]
+    return [split for split in comparable if old[split] != new[split]]
+
+
+def check_same_tasks(experiment: Experiment, run: Run) -> None:
+    """Raise RunError if a split of `run` now holds other tasks than those that it was trained or evaluated on."""
+    for split in changed_splits(experiment, run):
+        raise RunError(
+            f"--resume: the {SPLITS[split]} tasks are not those that {run.folder} was begun with: what its settings "
+            "name holds something else now. Expected the same data, so that the run goes on as if nothing had "
+            "happened. Put it back, start a new run, or add --force to go on with it."
+        )
+
+
+def fingerprint_bases(models: Mapping[str, str]) -> dict[str, str]:
+    """Return a fingerprint of the weights that each policy's model has in its folder; none for models of the hub."""
+    folders = {name: model for name, model in models.items() if Path(model).is_dir()}
+    # Policies often share a folder, which is read once.
+    digests = {folder: fingerprint_weights(Path(folder)) for folder in set(folders.values())}
+    return {name: digests[folder] for name, folder in folders.items() if digests[folder]}
+
+
+def changed_bases(run: Run, models: Mapping[str, str]) -> list[str]:
+    """Return the policies whose models have other weights than those that the run was begun with, as far as known."""
+    old, new = run.environment().get("bases", {}), fingerprint_bases(models)
+    return [name for name in models if name in old and name in new and old[name] != new[name]]
+
+
+def check_same_bases(experiment: Experiment, run: Run) -> None:
+    """Raise RunError if the model of a policy is another one of the same shape: an adapter, or a frozen policy, would
+    go on with weights that it does not belong to."""
+    for name in changed_bases(run, experiment.models):
+        raise RunError(
+            f"--resume: the model of {name} in {experiment.models[name]} has other weights than that which "
+            f"{run.folder} was begun with; expected the same. Name its folder with team.policies.{name}.model, or add "
+            "--force to go on with these."
+        )
 
 
 def _json_value(value: Any) -> Any:
@@ -399,7 +439,9 @@ def describe_missing_logs(run: Run, state: TrainingState) -> Iterator[str]:
         annotated = {line["step"] for line in jsonl.records(credit, AnnotationLine)}
         if annotated and (lost := [step for step in sorted(with_trees) if step not in annotated and step in past]):
             yield describe(credit, "what is said of the trees", lost)
-    reports = {report["step"] for report in run.evaluations()}
+    # Reports of other held-out tasks were set aside by `adopt_config`, and are not lost.
+    files = run.folder.glob(f"{Path(EVALUATIONS).stem}*.jsonl")
+    reports = {report["step"] for file in files for report in jsonl.records(file, EvaluationLine)}
     if state.best_step is not None and state.best_step not in reports:
         yield (
             f"{run.folder / EVALUATIONS} lacks the report after {state.best_step} steps, of which the checkpoint of "

@@ -131,6 +131,19 @@ class LossConfig(Section):
         2.0, gt=0.0, description="weights above it are cut to it, or count as 0 with correction mask"
     )
 
+    @model_validator(mode="after")
+    def _check_correction_bounds(self) -> LossConfig:
+        low = self.correction_low if self.correction == "mask" else 0.0
+        if self.correction in ("truncate", "mask") and not low <= 1.0 <= self.correction_high:
+            option = "correction_high" if self.correction_high < 1.0 else "correction_low"
+            raise setting_error(
+                option,
+                f"got {getattr(self, option):g} with loss.correction={self.correction}, which changes the weight of "
+                "tokens on which sampler and learner agree, whose ratio is 1; expected bounds with 1 between them. "
+                "Correct it.",
+            )
+        return self
+
 
 def merge_loss(preset: LossConfig, changes: LossConfig) -> LossConfig:
     """Return an algorithm's loss with the user's changes.

@@ -35,8 +35,11 @@ from cadre.runs.kept_trees import StepRecord, Vocabulary
 from cadre.runs.progress import Progress, StatusWriter
 from cadre.runs.resume import (
     adopt_config,
+    changed_splits,
+    check_same_bases,
     check_same_tasks,
     describe_missing_logs,
+    fingerprint_bases,
     forbidden_changes,
     repair_logs,
     task_digests,
@@ -153,7 +156,7 @@ def run_training(
     """Train in `run`, with `resume` from its latest checkpoint; return the team and the number of updates made in all.
 
     A team that could not be trained to the end is closed. Raises RunError where another process trains in the run, and
-    where the tasks of a resumed run have changed, unless forced.
+    where the tasks or the models of a resumed run have changed, unless forced.
     """
 
     def tell(paragraphs: Iterable[str]) -> None:
@@ -165,8 +168,9 @@ def run_training(
             print_import_notice()
             if not force:
                 check_same_tasks(experiment, run)
+                check_same_bases(experiment, run)
             tell(repair_logs(run))
-            adopt_config(run)
+            adopt_config(run, has_other_tasks=force and "test" in changed_splits(experiment, run))
         configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
         name_run(run.folder.name)
         tell(find_training_warnings(experiment))
@@ -187,7 +191,8 @@ def run_training(
             confinement = program_sandbox()
             sandbox = confinement.record() if confinement else {}
             engines = {name: sampler.engine for name, sampler in experiment.samplers.items()}
-            run.record_environment(sandbox, measured_sampling_memory(team), task_digests(experiment), engines)
+            tasks, bases = task_digests(experiment), fingerprint_bases(experiment.models)
+            run.record_environment(sandbox, measured_sampling_memory(team), tasks, engines, bases)
             state = TrainingState()
             if resume:
                 state = restore_state(run, team)
@@ -379,7 +384,7 @@ async def learn_step(
         seconds |= training.gpu.learning_metrics(trained, update_seconds)
         seconds |= training.gpu.step_metrics() | {"gpu/learning_peak_gb": training.gpu.peak_gb()}
     trained_roles = training.experiment.trained_roles
-    step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan.credit.alpha, trained_roles)
+    step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan, trained_roles)
     step_metrics = step_metrics | staleness | seconds
     if training.experiment.schedule != "together":
         policies = dict.fromkeys(trained_roles.values())

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from cadre.advantages.batch import TrainingBatch
+from cadre.advantages.batch import Plan, TrainingBatch
 from cadre.advantages.groups import AdvantageGroup, groups_of_roles, no_signal_fractions
 from cadre.advantages.returns import role_reward
 from cadre.evaluation.evaluate import mean_parts
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 
 def compute_step_metrics(
-    sampled: SampledTrees, batch: TrainingBatch, updates: Mapping[str, Metrics], alpha: float, trained: Container[str]
+    sampled: SampledTrees, batch: TrainingBatch, updates: Mapping[str, Metrics], plan: Plan, trained: Container[str]
 ) -> Metrics:
     """Return all metrics of a step but its seconds; `trained` are the roles whose policies learn."""
     return (
-        tree_metrics(sampled.trees, alpha)
+        tree_metrics(sampled.trees, plan.credit.alpha)
         | failure_metrics(sampled)
         | {"rollout/replaced": sampled.replaced}
-        | group_metrics(groups_of_roles(batch.groups, trained))
+        | group_metrics(groups_of_roles(batch.groups, trained), plan.selection.without_std)
         | batch.metrics
         | update_metrics(updates)
     )
@@ -116,17 +116,18 @@ def count_ablated_steps(node: Node) -> int:
     )
 
 
-def group_metrics(groups: Sequence[AdvantageGroup]) -> Metrics:
+def group_metrics(groups: Sequence[AdvantageGroup], without_std: str = "keep") -> Metrics:
     """Return the fraction of zero-variance groups: of all, of those that hold a role's samples, and of those by the
     number of the role's decision in its episode.
 
-    Empty if nothing is compared, as with a critic.
+    Those that `credit.without_std=drop` leaves out for equal rewards before length penalties count too. Empty if
+    nothing is compared, as with a critic.
     """
     flat: dict[str, list[bool]] = defaultdict(list)
     for group in groups:
         for name in {"rollout", *(scored.sample.role for scored in group.samples)}:
-            flat[name].append(not group.has_signal)
-    by_decision = no_signal_fractions(groups).items()
+            flat[name].append(not group.is_learned(without_std))
+    by_decision = no_signal_fractions(groups, without_std).items()
     return {
         **{f"{name}/zero_variance_groups": fmean(flags) for name, flags in sorted(flat.items())},
         **{f"{role}/zero_variance_groups/{number}": fraction for (role, number), fraction in by_decision},
@@ -205,25 +206,31 @@ class PolicyCost:
 
 @dataclass(frozen=True)
 class GpuMeter:
-    """Computes the metrics of each step; `peaks` are None for unknown GPUs. Lives as long as the training."""
+    """Computes the metrics of each step; `peaks` are None for unknown GPUs. Lives as long as the training.
+
+    `devices` are the GPUs of this process that hold weights, by torch's names.
+    """
 
     costs: Mapping[str, PolicyCost]
     loss: LossConfig
     peaks: GpuPeaks | None
     gpus: int = 1
     utilisation: Utilisation | None = None
+    devices: tuple[str, ...] = ("cuda",)
 
     def reset_peak(self) -> None:
         """Begin a phase of which `peak_gb` will be the memory."""
         import torch
 
-        torch.cuda.reset_peak_memory_stats()
+        for device in self.devices:
+            torch.cuda.reset_peak_memory_stats(device)
 
     def peak_gb(self) -> float:
-        """Return the most memory that tensors of this process took since then, in GB, without other processes."""
+        """Return the most memory that tensors of this process took since then, in GB, without other processes; of
+        several GPUs, that of the fullest."""
         import torch
 
-        return torch.cuda.max_memory_allocated() / 1e9
+        return max(torch.cuda.max_memory_allocated(device) for device in self.devices) / 1e9
 
     def step_metrics(self) -> Metrics:
         """Return the metrics of a whole step, which begins where this was called last."""
@@ -360,17 +367,19 @@ def make_gpu_meter(experiment: Experiment) -> GpuMeter | None:
 
     from cadre.engines.torch.model import pick_device
 
-    devices = [pick_device(experiment.policies[names[0]].device) for names in experiment.engines]
-    if any(device.type != "cuda" for device in devices):
+    picked = [pick_device(experiment.policies[names[0]].device) for names in experiment.engines]
+    if any(device.type != "cuda" for device in picked):
         return None
+    devices = [f"cuda:{device.index or 0}" for device in picked]  # cuda is the first one
     # An engine that ranks train together has a GPU for each; others may share one.
     ranks: dict[str, int] = {}
     for names, device in zip(experiment.engines, devices, strict=True):
-        ranks[str(device)] = max(ranks.get(str(device), 1), experiment.ranks(names), 1)
+        ranks[device] = max(ranks.get(device, 1), experiment.ranks(names), 1)
     gpu = torch.cuda.get_device_properties(devices[0])
     utilisation = Utilisation(UtilisationReader(str(gpu.uuid)))
     peaks = find_peaks(gpu.name)
-    return GpuMeter(policy_costs(experiment), experiment.plan.loss, peaks, sum(ranks.values()), utilisation)
+    gpus = sum(ranks.values())
+    return GpuMeter(policy_costs(experiment), experiment.plan.loss, peaks, gpus, utilisation, tuple(ranks))
 
 
 def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:

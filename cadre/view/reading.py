@@ -31,7 +31,7 @@ from cadre.files import (
 from cadre.rollout.shapes import success_label
 from cadre.runs import jsonl
 from cadre.runs.annotations import LEFT_OUT, annotation_files
-from cadre.runs.folder import Run
+from cadre.runs.folder import Run, distinct_names
 from cadre.runs.kept_trees import (
     KeptTree,
     TreeEntry,
@@ -55,13 +55,10 @@ LINE_HEAD = re.compile(rb'\{"step": (\d+), "tree": (\d+), ')
 
 
 def open_runs(folders: Sequence[Path]) -> list[RunReader]:
-    """Return readers of the runs, with distinct names. Raises RunError for a folder that is no run."""
-    names = [folder.resolve().name for folder in folders]
-    ambiguous = {name for name in names if names.count(name) > 1}
-    return [
-        RunReader(folder, "/".join(folder.resolve().parts[-2:]) if name in ambiguous else name)
-        for folder, name in zip(folders, names, strict=True)
-    ]
+    """Return readers of the runs, each once and with distinct names, by which the page addresses them. Raises RunError
+    for a folder that is no run."""
+    different = list({folder.resolve(): folder for folder in folders}.values())
+    return [RunReader(folder, name) for folder, name in zip(different, distinct_names(different), strict=True)]
 
 
 class RunReader:

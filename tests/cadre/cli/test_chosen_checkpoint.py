@@ -93,6 +93,35 @@ def test_a_run_from_another_machine_goes_on_with_the_base_where_it_is_here(
         open_to_resume(run, overrides=["team.policies.shared.model=/there/model"], force=True)
 
 
+@pytest.mark.parametrize("ignored", ["loss.kl=1", "team.policies.shared.learner.epochs=2", "train.steps=9"])
+def test_an_export_refuses_changes_that_it_would_ignore(ignored: str, run: Path, tmp_path: Path) -> None:
+    done = call("export", str(run), "shared", str(tmp_path / "out"), ignored)
+    assert (done.code, f"export: got {ignored.partition('=')[0]}, which it would ignore" in done.err) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_fork_and_an_export_warn_of_another_base(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    copied = tmp_path / "run"
+    shutil.copytree(run, copied)
+    record = json.loads((copied / "environment.json").read_text())
+    assert record["bases"].keys() == {"shared"}
+    for bases, warned in ((record["bases"], False), ({"shared": "0" * 64}, True)):
+        (copied / "environment.json").write_text(json.dumps(record | {"bases": bases}))
+        out = tmp_path / f"out-{warned}"
+        commands = (
+            ("export", str(copied), "shared", str(out)),
+            ("fork", str(copied), "--at", "2", "--run", f"{out}-fork"),
+        )
+        for command in commands:
+            caplog.clear()
+            done = call(*command)
+            assert (done.code, "has other weights than that" in caplog.text) == (0, warned), done.err
+
+
+def test_a_device_may_be_changed_for_an_export(run: Path, tmp_path: Path) -> None:
+    assert call("export", str(run), "shared", str(tmp_path / "out"), "team.policies.shared.device=cpu").code == 0
+
+
 def test_play_and_fork_take_it_too(run: Path, tmp_path: Path) -> None:
     assert call("play", str(run), "--best").code == 0
     done = call("fork", str(run), "--best", "--run", str(tmp_path / "fork"))
@@ -124,3 +153,20 @@ def test_an_evaluation_says_how_far_it_is_beside_its_report(run: Path) -> None:
     assert [line for line in done.err.splitlines() if line.startswith("evaluated")] == [
         f"evaluated {number}/4 tasks" for number in (1, 2, 3, 4)
     ]
+
+
+@pytest.mark.parametrize("change", ["lora.alpha=8", "lora.rank=4", "lora.targets=[q_proj]", "lora=null"])
+def test_a_trained_adapter_is_not_played_as_another_one(change: str, speaker: Path, tmp_path: Path) -> None:
+    """Another alpha scaled what was learned, without a message; the others ended in errors about files."""
+    shared = {"model": str(speaker), "lora": {"rank": 2, "alpha": 4.0}}
+    team = {"policies": {"shared": shared}, "roles": {"speaker": "shared"}}
+    goal = {"steps": 1, "tasks_per_step": 2}
+    play(configured(speaker, team=team, train=goal, evaluate={"tasks": 0}), tmp_path / "run", Console(quiet=True))
+    assert call("eval", str(tmp_path / "run"), "--tasks", "1", "team.policies.shared.lora.alpha=4").code == 0
+    done = call("eval", str(tmp_path / "run"), "--tasks", "1", f"team.policies.shared.{change}")
+    assert (done.code, "team.policies.shared.lora: got another adapter than" in done.err) == (2, True)
+
+
+def test_a_whole_model_is_not_played_as_an_adapter(run: Path) -> None:
+    done = call("play", str(run), "team.policies.shared.lora={}")
+    assert (done.code, "team.policies.shared.lora: got another adapter than" in done.err) == (2, True)

@@ -167,3 +167,9 @@ def test_a_folder_that_lacks_something_is_said(tmp_path: Path, recipe: str) -> N
         load(recipe, change)
     with pytest.raises(ConfigError, match="is no folder"):
         load(recipe, ["team.policies.x.lora.path=nowhere"])
+
+
+@pytest.mark.parametrize("lora", ["true", "7", "[adapter]", "rank"])
+def test_a_lora_that_is_no_mapping_is_refused_in_a_sentence(lora: str) -> None:
+    with pytest.raises(ConfigError, match=r"team\.policies\.shared\.lora: got .* expected a mapping"):
+        load("plan-path", [f"team.policies.shared.lora={lora}"])

@@ -116,3 +116,10 @@ def test_a_setting_without_a_default_has_to_be_given(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"settings\.size: missing"):
             how(parse(raw | {"team": team}))
     assert resolve(parse(raw | {"team": team, "settings": {"size": 2}})).env_spec.settings == {"size": 2}
+
+
+@pytest.mark.parametrize("name", ["$MODELS/qwen", "my models/qwen", "C:\\models/qwen"])
+def test_what_cannot_be_a_hub_name_is_a_missing_folder(name: str) -> None:
+    """A variable that no shell had replaced was looked for on the hub, which was said not to answer."""
+    with pytest.raises(ConfigError, match=r"the model of policy shared: got .* holds no config\.json"):
+        resolve(find_target("plan-path", [f"team.policies.shared.model='{name}'"]).config)

@@ -190,3 +190,28 @@ def test_runs_of_different_code_are_told_of(tmp_path: Path) -> None:
     (second / "environment.json").write_text(json.dumps({"commits": {"cadre": "aaa", "here": "bbb+"}}))
     printed = " ".join(format_comparison(compare_runs([first, second])))
     assert "trained by different code (cadre aaa; cadre aaa, here bbb+)" in printed
+
+
+def test_of_equal_evaluations_the_best_has_the_higher_reward(tmp_path: Path) -> None:
+    """As with the run's own best checkpoint: where nobody solves a task the untrained weights were the best."""
+    run = write_run(tmp_path / "run", [], {0: NONE, 2: NONE, 4: NONE})
+    lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
+    for line, reward in zip(lines, (0.1, 0.7, 0.4), strict=True):
+        line["reward"] = reward
+    (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert compare_runs([run], at="best").methods[0].steps == (2,)
+
+
+def test_forks_and_seeds_that_are_not_equally_far_are_told_of(tmp_path: Path) -> None:
+    """A fork with another seed was a seed of its own, also one that had not trained a step yet."""
+    whole = write_run(tmp_path / "a", ["train.seed=1"], {0: NONE, 4: ALL})
+    fork = write_run(tmp_path / "b", ["train.seed=2"], {0: NONE, 2: HALF})
+    alone = " ".join(format_comparison(compare_runs([whole])))
+    assert "fork" not in alone
+    assert "different numbers of steps" not in alone
+    (fork / "command.json").write_text(json.dumps({"recipe": "plan-path", "overrides": [], "forked_at": 2}))
+    comparison = compare_runs([whole, fork])
+    assert comparison.forks == ((str(fork), 2),)
+    printed = " ".join(format_comparison(comparison))
+    assert "evaluated after different numbers of steps: 4 (seed 1), 2 (seed 2)" in printed
+    assert "is a fork that shares the training of another run up to step 2" in printed

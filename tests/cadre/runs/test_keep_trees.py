@@ -1,9 +1,11 @@
 """What a step leaves behind for people to look at: trees within the budget, what is said of them, what was left out."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from cadre.runs import jsonl
+from cadre.runs.annotations import annotate_trees, left_out_lines
 from cadre.runs.kept_trees import (
     INITIAL_MEGABYTES,
     copy_steps,
@@ -11,6 +13,7 @@ from cadre.runs.kept_trees import (
     read_entries,
     read_vocabulary,
 )
+from cadre.settings import CreditConfig
 from tests.helpers.kept_trees import keeping, record, tree
 
 
@@ -41,6 +44,31 @@ def test_what_was_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
     assert (told["no spread", "t"]["whole"], told["no spread", "u"]["whole"]) == (False, True)
     assert told["not kept", None]["reason"] == "train.trees_kept is 1"
     assert told["not kept", None]["trees"] == 1
+
+
+def test_a_group_that_was_dropped_as_one_of_the_lowest_is_not_said_to_lack_a_gain() -> None:
+    """Of means 0 and 1 the lower half is left out: both siblings of the planner in t, one of which has a gain."""
+    dropping = CreditConfig(drop_groups="lowest_mean", drop_fraction=0.25)
+    kept = record(tree("t", -1.0, 0.0), tree("u", 1.0, 3.0), chosen=dropping)
+    streams = annotate_trees(kept.sampled.trees, kept.batch, (), dropping)
+    reasons = {
+        (number, sample["node"], sample["index"]): sample.get("left_out")
+        for number, samples in streams["credit"].items()
+        for sample in samples
+        if sample["role"] == "planner"
+    }
+    assert reasons == {(0, 1, 0): "lowest group", (0, 1, 1): "lowest group", (1, 1, 0): None, (1, 1, 1): None}
+
+
+def test_groups_that_are_dropped_for_equal_rewards_are_told_of() -> None:
+    """Their returns differ by a length penalty alone."""
+    dropping = CreditConfig(without_std="drop")
+    kept = record(tree("t", 0.0, 2.0))
+    groups = [replace(group, reward_std=0.0) for group in kept.batch.groups]
+    told = list(left_out_lines(kept.sampled, replace(kept.batch, groups=groups), dropping))
+    (line,) = [line for line in told if line["kind"] == "no spread"]
+    assert (line["whole"], [group["role"] for group in line["groups"]]) == (True, ["tool", "planner"])
+    assert "groups with equal rewards are dropped" in line["reason"]
 
 
 def test_the_budget_is_spread_over_the_steps(tmp_path: Path) -> None:

@@ -102,6 +102,15 @@ def test_a_step_that_moved_no_policy_says_so(updates: tuple[int, ...], told: boo
     assert ("no update" in out.getvalue()) == told
 
 
+def test_a_step_whose_completions_are_all_left_out_moved_no_policy() -> None:
+    """As where all are cut off, under credit.truncated=mask: no policy has sequences, and none reports updates."""
+    out = io.StringIO()
+    progress = Progress(Console(file=out, soft_wrap=True), steps=2)
+    counts = {"rollout/success": 0.5, "rollout/tokens": 40.0, "rollout/dropped": 8}
+    progress.step(0, counts | {"time/wait_s": 3.0, "time/learn_s": 1.0})
+    assert "no update" in out.getvalue()
+
+
 def test_programs_that_diverged_are_told_as_a_share() -> None:
     out = io.StringIO()
     progress = Progress(Console(file=out, soft_wrap=True), steps=2)

@@ -15,7 +15,14 @@ from cadre.engines.torch import TorchEngine
 from cadre.errors import ConfigError, RunError
 from cadre.runs import resume as resume_module
 from cadre.runs.folder import Run, RunLock
-from cadre.runs.resume import adopt_config, fork_run, is_evaluated_alike, list_differences, open_to_resume
+from cadre.runs.resume import (
+    adopt_config,
+    describe_missing_logs,
+    fork_run,
+    is_evaluated_alike,
+    list_differences,
+    open_to_resume,
+)
 from cadre.settings.yaml_file import apply_overrides
 from cadre.training.checkpoint import checkpoint_steps, latest_checkpoint, read_state
 from cadre.training.interrupt import Interrupt
@@ -221,6 +228,10 @@ def test_reports_of_other_tasks_are_set_aside(speaker: Path, tmp_path: Path, qui
     assert [line["tasks"] for line in run.evaluations()] == [4, 4]  # more often is no other judge
     other = open_to_resume(run.folder, overrides=["train.steps=3", "evaluate.tasks=2"])
     adopt_config(other)
+    # The report after the best step, 0, is in the file beside it: it was said to be lost.
+    state = read_state(latest_checkpoint(run.folder / "checkpoints"))
+    assert state.best_step is not None
+    assert list(describe_missing_logs(other, state)) == []
     trained(other.config, run.folder, quiet, resume=True)
     judged = [(line["step"], line["tasks"]) for line in run.evaluations()]
     assert judged == [(2, 2), (3, 2)]

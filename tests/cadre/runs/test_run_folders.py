@@ -13,7 +13,7 @@ import pytest
 
 from cadre.config.experiment import load
 from cadre.errors import TakenError
-from cadre.runs.folder import Run, create_in_free_folder
+from cadre.runs.folder import Run, create_in_free_folder, distinct_names
 from cadre.training.checkpoint import checkpoint_steps
 from tests.cadre.cli.calling import call
 from tests.helpers.training import HERE, configured
@@ -146,3 +146,10 @@ def test_a_run_that_was_moved_with_all_of_its_project_goes_on(
     assert done.code == 0, done.err
     assert call("eval", "runs/a", "--tasks", "1").code == 0
     assert load("runs/a/config.yaml").train.steps == 3
+
+
+def test_runs_of_one_name_in_folders_of_one_name_are_told_apart() -> None:
+    """As those of two machines: the page of the second showed the trees of the first."""
+    folders = [Path("/a/runs/x-001"), Path("/b/runs/x-001"), Path("/b/old/x-001"), Path("/b/runs/x-002")]
+    assert distinct_names(folders) == ["a/runs/x-001", "b/runs/x-001", "old/x-001", "x-002"]
+    assert distinct_names([Path("/x-001"), Path("/a/x-001")]) == ["/x-001", "a/x-001"]

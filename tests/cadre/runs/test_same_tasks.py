@@ -1,21 +1,23 @@
-"""Going on with a run whose files of data have changed meanwhile, and reading a file again that has."""
+"""Going on with a run whose files of data or weights have changed meanwhile, and reading a file again that has."""
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from safetensors.torch import load_file, save_file
 
 from cadre.config.experiment import Config, load, parse
 from cadre.config.resolve import resolve
+from cadre.engines.model_folder import fingerprint_weights
 from cadre.env import GeneratedTasks
 from cadre.errors import RunError
 from cadre.runs.folder import Run
 from cadre.runs.resume import digest_tasks, open_to_resume, task_digests
 from cadre.training.loop import run_training
 from cadre.types import Task
-from tests.helpers.slow import few_of
 from tests.helpers.training import configured
 
 
@@ -52,9 +54,7 @@ def start(chosen: Config, folder: Path, console: Console, resume: bool = False, 
     team.close()
 
 
-@pytest.mark.parametrize(
-    ("split", "said"), few_of([("train", "training"), ("test", "held-out")], [("train", "training")])
-)
+@pytest.mark.parametrize(("split", "said"), [("train", "training"), ("test", "held-out")])
 def test_other_tasks_need_force(split: str, said: str, speaker: Path, tmp_path: Path, quiet: Console) -> None:
     files = {name: written(tmp_path / f"{name}.jsonl", ["1", "2"], 100) for name in ("train", "test")}
     files["test"] = str(tmp_path / "test.jsonl")
@@ -67,8 +67,13 @@ def test_other_tasks_need_force(split: str, said: str, speaker: Path, tmp_path: 
     with pytest.raises(RunError, match=f"the {said} tasks are not those .* --force"):
         start(chosen, tmp_path / "run", quiet, resume=True)
     assert (tmp_path / "run" / "environment.json").read_text() == before
+    reports = [len(Run.open(tmp_path / "run").evaluations())]
     start(chosen, tmp_path / "run", quiet, resume=True, force=True)
     start(chosen, tmp_path / "run", quiet, resume=True)  # which made them its own
+    # Reports of other held-out tasks are set aside, and no best checkpoint is chosen among both.
+    kept = Run.open(tmp_path / "run").evaluations()
+    assert (tmp_path / "run" / "evaluations-1.jsonl").exists() == (split == "test")
+    assert ([report["step"] for report in kept], *reports) == ([1] if split == "test" else [0, 1], 2)
 
 
 def test_held_out_tasks_that_settings_change_are_no_other_data(speaker: Path, tmp_path: Path, quiet: Console) -> None:
@@ -97,3 +102,33 @@ def test_a_digest_is_of_what_tasks_hold_and_of_their_order() -> None:
     assert digest_tasks(GeneratedTasks(2, lambda index: {"n": index}, "t", read=True)) == digest_tasks(
         [Task("t-0", {"n": 0}), Task("t-1", {"n": 1})]
     )
+
+
+def test_another_model_of_the_same_shape_needs_force(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    """An adapter went on upon another base in the same folder, or in one that was named in its place."""
+    base = tmp_path / "base"
+    shutil.copytree(speaker, base)
+    policies = {"policies": {"shared": {"model": str(base), "lora": {"rank": 2}}}, "roles": {"speaker": "shared"}}
+    chosen = configured(speaker, team=policies, train={"steps": 1, "tasks_per_step": 2}, evaluate={"tasks": 0})
+    start(chosen, tmp_path / "run", quiet)
+    tensors = load_file(base / "model.safetensors")
+    half = len(tensors) // 2
+    # The same weights in two files are the same model.
+    save_file(dict(list(tensors.items())[:half]), base / "a.safetensors")
+    save_file(dict(list(tensors.items())[half:]), base / "b.safetensors")
+    (base / "model.safetensors").unlink()
+    assert fingerprint_weights(base) == fingerprint_weights(speaker) != ""
+    for file in ("a", "b"):
+        (base / f"{file}.safetensors").unlink()
+    save_file({name: tensor + 1.0 for name, tensor in tensors.items()}, base / "model.safetensors")
+    with pytest.raises(RunError, match=r"the model of shared in .*base has other weights .* --force"):
+        start(chosen, tmp_path / "run", quiet, resume=True)
+    start(chosen, tmp_path / "run", quiet, resume=True, force=True)
+    start(chosen, tmp_path / "run", quiet, resume=True)  # it was begun again with these
+
+
+def test_weights_that_cannot_be_read_have_no_fingerprint(tmp_path: Path) -> None:
+    assert fingerprint_weights(tmp_path) == ""
+    for content in (b"", b"\xff" * 64, b"\x02" + b"\0" * 7 + b"[]", b"\x08" + b"\0" * 7 + b'{"a": 1}'):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        assert fingerprint_weights(tmp_path) == ""

@@ -55,3 +55,19 @@ def test_what_a_loss_would_ignore_is_refused_and_a_function_of_the_users_ignores
         resolve(load("plan-path", ["loss.schedule=linear"]))
     own = resolve(load("plan-path", ["loss.divisor=8.0", f"loss.aggregate={tmp_path}/mine.py:halves"]))
     assert own.plan.loss.divisor == 8.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"correction": "mask", "correction_low": 3.0, "correction_high": 4.0}, r"correction_low: got 3 .* ratio is 1"),
+        ({"correction": "mask", "correction_high": 0.8}, r"correction_high: got 0\.8 .* ratio is 1"),
+        ({"correction": "truncate", "correction_high": 0.5}, r"correction_high: got 0\.5 .* ratio is 1"),
+    ],
+)
+def test_bounds_of_a_correction_hold_one(changes, message):
+    """A mask from 3 to 2 made every weight 0, so that nothing was learned, without a message."""
+    with pytest.raises(ConfigError, match=message):
+        load("plan-path", [f"loss.{name}={value}" for name, value in changes.items()])
+    LossConfig(correction="mask", correction_low=1.0, correction_high=1.0)
+    LossConfig(correction="truncate", correction_low=3.0)  # which it does not read

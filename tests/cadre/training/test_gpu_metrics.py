@@ -224,6 +224,32 @@ def test_costs_follow_from_the_models(speaker: Path) -> None:
     assert meter.costs["a"].engine != meter.costs["b"].engine
 
 
+def test_gpus_are_counted_once_and_the_peak_is_that_of_the_gpus_that_hold_weights(
+    speaker: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The peak was that of the first GPU, which a policy on another one does not use; cuda and cuda:0 were two GPUs."""
+    facts = SimpleNamespace(name="NVIDIA H200", uuid="1234-ab")
+    peaks, reset = {"cuda:0": 1e9, "cuda:1": 3e9}, list[str]()
+    monkeypatch.setattr(torch_model, "pick_device", lambda device: torch.device("cuda" if device == "auto" else device))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: reset.append(device))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peaks[device])
+
+    def meter(first: str, second: str) -> GpuMeter:
+        policies = {"a": {"model": "seed", "device": first}, "b": {"model": str(speaker), "device": second}}
+        team = {"policies": policies, "roles": {"scout": "a", "runner": "b"}}
+        made = make_gpu_meter(resolve(configured(speaker, env="Relay", team=team)))
+        assert made is not None
+        return made
+
+    assert meter("auto", "cuda:0").gpus == 1
+    other = meter("cuda:1", "cuda:1")
+    other.reset_peak()
+    assert (other.gpus, reset, other.peak_gb()) == (1, ["cuda:1"], 3.0)
+    both = meter("auto", "cuda:1")
+    assert (both.gpus, both.peak_gb()) == (2, 3.0)
+
+
 def test_a_run_on_cpus_has_none_of_them(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     play(configured(speaker, train={"steps": 1, "tasks_per_step": 2}), tmp_path / "run", quiet)
     (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
@@ -239,8 +265,8 @@ def test_a_run_on_a_gpu_logs_prints_and_shows_them(
     meter = GpuMeter({"shared": cost}, LossConfig(), GpuPeaks(1e12, 1e12))
     peaks = iter([1.5e9, 3.25e9] * 2)
     monkeypatch.setattr(loop, "make_gpu_meter", lambda experiment: meter)
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: next(peaks))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: next(peaks))
     out, folder = io.StringIO(), tmp_path / "run"
     console = Console(file=out, soft_wrap=True)
     play(configured(speaker, train={"steps": 2, "tasks_per_step": 2}), folder, console)

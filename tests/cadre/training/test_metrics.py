@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.advantages.returns import Credit
+from cadre.advantages.groups import compare_samples
+from cadre.advantages.returns import Credit, samples_of
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.training import metrics
 from cadre.types import History, Node, Task, Tree
@@ -29,6 +30,17 @@ def test_the_share_of_zero_variance_groups_by_role() -> None:
         }
     )
     assert metrics.group_metrics([]) == {}
+
+
+def test_groups_that_are_dropped_for_equal_rewards_count_although_their_lengths_differ() -> None:
+    """Of wrong answers under a length penalty the returns differ, and `without_std: drop` learns nothing of them."""
+    roots = [node(0, {"r": 2}, [leaf({"r": 0}, first), leaf({"r": 1}, 0.0)]) for first in (0.0, 1.0)]
+    samples = samples_of([Tree(Task("t", {}), root) for root in roots])
+    charged = [replace(scored, overlong=-0.5 * scored.tree_sample.index) for scored in samples]
+    groups = compare_samples(charged, Credit("step", "node", "mean", "std"), {})
+    assert metrics.group_metrics(groups)["r/zero_variance_groups"] == 0.0
+    dropping = metrics.group_metrics(groups, "drop")
+    assert dropping == {name: 0.5 for name in metrics.group_metrics(groups)}
 
 
 def test_how_prompts_go_on_is_counted_a_decision() -> None:

@@ -118,3 +118,8 @@ def test_an_exported_tree_is_read_once_for_the_tokens_of_all_its_samples(
     assert run.tree_tokens(1) == one_by_one
     assert len(one_by_one) > 2
     assert len(read) == 1
+
+
+def test_every_run_of_the_page_has_a_name_of_its_own(tmp_path: Path) -> None:
+    runs = [synthetic(tmp_path / machine / "runs" / "x", 3, 1) for machine in "ab"]
+    assert [reader.name for reader in open_runs([*runs, runs[0]])] == ["a/runs/x", "b/runs/x"]
