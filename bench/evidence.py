@@ -136,7 +136,7 @@ CHAPTERS = (
                 "real.writing.tokens.0",
             ),
             Claim(
-                "The same team over one agent that writes both texts, two seeds: difference. The team is behind.",
+                "The same team over one agent that writes both texts, two seeds: difference. No difference is shown.",
                 ("real.writing.gain-over-alone.reward.seeds",),
                 ONE,
                 SEEDS,
@@ -334,7 +334,7 @@ def ranged(line: Mapping[str, Any]) -> str:
 def rows(found: Lines, history: History | None) -> Iterator[str]:
     """Yield the rows of all claims that have been measured, a table a chapter."""
     for chapter in chapters(found):
-        head = "what was measured", "figure (range)", "range over", "tokens a training", "hardware"
+        head = "what was measured", "figure (range)", "range over", "tokens per training", "hardware"
         yield f"\n**{chapter.title}** ([details]({chapter.page}))\n"
         yield f"| {' | '.join(head)} | commit | its code since |"
         yield "|---" * (len(head) + 2) + "|"

@@ -466,7 +466,7 @@ def second_agent() -> str:
     """Markdown: held-out success of every side at every value of a dial, and the team's gain over the lone agent."""
     file = RESULTS / "worth.json"
     points = json.loads(file.read_text()) if file.exists() else []
-    head = ("situation", "dial", "team", "a LoRA a role", "one policy for both", "alone", "gain of the team")
+    head = ("situation", "dial", "team", "a LoRA per role", "one policy for both", "alone", "gain of the team")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for situation in dict.fromkeys(one["situation"] for one in points):
         mine = [one for one in points if one["situation"] == situation]

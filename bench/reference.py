@@ -358,10 +358,11 @@ def _commands() -> Iterator[str]:
     yield "| `cadre --install-completion` | complete commands and options in this shell |"
     for name, command in commands:
         yield from ("", f"## cadre {name}", "", *_paragraphs(command.help or ""), "")
-        yield from ("| argument or option | default | what it does |", "|---|---|---|")
-        for parameter in command.params:
-            if not parameter.hidden:
-                yield f"| {_parameter(parameter)} | {_parameter_default(parameter)} | {_cell(parameter.help or '')} |"
+        shown = [parameter for parameter in command.params if not parameter.hidden]
+        if shown:
+            yield from ("| argument or option | default | what it does |", "|---|---|---|")
+        for parameter in shown:
+            yield f"| {_parameter(parameter)} | {_parameter_default(parameter)} | {_cell(parameter.help or '')} |"
 
 
 def _parameter(parameter: Any) -> str:
@@ -375,7 +376,7 @@ def _parameter(parameter: Any) -> str:
 
 def _parameter_default(parameter: Any) -> str:
     if parameter.required:
-        return "needed"
+        return "required"
     default = parameter.default
     return "" if default is None or default is False or default in ("", (), []) else f"`{_plain(default)}`"
 
@@ -549,13 +550,13 @@ def _table(prefix: str, section: type[BaseModel], names: Any) -> Iterator[str]:
         field = section.model_fields[name]
         default = _default(field)
         kind = "an algorithm" if name == "algorithm" else _kind(field.annotation, field.metadata)
-        yield f"| `{prefix}{name}` | {kind} | {default} | {(field.description or '').replace('|', '/')} |"
+        yield f"| `{prefix}{name}` | {kind} | {default} | {_cell(field.description or '')} |"
     yield ""
 
 
 def _default(field: Any) -> str:
     if field.is_required():
-        return "needed"
+        return "required"
     value = field.default if field.default is not PydanticUndefined else field.default_factory()
     if value is None:
         return "unset"

@@ -322,10 +322,13 @@ def explain_error(error: ValidationError) -> str:
         case "extra_forbidden":
             section = _section_at(location[:-1])
             names = list(section.model_fields) if section is not None else []
-            text = (
-                f"{_key(location)}: unknown option; expected one of {', '.join(names)}. Remove or rename it."
-                f"{suggest(location[-1], names, section_settings())}"
+            others_with_it = _algorithms_with(location)
+            hint = (
+                f" It is an option of {', '.join(others_with_it)}."
+                if others_with_it
+                else suggest(location[-1], names, section_settings())
             )
+            text = f"{_key(location)}: unknown option; expected one of {', '.join(names)}. Remove or rename it.{hint}"
         case "missing":
             text = f"{_key(location)}: missing; expected {_description(location)}. Add it to the YAML."
         case "union_tag_invalid" | "union_tag_not_found":
@@ -399,6 +402,13 @@ def section_settings() -> dict[str, frozenset[str]]:
     sections = {name: _section_in(field.annotation) for name, field in Config.model_fields.items()}
     settings = {name: frozenset(section.model_fields) for name, section in sections.items() if section is not None}
     return settings | {"algorithm": frozenset(key for kind in ALGORITHMS.values() for key in kind.model_fields)}
+
+
+def _algorithms_with(location: Sequence[str]) -> list[str]:
+    """Return the other algorithms that have an option of this name; none for a setting outside of `algorithm`."""
+    if len(location) != 3 or not _is_tag(location, 1):
+        return []
+    return [name for name, kind in ALGORITHMS.items() if location[2] in kind.model_fields]
 
 
 def _key(location: Sequence[str]) -> str:

@@ -233,7 +233,7 @@ def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:
     logs: dict[str, type[BaseModel]] = {METRICS: StepMetrics, EVALUATIONS: EvaluationLine}
     for name in logs if is_alike else (METRICS,):
         for record in jsonl.records(source.folder / name, logs[name]):
-            # An evaluation after `step` updates belongs to the fork, metrics of step `step` do not: it is made anew.
+            # An evaluation after `step` updates belongs to the fork, metrics of step `step` do not: it is evaluated anew.
             if record["step"] < step or (name == EVALUATIONS and record["step"] == step):
                 jsonl.append(run.folder / name, record)
     copy_steps(source.folder, run.folder, step)
@@ -408,7 +408,7 @@ def repair_logs(run: Run) -> Iterator[str]:
     if not fits and length:
         (folder / INDEX).unlink(missing_ok=True)
         rebuild_index(folder)
-        yield f"{folder / INDEX} was missing or damaged; it is made anew from the trees."
+        yield f"{folder / INDEX} was missing or damaged; it is rebuilt from the trees."
 
 
 def describe_missing_logs(run: Run, state: TrainingState) -> Iterator[str]:
@@ -417,7 +417,7 @@ def describe_missing_logs(run: Run, state: TrainingState) -> Iterator[str]:
     def describe(path: Path, content: str, steps: list[int]) -> str:
         return (
             f"{path} lacks {content} of step {_format_steps(steps)}, which come before the checkpoint of step "
-            f"{state.step}; they are lost, and the run goes on without them."
+            f"{state.step}; they are lost, and the run continues without them."
         )
 
     past = range(state.step)

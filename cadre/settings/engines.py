@@ -34,8 +34,8 @@ class SamplingConfig(Section):
     )
     engine: Literal["auto", "torch", "vllm"] = Field(
         "auto",
-        description="torch: in this process; vllm: in a process of its own (docs/vllm.md); auto: vllm for models of a "
-        "quarter of a billion weights and more, if it is installed and has a GPU",
+        description="torch: in this process; vllm: in a process of its own (docs/vllm.md); auto: vllm if it is "
+        "installed and has a GPU, for models of the hub and folders with 500 MB of weights or more",
     )
 
 

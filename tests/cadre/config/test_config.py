@@ -96,6 +96,10 @@ BAD = {
     "wrong type": (["train.steps=ten"], ["train.steps", "'ten'", "a whole number"]),
     "missing model": (["team.policies.shared=./no/such/model"], ["./no/such/model", "config.json"]),
     "role without policy": (["team.roles={tool: shared}"], ["'planner'", "Add `planner: shared`"]),
+    "option of another algorithm": (
+        ["algorithm.broadcast=3"],
+        ["algorithm.broadcast: unknown option", "It is an option of "],
+    ),
     "unknown policy": (["team.roles.tool=shraed"], ["team.roles.tool", "Did you mean shared?"]),
     "unplayed policy": (["team.policies.other=seed"], ["team.policies.other", "no role plays it"]),
     "unknown role": (["team.roles.plannr=shared"], ["plannr", "Did you mean planner?"]),
