@@ -233,7 +233,7 @@ def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:
     logs: dict[str, type[BaseModel]] = {METRICS: StepMetrics, EVALUATIONS: EvaluationLine}
     for name in logs if is_alike else (METRICS,):
         for record in jsonl.records(source.folder / name, logs[name]):
-            # An evaluation after `step` updates belongs to the fork, metrics of step `step` do not: it is evaluated anew.
+            # An evaluation after `step` updates belongs to the fork, metrics of step `step` do not: it is repeated.
             if record["step"] < step or (name == EVALUATIONS and record["step"] == step):
                 jsonl.append(run.folder / name, record)
     copy_steps(source.folder, run.folder, step)
