@@ -165,10 +165,10 @@ class Replay:
 def replay_line(replay: Replay, line: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the line of a figure that was trained again; None if no training gives it, or if one fails."""
     options = replay.options
-    measured = str(line["commit"]).split(", ")[0]
+    commits = str(line["commit"]).split(", ")
     found = trainings(line, options)
     try:
-        equal = [replay.is_equal(training, measured) for training in found]
+        equal = [replay.is_equal(training, measured) for training in found for measured in commits]
     except subprocess.CalledProcessError:
         console.print(f"{line['name']}: the training failed; see {replay.folder}/*/log", highlight=False)
         return None

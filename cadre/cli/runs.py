@@ -33,6 +33,9 @@ from cadre.runs.resume import check_same_policies
 from cadre.training.checkpoint import CheckpointChoice
 from cadre.view.reading import open_runs
 
+# Settings of a policy that decide how its weights are loaded, not what was trained.
+LOADED = ("model", "device", "dtype", "quantization", "trust_remote_code")
+
 
 def status(folder: RunFolder, as_json: AsJson = False) -> None:
     """Show the state of a run: step, steps sampled ahead, staleness, tokens per second, and its processes."""
@@ -158,10 +161,10 @@ def export(
         reject_without(context, "--push", ["public"])
     run = Run.open(folder)
     for key in (pair.partition("=")[0] for pair in overrides or []):
-        if key not in {f"team.policies.{name}.{what}" for name in (policy, "*") for what in ("model", "device")}:
+        if key not in {f"team.policies.{name}.{what}" for name in (policy, "*") for what in LOADED}:
             raise ConfigError(
-                f"export: got {key}, which it would ignore; expected team.policies.{policy}.model, or its device. "
-                "Remove it."
+                f"export: got {key}, which it would ignore; expected a setting of how {policy} is loaded: "
+                f"{', '.join(LOADED)}. Remove it."
             )
     if overrides:
         changed = Run.open(folder, overrides)

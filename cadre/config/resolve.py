@@ -145,8 +145,13 @@ def _with_other_adapters(run: Path, config: Config) -> Iterator[str]:
         lora, new = settings.get("lora"), config.team.policies[name].lora
         with suppress(ValueError):  # settings of an earlier version
             old = LoraConfig.model_validate({**lora, "path": None}) if isinstance(lora, Mapping) else None
-            if old != (new and new.model_copy(update={"path": None})):
+            if _adapter_shape(old) != _adapter_shape(new):
                 yield name
+
+
+def _adapter_shape(lora: LoraConfig | None) -> Any:
+    """Return the settings that the weights of an adapter belong to: all but where it began, targets in any order."""
+    return lora and {**lora.model_dump(exclude={"path"}), "targets": frozenset([*lora.targets])}
 
 
 def _prefer_user_settings(raw: Raw, pairs: Sequence[str]) -> None:

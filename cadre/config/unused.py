@@ -441,8 +441,8 @@ OVERRIDE_CONDITIONS: tuple[Condition[Config], ...] = (
             not (config.evaluate.every and config.evaluate.tasks)
             or setting.value * config.evaluate.every < config.train.steps
         ),
-        "so many evaluations, {facts.evaluate.every} steps apart (evaluate.every), are made in no training of "
-        "{facts.train.steps} steps",
+        "with evaluate.every={facts.evaluate.every} it could end a training of {facts.train.steps} steps at its last "
+        "step or later",
         "Lower it or evaluate.every.",
     ),
     Condition(

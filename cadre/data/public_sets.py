@@ -28,7 +28,9 @@ BRACE = re.compile(r"[{}]|\\.", re.DOTALL)
 # Bytes of the private tests of one problem, once decompressed: a small file may hold very much.
 MAX_TEST_BYTES = 1 << 30
 # The lists around the type that a function returns.
-RETURNED_LISTS = re.compile(r"->\s*['\"]?((typing\.)?List\[)+", re.IGNORECASE)
+RETURNED_LISTS = re.compile(
+    r"->\s*['\"]?(?:(?:typing\.)?Optional\[)?((?:(?:typing\.)?(?:List|Tuple)\b\[?)+)", re.IGNORECASE
+)
 PYTHON3 = 3  # among the languages that CodeContests numbers
 MBPP_SPLITS = {"train": range(601, 975), "test": range(11, 511), "validation": range(511, 601)}
 
@@ -191,7 +193,7 @@ def call_cases(tests: Row, starter: str) -> tuple[tuple[Any, Any], ...]:
     """
     outputs = check_list(tests["outputs"])
     typed = RETURNED_LISTS.search(starter)
-    depth = typed[0].lower().count("list[") if typed else 0
+    depth = len(re.findall("list|tuple", typed[1], re.IGNORECASE)) if typed else 0
     is_wrapped = all(isinstance(value, list) and len(value) == 1 for value in outputs)
     is_wrapped = is_wrapped and max(map(list_depth, outputs), default=0) > depth
     values = [value[0] for value in outputs] if is_wrapped else outputs

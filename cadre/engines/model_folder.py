@@ -65,19 +65,32 @@ def fingerprint_weights(folder: Path) -> str:
     """
     tensors: dict[str, list[Any]] = {}
     try:
-        for path in folder.glob("*.safetensors"):
+        for path in _weight_files(folder):
             with path.open("rb") as file:
                 length = int.from_bytes(file.read(8), "little")
                 header = parse_json(file.read(length)) if length <= MAX_HEADER else {}
                 header.pop("__metadata__", None)
                 for name, entry in header.items():
                     start, end = entry["data_offsets"]
+                    if not 0 <= start <= end:
+                        return ""
                     file.seek(8 + length + start)
                     first = file.read(min(end - start, SAMPLED_BYTES))
                     tensors[name] = [entry["dtype"], entry["shape"], hashlib.sha256(first).hexdigest()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # loading the model says what is wrong with it
         return ""
     return hashlib.sha256(json.dumps(sorted(tensors.items())).encode()).hexdigest() if tensors else ""
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Return the files that a model's weights are loaded from; other conversions may lie beside them."""
+    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if whole.is_file():
+        return [whole]
+    if index.is_file():
+        names = {Path(name).name for name in read_json(index)["weight_map"].values()}
+        return [folder / name for name in sorted(names)]
+    return sorted(folder.glob("*.safetensors"))
 
 
 def find_hub_model(name: str) -> str:

@@ -41,7 +41,7 @@ NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 # Calls of one completion that are run.
 MAX_CALLS = 16
 # The end of what Python prints of an object that says nothing else of itself.
-ADDRESS = re.compile(r" at 0x[0-9a-f]+>$", re.IGNORECASE)
+ADDRESS = re.compile(r" at 0x[0-9a-f]+\b.*>$", re.IGNORECASE | re.DOTALL)
 LAST_TURN = "\n[This was the last call that is allowed. Answer now.]"
 DOCSTRING_SECTION = re.compile(
     r"^(Args|Arguments|Parameters|Returns|Yields|Raises|Examples?|Notes?):\s*$", re.MULTILINE
@@ -403,7 +403,7 @@ def check_tools(env: type[Env], roles: Sequence[str]) -> None:
                 entry.check()
             try:
                 copy.deepcopy(entry)
-            except (TypeError, copy.Error) as error:
+            except Exception as error:  # noqa: BLE001 - __deepcopy__ is the user's
                 owner = getattr(entry, "__self__", entry)
                 raise ConfigError(
                     f"{env.__name__}.tools: got {type(owner).__name__}, which copy.deepcopy cannot copy ({error}); "

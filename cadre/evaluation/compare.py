@@ -87,7 +87,7 @@ class TrainedRun:
                 f"compare: {self.folder} has no evaluation at {at}{limit}; expected one of {made}. Name one of these "
                 "with --at, or raise --max-tokens."
             )
-        # As the run's own best checkpoint is chosen (`cadre.training.checkpoint.best_report`).
+        # By success this is the run's own best checkpoint (`cadre.training.checkpoint.best_report`).
         return max(allowed, key=lambda e: (e.mean, e.other, -e.step)) if at == "best" else allowed[-1]
 
 

@@ -131,26 +131,22 @@ class LossConfig(Section):
         2.0, gt=0.0, description="weights above it are cut to it, or count as 0 with correction mask"
     )
 
-    @model_validator(mode="after")
-    def _check_correction_bounds(self) -> LossConfig:
-        low = self.correction_low if self.correction == "mask" else 0.0
-        if self.correction in ("truncate", "mask") and not low <= 1.0 <= self.correction_high:
-            option = "correction_high" if self.correction_high < 1.0 else "correction_low"
-            raise setting_error(
-                option,
-                f"got {getattr(self, option):g} with loss.correction={self.correction}, which changes the weight of "
-                "tokens on which sampler and learner agree, whose ratio is 1; expected bounds with 1 between them. "
-                "Correct it.",
-            )
-        return self
-
 
 def merge_loss(preset: LossConfig, changes: LossConfig) -> LossConfig:
     """Return an algorithm's loss with the user's changes.
 
-    Raises ConfigError if it names a function that the user's file does not have.
+    Raises ConfigError if it names a function that the user's file does not have, and for bounds of importance weights
+    that do not hold 1.
     """
     loss = apply_changes(preset, changes)
+    low = loss.correction_low if loss.correction == "mask" else 0.0
+    if loss.correction in ("truncate", "mask") and not low <= 1.0 <= loss.correction_high:
+        option = "correction_high" if loss.correction_high < 1.0 else "correction_low"
+        raise ConfigError(
+            f"loss.{option}: got {getattr(loss, option):g} with loss.correction={loss.correction}, which changes the "
+            "weight of tokens on which sampler and learner agree, whose ratio is 1; expected bounds with 1 between "
+            "them. Correct it."
+        )
     for option, table in FUNCTIONS.items():
         load_function(f"loss.{option}", getattr(loss, option), table)
     load_own_loss(loss)

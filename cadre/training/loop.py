@@ -85,9 +85,10 @@ class ZeroVarianceMonitor:
         self._warned.update(new)  # each role once
         return [
             f"warning: {role} learned nothing in the last {self.patience} steps: in each of its groups all returns "
-            "were equal. Look at its completions (cadre play RUN --step N). If its reward comes at a later step, take "
-            "an algorithm that credits that (algorithm=grpo); if all completions are equal, raise sampling.temperature "
-            "or algorithm.k; if the tasks are always or never solved, change them."
+            "were equal, or it was dropped for equal rewards (credit.without_std). Look at its completions (cadre play "
+            "RUN --step N). If its reward comes at a later step, take an algorithm that credits that (algorithm=grpo); "
+            "if all completions are equal, raise sampling.temperature or algorithm.k; if the tasks are always or never "
+            "solved, change them."
             for role in new
         ]
 

@@ -258,8 +258,9 @@ def prepare_function(reference: str) -> Run:
     """Import the file of a function and return a function that calls it with the task, and a client if it takes one."""
     path, _, name = reference.rpartition(":")
     main = getattr(load_user_imports().import_file(path), name)
+    kinds = [parameter.kind for parameter in inspect.signature(main).parameters.values()]
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    takes_client = sum(parameter.kind in by_position for parameter in inspect.signature(main).parameters.values()) > 1
+    takes_client = inspect.Parameter.VAR_POSITIONAL in kinds or sum(kind in by_position for kind in kinds) > 1
     if takes_client:
         import openai
     # After the client was imported, here or by the file: it warms up no other.

@@ -178,6 +178,11 @@ def test_tables_of_numbers_have_them_back_as_keys() -> None:
         (" -> List[int]", [[[1]], [[]]], ([1], [])),
         (" -> List[List[int]]", [[[1, 2]], [[3]]], ([[1, 2]], [[3]])),
         (" -> list[list[int]]", [[[[1, 2]]]], ([[1, 2]],)),
+        (" -> Optional[List[int]]", [[1], [2]], ([1], [2])),
+        (" -> Tuple[int, int]", [[1, 2], [3, 4]], ([1, 2], [3, 4])),
+        (" -> list", [[1], [2]], ([1], [2])),
+        (" -> Optional[int]", [[1], [2]], (1, 2)),
+        (" -> ListNode", [[1], [2]], (1, 2)),
     ],
 )
 def test_a_typed_starter_says_whether_values_stand_in_a_list(returned: str, outputs: list, values: tuple) -> None:

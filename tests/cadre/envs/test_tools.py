@@ -163,16 +163,24 @@ class Shop:
         return thing
 
 
+class StubbornShop(Shop):
+    def __deepcopy__(self, memo: object) -> StubbornShop:
+        raise RuntimeError("_thread.lock is not copied")
+
+
 class SharedShop(Shop):
     def __deepcopy__(self, memo: object) -> SharedShop:
         return self
 
 
 @pytest.mark.parametrize("of", [lambda shop: shop, lambda shop: shop.buy])
-def test_a_tool_that_cannot_be_copied_is_named_before_an_episode(of: Any) -> None:
+@pytest.mark.parametrize("kind", [Shop, StubbornShop])
+def test_a_tool_that_cannot_be_copied_is_named_before_an_episode(of: Any, kind: type[Shop]) -> None:
     """Mistake: "cannot pickle '_thread.lock' object" in a file of Cadre's, for every episode."""
-    env = type("Sums", (Env,), {"tools": {"solver": [of(Shop())]}})
-    with pytest.raises(ConfigError, match=r"Sums\.tools: got Shop, which copy\.deepcopy cannot copy .*_thread\.lock"):
+    env = type("Sums", (Env,), {"tools": {"solver": [of(kind())]}})
+    with pytest.raises(
+        ConfigError, match=r"Sums\.tools: got \w*Shop, which copy\.deepcopy cannot copy .*_thread\.lock"
+    ):
         check_tools(env, ["solver"])
     check_tools(type("Sums", (Env,), {"tools": {"solver": [of(SharedShop())]}}), ["solver"])
 

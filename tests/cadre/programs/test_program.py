@@ -510,14 +510,25 @@ async def asks(task, client):
 
 def quiet(task, *, verbose=False, **options):
     return 0.5
+
+def plain(function):
+    def wrapper(*arguments, **options):
+        return function(*arguments, **options)
+    return wrapper
+
+@plain
+def hidden(task, client):
+    answer = client.chat.completions.create(model="planner", messages=[{"role": "user", "content": "Go."}])
+    return float(answer.choices[0].message.content)
 """
 
 
 @pytest.mark.parametrize("isolation", ["fork", "thread"])
-def test_a_decorated_coroutine_function_gets_the_client_that_it_awaits(tmp_path, isolation):
-    """Mistake: the decorator hides that the function is one, and it gets the other client."""
+@pytest.mark.parametrize("function", ["asks", "hidden"])
+def test_a_decorated_function_gets_the_client_that_it_takes(tmp_path, isolation, function):
+    """Mistake: the decorator hides that the function is a coroutine function, or that it takes a client at all."""
     (tmp_path / "decorated.py").write_text(DECORATED)
-    env = Program(TASK, f"{tmp_path}/decorated.py:asks", ROLES, isolation=isolation)
+    env = Program(TASK, f"{tmp_path}/decorated.py:{function}", ROLES, isolation=isolation)
     assert play(env, "0.25") == [Reward(team=0.25)]
 
 

@@ -120,15 +120,24 @@ def test_another_model_of_the_same_shape_needs_force(speaker: Path, tmp_path: Pa
     assert fingerprint_weights(base) == fingerprint_weights(speaker) != ""
     for file in ("a", "b"):
         (base / f"{file}.safetensors").unlink()
-    save_file({name: tensor + 1.0 for name, tensor in tensors.items()}, base / "model.safetensors")
+    # Another conversion beside the weights that are loaded does not matter.
+    save_file(tensors, base / "model.safetensors")
+    save_file({name: tensor + 1.0 for name, tensor in tensors.items()}, base / "model.fp16.safetensors")
+    assert fingerprint_weights(base) == fingerprint_weights(speaker)
+    (base / "model.fp16.safetensors").rename(base / "model.safetensors")
     with pytest.raises(RunError, match=r"the model of shared in .*base has other weights .* --force"):
         start(chosen, tmp_path / "run", quiet, resume=True)
     start(chosen, tmp_path / "run", quiet, resume=True, force=True)
     start(chosen, tmp_path / "run", quiet, resume=True)  # it was begun again with these
 
 
+# Offsets whose difference, -1, would read the whole file.
+ENTRY = b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [1, 0]}}'
+BACKWARDS = len(ENTRY).to_bytes(8, "little") + ENTRY + bytes(8)
+
+
 def test_weights_that_cannot_be_read_have_no_fingerprint(tmp_path: Path) -> None:
     assert fingerprint_weights(tmp_path) == ""
-    for content in (b"", b"\xff" * 64, b"\x02" + b"\0" * 7 + b"[]", b"\x08" + b"\0" * 7 + b'{"a": 1}'):
+    for content in (b"", b"\xff" * 64, b"\x02" + b"\0" * 7 + b"[]", b"\x08" + b"\0" * 7 + b'{"a": 1}', BACKWARDS):
         (tmp_path / "model.safetensors").write_bytes(content)
         assert fingerprint_weights(tmp_path) == ""

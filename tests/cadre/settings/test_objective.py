@@ -68,6 +68,13 @@ def test_what_a_loss_would_ignore_is_refused_and_a_function_of_the_users_ignores
 def test_bounds_of_a_correction_hold_one(changes, message):
     """A mask from 3 to 2 made every weight 0, so that nothing was learned, without a message."""
     with pytest.raises(ConfigError, match=message):
-        load("plan-path", [f"loss.{name}={value}" for name, value in changes.items()])
-    LossConfig(correction="mask", correction_low=1.0, correction_high=1.0)
-    LossConfig(correction="truncate", correction_low=3.0)  # which it does not read
+        resolve(load("plan-path", [f"loss.{name}={value}" for name, value in changes.items()]))
+    merge_loss(LossConfig(), LossConfig(correction="mask", correction_low=1.0, correction_high=1.0))
+    merge_loss(LossConfig(), LossConfig(correction="truncate", correction_low=3.0))  # which it does not read
+
+
+def test_bounds_of_a_correction_are_those_of_the_preset_and_the_changes_together():
+    with pytest.raises(ConfigError, match=r"loss\.correction_high: got 0\.5"):
+        merge_loss(LossConfig(correction="truncate"), LossConfig(correction_high=0.5))
+    with pytest.raises(ConfigError, match=r"loss\.correction_low: got 3"):
+        merge_loss(LossConfig(correction="mask", correction_high=4.0), LossConfig(correction_low=3.0))
