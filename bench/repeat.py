@@ -153,7 +153,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if options.part == "ratio" and options.old is None:
         parser.error("ratio needs --old DIR, a checkout to compare with")
     recipes = " ".join(options.recipes)
-    options.command = f"python bench/repeat.py {options.part} --recipes {recipes} --pairs {options.pairs}"
+    sizes = f"--pairs {options.pairs} --steps {options.steps} --threads {options.threads}"
+    options.command = f"python bench/repeat.py {options.part} --recipes {recipes} {sizes} --write"
     options.work, options.old = options.work.absolute(), options.old and options.old.absolute()
     return options
 
