@@ -16,7 +16,6 @@ results/replay.jsonl for each figure: the share of its trainings that are equal,
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shlex
 import subprocess
@@ -28,14 +27,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import deserialize
 
 from ages import git, read_history
 from common import ROOT, append_line, commit, latest, measurement, validate_commit
 from evidence import chapters, stale
 from headline import TASKS, Headline
 from paper import FIRST, ROWS
-from repeat import train
+from repeat import lines, train
 from trainings import console
 
 GAME = re.compile(r"(?:table\.(?P<row>[\w-]+)\.)?(?P<game>plan-path|sokoban|sudoku)\.(?:(?:team|base)\.)?success")
@@ -94,14 +93,12 @@ def checked_out(commit: str, folder: Path) -> Iterator[Path]:
         git(ROOT, "worktree", "remove", "--force", str(folder))
 
 
-def weights(run: Path) -> dict[str, bytes]:
-    """Return the bytes of every tensor of the last checkpoint's policies, by file and name."""
+def weights(run: Path) -> dict[str, Any]:
+    """Return the type, shape and bytes of every tensor of the last checkpoint's policies, by file and name."""
     last = max((run / "checkpoints").glob("step-*"), key=lambda path: int(path.name.removeprefix("step-")))
     found = {}
     for path in sorted(last.glob("*/*.safetensors")):
-        with safe_open(str(path), "numpy") as file:
-            for name in file.keys():  # noqa: SIM118, it is no dictionary
-                found[f"{path.relative_to(last)} {name}"] = file.get_tensor(name).tobytes()
+        found |= {f"{path.relative_to(last)} {name}": tensor for name, tensor in deserialize(path.read_bytes())}
     if not found:
         raise FileNotFoundError(f"{last} has no weights of a policy; expected POLICY/*.safetensors.")
     return found
@@ -109,13 +106,12 @@ def weights(run: Path) -> dict[str, bytes]:
 
 def successes(run: Path) -> list[float]:
     """Return the held-out success of every evaluation of a run; the reward in games that have none."""
-    reports = map(json.loads, (run / "evaluations.jsonl").read_text().splitlines())
-    return [report.get("success", report["reward"]) for report in reports]
+    return [report.get("success", report["reward"]) for report in lines(run / "evaluations.jsonl")]
 
 
 def has_updates(run: Path) -> bool:
     """Return True if a policy had a gradient in one of the steps, without which equal weights say nothing."""
-    steps = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    steps = lines(run / "metrics.jsonl")
     return any(value > 0 for step in steps for name, value in step.items() if name.endswith("/grad_norm"))
 
 
@@ -175,7 +171,9 @@ def replay_line(replay: Replay, line: Mapping[str, Any]) -> dict[str, Any] | Non
     if not equal:
         return None
     value = sum(equal) / len(equal)
-    command = f"python bench/replay.py {shlex.quote(line['name'])} --steps {options.steps} --write"
+    folders = " --models DIR --data DIR" if line["name"].startswith("headline.") else ""
+    sizes = f"--steps {options.steps} --tasks {options.tasks}"
+    command = f"python bench/replay.py {shlex.quote(line['name'])}{folders} {sizes} --write"
     made = measurement(f"replay.{line['name']}", [value], "share", command, options.steps, line["seeds"][:1])
     return made | {"of": line["commit"]}
 

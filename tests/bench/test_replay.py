@@ -92,6 +92,7 @@ def test_a_replay_says_what_it_was_of_and_trains_a_recipe_once(tmp_path: Path, m
     made = replay.replay_line(once, line("sokoban.team.success"))
     assert made is not None
     assert (made["name"], made["value"], made["of"], made["n"]) == ("replay.sokoban.team.success", 1, "abc1234", 2)
+    assert made["command"] == "python bench/replay.py sokoban.team.success --steps 2 --tasks 4 --write"
     replay.replay_line(once, line("sokoban.base.success"))
     assert len(trained) == 2
     assert once.is_equal(Training("sokoban", ("evaluate.first=2000", "train.seed=3")), "abc1234")

@@ -100,6 +100,11 @@ def test_an_export_refuses_changes_that_it_would_ignore(ignored: str, run: Path,
     assert not (tmp_path / "out").exists()
 
 
+def test_an_export_takes_changes_of_how_its_weights_are_loaded(run: Path, tmp_path: Path) -> None:
+    done = call("export", str(run), "shared", str(tmp_path / "out"), "team.policies.shared.quantization=null")
+    assert (done.code, (tmp_path / "out" / "model.safetensors").is_file()) == (0, True), done.err
+
+
 def test_a_fork_and_an_export_warn_of_another_base(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     copied = tmp_path / "run"
     shutil.copytree(run, copied)
