@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
+from weakref import WeakMethod
 
 import torch
 from torch import Tensor
@@ -102,6 +103,9 @@ class DecodingBatch:
         self._prefix_cache = options.prefix_cache
         self._token = torch.zeros(len(self._sequences), dtype=torch.int64, device=device)
 
+        # A step of another form than the model's own. The batch holds none of its own methods: it would be freed only
+        # when Python looks for cycles, and with it the keys and values of its sequences.
+        self._step: Callable[[Tensor, Tensor], Tensor] | None = None
         owners = self._results.owners
         if options.recompute:
             uncached = UncachedSequences(
@@ -109,7 +113,7 @@ class DecodingBatch:
             )
             self._cache: DecodingCache | UncachedSequences = uncached
             self._logits = uncached.compute_logits()
-            self._step: Callable[[Tensor, Tensor], Tensor] = uncached.step
+            self._step = uncached.step
             return
 
         # Run the prompts, and choose how their keys and values are held and read.
@@ -125,7 +129,6 @@ class DecodingBatch:
         if prefilled.shifts is not None:
             position = self._sequences.position + prefilled.shifts[prompt_numbers]
             self._sequences = replace(self._sequences, position=position)
-        self._step = self._model_step
         if isinstance(cache, SharedPrefixCache) and (step := LlamaStep.for_model(loaded.model, dtype)):
             self._step = partial(step, cache)
 
@@ -173,7 +176,7 @@ class DecodingBatch:
         """Run the model on the tokens that were drawn."""
         if len(self):
             with self._adapters.rows(self._segments):
-                self._logits = self._step(self._token, self._sequences.position).float()
+                self._logits = (self._step or self._model_step)(self._token, self._sequences.position).float()
             # Ended sequences stay where they are, as the context may be at its end.
             position = self._sequences.position + self._sequences.running
             self._sequences = replace(self._sequences, position=position)
@@ -276,7 +279,9 @@ class ReplayedBatch(DecodingBatch):
         self._stopped = torch.zeros(count, dtype=torch.bool, device=device)  # those that ended by themselves, by number
         self._is_pending = torch.ones(count, dtype=torch.bool, device=device)  # not collected yet, by row
         self._next_limit = min(request.limit for request in requests)
-        self._replayed = ReplayedStep(self._run_step, options.record or run_eagerly)
+        # Weakly, for the same reason; the graph must not be freed, either, while another one is recorded.
+        step = WeakMethod(self._run_step)
+        self._replayed = ReplayedStep(lambda: cast(Callable[[], None], step())(), options.record or run_eagerly)
 
     def sample(self) -> list[tuple[GenerationRequest, list[Completion]]]:
         """Draw one token a sequence and run the model on it; return the requests that are known to be complete."""

@@ -12,6 +12,8 @@ Letters: B sequences, P prompts, H heads, G key/value heads, C slots, D head siz
 
 from __future__ import annotations
 
+import gc
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -367,6 +369,25 @@ def record_graph(step: Step) -> Step:
     """Return a replay of the step on the tensors that it uses now, as a CUDA graph. Recording runs nothing."""
     graph = torch.cuda.CUDAGraph()
     # Other engines continue in their own threads meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with _without_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
         step()
     return graph.replay
+
+
+_recording = threading.Lock()
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Collect no garbage within the block: a graph among it, freed in this thread, would end the recording.
+
+    One recording at a time, as collection is on or off for all threads.
+    """
+    with _recording:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()

@@ -217,7 +217,10 @@ def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
         for tensor in (hidden_states, *keywords.get("position_embeddings", ()), keywords.get("position_ids")):
             if is_dynamic and tensor is not None:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return _compiled_layer()(layer, hidden_states, mask, keywords)
+        # Adapters and their scales are attributes of linear layers, whose sizes torch.compile would take as fixed: it
+        # would compile again for every number of nodes.
+        with torch._dynamo.config.patch(force_nn_module_property_static_shapes=False):
+            return _compiled_layer()(layer, hidden_states, mask, keywords)
 
     return forward
 

@@ -102,6 +102,28 @@ def test_adapters_of_several_policies_in_compiled_layers(team):
 
 
 @pytest.mark.usefixtures("traced")
+def test_layers_with_adapters_are_compiled_for_all_sizes_at_once(team):
+    """On a GPU a compilation took up to 15 seconds, and each micro-batch of another number of nodes was one."""
+    ranks = {"planner": 4, "tool": 8}
+    one = compile_layers(team(ranks, "llama", pack="prefix_tree"))
+
+    def count_graphs(*sizes):
+        caught(one, trees(tuple(ranks), sizes))
+        return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+    before = count_graphs()
+    # One graph for the first size, one for all sizes, one for all ranks: a micro-batch of one policy has fewer.
+    assert [count_graphs((40, 8), (30, 20)), count_graphs((90, 60), (120, 30)), count_graphs((200, 126))] == [
+        before + 1,
+        before + 2,
+        before + 3,
+    ]
+    for prompt in (60, 120, 240):
+        assert count_graphs((prompt, 90), (prompt, 30)) == before + 3
+        assert count_graphs((prompt, 30)) == before + 3
+
+
+@pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize("least", [0, 10_000])
 def test_a_small_forward_without_gradients_is_not_compiled_and_not_padded(learner, monkeypatch, least):
     one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")

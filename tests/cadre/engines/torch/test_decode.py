@@ -1,8 +1,11 @@
 """Sampling parity: against transformers' generate, a plain forward, one request at a time, and the learner."""
 
+import gc
 import math
-from contextlib import nullcontext
+import weakref
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ from transformers import AutoModelForCausalLM
 from cadre.engines.torch import decode, kv_cache, llama_step, prefill, shared_prefix_cache, trials
 from cadre.engines.torch import engine as engine_module
 from cadre.engines.torch.decode import CacheOptions, DecodingBatch, ReplayedBatch, start_batch
-from cadre.engines.torch.kv_cache import run_eagerly
+from cadre.engines.torch.kv_cache import record_graph, run_eagerly
 from cadre.engines.torch.llama_step import MODEL_TYPES, LlamaStep
 from cadre.engines.torch.model import narrow_weights
 from cadre.engines.torch.prefix_cache import PrefixCache
@@ -169,6 +172,57 @@ def test_the_form_follows_from_what_records(engine):
         options = CacheOptions(PrefixCache(0), record=record)
         with torch.inference_mode():
             assert type(start_batch(mine.loaded, requests, mine.dtype, options)) is kind
+
+
+@pytest.mark.parametrize(
+    ("architecture", "record"),
+    [("llama", None), ("gemma2", None), ("llama", run_eagerly), ("llama", record_operations)],
+)
+def test_a_batch_is_freed_when_it_is_done(engine, architecture, record):
+    """Not when Python looks for cycles: it holds keys, values and a graph, which ends a recording if freed then."""
+    mine = engine(architecture)
+    requests = [GenerationRequest("p", (1, 2, 3), 2, 4, Sampling(), 1)]
+    options = CacheOptions(PrefixCache(0), record=record)
+    gc.collect()
+    gc.disable()
+    try:
+        with torch.inference_mode():
+            batch = start_batch(mine.loaded, requests, mine.dtype, options)
+            while len(batch):
+                batch.sample()
+                batch.forward()
+        is_alive = weakref.ref(batch)
+        del batch
+        assert is_alive() is None
+    finally:
+        gc.enable()
+
+
+def test_no_garbage_is_collected_while_a_graph_is_recorded(monkeypatch):
+    enabled = []
+
+    @contextmanager
+    def graph(*_, **__):
+        enabled.append(gc.isenabled())
+        yield
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+
+    def fail():
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    for is_enabled in (True, False):
+        (gc.enable if is_enabled else gc.disable)()
+        try:
+            record_graph(lambda: enabled.append(gc.isenabled()))
+            assert gc.isenabled() is is_enabled
+            with pytest.raises(RuntimeError, match="not permitted"):
+                record_graph(fail)
+            assert gc.isenabled() is is_enabled
+        finally:
+            gc.enable()
+    assert not any(enabled)
 
 
 @pytest.mark.parametrize("lora", [None, 4])
