@@ -32,6 +32,8 @@ from cadre.learn.tree_attention import KERNEL_OPTIONS, FlexMasks, Layout, Scorin
 from cadre.settings import LearnerConfig, Packing
 
 NAME, COMPILED = "cadre_prefix_tree", "cadre_compiled_tree"
+# The lengths that a block mask names, as torch.compile calls those of `_run_layer`'s argument; a regular expression.
+MASK_SIZES = r"L\['mask'\]\.seq_lengths.*"
 # In layers of these models a token depends on other tokens by plain attention only; tests run them all.
 PACKABLE = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
 
@@ -185,7 +187,8 @@ AttentionInterface.register(NAME, _attend)
 
 # Compiled layers, for GPUs. A layer's norms, rotations, activations and residual sums are each limited by memory, and
 # fused with one another they read and write it a third as often. All layers share one compiled region, since their
-# weights are its inputs. It is compiled by the first update, and once more for the second number of nodes.
+# weights are its inputs. It is compiled by the first update, for all numbers of nodes; with a soft cap once more for
+# the second number.
 
 
 @contextmanager
@@ -217,12 +220,25 @@ def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
         for tensor in (hidden_states, *keywords.get("position_embeddings", ()), keywords.get("position_ids")):
             if is_dynamic and tensor is not None:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        # Adapters and their scales are attributes of linear layers, whose sizes torch.compile would take as fixed: it
-        # would compile again for every number of nodes.
-        with torch._dynamo.config.patch(force_nn_module_property_static_shapes=False):
+        with _sizes_that_change(with_mask=is_dynamic):
             return _compiled_layer()(layer, hidden_states, mask, keywords)
 
     return forward
+
+
+@contextmanager
+def _sizes_that_change(with_mask: bool) -> Iterator[None]:
+    """Compile for all sizes within the block, of what torch.compile would take as fixed at first, or always.
+
+    These are the attributes of linear layers, which the adapters of a micro-batch and their scales are, and the numbers
+    in a block mask. The settings are those of the thread.
+    """
+    sources = MASK_SIZES if with_mask else torch.compiler.config.dynamic_sources
+    with (
+        torch._dynamo.config.patch(force_nn_module_property_static_shapes=False),
+        torch.compiler.config.patch(dynamic_sources=sources),
+    ):
+        yield
 
 
 def _run_layer(layer: Any, hidden_states: Tensor, mask: Any, keywords: dict[str, Any]) -> Any:
