@@ -236,7 +236,7 @@ def _sizes_that_change(with_mask: bool) -> Iterator[None]:
     sources = MASK_SIZES if with_mask else torch.compiler.config.dynamic_sources
     with (
         torch._dynamo.config.patch(force_nn_module_property_static_shapes=False),
-        torch.compiler.config.patch(dynamic_sources=sources),
+        torch.compiler.config.patch(dynamic_sources=sources),  # type: ignore[attr-defined]
     ):
         yield
 
