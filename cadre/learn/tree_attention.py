@@ -10,10 +10,11 @@ nodes, H heads, D head size.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -29,6 +30,8 @@ ALIKE = 0.8
 ALONE = 64
 # The block size of FlexAttention's masks.
 FLEX_BLOCK = 128
+# Compilations of one function for several models, precisions, windows and uses of gradients.
+MOST_VARIANTS = 64
 # Options of FlexAttention's kernels, such as their own block sizes; None for torch's choice (`bench/gpu.py blocks`).
 KERNEL_OPTIONS: Any = None
 # The logarithm of a denominator beside which any score is nothing.
@@ -403,4 +406,16 @@ def _kernel(device: str) -> Callable[..., Tensor]:
     if device == "cpu":
         return flex_attention  # type: ignore[return-value]
     # A second length makes one kernel for all lengths; asked for at once (`dynamic=True`), soft caps do not compile.
-    return torch.compile(flex_attention)
+    return compile_variants(flex_attention)
+
+
+def compile_variants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Compile a function that is called in many ways: each model, precision, window and use of gradients is another.
+
+    Beyond torch's limit of 8 it would run as it is from then on, and FlexAttention would hold the scores of every pair.
+    """
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:
+        return cast(Any, torch.compile)(function, recompile_limit=MOST_VARIANTS)  # torch's overloads leave it out
+    # An older torch has one limit for all functions and threads.
+    torch._dynamo.config.recompile_limit = max(MOST_VARIANTS, torch._dynamo.config.recompile_limit)
+    return torch.compile(function)

@@ -1,4 +1,4 @@
-"""A learner whose second forward pass runs out of memory, as on a GPU that other processes fill."""
+"""A learner whose forward passes run out of memory, as on a GPU that other processes fill."""
 
 from typing import Any
 
@@ -9,10 +9,13 @@ from cadre.engines.torch import forward
 from cadre.engines.torch.learner import TorchLearner
 
 
-def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, learner: TorchLearner, least_tokens: int) -> list[Any]:
-    """Let the second forward pass of a learner be out of memory; returns the list of the batches of all its passes.
+def run_out_of_memory(
+    monkeypatch: pytest.MonkeyPatch, learner: TorchLearner, least_tokens: int, first: int = 2, times: int = 1
+) -> list[Any]:
+    """Let forward passes of a learner be out of memory; returns the list of the batches of all its passes.
 
-    Micro-batches are then halved down to `least_tokens`.
+    It is the `first` one, counted from 1, and as many after it as make it `times`. Micro-batches are then halved down
+    to `least_tokens`.
     """
     monkeypatch.setattr(forward, "MIN_TOKENS", least_tokens)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
@@ -20,7 +23,7 @@ def run_out_of_memory(monkeypatch: pytest.MonkeyPatch, learner: TorchLearner, le
 
     def short_of_memory(batch: Any, entropy_tokens: int = 0) -> Any:
         calls.append(batch)
-        if len(calls) == 2:
+        if first <= len(calls) < first + times:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return score(batch, entropy_tokens)
 

@@ -120,7 +120,9 @@ class DecodingBatch:
         prompts = [PolicyPrompt(owner.policy, owner.prompt_ids, owner.images) for owner in owners]
         prefilled = prefill(loaded, prompts, options.prefix_cache, options.share)
         numbers = [prefilled.numbers[prompt] for prompt in prompts]
-        self._prompt_slices = [prefilled.slices[number] for number in numbers]
+        # A prompt that the prefix cache refused is let go of: the batch has a copy of its keys and values.
+        kept = [part if options.prefix_cache.holds([part]) else None for part in prefilled.slices]
+        self._prompt_slices = [kept[number] for number in numbers]
         prompt_numbers = torch.tensor(numbers, device=device)
         limit = max(request.limit for request in requests)
         cache = _make_cache(loaded, prefilled, prompt_numbers, limit, options)
@@ -228,9 +230,9 @@ class DecodingBatch:
         block = self._cache.completion_block(rows)
         entries = []
         for row, (number, completion) in enumerate(zip(numbers, completions, strict=True)):
-            owner, ids = self._results.owners[number], completion.token_ids[:-1]
-            slices = (self._prompt_slices[number], BlockSlice(block, row, len(ids)))
-            if ids:
+            owner, ids, prompt = self._results.owners[number], completion.token_ids[:-1], self._prompt_slices[number]
+            if ids and prompt is not None:
+                slices = (prompt, BlockSlice(block, row, len(ids)))
                 entries.append((owner.policy, (*owner.prompt_ids, *ids), slices))
         self._prefix_cache.add(block, entries)
 

@@ -81,6 +81,8 @@ class TorchEngine:
         self.dtype = DTYPES[next(iter(policies.values())).dtype]
         self.versions = dict.fromkeys(policies, 0)
         self._batcher = RequestBatcher(self._decode)
+        if device.type == "cuda" and device.index is not None:
+            self.work(torch.cuda.set_device, device)  # of this thread; decoding steps are recorded on its current GPU
         self.loaded = self.work(load, source, policies, device, seed)
         self.tokenizer = self.loaded.tokenizer
         self._form = self.work(choose_sampling_form, self.loaded, self.dtype)

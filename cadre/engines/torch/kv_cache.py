@@ -368,13 +368,20 @@ def run_eagerly(step: Step) -> Step:
 def record_graph(step: Step) -> Step:
     """Return a replay of the step on the tensors that it uses now, as a CUDA graph. Recording runs nothing."""
     graph = torch.cuda.CUDAGraph()
-    # Other engines continue in their own threads meanwhile.
-    with _without_collection(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        step()
+    # Other engines continue in their own threads meanwhile. torch records on a stream of the GPU that was current when
+    # the first graph was recorded, which may be another.
+    with _without_collection():
+        device = torch.cuda.current_device()
+        if device not in _streams:
+            _streams[device] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream = _streams[device]
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            step()
     return graph.replay
 
 
 _recording = threading.Lock()
+_streams: dict[int, Any] = {}  # by the number of the GPU: cuBLAS keeps memory for each stream that it has run on
 
 
 @contextmanager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
+
+import torch
 
 from cadre.engines.torch import storage
 from cadre.engines.torch.engine import TorchEngine
@@ -18,8 +19,9 @@ from cadre.learn.loss import ValueHeads
 from cadre.team import Metrics, Weights
 from cadre.types import Message, Tool, TrainingSequence
 
-# Updates on the CPU take turns: each would take all cores, and threads that outnumber them wait for each other.
-CPU_LOCK = threading.Lock()
+# Updates on one device take turns. On a CPU each would take all cores, and threads that outnumber them wait for each
+# other; on a GPU each would choose its micro-batches by all the memory that is free.
+_device_locks: dict[torch.device, threading.Lock] = {}
 
 
 class TorchLearner:
@@ -104,7 +106,7 @@ class TorchLearner:
 
     def _update(self, sequences: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         check_torch_defaults()
-        with CPU_LOCK if self.engine.loaded.model.device.type == "cpu" else nullcontext():
+        with _device_locks.setdefault(self.engine.loaded.model.device, threading.Lock()):
             metrics = self._trainer.update(sequences)
         self._set_versions()
         return metrics

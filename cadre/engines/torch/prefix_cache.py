@@ -119,7 +119,7 @@ class PrefixCache:
             return
         while self.bytes + size > self.limit:
             self._evict(next(iter(self._blocks)))
-        complete = [entry for entry in sequences if all(part.block in self._blocks for part in entry[2][:-1])]
+        complete = [entry for entry in sequences if self.holds(entry[2][:-1])]
         if not complete:
             return
         self._blocks[block] = size
@@ -127,6 +127,10 @@ class PrefixCache:
             if (policy, ids) not in self._slices:
                 insort(self._ids.setdefault(policy, []), ids)
             self._slices[policy, ids] = slices
+
+    def holds(self, slices: Sequence[BlockSlice]) -> bool:
+        """Return True if all of these slices' blocks are cached."""
+        return all(part.block in self._blocks for part in slices)
 
     def _evict(self, block: KeyValueBlock) -> None:
         """Drop a block, the sequences that begin with it, and blocks that no sequence uses any more."""

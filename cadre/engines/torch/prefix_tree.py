@@ -28,10 +28,20 @@ from cadre.errors import EngineError
 from cadre.learn.batching import Batch
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.tensors import to_device
-from cadre.learn.tree_attention import KERNEL_OPTIONS, FlexMasks, Layout, Scoring, attention, capped
+from cadre.learn.tree_attention import (
+    KERNEL_OPTIONS,
+    FlexMasks,
+    Layout,
+    Scoring,
+    attention,
+    capped,
+    compile_variants,
+)
 from cadre.settings import LearnerConfig, Packing
 
 NAME, COMPILED = "cadre_prefix_tree", "cadre_compiled_tree"
+# The lengths that a block mask names, as torch.compile calls those of `_run_layer`'s argument; a regular expression.
+MASK_SIZES = r"L\['mask'\]\.seq_lengths.*"
 # In layers of these models a token depends on other tokens by plain attention only; tests run them all.
 PACKABLE = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen3")
 
@@ -185,7 +195,8 @@ AttentionInterface.register(NAME, _attend)
 
 # Compiled layers, for GPUs. A layer's norms, rotations, activations and residual sums are each limited by memory, and
 # fused with one another they read and write it a third as often. All layers share one compiled region, since their
-# weights are its inputs. It is compiled by the first update, and once more for the second number of nodes.
+# weights are its inputs. It is compiled by the first update, for all numbers of nodes; with a soft cap once more for
+# the second number.
 
 
 @contextmanager
@@ -202,7 +213,7 @@ def compiled_layers(model: Any, masks: FlexMasks) -> Iterator[None]:
 
 
 def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
-    window = getattr(layer.self_attn, "sliding_window", None)
+    window = _find_window(layer.self_attn)
     window = window if window is not None and window <= masks.deepest else None
     mask = masks.mask(window)
     # With a soft cap torch compiles for all numbers of nodes only after it has compiled for one.
@@ -217,12 +228,33 @@ def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
         for tensor in (hidden_states, *keywords.get("position_embeddings", ()), keywords.get("position_ids")):
             if is_dynamic and tensor is not None:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        # Adapters and their scales are attributes of linear layers, whose sizes torch.compile would take as fixed: it
-        # would compile again for every number of nodes.
-        with torch._dynamo.config.patch(force_nn_module_property_static_shapes=False):
-            return _compiled_layer()(layer, hidden_states, mask, keywords)
+        run = _compiled_layer()
+        with _sizes_that_change(with_mask=is_dynamic):
+            return run(layer, hidden_states, mask, keywords)
 
     return forward
+
+
+def _find_window(attention: Any) -> int | None:
+    """Return the sliding window that attention passes on when it is called: an attribute, or read from its settings."""
+    config = None if hasattr(attention, "sliding_window") else getattr(attention, "config", None)
+    window: int | None = getattr(attention if config is None else config, "sliding_window", None)
+    return window
+
+
+@contextmanager
+def _sizes_that_change(with_mask: bool) -> Iterator[None]:
+    """Compile for all sizes within the block, of what torch.compile would take as fixed at first, or always.
+
+    These are the attributes of linear layers, which the adapters of a micro-batch and their scales are, and the numbers
+    in a block mask. The settings are those of the thread from torch 2.12 on, and before that of the process.
+    """
+    sources = MASK_SIZES if with_mask else torch.compiler.config.dynamic_sources
+    with (
+        torch._dynamo.config.patch(force_nn_module_property_static_shapes=False),
+        torch.compiler.config.patch(dynamic_sources=sources),  # type: ignore[attr-defined]
+    ):
+        yield
 
 
 def _run_layer(layer: Any, hidden_states: Tensor, mask: Any, keywords: dict[str, Any]) -> Any:
@@ -231,9 +263,9 @@ def _run_layer(layer: Any, hidden_states: Tensor, mask: Any, keywords: dict[str,
 
 @cache
 def _compiled_layer() -> Callable[..., Any]:
-    # Each model, precision and use of gradients is another compilation; beyond the limit layers would run as they are.
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    return torch.compile(_run_layer)
+    # Before torch 2.12 this setting is the process's, and one engine would take back what another relies on.
+    torch._dynamo.config.force_nn_module_property_static_shapes = False
+    return compile_variants(_run_layer)
 
 
 def _attend_compiled(
@@ -249,6 +281,11 @@ def _attend_compiled(
     **keywords: Any,
 ) -> tuple[Tensor, None]:
     """Attend as transformers calls it, within a compiled layer: `query` [N, H, 1, D] in, [N, 1, H, D] out."""
+    if sliding_window != _find_window(module):
+        raise EngineError(
+            f"{type(module).__name__} attends within {sliding_window} tokens; its mask was made for a window of "
+            f"{_find_window(module)}. Set learner.compile: false."
+        )
     query, key = query.to(value.dtype), key.to(value.dtype)
     query, key, value = (part.squeeze(2).transpose(0, 1).unsqueeze(0) for part in (query, key, value))
     attended = flex_attention(

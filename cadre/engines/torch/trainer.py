@@ -403,30 +403,30 @@ class Trainer:
         denominators: Mapping[str, Denominators],
         metrics: Mapping[str, UpdateMetrics],
     ) -> dict[str, float]:
-        """Do what `_backward` does; where a GPU's memory is too short for it, once more with smaller micro-batches."""
+        """Do what `_backward` does; where a GPU's memory is too short, again with micro-batches of half the size."""
         optimisers = [optimiser.weights for name, optimiser in self._optimisers.items() if name in metrics]
-        if sequences:
-            reserved = sum(optimiser.missing_bytes() for optimiser in optimisers)
-            self._runner.choose_tokens(sequences, reserved, self._entropy_tokens)
-        before = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
-        try:
-            return self._backward(sequences, denominators, metrics)
-        except torch.OutOfMemoryError:
-            if self._runner.ranks.size > 1 or not self._runner.halve_tokens():
-                raise
-        # Outside the handler, whose exception holds on to the tensors of the failed forward.
-        for name, optimiser in self._optimisers.items():
-            optimiser.clear()
-            if name in metrics:
-                vars(metrics[name]).update(before[name])
-        torch.cuda.empty_cache()
-        warnings.warn(
-            "The GPU has too little memory for a micro-batch; it is run in parts of "
-            f"{self._runner.tokens:,} tokens from here on. Set learner.tokens_per_microbatch to that, or give other "
-            "programs on the card less memory.",
-            stacklevel=2,
-        )
-        return self._backward(sequences, denominators, metrics)
+        while True:
+            before = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
+            try:
+                if sequences:
+                    reserved = sum(optimiser.missing_bytes() for optimiser in optimisers)
+                    self._runner.choose_tokens(sequences, reserved, self._entropy_tokens)
+                return self._backward(sequences, denominators, metrics)
+            except torch.OutOfMemoryError:
+                if self._runner.ranks.size > 1 or not self._runner.halve_tokens():
+                    raise
+            # Outside the handler, whose exception holds on to the tensors of the failed forward.
+            for name, optimiser in self._optimisers.items():
+                optimiser.clear()
+                if name in metrics:
+                    vars(metrics[name]).update(before[name])
+            torch.cuda.empty_cache()
+            warnings.warn(
+                "The GPU has too little memory for a micro-batch; it is run in parts of "
+                f"{self._runner.tokens:,} tokens from here on. Set learner.tokens_per_microbatch to that, or give "
+                "other programs on the GPU less memory.",
+                stacklevel=2,
+            )
 
     def _backward(
         self,

@@ -93,9 +93,13 @@ def find_fault(
     kind = type(model), str(config), model.config._attn_implementation, model.dtype, model.device.type
     key = (kind, loaded.context, dtype, form)
     if key not in _faults:
-        _faults[key] = try_precisions(loaded, dtype, distance)
-        if not _faults[key] and past_windows:
-            _faults[key] = _try_past_windows(loaded, distance, needs_copy)
+        try:
+            fault = try_precisions(loaded, dtype, distance)
+            if not fault and past_windows:
+                fault = _try_past_windows(loaded, distance, needs_copy)
+        except torch.OutOfMemoryError as error:
+            return f"raises {first_line(error)}"  # says nothing of the model, so that it is tried again
+        _faults[key] = fault
     return _faults[key]
 
 
@@ -108,6 +112,8 @@ def try_precisions(
         try:
             with computing:
                 off = distance(loaded, precision)
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:  # noqa: BLE001 - a model's code raises anything over inputs that it is not made for
             if precision != dtype:
                 continue  # the model's kernels may exist for its own precision alone
@@ -122,6 +128,8 @@ def _try_past_windows(
 ) -> str:
     try:
         small = copy_with_small_windows(loaded)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:  # noqa: BLE001 - a model's code raises anything over settings that it is not made for
         return f"raises {first_line(error)} once its windows are small" if needs_copy else ""
     fault = try_precisions(small, small.model.dtype, distance) if small else ""
@@ -428,8 +436,17 @@ def choose_recorder(loaded: LoadedModel, dtype: torch.dtype, record: Recorder) -
     It is `record`, or what runs each step as it is where a model asks the host for something in the middle of it, as
     models with experts do. None if static tensors are not right for the model.
     """
-    recorders = dict.fromkeys((record, run_eagerly))
-    return next((choice for choice in recorders if not _find_sampling_fault(loaded, dtype, record=choice)), None)
+    fault = _find_sampling_fault(loaded, dtype, record=record)
+    if not fault:
+        return record
+    if record is run_eagerly or _find_sampling_fault(loaded, dtype, record=run_eagerly):
+        return None
+    warnings.warn(
+        f"The decoding steps of {loaded.source!r} run kernel by kernel, which is several times as slow as a CUDA "
+        f"graph: recorded as one, a step {fault}.",
+        stacklevel=2,
+    )
+    return run_eagerly
 
 
 def _find_sampling_fault(

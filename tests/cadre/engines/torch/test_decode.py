@@ -17,7 +17,7 @@ from cadre.engines.torch.decode import CacheOptions, DecodingBatch, ReplayedBatc
 from cadre.engines.torch.kv_cache import record_graph, run_eagerly
 from cadre.engines.torch.llama_step import MODEL_TYPES, LlamaStep
 from cadre.engines.torch.model import narrow_weights
-from cadre.engines.torch.prefix_cache import PrefixCache
+from cadre.engines.torch.prefix_cache import KeyValueBlock, PrefixCache
 from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.types import Sampling
 from tests.cadre.engines import tiny
@@ -157,9 +157,12 @@ def test_models_whose_steps_cannot_be_recorded_run_them_as_they_are(engine):
 
     mine = engine()
     assert trials.choose_recorder(mine.loaded, mine.dtype, record_operations) is record_operations
-    assert trials.choose_recorder(mine.loaded, mine.dtype, refuse) is run_eagerly
+    with pytest.warns(UserWarning, match=r"run kernel by kernel.*recorded as one, a step raises .*not permitted"):
+        assert trials.choose_recorder(mine.loaded, mine.dtype, refuse) is run_eagerly
     mine.record = refuse
     asked = request("go", 2, 1, max_tokens=6)
+    with pytest.warns(UserWarning, match="run kernel by kernel"):
+        sample(mine, asked)
     assert [one.token_ids for one in sample(mine, asked)[0]] == [one.token_ids for one in sample(engine(), asked)[0]]
 
 
@@ -199,30 +202,50 @@ def test_a_batch_is_freed_when_it_is_done(engine, architecture, record):
 
 
 def test_no_garbage_is_collected_while_a_graph_is_recorded(monkeypatch):
-    enabled = []
+    enabled, streams = [], []
 
     @contextmanager
-    def graph(*_, **__):
+    def graph(*_, stream, **__):
         enabled.append(gc.isenabled())
+        streams.append(stream)
         yield
 
+    monkeypatch.setattr(kv_cache, "_streams", {})
+    monkeypatch.setattr(torch.cuda, "Stream", object)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: int(not gc.isenabled() and not was_enabled))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
     monkeypatch.setattr(torch.cuda, "graph", graph)
 
     def fail():
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    for is_enabled in (True, False):
-        (gc.enable if is_enabled else gc.disable)()
+    for was_enabled in (True, False):
+        (gc.enable if was_enabled else gc.disable)()
         try:
             record_graph(lambda: enabled.append(gc.isenabled()))
-            assert gc.isenabled() is is_enabled
+            assert gc.isenabled() is was_enabled
             with pytest.raises(RuntimeError, match="not permitted"):
                 record_graph(fail)
-            assert gc.isenabled() is is_enabled
+            assert gc.isenabled() is was_enabled
         finally:
             gc.enable()
     assert not any(enabled)
+    # Each of two GPUs, 0 first and then 1, has a stream of its own to record on.
+    assert streams[0] is streams[1] is not streams[2] is streams[3]
+
+
+def test_prompts_that_the_prefix_cache_refuses_are_held_once(engine):
+    """The batch has a copy of their keys and values, and no use for the blocks of the prefill."""
+    mine = engine()
+    requests = [GenerationRequest("p", tuple(range(start, 40)), 2, 4, Sampling(), 1) for start in (1, 5)]
+    gc.collect()
+    held = sum(isinstance(one, KeyValueBlock) for one in gc.get_objects())
+    for limit, kept in ((0, 0), (1 << 30, 1)):
+        cache = PrefixCache(limit)
+        with torch.inference_mode():
+            batch = start_batch(mine.loaded, requests, mine.dtype, CacheOptions(cache, record=run_eagerly))
+        assert sum(isinstance(one, KeyValueBlock) for one in gc.get_objects()) - held == kept
+        del batch, cache
 
 
 @pytest.mark.parametrize("lora", [None, 4])

@@ -112,6 +112,22 @@ def test_plain_attention_is_shared_as_before(engine, architecture, dtype):
     assert trials.choose_recorder(mine.loaded, mine.dtype, run_eagerly) is run_eagerly
 
 
+def test_too_little_memory_for_a_trial_is_not_remembered_as_a_fault(engine, monkeypatch):
+    off, calls = trials._batch_distance, []
+    mine = engine()
+    monkeypatch.setattr(trials, "_faults", {})
+
+    def run_out_of_memory(*asked):
+        calls.append(asked)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return off(*asked)
+
+    monkeypatch.setattr(trials, "_batch_distance", run_out_of_memory)
+    assert "out of memory" in trials._find_sampling_fault(mine.loaded, mine.dtype)
+    assert not trials._find_sampling_fault(mine.loaded, mine.dtype)
+
+
 def test_a_second_turn_that_is_wrong_is_run_from_its_beginning(engine, monkeypatch):
     """Mistake: a form that is right for a first turn alone."""
     off = trials._batch_distance
