@@ -152,6 +152,7 @@ COUNTERS = {
     "gpu_allocations": "calls",
     "host_allocations": "calls",
     "switches": "switches",
+    "compilations": "graphs",
     "clock_mhz": "MHz",
 }
 # The seconds that a section takes on an H200, by patterns of which the first counts: with fewer left it is not begun,
@@ -297,10 +298,7 @@ def measure_step(bench: Bench, shape: Shape, engine: str) -> None:
     steps = train(bench, run, shape, recipe, changes, profiled=STEPS)
     name = f"gpu.step.{shape.name}.{engine}"
     step_seconds = keep_phases(bench, name, steps)
-    for counter, unit in COUNTERS.items():
-        bench.keep(f"{name}.update.{counter}", steps[f"update/{counter}"], unit)
-    last = json.loads((bench.out / "runs" / run / "updates.jsonl").read_text().splitlines()[STEPS])
-    bench.keep(f"{name}.update.kernel_s", [last["kernel_s"]], "s")
+    keep_updates(bench, name, run, steps)
     bench.steps[f"{shape.name}.{engine}"] = statistics.median(step_seconds)
 
     if not bench.on_gpu:
@@ -350,6 +348,14 @@ def keep_phases(bench: Bench, name: str, steps: Steps) -> list[float]:
         bench.keep(f"{name}.peak_gb", [steps.peak / 1e9], "GB")
     bench.keep(f"{name}.process_s", [steps.seconds], "s")
     return whole
+
+
+def keep_updates(bench: Bench, name: str, run: str, steps: Steps) -> None:
+    """Write the counters of a run's updates, and the seconds of the kernels of the one that was profiled."""
+    for counter, unit in COUNTERS.items():
+        bench.keep(f"{name}.update.{counter}", steps[f"update/{counter}"], unit)
+    last = json.loads((bench.out / "runs" / run / "updates.jsonl").read_text().splitlines()[STEPS])
+    bench.keep(f"{name}.update.kernel_s", [last["kernel_s"]], "s")
 
 
 def sampling_rates(steps: Steps) -> list[float]:
@@ -410,12 +416,13 @@ def tree(bench: Bench) -> None:
 
         def work(bench: Bench, name: str = name, changes: Sequence[str] = changes) -> None:
             shape, sizes = bench.shapes[0], bench.sizes(Sizes(16, 256, 8, 192))
-            recipe = gpu_runs.talk_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS)
+            recipe = gpu_runs.talk_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS + 1)
             context = 2 * (sizes.words + 8 * sizes.tokens)
             of_sampler = gpu_runs.sampler_changes(engine, context, bench.on_gpu)
-            steps = train(bench, f"tree-{name}", shape, recipe, [*of_sampler, *changes])
-            label = f"gpu.tree.{shape.name}.{engine}.{name}"
+            run, label = f"tree-{name}", f"gpu.tree.{shape.name}.{engine}.{name}"
+            steps = train(bench, run, shape, recipe, [*of_sampler, *changes], profiled=STEPS)
             keep_phases(bench, label, steps)
+            keep_updates(bench, label, run, steps)
             if not bench.on_gpu:
                 bench.keep(f"{label}.sampling.tokens_per_s", sampling_rates(steps), "tokens/s")
 

@@ -35,6 +35,7 @@ def count(work: Callable[[], T]) -> tuple[T, dict[str, float]]:
     gpu_allocations   calls of cudaMalloc, which the cache of torch should spare; `retries` emptied the cache before
     host_allocations  calls of cudaHostAlloc, for copies to the GPU
     switches          involuntary switches of its threads from the processor
+    compilations      graphs that torch compiled: none is due after the first updates
     clock_mhz         of the GPU, right after it; 0 where it is not known
     """
     collected: list[float] = []
@@ -66,6 +67,7 @@ def _read() -> dict[str, float]:
         "retries": device.get("num_alloc_retries", 0),
         "host_allocations": host.get("num_host_alloc", 0),
         "switches": usage.ru_nivcsw,
+        "compilations": torch._dynamo.utils.counters["stats"]["unique_graphs"],
     }
 
 
