@@ -236,9 +236,13 @@ def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
 
 
 def _find_window(attention: Any) -> int | None:
-    """Return the sliding window that attention passes on when it is called: an attribute, or read from its settings."""
-    config = None if hasattr(attention, "sliding_window") else getattr(attention, "config", None)
-    window: int | None = getattr(attention if config is None else config, "sliding_window", None)
+    """Return the sliding window that attention passes on when it is called: its own, or Mistral's from the settings.
+
+    Settings of other models may name one that their attention does not have.
+    """
+    config = getattr(attention, "config", None)
+    has_setting = getattr(config, "model_type", None) == "mistral"
+    window: int | None = getattr(config if has_setting else attention, "sliding_window", None)
     return window
 
 

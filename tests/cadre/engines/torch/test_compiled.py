@@ -119,6 +119,17 @@ def test_a_window_that_the_mask_does_not_have_is_an_error(learner, monkeypatch):
         caught(one, trees(("p",), [(40, 8)]))
 
 
+def test_a_window_in_the_settings_counts_for_models_that_read_it():
+    """A checkpoint of another type may have one in its settings that its attention does not have."""
+    settings = {
+        name: SimpleNamespace(model_type=name, sliding_window=12) for name in ("mistral", "llama", "gemma3_text")
+    }
+    assert prefix_tree._find_window(SimpleNamespace(config=settings["mistral"])) == 12
+    assert prefix_tree._find_window(SimpleNamespace(config=settings["llama"])) is None
+    assert prefix_tree._find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=None)) is None
+    assert prefix_tree._find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=7)) == 7
+
+
 def test_functions_of_many_variants_are_compiled_in_every_thread(monkeypatch):
     """torch's own limit is 8, after which a function runs as it is."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
