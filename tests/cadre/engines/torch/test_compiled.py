@@ -21,6 +21,7 @@ from torch.nn.attention import flex_attention as torch_flex_attention
 
 from cadre.engines.torch import forward, logprobs, prefix_tree
 from cadre.engines.torch.logprobs import ALL_TOKENS, LogprobQuery, compute_token_logprobs, fused_logprobs
+from cadre.engines.torch.model import find_window
 from cadre.engines.torch.prefix_tree import TreeForm
 from cadre.errors import EngineError
 from cadre.learn import prefix_tree as tree_of_prefixes
@@ -112,7 +113,7 @@ def test_adapters_of_several_policies_in_compiled_layers(team):
 @pytest.mark.usefixtures("traced")
 def test_a_window_that_the_mask_does_not_have_is_an_error(learner, monkeypatch):
     one = compile_layers(learner("gemma3", pack="prefix_tree"))
-    monkeypatch.setattr(prefix_tree, "_find_window", lambda attention: None)
+    monkeypatch.setattr(prefix_tree, "find_window", lambda attention: None)
     with pytest.raises(
         EngineError, match=r"attends within 12 tokens; its mask.*window of None.*learner\.compile: false"
     ):
@@ -124,10 +125,10 @@ def test_a_window_in_the_settings_counts_for_models_that_read_it():
     settings = {
         name: SimpleNamespace(model_type=name, sliding_window=12) for name in ("mistral", "llama", "gemma3_text")
     }
-    assert prefix_tree._find_window(SimpleNamespace(config=settings["mistral"])) == 12
-    assert prefix_tree._find_window(SimpleNamespace(config=settings["llama"])) is None
-    assert prefix_tree._find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=None)) is None
-    assert prefix_tree._find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=7)) == 7
+    assert find_window(SimpleNamespace(config=settings["mistral"])) == 12
+    assert find_window(SimpleNamespace(config=settings["llama"])) is None
+    assert find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=None)) is None
+    assert find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=7)) == 7
 
 
 def test_functions_of_many_variants_are_compiled_in_every_thread(monkeypatch):
