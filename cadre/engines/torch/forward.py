@@ -36,7 +36,7 @@ from cadre.errors import DivergedError, EngineError
 from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
 from cadre.learn.loss import ValueHeads
 from cadre.learn.prefix_tree import PrefixTree
-from cadre.learn.tensors import take, to_device
+from cadre.learn.tensors import read, take, to_device
 from cadre.learn.tree_attention import FLEX_BLOCK
 from cadre.settings import LearnerConfig
 from cadre.types import TrainingSequence
@@ -339,13 +339,9 @@ class MicroBatchRunner:
         if isinstance(scorer, FSDPModule):
             # Else the gathered weights would serve the next forward too, although they may have changed before it.
             scorer.reshard()
-        # Read from a GPU all at once. Sequences of other ranks are zeros, so that the sum over ranks has everybody's.
-        read = iter(
-            torch.cat([part[: sizes[index]] for index, part in sorted(parts.items())]).tolist() if parts else ()
-        )
-        numbers = [
-            number for i, size in enumerate(sizes) for number in (islice(read, size) if i in parts else (0.0,) * size)
-        ]
+        # Sequences of other ranks are zeros, so that the sum over ranks has everybody's.
+        own = dict(zip(parts, read([part[: sizes[index]] for index, part in parts.items()]), strict=True))
+        numbers = [number for index, size in enumerate(sizes) for number in own.get(index, (0.0,) * size)]
         totals = iter(self.ranks.sum(numbers))
         return [tuple(islice(totals, size)) for size in sizes]
 
