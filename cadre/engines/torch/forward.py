@@ -7,11 +7,12 @@ others: a forward and a backward are work of all ranks together.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,7 @@ from cadre.settings import LearnerConfig
 from cadre.types import TrainingSequence
 
 SINGLE_RANK = Ranks()
+T = TypeVar("T")
 # Tokens of a micro-batch where settings leave them open: on a CPU, and on a GPU at least and at most. Beyond the last,
 # products of matrices are no faster.
 DEFAULT_TOKENS = 4_096
@@ -214,10 +216,27 @@ class MicroBatchRunner:
         if isinstance(self.scorer, FSDPModule):
             self.scorer.reshard()
 
-    def halve_tokens(self) -> bool:
-        """Halve the size of micro-batches; False if they are small already."""
-        self.tokens //= 2
-        return self.tokens >= MIN_TOKENS // 2
+    def run_in_memory(self, run: Callable[[], T], undo: Callable[[], None] = lambda: None) -> T:
+        """Return `run()`; where a GPU's memory is too short, `undo()` it and run it in micro-batches of half the size.
+
+        Raises torch.OutOfMemoryError once micro-batches are small, and in a group, whose ranks must agree on the size.
+        """
+        while True:
+            try:
+                return run()
+            except torch.OutOfMemoryError:
+                if self.ranks.size > 1 or self.tokens // 2 < MIN_TOKENS // 2:
+                    raise
+            # Outside the handler, whose exception holds on to the tensors of the failed forward.
+            self.tokens //= 2
+            undo()
+            torch.cuda.empty_cache()
+            warnings.warn(
+                "The GPU has too little memory for a micro-batch; it is run in parts of "
+                f"{self.tokens:,} tokens from here on. Set learner.tokens_per_microbatch to that, or give other "
+                "programs on the GPU less memory.",
+                stacklevel=2,
+            )
 
     def collate(self, micro: MicroBatch) -> Batch:
         """Return the sequences of one forward as padded tensors, with their images."""
@@ -309,9 +328,14 @@ class MicroBatchRunner:
         scorer: nn.Module,
     ) -> list[tuple[float, ...]]:
         """Return the numbers that `run` gives for every sequence, in order: `sizes` of each."""
-        parts: dict[int, Tensor] = {}
-        for micro in self.split(sequences):
-            parts |= zip(micro.indices, run(self.collate(micro)), strict=False)
+
+        def run_parts() -> dict[int, Tensor]:
+            parts: dict[int, Tensor] = {}
+            for micro in self.split(sequences):
+                parts |= zip(micro.indices, run(self.collate(micro)), strict=False)
+            return parts
+
+        parts = self.run_in_memory(run_parts)
         if isinstance(scorer, FSDPModule):
             # Else the gathered weights would serve the next forward too, although they may have changed before it.
             scorer.reshard()

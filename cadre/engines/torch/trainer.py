@@ -10,7 +10,6 @@ import dataclasses
 import math
 import tempfile
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -403,30 +402,23 @@ class Trainer:
         denominators: Mapping[str, Denominators],
         metrics: Mapping[str, UpdateMetrics],
     ) -> dict[str, float]:
-        """Do what `_backward` does; where a GPU's memory is too short, again with micro-batches of half the size."""
-        optimisers = [optimiser.weights for name, optimiser in self._optimisers.items() if name in metrics]
-        while True:
-            before = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
-            try:
-                if sequences:
-                    reserved = sum(optimiser.missing_bytes() for optimiser in optimisers)
-                    self._runner.choose_tokens(sequences, reserved, self._entropy_tokens)
-                return self._backward(sequences, denominators, metrics)
-            except torch.OutOfMemoryError:
-                if self._runner.ranks.size > 1 or not self._runner.halve_tokens():
-                    raise
-            # Outside the handler, whose exception holds on to the tensors of the failed forward.
-            for name, optimiser in self._optimisers.items():
+        """Do what `_backward` does, in smaller micro-batches where a GPU's memory is too short."""
+        before = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
+
+        def run() -> dict[str, float]:
+            if sequences:
+                reserved = sum(self._optimisers[name].weights.missing_bytes() for name in metrics)
+                self._runner.choose_tokens(sequences, reserved, self._entropy_tokens)
+            return self._backward(sequences, denominators, metrics)
+
+        def undo() -> None:
+            for optimiser in self._optimisers.values():
                 optimiser.clear()
-                if name in metrics:
-                    vars(metrics[name]).update(before[name])
-            torch.cuda.empty_cache()
-            warnings.warn(
-                "The GPU has too little memory for a micro-batch; it is run in parts of "
-                f"{self._runner.tokens:,} tokens from here on. Set learner.tokens_per_microbatch to that, or give "
-                "other programs on the GPU less memory.",
-                stacklevel=2,
-            )
+            for name, of_policy in metrics.items():
+                vars(of_policy).update(before[name])
+                before[name] = of_policy.snapshot()
+
+        return self._runner.run_in_memory(run, undo)
 
     def _backward(
         self,

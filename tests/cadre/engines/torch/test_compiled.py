@@ -483,6 +483,18 @@ def test_a_measuring_forward_that_does_not_fit_is_met_by_smaller_micro_batches(l
     assert one._runner.tokens == 2_048
 
 
+@pytest.mark.parametrize("run", ["logprobs", "reference_logprobs"])
+def test_forwards_without_gradients_that_do_not_fit_are_run_in_halves(learner, monkeypatch, run):
+    data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
+    one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=tokens) for tokens in (512, 64))
+    one._reference = one._runner.scorer
+    forwards = run_out_of_memory(monkeypatch, one, least_tokens=64, first=1, times=3)
+    with pytest.warns(UserWarning, match="in parts of 64 tokens from here on"):
+        numbers = getattr(one, run)(data)
+    assert numbers == getattr(other, run)(data)
+    assert len(forwards) == 3 + 9
+
+
 def test_updates_on_one_device_take_turns(learner):
     """Each of them chooses its micro-batches by all the memory that is free."""
     one, other = learner("llama"), learner("llama")
