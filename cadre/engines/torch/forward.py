@@ -22,6 +22,7 @@ from cadre.engines.model_folder import stable_rope_length
 from cadre.engines.torch import vision
 from cadre.engines.torch.logprobs import LogprobQuery, compute_token_logprobs, project
 from cadre.engines.torch.lora import segments
+from cadre.engines.torch.memory import free_memory
 from cadre.engines.torch.model import LoadedModel, autocast
 from cadre.engines.torch.prefix_tree import (
     TreeForm,
@@ -207,8 +208,7 @@ class MicroBatchRunner:
         fixed = copies * self._precision.dtype.itemsize
         count = batch.token_ids.numel() if batch.tree is None else len(batch.tree.token_ids)
         needed = max(1.0, (torch.cuda.max_memory_allocated(device) - before - fixed) / count)
-        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - before
-        fitting = int(MICROBATCH_FRACTION * (free - reserved - fixed) / needed)
+        fitting = int(MICROBATCH_FRACTION * (free_memory(device) - reserved - fixed) / needed)
         tokens = min(MAX_TOKENS, max(MIN_TOKENS, fitting // 1_024 * 1_024))
         # A rank that was idle has measured nothing. All take the least, so that the parts of each follow from the data.
         (least,) = self.ranks.max([-tokens if micro.indices else -MAX_TOKENS])
