@@ -22,6 +22,7 @@ from cadre.engines.model_folder import stable_rope_length
 from cadre.engines.torch import vision
 from cadre.engines.torch.logprobs import LogprobQuery, compute_token_logprobs, project
 from cadre.engines.torch.lora import segments
+from cadre.engines.torch.memory import free_memory
 from cadre.engines.torch.model import LoadedModel, autocast
 from cadre.engines.torch.prefix_tree import (
     TreeForm,
@@ -36,7 +37,7 @@ from cadre.errors import DivergedError, EngineError
 from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
 from cadre.learn.loss import ValueHeads
 from cadre.learn.prefix_tree import PrefixTree
-from cadre.learn.tensors import take, to_device
+from cadre.learn.tensors import read, take, to_device
 from cadre.learn.tree_attention import FLEX_BLOCK
 from cadre.settings import LearnerConfig
 from cadre.types import TrainingSequence
@@ -207,8 +208,7 @@ class MicroBatchRunner:
         fixed = copies * self._precision.dtype.itemsize
         count = batch.token_ids.numel() if batch.tree is None else len(batch.tree.token_ids)
         needed = max(1.0, (torch.cuda.max_memory_allocated(device) - before - fixed) / count)
-        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - before
-        fitting = int(MICROBATCH_FRACTION * (free - reserved - fixed) / needed)
+        fitting = int(MICROBATCH_FRACTION * (free_memory(device) - reserved - fixed) / needed)
         tokens = min(MAX_TOKENS, max(MIN_TOKENS, fitting // 1_024 * 1_024))
         # A rank that was idle has measured nothing. All take the least, so that the parts of each follow from the data.
         (least,) = self.ranks.max([-tokens if micro.indices else -MAX_TOKENS])
@@ -339,13 +339,9 @@ class MicroBatchRunner:
         if isinstance(scorer, FSDPModule):
             # Else the gathered weights would serve the next forward too, although they may have changed before it.
             scorer.reshard()
-        # Read from a GPU all at once. Sequences of other ranks are zeros, so that the sum over ranks has everybody's.
-        read = iter(
-            torch.cat([part[: sizes[index]] for index, part in sorted(parts.items())]).tolist() if parts else ()
-        )
-        numbers = [
-            number for i, size in enumerate(sizes) for number in (islice(read, size) if i in parts else (0.0,) * size)
-        ]
+        # Sequences of other ranks are zeros, so that the sum over ranks has everybody's.
+        own = dict(zip(parts, read([part[: sizes[index]] for index, part in parts.items()]), strict=True))
+        numbers = [number for index, size in enumerate(sizes) for number in own.get(index, (0.0,) * size)]
         totals = iter(self.ranks.sum(numbers))
         return [tuple(islice(totals, size)) for size in sizes]
 

@@ -370,7 +370,7 @@ def test_the_fused_projection_equals_the_plain_one(monkeypatch, spread, chunk):
     torch.manual_seed(0)
     model = Head(16, 97)
     monkeypatch.setattr(logprobs, "FUSED_CHUNK", chunk)
-    monkeypatch.setattr(logprobs, "FUSED_KEPT", 97 * 6)
+    monkeypatch.setattr(logprobs, "GPU_KEPT", 97 * 6)
     states = torch.randn(20, 16, dtype=torch.float64, requires_grad=True)
     temperatures = torch.tensor([1.0, 0.7])[torch.randint(0, 2, (40,))]
     query = LogprobQuery.make(torch.randint(0, 20, (40,)), temperatures, torch.randint(0, 97, (40,)))
@@ -400,6 +400,22 @@ def test_only_a_bare_projection_is_fused():
     assert not logprobs.can_fuse(model)
     model._logit_scalings, model.head = (), nn.Linear(4, 8)
     assert not logprobs.can_fuse(model)
+
+
+def test_chunks_of_scores_are_sized_by_the_free_memory_of_a_gpu(monkeypatch):
+    """A quarter of what is free holds a chunk, in tensors of 16 bytes a score (8 if fused), and half what is kept."""
+    gpu, choose = torch.device("cuda"), logprobs.choose_chunk
+    Memory(monkeypatch, 0, 1 << 40)
+    assert choose(gpu, 4, fused=False) == (1 << 28, 1 << 32)
+    assert choose(gpu, 2, fused=True) == (1 << 29, 1 << 32)
+    Memory(monkeypatch, 0, 9 << 30)  # of which 2.25 and 4.5 GiB
+    assert choose(gpu, 4, fused=False) == (1 << 27, 1 << 30)
+    assert choose(gpu, 8, fused=False) == (1 << 27, 1 << 29)
+    assert choose(gpu, 2, fused=True) == (1 << 28, 1 << 31)
+    Memory(monkeypatch, 0, 0)
+    assert choose(gpu, 4, fused=False) == choose(gpu, 2, fused=True) == (1 << 24, 1)
+    # A CPU reads no free memory: its numbers are those of before.
+    assert choose(CPU, 4, fused=False) == (1 << 24, 1 << 27)
 
 
 class Memory:

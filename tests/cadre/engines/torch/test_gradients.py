@@ -84,7 +84,7 @@ def test_value_gradient_by_hand(folders, monkeypatch):
     caught = {}
     pair = mine._optimisers["p"]
     for name, optimiser in (("trunk", pair.weights), ("head", pair.heads)):
-        monkeypatch.setattr(optimiser, "step", lambda loss, name=name, own=optimiser: _catch(caught, name, own))
+        monkeypatch.setattr(optimiser, "step", lambda loss, norm, name=name, own=optimiser: _catch(caught, name, own))
     figures = update(mine, [judged((1,), (2.0,)), judged((3,), (-1.0,))])["p"]
     states = hidden(mine)
     values = head(states[[1, 3]]).squeeze(1)
@@ -104,7 +104,7 @@ def test_heads_forget_an_update_that_was_out_of_memory(folders, monkeypatch):
     caught = {}
     for name, side in (("mine", mine), ("other", other)):
         own = side._optimisers["p"].heads
-        monkeypatch.setattr(own, "step", lambda loss, name=name, own=own: _catch(caught, name, own))
+        monkeypatch.setattr(own, "step", lambda loss, norm, name=name, own=own: _catch(caught, name, own))
     data = [judged((1,), (2.0,)), judged((3,), (-1.0,), ids=(9, 8, 7, 6))]
     with pytest.warns(UserWarning, match="in parts of 2 tokens"):
         update(mine, data)
