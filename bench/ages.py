@@ -3,7 +3,8 @@
 A line of results/ runs the files of its entry in `MEASURED` and every module of the project that they import, directly
 or not, as the sources say (`reached`). An import under `if TYPE_CHECKING` runs nothing. Where a run chooses one of
 several modules that all are imported (algorithms, engines), those that it does not choose are left out, and so are
-modules that only print. A commit counts if it changes one of these files by more than comments, docstrings and layout.
+modules that only print. A commit counts if it changes one of these files by more than comments, docstrings, layout and
+the descriptions of settings.
 
 The files are those of the newest commit. A module that a figure ran and that is gone now counts once, by the change of
 the module that imported it; so an age may be too low, but it is 0 only where no code has changed.
@@ -269,12 +270,15 @@ def _is_for_types(node: ast.AST) -> bool:
 
 # ---- Changes of code
 
+# Modules whose fields are settings. Their descriptions are shown in the reference, and in no prompt.
+SETTINGS = ("cadre/settings/", "cadre/algorithms/")
+
 
 def code(text: str, path: str) -> str:
     """Return what runs of a file: two texts that differ in comments, docstrings and layout alone give the same.
 
-    A docstring of a decorated function stays: that of a tool is in its prompts. So does everything of a file that is
-    neither Python nor YAML, or that cannot be parsed.
+    In `SETTINGS` so do two that differ in the descriptions of fields. A docstring of a decorated function stays: that
+    of a tool is in its prompts. So does everything of a file that is neither Python nor YAML, or that cannot be parsed.
     """
     try:
         if path.endswith((".yaml", ".yml")):
@@ -285,6 +289,8 @@ def code(text: str, path: str) -> str:
     except (SyntaxError, ValueError, yaml.YAMLError):
         return text
     for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and path.startswith(SETTINGS) and ast.unparse(node.func) == "Field":
+            node.keywords = [keyword for keyword in node.keywords if keyword.arg != "description"]
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list:
             continue
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -348,6 +354,8 @@ class Contents:
     def changes_code(self, change: Change) -> bool:
         """Return True if the code after a change is that of no parent."""
         kind = PurePosixPath(change.path).suffix
+        if change.path.startswith(SETTINGS):
+            kind = f" of settings{kind}"
 
         def checksum(text: str) -> str:
             return hashlib.sha256(code(text, change.path).encode()).hexdigest()

@@ -302,8 +302,8 @@ SITUATIONS = (
     Situation(
         "a base model whose chat template ends turns with another token than its own",
         "hiyouga/LlamaFactory#7454, QwenLM/Qwen3#1064",
-        "exports named the base's end alone, so that other libraries generated on after the answer",
-        "exports name every token that ended a turn in training",
+        "exports listed only the base model's EOS token, so other libraries did not stop",
+        "exports list every token that ended a turn in training",
         ("tests/cadre/engines/torch/test_exports.py::test_an_export_ends_where_turns_ended_in_training",),
     ),
     Situation(
@@ -316,8 +316,8 @@ SITUATIONS = (
     Situation(
         "the best of evaluations with equal success",
         "NVIDIA-NeMo/RL#3067, Lightning-AI/pytorch-lightning#16504",
-        "where no task is ever solved, untrained weights were the best, and `train.patience` ended what improved",
-        "of equal success the higher reward is better",
+        "if no task was ever solved, untrained weights were the best, and `train.patience` stopped what improved",
+        "at equal success the checkpoint with the higher reward is better",
         (
             "tests/cadre/cli/test_chosen_checkpoint.py::test_of_equal_success_the_higher_reward_is_better",
             "tests/cadre/training/test_ending.py::test_where_no_task_is_ever_solved_the_reward_counts",
@@ -326,7 +326,7 @@ SITUATIONS = (
     Situation(
         "dynamic sampling beside a length penalty",
         "NVIDIA-NeMo/RL#2431",
-        "of wrong answers alone the shortest was learned, as their penalised returns differ",
+        "in groups with only wrong answers the shortest was reinforced, as their penalised returns differ",
         "groups are dropped by their rewards before length penalties",
         (
             "tests/cadre/advantages/test_filters.py"
@@ -344,7 +344,7 @@ SITUATIONS = (
         "weight decay of biases and norms",
         "ServiceNow/Fast-LLM#545",
         "all weights decayed",
-        "matrices alone decay",
+        "only matrices decay",
         ("tests/cadre/learn/test_optimiser.py::test_biases_and_scales_do_not_decay_and_follow_the_schedule",),
     ),
     Situation(
@@ -357,8 +357,8 @@ SITUATIONS = (
     Situation(
         "WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME",
         "Lightning-AI/pytorch-lightning#16028, huggingface/transformers#24847",
-        "the project was cadre whatever they said",
-        "they count where the settings name no project",
+        "the project was always `cadre`",
+        "used if the settings name no project",
         ("tests/cadre/runs/test_trackers.py::test_the_variable_of_a_package_names_the_project_unless_the_settings_do",),
     ),
     Situation(

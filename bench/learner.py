@@ -112,7 +112,7 @@ def gradients(side: TorchLearner, data: Sequence[TrainingSequence]) -> dict[str,
     (optimiser,) = (pair.weights for pair in side._optimisers.values())
     caught: dict[str, torch.Tensor] = {}
 
-    def catch(loss: float) -> float:
+    def catch(loss: float, norm: float) -> float:
         caught.update({name: weight.grad.clone() for name, weight in optimiser._parameters.items()})
         optimiser.clear()
         return 1.0

@@ -90,8 +90,8 @@ PAPER = {
     "swapped": "`swapped`: the two models of `team-per-role` in each other's role",
 }
 ABLATIONS = {
-    "carry-sample": "carry: a completion drawn by its reward",
-    "carry-random": "carry: a random completion",
+    "carry-sample": "selection with a probability in proportion to the reward above the lowest (`carry: sample`)",
+    "carry-random": "selection at random (`carry: random`)",
     "k2": "K = 2",
     "k4": "K = 4",
     "outcome-only": "reward by outcome only",
@@ -205,10 +205,12 @@ WHICH = (
     ),
     Situation(
         "zero-sum self-play",
-        "[`spiral`](spiral.md)",
-        "the mean return is zero whatever the policy does, so the baseline is a running mean per role",
+        "[`spiral`](spiral.md), [`grpo_by_role`](grpo.md)",
+        "the mean return is zero whatever the policy does, so the baseline of `spiral` is a running mean per role; "
+        "`grpo_by_role` compares episodes of one deal, so that luck cancels",
         ("spiral",),
-        form="[exploitability](../games_of_theory.md) of Kuhn poker under `grpo_by_role` {} before, {} after",
+        form="`grpo_by_role`, not `spiral`: [exploitability](../games_of_theory.md) of Kuhn poker {} before, {} after "
+        "(uniform play has 0.458)",
         lines=("kuhn.untrained.exploitability", "kuhn.exploitability"),
     ),
     Situation(
@@ -463,10 +465,10 @@ def hanabi() -> str:
 
 
 def second_agent() -> str:
-    """Markdown: held-out success of every side at every value of a dial, and the team's gain over the lone agent."""
+    """Return the table of held-out success of every side at every difficulty, and the team's gain over one agent."""
     file = RESULTS / "worth.json"
     points = json.loads(file.read_text()) if file.exists() else []
-    head = ("situation", "dial", "team", "a LoRA per role", "one policy for both", "alone", "gain of the team")
+    head = ("situation", "difficulty", "team", "a LoRA per role", "one policy for both", "alone", "gain of the team")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for situation in dict.fromkeys(one["situation"] for one in points):
         mine = [one for one in points if one["situation"] == situation]

@@ -1,4 +1,4 @@
-"""What a second agent is worth, in four situations with a dial each: `make worth`.
+"""What a second agent is worth, in four situations with a difficulty each: `make worth`.
 
     python bench/worth.py [relay channel verifier jobs] [--seeds 0 1 2] [--runs runs/worth]
 
@@ -65,8 +65,8 @@ BUDGET = {
 
 @dataclass(frozen=True)
 class Situation:
-    """A task, its dial, the value that rates are chosen at, as a team has something to gain there, who is compared, and
-    how many steps each of them trains, of as many tokens all."""
+    """A task, its difficulty setting, the difficulty at which rates are chosen, the sides that are compared, and the
+    number of steps that each of them trains, all with the same number of tokens."""
 
     task: type[Env]
     dial: str
@@ -180,7 +180,7 @@ class Points:
 
 
 def measured(points: Points, name: str, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Success of every side at every value of the dial, a line each."""
+    """Yield the success of every side at every difficulty, a line each."""
     situation = SITUATIONS[name]
     for side in situation.sides:
         rate = points.best_rate(name, side)
@@ -190,7 +190,7 @@ def measured(points: Points, name: str, seeds: Sequence[int]) -> Iterator[dict[s
 
 
 def gains(lines: Sequence[dict[str, Any]], side: str) -> dict[float, list[float]]:
-    """By the dial, a seed each: what a side has beyond the lone agent."""
+    """Return the gain of a side over the single agent of each seed, by difficulty."""
     of = {(line["side"], line["dial"]): line["success"] for line in lines}
     return {
         dial: [team - alone for team, alone in zip(of[side, dial], of["alone", dial], strict=True)]
@@ -200,14 +200,14 @@ def gains(lines: Sequence[dict[str, Any]], side: str) -> dict[float, list[float]
 
 
 def report(name: str, lines: Sequence[dict[str, Any]], points: Points, seeds: Sequence[int]) -> None:
-    """The gain where the dial favours the team most, as a result."""
+    """Record the gain at the difficulty that favours the team most."""
     best = max(gains(lines, "team").values(), key=median)
     commits = ", ".join(sorted({line["commit"] for point, line in points.done.items() if point.situation == name}))
     record("worth", f"worth.{name}.gain", best, "share", COMMAND, REPORTED[1], seeds, commits)
 
 
 def plot(lines: Sequence[dict[str, Any]]) -> None:
-    """A panel a situation: gain over the lone agent against the dial, of all sides."""
+    """Draw a panel for each situation: the gain of all sides over the single agent against the difficulty."""
     from matplotlib import pyplot
 
     pyplot.rcParams["svg.hashsalt"] = "cadre"

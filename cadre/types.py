@@ -177,10 +177,10 @@ class BranchFailure:
 
     Example: `BranchFailure("prompt", "role 'solver': the prompt has 5,000 tokens ...")`.
 
-    `reason` is one of `cadre.rollout.failures.REASONS`. A failure is `rewarded` if the samples may have caused it. A
-    failure of the machine says nothing about the samples, and its branch is left out of the tree. One that is `kept`
-    is an episode like others, without success: it is not tried again, and a tree of such failures alone is kept.
-    `margin` lowers its reward below the lowest of its siblings.
+    `reason` is one of `cadre.rollout.failures.REASONS`. A failure is `rewarded` if the samples may have caused it.
+    Infrastructure failures are not caused by the samples; their branch is dropped. A failure with `kept=True` counts
+    as an unsuccessful episode: it is not retried, and a tree whose episodes all failed in this way is kept. `margin`
+    lowers its reward below the lowest of its siblings.
     """
 
     reason: str
@@ -207,7 +207,8 @@ class Sample:
     changes     (token, version) from which later weights sampled: `((17, 4),)`
     images      images and sounds of the placeholders in `prompt_ids`, in order
     failure     why there is no completion, if the sampler got others of the same request
-    call_error  what is wrong with a tool call that it attempts and that is none, for the model; "" for nothing
+    call_error  error message for the model if an attempted tool call could not be parsed or names no offered tool;
+                empty otherwise
     """
 
     role: str

@@ -195,7 +195,7 @@ GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
 }
 
 
-# The baselines: what is subtracted, one number a sample.
+# The baselines: one number per sample, subtracted from its return.
 
 Baseline = Callable[[GroupReturns], Sequence[float]]
 

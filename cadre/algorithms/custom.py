@@ -33,6 +33,7 @@ TWO_RETURNS = GroupReturns(
     samples=tuple(ScoredSample(TreeSample(0, (), (), _NODE, "role", index), returns=1.0 - index) for index in (0, 1)),
 )
 ADVANTAGES_OF = "in place of baseline and scale: state_value is Q - V of a group that is a state"
+BASELINE = "baseline subtracted from the return"
 OPTIONS = ("carry", "joint", "lookahead", "where", "decisions", "siblings", "rounds", "budget")
 DISCOUNTED_RETURNS = ("reward_to_go", "best_to_go")
 FUTURE_RETURNS = (*DISCOUNTED_RETURNS, "episode", "difference", "passed")
@@ -45,11 +46,11 @@ class Comparison(Section):
 
     returns: Annotated[str, one_of(RETURNS)] = Field(description="the return of a sample")
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
-    baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description="what is subtracted; not running")
-    scale: Scale | None = Field(None, description="what the difference is divided by")
+    baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description=f"{BASELINE}; not running")
+    scale: Scale | None = Field(None, description="divisor of the return less its baseline")
     advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
-    weight: float = Field(1.0, gt=0.0, description="what it counts beside the first")
+    weight: float = Field(1.0, gt=0.0, description="weight of its advantage relative to the first")
 
 
 class Custom(Algorithm):
@@ -71,8 +72,8 @@ class Custom(Algorithm):
     budget: int | None = Field(None, ge=0, description=f"{BUDGET}; for branch")
     returns: Annotated[str, one_of(RETURNS)] = Field(description="the return of a sample")
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
-    baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description="what is subtracted")
-    scale: Scale | None = Field(None, description="what the difference is divided by")
+    baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description=BASELINE)
+    scale: Scale | None = Field(None, description="divisor of the return less its baseline")
     advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
     second: Comparison | None = Field(None, description="another comparison, whose advantage is added")

@@ -63,7 +63,7 @@ class DrMamr(Episodes):
     group = "task_role"
     name: Literal["dr_mamr"]
     influence: float = Field(
-        0.1, ge=0.0, description="what the comparison of causal influence counts beside that of rewards"
+        0.1, ge=0.0, description="weight of the influence advantage relative to the reward advantage"
     )
 
     def plan(self) -> Plan:
@@ -77,7 +77,9 @@ class Gigpo(Algorithm):
     name: Literal["gigpo"]
     k: Positive = Field(4, description="episodes a task")
     gamma: float = Field(0.95, ge=0.0, le=1.0, description="discount per turn in the return of a step")
-    step_weight: float = Field(1.0, ge=0.0, description="what the comparison of steps counts beside that of episodes")
+    step_weight: float = Field(
+        1.0, ge=0.0, description="weight of the step-level advantage; the episode-level one has 1"
+    )
     scale: Scale = Field("std", description=SCALE)
 
     def plan(self) -> Plan:

@@ -25,7 +25,7 @@ class RolledOut(Algorithm):
     k: ManySiblings = Field(4, description="completions of each agent at a node, also by turn or by role")
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn")
     stop_at: float | None = Field(None, description="grow no further below a node whose mean reward passes this")
-    lenient: bool = Field(False, description="what follows a completion counts by its best, not by its mean")
+    lenient: bool = Field(False, description="the return of a completion takes the best of what follows, not the mean")
     reward_model: str | None = Field(
         None, description="folder of a model that scores joint actions; unset: the environment's reward"
     )
@@ -123,7 +123,7 @@ class MaDpo(Joint):
     fixed."""
 
     name: Literal["ma_dpo"]
-    beta: float = Field(0.1, gt=0.0, description="what a nat of distance from the reference weighs")
+    beta: float = Field(0.1, gt=0.0, description="beta of DPO: weight of the log-ratio to the reference")
 
     def plan(self) -> Plan:
         """Return all joint actions rolled out; better ones are preferred to worse ones of their decision."""

@@ -13,11 +13,11 @@ from cadre.algorithms.common import SCALE, Algorithm, Parts, Scale
 from cadre.rollout import shapes
 from cadre.settings import Positive
 
-BROADCAST = "what the comparison of whole episodes by their reward counts beside that of contributions"
-PARTS = "parts of the reward, such as those of tools: what the comparison of episodes by each counts beside the others"
+BROADCAST = "weight of the episode-level advantage relative to the contribution advantage"
+PARTS = "weights of further episode-level advantages, each of one part of the reward, such as those of tools"
 NORMALISE = (
-    "each: comparisons are normalised and then summed with their weights; sum: the returns are summed first; history: "
-    "as each, of contributions that are standardised over the run and bent by tanh before"
+    "each: advantages are normalised and then summed with their weights; sum: the returns are summed first; history: "
+    "as each, but contributions are first standardised over the run and passed through tanh"
 )
 # Of the mean and the variance of contributions over the run, in CCPO's public code.
 DECAY = 0.99

@@ -381,7 +381,7 @@ def difference_interval(
             _crossed_means(tables[0], seeds_of_second, tasks_of_second)
             - _crossed_means(tables[1], seeds_of_first, tasks_of_first)
         )
-    return _to_interval(float(second.mean() - first.mean()), np.concatenate(means), (second, first))
+    return _to_interval(float(second.mean() - first.mean()), np.concatenate(means), (second, first), paired_tasks)
 
 
 def widen_seed_effects(table: Table) -> Table:
@@ -418,14 +418,32 @@ def _crossed_means(table: Table, seed_weights: Table, task_weights: Table) -> Ta
     return means
 
 
-def _to_interval(value: float, means: Table, tables: Sequence[Table]) -> Interval:
+def _to_interval(value: float, means: Table, tables: Sequence[Table], paired_tasks: bool = True) -> Interval:
     """Return the percentile interval of resampled means of one table or of the difference of two.
 
-    It is at least as wide as one more task of the largest value would make it, and rates stay within their bounds.
+    It is at least as wide as one more task of the largest value would make it. For rates it also holds the interval
+    over tasks alone, as resampling equal outcomes gives none, and it stays within their bounds.
     """
-    low, high = np.quantile(means, [0.025, 0.975])
+    low, high = (float(bound) for bound in np.quantile(means, [0.025, 0.975]))
     size = max(float(np.abs(table).max()) for table in tables) or 1.0
-    _, low, high = with_floor((value, float(low), float(high)), min(table.shape[1] for table in tables), size)
+    _, low, high = with_floor((value, low, high), min(table.shape[1] for table in tables), size)
     if all(table.min() >= 0.0 and table.max() <= 1.0 for table in tables):
-        low, high = max(low, 0.0 if len(tables) == 1 else -1.0), min(high, 1.0)
+        _, least, most = _interval_over_tasks([table.mean(axis=0).tolist() for table in tables], paired_tasks)
+        low, high = max(min(low, least), 0.0 if len(tables) == 1 else -1.0), min(max(high, most), 1.0)
     return value, low, high
+
+
+def _interval_over_tasks(rates: Sequence[Sequence[float]], paired: bool) -> Interval:
+    """Return the interval over tasks alone of rates by task, or of the difference of two, first minus second.
+
+    A paired difference from -1 to 1 is a rate from 0 to 1 on another scale; an unpaired one has the interval of
+    Newcombe (1998, method 10), whose bounds are as far off as those of both rates together, squared and added.
+    """
+    if len(rates) == 1:
+        return rate_interval(rates[0])
+    if paired:
+        scaled = rate_interval([(one - other + 1.0) / 2.0 for one, other in zip(*rates, strict=True)])
+        return 2.0 * scaled[0] - 1.0, 2.0 * scaled[1] - 1.0, 2.0 * scaled[2] - 1.0
+    (one, low, high), (other, other_low, other_high) = map(rate_interval, rates)
+    value = one - other
+    return value, value - math.hypot(one - low, other_high - other), value + math.hypot(high - one, other - other_low)

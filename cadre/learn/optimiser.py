@@ -104,12 +104,14 @@ class Optimiser:
         """Return the trained parameters."""
         return list(self._parameters.values())
 
-    def step(self, loss: float) -> float:
+    def step(self, loss: float, norm: float | None = None) -> float:
         """Clip the gradients to the global norm, step, and clear them; returns the norm before clipping.
 
-        Where the loss or the norm is not finite nothing moves: neither weights nor moments.
+        `norm` is `Optimiser.norm` if it was read already. Where the loss or the norm is not finite nothing moves:
+        neither weights nor moments.
         """
-        norm = self.norm()
+        if norm is None:
+            norm = float(self.norm())
         if norm > self.config.max_grad_norm:
             torch._foreach_mul_(self._gradients(), self.config.max_grad_norm / norm)
         if math.isfinite(norm) and math.isfinite(loss):
@@ -124,10 +126,13 @@ class Optimiser:
         self.clear()
         return norm
 
-    def norm(self) -> float:
-        """Return the global L2 norm of the present gradients."""
-        norm = nn.utils.get_total_norm(self._gradients(), foreach=True)
-        return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+    def norm(self) -> Tensor:
+        """Return the global L2 norm of the present gradients, a tensor of one number on their device."""
+        gradients = self._gradients()
+        if not gradients:
+            return torch.zeros((), device=self.parameters[0].device)
+        norm = nn.utils.get_total_norm(gradients, foreach=True)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def missing_bytes(self) -> int:
         """Return the bytes that a step will allocate here: gradients, and moments of weights that never moved."""

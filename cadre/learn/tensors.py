@@ -6,6 +6,9 @@ order and on a CPU in the order of its threads; for `index_add` it is the other 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
+
 import torch
 from torch import Tensor
 
@@ -36,3 +39,15 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     Only from pinned memory is a copy queued behind that work; any other one waits until the work is done.
     """
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
+def read(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """Return the numbers of tensors of any shape, read from a GPU by one transfer.
+
+    It waits for all work that the GPU has still to do. Everything that an update reads from a GPU is read here.
+    """
+    if not tensors:
+        return []
+    numbers = torch.cat([tensor.detach().flatten().double() for tensor in tensors]).tolist()
+    ends = list(accumulate(tensor.numel() for tensor in tensors))
+    return [numbers[start:end] for start, end in zip([0, *ends], ends, strict=False)]

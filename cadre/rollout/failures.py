@@ -1,8 +1,8 @@
 """Failures inside a tree: one branch that fails ends there, with a reward, and the others of its tree are kept.
 
 A failure that the samples may have caused (a prompt that outgrew the context, a step that raised, a deadline) becomes a
-branch that is over, with the reward that `set_failure_rewards` gives it. A failure of the machine (no sandbox, no
-connection) says nothing about the samples: `without_unrewarded` leaves its branch out. A tree all of whose episodes
+branch that is over, with the reward that `set_failure_rewards` gives it. An infrastructure failure (no sandbox, no
+connection) is not caused by the samples: `without_unrewarded` drops its branch. A tree all of whose episodes
 fail is a failed episode, see `cadre.rollout.episodes`.
 """
 

@@ -122,6 +122,16 @@ def test_the_docstring_of_a_tool_is_in_its_prompt() -> None:
     assert ages.code(tools[0], "a.py") != ages.code(tools[1], "a.py")
 
 
+def test_the_description_of_a_setting_is_no_code_and_that_of_a_tool_is() -> None:
+    fields = [
+        f"k: int = Field({default}, description='{words}')\n" for default, words in ((4, "a"), (4, "b"), (8, "a"))
+    ]
+    described, reworded, changed = (ages.code(field, "cadre/settings/a.py") for field in fields)
+    assert described == reworded
+    assert described != changed
+    assert ages.code(fields[0], "cadre_tasks/a.py") != ages.code(fields[1], "cadre_tasks/a.py")
+
+
 def test_comments_of_a_recipe_are_no_code() -> None:
     assert ages.code("# mine\nk: 8\n", "a.yaml") == ages.code("k:   8\n", "a.yaml")
     assert ages.code("k: 8\n", "a.yaml") != ages.code("k: 4\n", "a.yaml")

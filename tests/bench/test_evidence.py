@@ -158,7 +158,9 @@ def test_lines_at_equal_tokens_name_their_model_seeds_and_budget() -> None:
     name = "headline.sudoku.qwen2.5-coder-0.5b.L0"
     found = {f"{name}.before.success": line, f"{name}.success": line}
     (claim,) = evidence.headline(found)
-    assert claim.words == "Sudoku 4x4, qwen2.5-coder-0.5b: team with one policy for all roles (L0); held-out success."
+    assert claim.words.startswith(
+        "Sudoku 4x4, shaped reward, qwen2.5-coder-0.5b: team with one policy for all roles (L0)"
+    )
     assert claim.lines == (f"{name}.before.success", f"{name}.success")
     assert " after | 50 tasks, 1 seed | 40,000 |" in evidence.table(found, None)
 
@@ -244,7 +246,7 @@ def test_a_headline_is_named_by_task_model_and_method() -> None:
     }
     words = [claim.words for claim in evidence.headline(lines)]
     assert words == [
-        "Sudoku 4x4, coder-0.5b: team with one policy for all roles (L0); held-out success.",
-        "Sudoku 4x4, coder-0.5b: one agent, GRPO on whole episodes minus team with one policy for all roles (L0); "
-        "held-out success.",
+        "Sudoku 4x4, shaped reward, coder-0.5b: team with one policy for all roles (L0); held-out success.",
+        "Sudoku 4x4, shaped reward, coder-0.5b: one agent, GRPO on whole episodes minus team with one policy for all "
+        "roles (L0); held-out success.",
     ]

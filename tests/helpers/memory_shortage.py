@@ -19,13 +19,13 @@ def run_out_of_memory(
     """
     monkeypatch.setattr(forward, "MIN_TOKENS", least_tokens)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    score, calls = learner._runner.score, list[Any]()
+    forward_pass, calls = learner._runner.scorer.forward, list[Any]()
 
-    def short_of_memory(batch: Any, entropy_tokens: int = 0) -> Any:
+    def short_of_memory(batch: Any, *given: Any) -> Any:
         calls.append(batch)
         if first <= len(calls) < first + times:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return score(batch, entropy_tokens)
+        return forward_pass(batch, *given)
 
-    monkeypatch.setattr(learner._runner, "score", short_of_memory)
+    monkeypatch.setattr(learner._runner.scorer, "forward", short_of_memory)
     return calls

@@ -21,7 +21,7 @@ def caught(learner, data):
     optimisers |= {f"{name}.head": pair.heads for name, pair in pairs if pair.heads}
 
     def catcher(name, optimiser):
-        def catch(loss):
+        def catch(loss, norm):
             gradients = {key: weight.grad for key, weight in optimiser._parameters.items() if weight.grad is not None}
             found.update({f"{name}.{key}": value.clone() for key, value in gradients.items()})
             found[f"{name}.loss"] = torch.tensor(loss)

@@ -7,11 +7,12 @@ others: a forward and a backward are work of all ranks together.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from cadre.engines.model_folder import stable_rope_length
 from cadre.engines.torch import vision
 from cadre.engines.torch.logprobs import LogprobQuery, compute_token_logprobs, project
 from cadre.engines.torch.lora import segments
+from cadre.engines.torch.memory import free_memory
 from cadre.engines.torch.model import LoadedModel, autocast
 from cadre.engines.torch.prefix_tree import (
     TreeForm,
@@ -35,12 +37,13 @@ from cadre.errors import DivergedError, EngineError
 from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
 from cadre.learn.loss import ValueHeads
 from cadre.learn.prefix_tree import PrefixTree
-from cadre.learn.tensors import take, to_device
+from cadre.learn.tensors import read, take, to_device
 from cadre.learn.tree_attention import FLEX_BLOCK
 from cadre.settings import LearnerConfig
 from cadre.types import TrainingSequence
 
 SINGLE_RANK = Ranks()
+T = TypeVar("T")
 # Tokens of a micro-batch where settings leave them open: on a CPU, and on a GPU at least and at most. Beyond the last,
 # products of matrices are no faster.
 DEFAULT_TOKENS = 4_096
@@ -205,8 +208,7 @@ class MicroBatchRunner:
         fixed = copies * self._precision.dtype.itemsize
         count = batch.token_ids.numel() if batch.tree is None else len(batch.tree.token_ids)
         needed = max(1.0, (torch.cuda.max_memory_allocated(device) - before - fixed) / count)
-        free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - before
-        fitting = int(MICROBATCH_FRACTION * (free - reserved - fixed) / needed)
+        fitting = int(MICROBATCH_FRACTION * (free_memory(device) - reserved - fixed) / needed)
         tokens = min(MAX_TOKENS, max(MIN_TOKENS, fitting // 1_024 * 1_024))
         # A rank that was idle has measured nothing. All take the least, so that the parts of each follow from the data.
         (least,) = self.ranks.max([-tokens if micro.indices else -MAX_TOKENS])
@@ -214,10 +216,27 @@ class MicroBatchRunner:
         if isinstance(self.scorer, FSDPModule):
             self.scorer.reshard()
 
-    def halve_tokens(self) -> bool:
-        """Halve the size of micro-batches; False if they are small already."""
-        self.tokens //= 2
-        return self.tokens >= MIN_TOKENS // 2
+    def run_in_memory(self, run: Callable[[], T], undo: Callable[[], None] = lambda: None) -> T:
+        """Return `run()`; where a GPU's memory is too short, `undo()` it and run it in micro-batches of half the size.
+
+        Raises torch.OutOfMemoryError once micro-batches are small, and in a group, whose ranks must agree on the size.
+        """
+        while True:
+            try:
+                return run()
+            except torch.OutOfMemoryError:
+                if self.ranks.size > 1 or self.tokens // 2 < MIN_TOKENS // 2:
+                    raise
+            # Outside the handler, whose exception holds on to the tensors of the failed forward.
+            self.tokens //= 2
+            undo()
+            torch.cuda.empty_cache()
+            warnings.warn(
+                "The GPU has too little memory for a micro-batch; it is run in parts of "
+                f"{self.tokens:,} tokens from here on. Set learner.tokens_per_microbatch to that, or give other "
+                "programs on the GPU less memory.",
+                stacklevel=2,
+            )
 
     def collate(self, micro: MicroBatch) -> Batch:
         """Return the sequences of one forward as padded tensors, with their images."""
@@ -309,19 +328,20 @@ class MicroBatchRunner:
         scorer: nn.Module,
     ) -> list[tuple[float, ...]]:
         """Return the numbers that `run` gives for every sequence, in order: `sizes` of each."""
-        parts: dict[int, Tensor] = {}
-        for micro in self.split(sequences):
-            parts |= zip(micro.indices, run(self.collate(micro)), strict=False)
+
+        def run_parts() -> dict[int, Tensor]:
+            parts: dict[int, Tensor] = {}
+            for micro in self.split(sequences):
+                parts |= zip(micro.indices, run(self.collate(micro)), strict=False)
+            return parts
+
+        parts = self.run_in_memory(run_parts)
         if isinstance(scorer, FSDPModule):
             # Else the gathered weights would serve the next forward too, although they may have changed before it.
             scorer.reshard()
-        # Read from a GPU all at once. Sequences of other ranks are zeros, so that the sum over ranks has everybody's.
-        read = iter(
-            torch.cat([part[: sizes[index]] for index, part in sorted(parts.items())]).tolist() if parts else ()
-        )
-        numbers = [
-            number for i, size in enumerate(sizes) for number in (islice(read, size) if i in parts else (0.0,) * size)
-        ]
+        # Sequences of other ranks are zeros, so that the sum over ranks has everybody's.
+        own = dict(zip(parts, read([part[: sizes[index]] for index, part in parts.items()]), strict=True))
+        numbers = [number for index, size in enumerate(sizes) for number in own.get(index, (0.0,) * size)]
         totals = iter(self.ranks.sum(numbers))
         return [tuple(islice(totals, size)) for size in sizes]
 

@@ -17,6 +17,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from cadre.engines.torch.model import find_window
 from cadre.engines.torch.shared_prefix_cache import SharedPrefixCache
 from cadre.learn.tree_attention import Scoring
 
@@ -60,8 +61,6 @@ class LlamaStep:
         for layer in body.layers:
             attention, mlp = layer.self_attn, layer.mlp
             has_head_norms = model.config.model_type == "qwen3"
-            # Mistral's layers are all alike, and take their window from the configuration.
-            window = getattr(attention, "sliding_window", getattr(model.config, "sliding_window", None))
             operations = LayerOperations(
                 norms=(_plain_norm(layer.input_layernorm), _plain_norm(layer.post_attention_layernorm)),
                 head_norms=(_plain_norm(attention.q_norm), _plain_norm(attention.k_norm)) if has_head_norms else None,
@@ -75,7 +74,7 @@ class LlamaStep:
                 up=_plain_linear(mlp.up_proj),
                 down=_plain_linear(mlp.down_proj),
                 activation=mlp.act_fn.forward,
-                scoring=Scoring(attention.scaling, window),
+                scoring=Scoring(attention.scaling, find_window(attention)),
                 head_size=attention.head_dim,
             )
             self._layers.append(operations)

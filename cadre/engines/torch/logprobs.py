@@ -20,18 +20,42 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
+from cadre.engines.torch.memory import floor_power_of_two, free_memory
 from cadre.errors import EngineError
 from cadre.learn.tensors import add_at, sum_at, take, to_device
 
-# Scores that are computed at once; each pass over them holds two or three tensors of this size. Smaller ones would be
-# taken from the memory that is kept (see memory.py), where blocks as alike as these leave holes: gigabytes of them.
+# Scores that are computed at once on a CPU; each pass over them holds two or three tensors of this size. Smaller ones
+# would be taken from the memory that is kept (see memory.py), where blocks as alike as these leave holes: gigabytes of
+# them.
 CHUNK = 1 << 24
-# Scores whose probabilities are kept for the backward pass (and the scores too if the entropy has a gradient); those
-# beyond are computed again there.
+# Scores whose probabilities are kept for the backward pass on a CPU (and the scores too if the entropy has a gradient);
+# those beyond are computed again there.
 KEPT = 1 << 27
+# The most of both on a GPU, where a small chunk leaves most of it idle and costs a pass over the gradient of the
+# projection's weights; of the fused form, which holds fewer tensors of a chunk, the second.
+GPU_CHUNK, FUSED_CHUNK = 1 << 28, 1 << 29
+GPU_KEPT = 1 << 32
+# Bytes of a score while its chunk is computed, in all tensors that are held at once.
+CHUNK_BYTES, FUSED_CHUNK_BYTES = 16, 8
 ALL_TOKENS = 1 << 62  # more than any vocabulary has
 
 Scaling = Callable[[Tensor, float], Tensor]
+
+
+def choose_chunk(device: torch.device, kept_bytes: int, fused: bool) -> tuple[int, int]:
+    """Return how many scores are computed at once, and how many are kept for the backward pass.
+
+    `kept_bytes` are the bytes of a score that is kept. On a GPU a chunk takes up to a quarter of the memory that is
+    free, and scores that are kept up to half of it, rounded to powers of two: small changes in what is free do not
+    change an update.
+    """
+    if device.type != "cuda":
+        return (FUSED_CHUNK, GPU_KEPT) if fused else (CHUNK, KEPT)
+    free = free_memory(device)
+    chunk = free // 4 // (FUSED_CHUNK_BYTES if fused else CHUNK_BYTES)
+    kept = free // 2 // kept_bytes
+    most = FUSED_CHUNK if fused else GPU_CHUNK
+    return min(most, floor_power_of_two(max(CHUNK, chunk))), min(GPU_KEPT, floor_power_of_two(max(1, kept)))
 
 
 def _soft_cap(logits: Tensor, cap: float) -> Tensor:
@@ -188,11 +212,13 @@ def compute_token_logprobs(
     if device.type == "cuda" and entropy_tokens in (0, ALL_TOKENS) and can_fuse(model):
         logprobs, entropy = fused_logprobs(model, states, query, entropy_gradient=entropy_tokens > 0)
         return blank.index_put((order,), logprobs), blank.index_put((order,), entropy)
-    size = max(1, CHUNK // vocabulary)
+    all_tokens = entropy_tokens >= vocabulary  # the scores are kept, too, for the gradient of the entropy
+    most, most_kept = choose_chunk(device, kept_bytes=8 if all_tokens else 4, fused=False)
+    size = max(1, most // vocabulary)
     parts = []
     for number, chunk in enumerate(query.chunks(size), 1):
         arguments = (model, take(states, to_device(chunk.states, device)), chunk, entropy_tokens)
-        is_kept = number * size * vocabulary <= KEPT
+        is_kept = number * size * vocabulary <= most_kept
         parts.append(
             _compute_chunk(*arguments) if is_kept else checkpoint(_compute_chunk, *arguments, use_reentrant=False)
         )
@@ -256,12 +282,7 @@ class SelectedLogprobs(torch.autograd.Function):
 
 
 # The same on a GPU, projection included. There the scores of a chunk are held once, in the precision of the projection,
-# and the gradient overwrites them; the passes over them, in float32, are compiled. A chunk is large, as each costs a
-# pass over the gradient of the projection's weights.
-
-# Scores that are computed at once, and those that are kept for the backward pass; those beyond are computed again.
-FUSED_CHUNK = 1 << 29
-FUSED_KEPT = 1 << 32
+# and the gradient overwrites them; the passes over them, in float32, are compiled.
 
 
 def can_fuse(model: Any) -> bool:
@@ -297,7 +318,8 @@ class ProjectedLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         device = states.device
         low_states, low_weight = states.to(dtype), weight.to(dtype)
-        size = max(1, FUSED_CHUNK // len(weight))
+        most, most_kept = choose_chunk(device, kept_bytes=dtype.itemsize, fused=True)
+        size = max(1, most // len(weight))
         inverse = to_device(1.0 / query.temperatures, device)
         rows, tokens = to_device(query.rows, device), to_device(query.tokens, device)
         # The distributions and the tokens of each chunk, as slices.
@@ -318,7 +340,7 @@ class ProjectedLogprobs(torch.autograd.Function):
                 logprobs.append(chosen - log_z[own_rows])
                 log_zs.append(log_z)
                 entropies.append(entropy)
-                is_kept = any(ctx.needs_input_grad) and part.stop * scores.shape[1] <= FUSED_KEPT
+                is_kept = any(ctx.needs_input_grad) and part.stop * scores.shape[1] <= most_kept
                 kept.append(scores if is_kept else None)
         log_z, entropy = torch.cat(log_zs), torch.cat(entropies)
         ctx.save_for_backward(low_states, low_weight, inverse, rows, tokens, log_z, entropy)

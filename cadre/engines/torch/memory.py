@@ -41,6 +41,12 @@ def total_and_free(device: torch.device) -> tuple[int, int]:
     return total, min(total, host.available_memory() or total)
 
 
+def free_memory(device: torch.device) -> int:
+    """Return the bytes of a GPU that tensors of this process may take, with those that torch holds and does not use."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
 def choose_sampling_memory(device: torch.device, reserved: int, engines: int) -> int:
     """Return the bytes that keys, values and scores of one batch may take, a power of two.
 

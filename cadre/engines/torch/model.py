@@ -74,9 +74,28 @@ class LayerAttention:
     @classmethod
     def from_config(cls, config: Any) -> Self:
         """Read a transformers configuration. Layers of other kinds, such as a state space, are among the types."""
-        window: int | None = getattr(config, "sliding_window", None)
+        window: int | None = getattr(config, "sliding_window", None) if _may_have_window(config) else None
         types = frozenset(getattr(config, "layer_types", None) or [SLIDING if window else FULL])
         return cls(types, window if SLIDING in types else None)
+
+
+def find_window(attention: Any) -> int | None:
+    """Return the sliding window that an attention module passes on when it is called: its own, or Mistral's settings'.
+
+    Settings of other models may name one that their attention does not have.
+    """
+    config = getattr(attention, "config", None)
+    has_setting = getattr(config, "model_type", None) == "mistral"
+    window: int | None = getattr(config if has_setting else attention, "sliding_window", None)
+    return window
+
+
+def _may_have_window(config: Any) -> bool:
+    """Return False if a `sliding_window` in these settings is not their model's, as in Llama's, which ignores it."""
+    kind = type(config)
+    names = {"sliding_window", "layer_types"}
+    is_declared = any(hasattr(kind, name) for name in names) or names & set(getattr(kind, "attribute_map", {}))
+    return bool(is_declared) or not kind.__module__.startswith("transformers.models.")
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cadre.engines.torch.logprobs import compute_last_states
 from cadre.engines.torch.lora import Adapters
-from cadre.engines.torch.model import check_attention_keywords, use_attention
+from cadre.engines.torch.model import check_attention_keywords, find_window, use_attention
 from cadre.errors import EngineError
 from cadre.learn.batching import Batch
 from cadre.learn.prefix_tree import PrefixTree
@@ -213,7 +213,7 @@ def compiled_layers(model: Any, masks: FlexMasks) -> Iterator[None]:
 
 
 def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
-    window = _find_window(layer.self_attn)
+    window = find_window(layer.self_attn)
     window = window if window is not None and window <= masks.deepest else None
     mask = masks.mask(window)
     # With a soft cap torch compiles for all numbers of nodes only after it has compiled for one.
@@ -233,17 +233,6 @@ def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
             return run(layer, hidden_states, mask, keywords)
 
     return forward
-
-
-def _find_window(attention: Any) -> int | None:
-    """Return the sliding window that attention passes on when it is called: its own, or Mistral's from the settings.
-
-    Settings of other models may name one that their attention does not have.
-    """
-    config = getattr(attention, "config", None)
-    has_setting = getattr(config, "model_type", None) == "mistral"
-    window: int | None = getattr(config if has_setting else attention, "sliding_window", None)
-    return window
 
 
 @contextmanager
@@ -285,10 +274,10 @@ def _attend_compiled(
     **keywords: Any,
 ) -> tuple[Tensor, None]:
     """Attend as transformers calls it, within a compiled layer: `query` [N, H, 1, D] in, [N, 1, H, D] out."""
-    if sliding_window != _find_window(module):
+    if sliding_window != find_window(module):
         raise EngineError(
             f"{type(module).__name__} attends within {sliding_window} tokens; its mask was made for a window of "
-            f"{_find_window(module)}. Set learner.compile: false."
+            f"{find_window(module)}. Set learner.compile: false."
         )
     query, key = query.to(value.dtype), key.to(value.dtype)
     query, key, value = (part.squeeze(2).transpose(0, 1).unsqueeze(0) for part in (query, key, value))

@@ -10,13 +10,12 @@ import dataclasses
 import math
 import tempfile
 import time
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,7 +33,7 @@ from cadre.learn.batching import Batch, has_gradient, minibatches
 from cadre.learn.loss import Tokens, ValueHeads, annealed, load_loss, policy_loss, value_loss
 from cadre.learn.loss_functions import AGGREGATES, Aggregate, Denominators, count_trained_tokens
 from cadre.learn.optimiser import Optimiser
-from cadre.learn.tensors import to_device
+from cadre.learn.tensors import read, to_device
 from cadre.learn.token_notes import TokenNotes
 from cadre.settings import CriticConfig, LearnerConfig, LossConfig
 from cadre.settings.objective import merge_heads_learner, needs_entropy_gradient
@@ -83,6 +82,13 @@ class TrainingSettings:
     start: Mapping[str, str] | None = None
 
 
+class StepNumbers(NamedTuple):
+    """The loss of a policy's minibatch, and its gradient's `PolicyOptimiser.norms`."""
+
+    loss: float
+    norms: Sequence[float]
+
+
 class PolicyOptimiser:
     """The optimiser of a policy, and that of its value heads if it has some. Lives as long as the policy is trained."""
 
@@ -116,11 +122,15 @@ class PolicyOptimiser:
         for optimiser in filter(None, (self.weights, self.heads)):
             optimiser.clear()
 
-    def step(self, loss: float) -> float:
-        """Step the policy and its heads; return the norm of the policy's gradient."""
+    def norms(self) -> list[Tensor]:
+        """Return the norms of the gradients of the policy and of its heads, if it has some."""
+        return [optimiser.norm() for optimiser in filter(None, (self.weights, self.heads))]
+
+    def step(self, numbers: StepNumbers) -> None:
+        """Step the policy and its heads."""
         if self.heads is not None:
-            self.heads.step(loss)
-        return self.weights.step(loss)
+            self.heads.step(numbers.loss, numbers.norms[1])
+        self.weights.step(numbers.loss, numbers.norms[0])
 
     def finish_update(self) -> None:
         """Count an update, by which schedules go."""
@@ -153,8 +163,8 @@ class UpdateMetrics:
 
     Losses are sums over its minibatches, `sums` those over its tokens. `logprob_diffs` has by role the sum of
     |learner's - sampler's log-probability| and the number of tokens. `loss_metrics` are names of the loss's own.
-    Numbers that a GPU computes are float64 tensors on it until `read`, as to read one is to wait for all work before
-    it.
+    Numbers that a GPU computes are float64 tensors on it until `read_metrics`, as to read one is to wait for all work
+    before it.
     """
 
     loss: Scalar = 0.0
@@ -201,38 +211,17 @@ class UpdateMetrics:
         """Return the sums so far, which later additions do not change; `vars(metrics).update` goes back to them."""
         return vars(self) | {"sums": self.sums.copy(), "logprob_diffs": self.logprob_diffs.copy()}
 
-    def read(self) -> UpdateMetrics:
-        """Return the same in Python's numbers, read from the GPU all at once."""
-        numbers = iter(
-            read_numbers(
-                [self.loss, self.value_loss, self.max_logprob_diff, *self.sums.values()]
-                + [number for pair in self.logprob_diffs.values() for number in pair]
-            )
-        )
-        loss, value_loss, largest = next(numbers), next(numbers), next(numbers)
-        sums = defaultdict(float, {name: next(numbers) for name in self.sums})
-        diffs = {role: [next(numbers), next(numbers)] for role in self.logprob_diffs}
-        return UpdateMetrics(
-            loss,
-            value_loss,
-            self.tokens,
-            self.values,
-            sums,
-            self.loss_metrics,
-            largest,
-            defaultdict(lambda: [0.0, 0.0], diffs),
-            self.norms,
-        )
-
     def over_ranks(self, ranks: Ranks, roles: Sequence[str]) -> UpdateMetrics:
-        """Return those of all ranks together, which have sequences of these roles; every rank has the same norms."""
-        own = self.read()
-        counts = (own.loss, own.value_loss, own.tokens, own.values)
+        """Return those of all ranks together, which have sequences of these roles; every rank has the same norms.
+
+        Numbers must have been read from the GPU.
+        """
+        counts = (self.loss, self.value_loss, self.tokens, self.values)
         names = self.sum_names
-        loss, value_loss, tokens, values, *sums = ranks.sum([*counts, *(own.sums[name] for name in names)])
-        (max_logprob_diff,) = ranks.max([own.max_logprob_diff])
+        loss, value_loss, tokens, values, *sums = ranks.sum([*counts, *(self.sums[name] for name in names)])
+        (max_logprob_diff,) = ranks.max([self.max_logprob_diff])
         by_name = defaultdict(float, zip(names, sums, strict=True))
-        diffs = {role: ranks.sum(own.logprob_diffs[role]) for role in roles}
+        diffs = {role: ranks.sum(self.logprob_diffs[role]) for role in roles}
         return UpdateMetrics(
             loss,
             value_loss,
@@ -263,11 +252,24 @@ class UpdateMetrics:
         return means
 
 
+def read_metrics(metrics: Iterable[UpdateMetrics]) -> None:
+    """Replace the tensors in metrics of several policies by Python's numbers, by one transfer."""
+    metrics = list(metrics)
+    numbers: list[Scalar] = []
+    for own in metrics:
+        numbers += [own.loss, own.value_loss, own.max_logprob_diff, *own.sums.values()]
+        numbers += [number for pair in own.logprob_diffs.values() for number in pair]
+    values = iter(read_numbers(numbers))
+    for own in metrics:
+        own.loss, own.value_loss, own.max_logprob_diff = next(values), next(values), next(values)
+        own.sums |= {name: next(values) for name in own.sums}
+        own.logprob_diffs |= {role: [next(values), next(values)] for role in own.logprob_diffs}
+
+
 def read_numbers(numbers: Sequence[Scalar]) -> list[float]:
     """Return numbers as Python's, those of tensors by one transfer."""
-    tensors = [number for number in numbers if isinstance(number, Tensor)]
-    values = iter(torch.stack([tensor.double() for tensor in tensors]).tolist() if tensors else [])
-    return [next(values) if isinstance(number, Tensor) else number for number in numbers]
+    values = iter(read([number for number in numbers if isinstance(number, Tensor)]))
+    return [next(values)[0] if isinstance(number, Tensor) else number for number in numbers]
 
 
 class Trainer:
@@ -316,8 +318,7 @@ class Trainer:
                 denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
                 is_bounded = self._loss.kl_bound is not None
                 snapshots = {name: metrics[name].snapshot() for name in step} if is_bounded else {}
-                losses = self._backward_in_memory(run, denominators, metrics)
-                for name, loss in losses.items():
+                for name, numbers in self._backward_in_memory(run, denominators, metrics).items():
                     if self._loss.kl_bound is not None:
                         divergences[name] = self._mean_divergence(metrics[name], snapshots[name])
                         if divergences[name] > self._loss.kl_bound:
@@ -326,7 +327,8 @@ class Trainer:
                             self._optimisers[name].clear()
                             vars(metrics[name]).update(snapshots[name])
                             continue
-                    metrics[name].norms.append(self._optimisers[name].step(loss))
+                    metrics[name].norms.append(numbers.norms[0])
+                    self._optimisers[name].step(numbers)
                     if self._optimisers[name].has_diverged:
                         raise self._save_worst(name, step[name])
 
@@ -335,12 +337,13 @@ class Trainer:
         changed = [part for name, part in by_policy.items() if weights[name].applied > steps_before[name][0]]
         shortest = [min(part, key=lambda item: (item.targets is None, len(item.token_ids))) for part in changed]
         logprobs = self._runner.compute_logprobs(shortest, after_update=True) if shortest else []
-        for sequence, numbers in zip(shortest, logprobs, strict=True):
-            check_finite(sequence.policy, "log-probabilities after the update", numbers)
+        for sequence, values in zip(shortest, logprobs, strict=True):
+            check_finite(sequence.policy, "log-probabilities after the update", values)
         if with_values := [sequence for sequence in shortest if sequence.targets]:
             self._runner.compute_values(with_values)
 
         # Report.
+        read_metrics(metrics.values())
         seconds = time.perf_counter() - started
         reports: dict[str, Metrics] = {}
         for name, part in by_policy.items():
@@ -402,39 +405,32 @@ class Trainer:
         sequences: Sequence[TrainingSequence],
         denominators: Mapping[str, Denominators],
         metrics: Mapping[str, UpdateMetrics],
-    ) -> dict[str, float]:
-        """Do what `_backward` does; where a GPU's memory is too short, again with micro-batches of half the size."""
-        optimisers = [optimiser.weights for name, optimiser in self._optimisers.items() if name in metrics]
-        while True:
-            before = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
-            try:
-                if sequences:
-                    reserved = sum(optimiser.missing_bytes() for optimiser in optimisers)
-                    self._runner.choose_tokens(sequences, reserved, self._entropy_tokens)
-                return self._backward(sequences, denominators, metrics)
-            except torch.OutOfMemoryError:
-                if self._runner.ranks.size > 1 or not self._runner.halve_tokens():
-                    raise
-            # Outside the handler, whose exception holds on to the tensors of the failed forward.
-            for name, optimiser in self._optimisers.items():
+    ) -> dict[str, StepNumbers]:
+        """Do what `_backward` does, in smaller micro-batches where a GPU's memory is too short."""
+        before = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
+
+        def run() -> dict[str, StepNumbers]:
+            if sequences:
+                reserved = sum(self._optimisers[name].weights.missing_bytes() for name in metrics)
+                self._runner.choose_tokens(sequences, reserved, self._entropy_tokens)
+            return self._backward(sequences, denominators, metrics)
+
+        def undo() -> None:
+            for optimiser in self._optimisers.values():
                 optimiser.clear()
-                if name in metrics:
-                    vars(metrics[name]).update(before[name])
-            torch.cuda.empty_cache()
-            warnings.warn(
-                "The GPU has too little memory for a micro-batch; it is run in parts of "
-                f"{self._runner.tokens:,} tokens from here on. Set learner.tokens_per_microbatch to that, or give "
-                "other programs on the GPU less memory.",
-                stacklevel=2,
-            )
+            for name, of_policy in metrics.items():
+                vars(of_policy).update(before[name])
+                before[name] = of_policy.snapshot()
+
+        return self._runner.run_in_memory(run, undo)
 
     def _backward(
         self,
         sequences: Sequence[TrainingSequence],
         denominators: Mapping[str, Denominators],
         metrics: Mapping[str, UpdateMetrics],
-    ) -> dict[str, float]:
-        """Add the gradients of the sequences to the weights, and return the losses by policy.
+    ) -> dict[str, StepNumbers]:
+        """Add the gradients of the sequences to the weights, and return the losses and norms by policy.
 
         No policy's loss reaches another's weights. A sequence's weight in the loss is its part of the policy's
         `denominators`, which count the whole minibatch however it is cut. In a group every rank is given all sequences,
@@ -459,13 +455,19 @@ class Trainer:
                     torch.autograd.backward(total)
         if not any(any(sequence.mask) for sequence in sequences):
             runner.drop_head_gradient()
-        # Only now does the CPU wait for a GPU: until here it makes the next micro-batch meanwhile.
-        totals = runner.ranks.sum(read_numbers(list(losses.values())))
-        for sequence, statistics in noted:
-            notes.add(sequence, *statistics.tolist())
+        norms: list[Tensor] = []
         for name in losses:
             self._optimisers[name].sum_gradients(runner.ranks)
-        return dict(zip(losses, totals, strict=True))
+            norms.append(torch.stack(self._optimisers[name].norms()))
+        # Only now does the CPU wait for a GPU, once: until here it makes the next micro-batch meanwhile.
+        own_losses = [torch.as_tensor(loss, dtype=torch.float64, device=norms[0].device) for loss in losses.values()]
+        numbers = iter(read([*own_losses, *norms, *(statistics for _, statistics in noted)]))
+        totals = runner.ranks.sum([next(numbers)[0] for _ in losses])
+        results = {name: StepNumbers(total, next(numbers)) for name, total in zip(losses, totals, strict=True)}
+        for sequence, _ in noted:
+            statistics = next(numbers)
+            notes.add(sequence, statistics[: len(statistics) // 2], statistics[len(statistics) // 2 :])
+        return results
 
     def _compute_loss(
         self, policy: str, batch: Batch, scores: Scores, denominators: Denominators, metrics: UpdateMetrics
@@ -520,10 +522,9 @@ class Trainer:
             optimiser = self._optimisers[sequence.policy].weights
             denominators = {sequence.policy: Denominators.of([sequence], self._loss.divisor)}
             discarded = UpdateMetrics(loss_metrics=self._loss_functions.metrics)
-            losses = self._backward([sequence], denominators, {sequence.policy: discarded})
-            norm = optimiser.norm()
+            loss, norms = self._backward([sequence], denominators, {sequence.policy: discarded})[sequence.policy]
             optimiser.clear()
-            return norm if math.isfinite(norm) and math.isfinite(losses[sequence.policy]) else math.inf
+            return norms[0] if math.isfinite(norms[0]) and math.isfinite(loss) else math.inf
 
         folder = self._settings.diverged_folder or Path(tempfile.mkdtemp(prefix="cadre-diverged-"))
         return save_diverged(

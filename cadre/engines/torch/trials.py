@@ -112,15 +112,21 @@ def try_precisions(
         try:
             with computing:
                 off = distance(loaded, precision)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # noqa: BLE001 - a model's code raises anything over inputs that it is not made for
+            fault = _describe_error(error)
             if precision != dtype:
                 continue  # the model's kernels may exist for its own precision alone
-            return f"raises {first_line(error)}"
+            return fault
         if off > TOLERANCE[precision]:
             return f"gives logits that are {off:.1%} off"
     return ""
+
+
+def _describe_error(error: Exception) -> str:
+    """Return the fault that an error shows. One of memory shows nothing of the model, and is raised again."""
+    if isinstance(error, torch.OutOfMemoryError):
+        raise error
+    return f"raises {first_line(error)}"
 
 
 def _try_past_windows(
@@ -128,10 +134,9 @@ def _try_past_windows(
 ) -> str:
     try:
         small = copy_with_small_windows(loaded)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # noqa: BLE001 - a model's code raises anything over settings that it is not made for
-        return f"raises {first_line(error)} once its windows are small" if needs_copy else ""
+        fault = _describe_error(error)
+        return f"{fault} once its windows are small" if needs_copy else ""
     fault = try_precisions(small, small.model.dtype, distance) if small else ""
     return fault and f"{fault}{PAST_WINDOW}"
 

@@ -20,6 +20,7 @@ from cadre.evaluation.compare import (
     widen_seed_effects,
 )
 from cadre.runs.folder import Run
+from cadre.statistics import rate_interval
 
 TASKS = [f"task-{number}" for number in range(8)]
 
@@ -88,13 +89,36 @@ def test_pairing_takes_out_what_two_methods_share() -> None:
         assert low < value < high
 
 
-def test_equal_outcomes_have_an_interval_with_a_width() -> None:
+def test_equal_outcomes_have_the_interval_over_tasks_alone() -> None:
+    """Three seeds that solve the same tasks say no more of other tasks than one does: Wilson's interval, z = 1.96."""
     generator = np.random.default_rng(0)
-    same = np.ones((3, 8))
-    value, low, high = difference_interval(same, same, generator, paired_seeds=True, paired_tasks=True)
-    assert (value, low, high) == pytest.approx((0.0, -1 / 9, 1 / 9))  # one more task could differ
-    value, low, high = table_interval(same, generator)
-    assert (value, low, high) == pytest.approx((1.0, 8 / 9, 1.0))
+    solved, failed = np.ones((3, 8)), np.zeros((3, 8))
+    found = table_interval(solved, generator)
+    assert found == pytest.approx((1.0, 8 / (8 + 3.8416), 1.0))
+    assert found == pytest.approx(table_interval(solved[:1], generator))
+
+    # A difference d in [-1, 1] is the rate (d + 1) / 2. Of eight rates of 0.5: 0.5 -+ (3.8416 / 2) / (8 + 3.8416).
+    found = difference_interval(solved, solved, generator, paired_seeds=True, paired_tasks=True)
+    assert found == pytest.approx((0.0, -3.8416 / 11.8416, 3.8416 / 11.8416))
+    found = difference_interval(solved, failed, generator, paired_seeds=True, paired_tasks=True)
+    assert found == pytest.approx((1.0, 2 * 8 / 11.8416 - 1, 1.0))
+
+    # Unpaired: 1 - sqrt(a^2 + b^2) with a = b = 3.8416 / 11.8416, what either bound is away from its rate.
+    found = difference_interval(solved, failed, generator, paired_seeds=False, paired_tasks=False)
+    assert found == pytest.approx((1.0, 1 - 2**0.5 * 3.8416 / 11.8416, 1.0))
+
+
+def test_equal_rewards_have_the_interval_of_one_more_task() -> None:
+    found = table_interval(np.full((3, 8), 2.0), np.random.default_rng(0))
+    assert found == pytest.approx((2.0, 2 - 2 / 9, 2 + 2 / 9))
+
+
+def test_seeds_that_differ_widen_the_interval_over_tasks() -> None:
+    rates = np.array([[1.0] * 8, [1.0] * 4 + [0.0] * 4, [0.0] * 8])
+    _, low, high = table_interval(rates, np.random.default_rng(0))
+    alone = rate_interval(rates.mean(axis=0).tolist())
+    assert low < alone[1]
+    assert high > alone[2]
 
 
 def test_runs_that_differ_in_their_seed_are_one_method(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
-from cadre.engines.torch.trainer import UpdateMetrics
+from cadre.engines.torch.trainer import UpdateMetrics, read_metrics
 from cadre.errors import ConfigError, ContractError
 from cadre.learn import loss_functions
 from cadre.learn.batching import has_gradient
@@ -72,7 +72,8 @@ def test_metrics_are_means_over_tokens_however_the_minibatch_is_cut(tmp_path: Pa
             loss, sums = policy_loss(tokens_of(*rows), torch.ones(len(rows)), config, functions)
             metrics.add_tokens(loss, sum(len(row) for row, _ in rows), sums)
         metrics.norms.append(1.0)
-        means = metrics.read().means()
+        read_metrics([metrics])
+        means = metrics.means()
         assert means["loss/size"] == -3.0
         assert update_metrics({"planner": means})["planner/loss/size"] == -3.0
         assert means["loss"] == -9.0
@@ -84,7 +85,8 @@ def test_flags_count_tokens_and_clipped_is_the_clip_fraction(tmp_path: Path) -> 
     metrics = UpdateMetrics(loss_metrics=load_loss(config).metrics)
     metrics.add_tokens(*_with_count(policy_loss(tokens_of(([-1.0, -2.0, -3.0, -1.0], 1.0)), torch.ones(1), config), 4))
     metrics.norms.append(1.0)
-    assert metrics.read().means()["clip_fraction"] == 0.5
+    read_metrics([metrics])
+    assert metrics.means()["clip_fraction"] == 0.5
 
 
 def _with_count(pair, count):

@@ -21,6 +21,7 @@ from torch.nn.attention import flex_attention as torch_flex_attention
 
 from cadre.engines.torch import forward, logprobs, prefix_tree
 from cadre.engines.torch.logprobs import ALL_TOKENS, LogprobQuery, compute_token_logprobs, fused_logprobs
+from cadre.engines.torch.model import find_window
 from cadre.engines.torch.prefix_tree import TreeForm
 from cadre.errors import EngineError
 from cadre.learn import prefix_tree as tree_of_prefixes
@@ -112,7 +113,7 @@ def test_adapters_of_several_policies_in_compiled_layers(team):
 @pytest.mark.usefixtures("traced")
 def test_a_window_that_the_mask_does_not_have_is_an_error(learner, monkeypatch):
     one = compile_layers(learner("gemma3", pack="prefix_tree"))
-    monkeypatch.setattr(prefix_tree, "_find_window", lambda attention: None)
+    monkeypatch.setattr(prefix_tree, "find_window", lambda attention: None)
     with pytest.raises(
         EngineError, match=r"attends within 12 tokens; its mask.*window of None.*learner\.compile: false"
     ):
@@ -124,10 +125,10 @@ def test_a_window_in_the_settings_counts_for_models_that_read_it():
     settings = {
         name: SimpleNamespace(model_type=name, sliding_window=12) for name in ("mistral", "llama", "gemma3_text")
     }
-    assert prefix_tree._find_window(SimpleNamespace(config=settings["mistral"])) == 12
-    assert prefix_tree._find_window(SimpleNamespace(config=settings["llama"])) is None
-    assert prefix_tree._find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=None)) is None
-    assert prefix_tree._find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=7)) == 7
+    assert find_window(SimpleNamespace(config=settings["mistral"])) == 12
+    assert find_window(SimpleNamespace(config=settings["llama"])) is None
+    assert find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=None)) is None
+    assert find_window(SimpleNamespace(config=settings["gemma3_text"], sliding_window=7)) == 7
 
 
 def test_functions_of_many_variants_are_compiled_in_every_thread(monkeypatch):
@@ -369,7 +370,7 @@ def test_the_fused_projection_equals_the_plain_one(monkeypatch, spread, chunk):
     torch.manual_seed(0)
     model = Head(16, 97)
     monkeypatch.setattr(logprobs, "FUSED_CHUNK", chunk)
-    monkeypatch.setattr(logprobs, "FUSED_KEPT", 97 * 6)
+    monkeypatch.setattr(logprobs, "GPU_KEPT", 97 * 6)
     states = torch.randn(20, 16, dtype=torch.float64, requires_grad=True)
     temperatures = torch.tensor([1.0, 0.7])[torch.randint(0, 2, (40,))]
     query = LogprobQuery.make(torch.randint(0, 20, (40,)), temperatures, torch.randint(0, 97, (40,)))
@@ -399,6 +400,22 @@ def test_only_a_bare_projection_is_fused():
     assert not logprobs.can_fuse(model)
     model._logit_scalings, model.head = (), nn.Linear(4, 8)
     assert not logprobs.can_fuse(model)
+
+
+def test_chunks_of_scores_are_sized_by_the_free_memory_of_a_gpu(monkeypatch):
+    """A quarter of what is free holds a chunk, in tensors of 16 bytes a score (8 if fused), and half what is kept."""
+    gpu, choose = torch.device("cuda"), logprobs.choose_chunk
+    Memory(monkeypatch, 0, 1 << 40)
+    assert choose(gpu, 4, fused=False) == (1 << 28, 1 << 32)
+    assert choose(gpu, 2, fused=True) == (1 << 29, 1 << 32)
+    Memory(monkeypatch, 0, 9 << 30)  # of which 2.25 and 4.5 GiB
+    assert choose(gpu, 4, fused=False) == (1 << 27, 1 << 30)
+    assert choose(gpu, 8, fused=False) == (1 << 27, 1 << 29)
+    assert choose(gpu, 2, fused=True) == (1 << 28, 1 << 31)
+    Memory(monkeypatch, 0, 0)
+    assert choose(gpu, 4, fused=False) == choose(gpu, 2, fused=True) == (1 << 24, 1)
+    # A CPU reads no free memory: its numbers are those of before.
+    assert choose(CPU, 4, fused=False) == (1 << 24, 1 << 27)
 
 
 class Memory:
@@ -480,6 +497,18 @@ def test_a_measuring_forward_that_does_not_fit_is_met_by_smaller_micro_batches(l
         one._update(trees(("p",), [(40, 30), (30, 20)]))
     assert len(calls) > 1
     assert one._runner.tokens == 2_048
+
+
+@pytest.mark.parametrize("run", ["logprobs", "reference_logprobs"])
+def test_forwards_without_gradients_that_do_not_fit_are_run_in_halves(learner, monkeypatch, run):
+    data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
+    one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=tokens) for tokens in (512, 64))
+    one._reference = one._runner.scorer
+    forwards = run_out_of_memory(monkeypatch, one, least_tokens=64, first=1, times=3)
+    with pytest.warns(UserWarning, match="in parts of 64 tokens from here on"):
+        numbers = getattr(one, run)(data)
+    assert numbers == getattr(other, run)(data)
+    assert len(forwards) == 3 + 9
 
 
 def test_updates_on_one_device_take_turns(learner):

@@ -31,6 +31,7 @@ EXPERTS = {"num_local_experts": 4, "num_experts": 4, "num_experts_per_tok": 2, "
 # By type: what is set, and how it is sampled.
 KINDS = {
     "mistral": ({"sliding_window": LONG}, "shared"),
+    "llama": ({"sliding_window": LONG}, "shared"),  # of another type's settings: its attention reads the whole context
     "phimoe": ({"sliding_window": LONG, **EXPERTS}, "copied"),
     "qwen2_moe": (
         {
@@ -68,7 +69,7 @@ async def two_turns(engine):
     return first + await engine.sample(second)
 
 
-@pytest.fixture(params=few_of(KINDS, ["mistral", "gpt_neo", "llama4_text", "opt"]))
+@pytest.fixture(params=few_of(KINDS, ["mistral", "llama", "gpt_neo", "llama4_text", "opt"]))
 def family(request, tmp_path):
     settings, form = KINDS[request.param]
     folder = built(tmp_path, request.param, **settings)

@@ -11,6 +11,7 @@ from cadre.settings import CriticConfig, LearnerConfig, LoraConfig, LossConfig
 from cadre.types import Message, Targets, TrainingSequence
 from tests.cadre.engines import tiny
 from tests.cadre.engines.tiny import datum, request, sample, update
+from tests.cadre.learn.sequences import sequence
 from tests.helpers.memory_shortage import run_out_of_memory
 
 IDS = (5, 6, 7, 8)
@@ -83,7 +84,7 @@ def test_value_gradient_by_hand(folders, monkeypatch):
     caught = {}
     pair = mine._optimisers["p"]
     for name, optimiser in (("trunk", pair.weights), ("head", pair.heads)):
-        monkeypatch.setattr(optimiser, "step", lambda loss, name=name, own=optimiser: _catch(caught, name, own))
+        monkeypatch.setattr(optimiser, "step", lambda loss, norm, name=name, own=optimiser: _catch(caught, name, own))
     figures = update(mine, [judged((1,), (2.0,)), judged((3,), (-1.0,))])["p"]
     states = hidden(mine)
     values = head(states[[1, 3]]).squeeze(1)
@@ -103,7 +104,7 @@ def test_heads_forget_an_update_that_was_out_of_memory(folders, monkeypatch):
     caught = {}
     for name, side in (("mine", mine), ("other", other)):
         own = side._optimisers["p"].heads
-        monkeypatch.setattr(own, "step", lambda loss, name=name, own=own: _catch(caught, name, own))
+        monkeypatch.setattr(own, "step", lambda loss, norm, name=name, own=own: _catch(caught, name, own))
     data = [judged((1,), (2.0,)), judged((3,), (-1.0,), ids=(9, 8, 7, 6))]
     with pytest.warns(UserWarning, match="in parts of 2 tokens"):
         update(mine, data)
@@ -111,6 +112,32 @@ def test_heads_forget_an_update_that_was_out_of_memory(folders, monkeypatch):
     assert len(calls) > 2
     assert torch.equal(caught["mine"]["joint.bias"], caught["other"]["joint.bias"])
     assert caught["other"]["joint.bias"].item() == pytest.approx((-2.0 + 1.0) / 2 * 0.5, rel=1e-3)
+
+
+def test_values_that_do_not_fit_are_computed_in_halves(folders, monkeypatch):
+    mine = build(folders["llama"], tokens_per_microbatch=8)
+    with torch.no_grad():
+        mine._heads.heads["p"]["joint"].weight.fill_(0.1)
+    data = [judged((1,), (2.0,)), judged((3,), (-1.0,), ids=(9, 8, 7, 6))]
+    expected = mine.values(data)
+    calls = run_out_of_memory(monkeypatch, mine, least_tokens=4, first=1)
+    with pytest.warns(UserWarning, match="in parts of 4 tokens"):
+        halves = mine.values(data)
+    assert [numbers for (numbers,) in halves] == pytest.approx([numbers for (numbers,) in expected], abs=1e-6)
+    assert len(calls) == 3
+
+
+@pytest.mark.parametrize("failing", ["before the update", "check after it"])
+def test_other_forwards_of_an_update_that_do_not_fit_are_run_again(folders, monkeypatch, failing):
+    data = [sequence((5, 6, 7, number), (False, True, True, True)) for number in range(4)]
+    mine, other = (build(folders["llama"], LossConfig(correction="truncate"), heads=()) for _ in range(2))
+    forwards = run_out_of_memory(monkeypatch, other, least_tokens=64, times=0)
+    expected = update(other, data)["p"]
+    run_out_of_memory(monkeypatch, mine, least_tokens=64, first=1 if failing == "before the update" else len(forwards))
+    with pytest.warns(UserWarning, match="in parts of 2,048 tokens from here on"):
+        metrics = update(mine, data)["p"]
+    assert len(forwards) == 3
+    assert metrics | {"tokens_per_s": 0.0} == expected | {"tokens_per_s": 0.0}
 
 
 def _catch(caught, name, optimiser):

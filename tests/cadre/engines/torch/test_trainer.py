@@ -9,16 +9,19 @@ import statistics
 import pytest
 import torch
 
-from cadre.engines.torch import TorchLearner, TrainingSettings
+from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings, forward, trainer
 from cadre.engines.torch.forward import Precision, Scorer
 from cadre.engines.torch.trainer import UpdateMetrics
 from cadre.errors import DivergedError
 from cadre.learn.batching import collate
 from cadre.learn.loss_functions import Denominators
-from cadre.settings import LearnerConfig, LossConfig
-from cadre.types import Sampling, TrainingSequence
+from cadre.learn.tensors import read
+from cadre.learn.token_notes import TokenNotes
+from cadre.settings import LearnerConfig, LoraConfig, LossConfig
+from cadre.types import Sampling, Targets, TrainingSequence
 from tests.cadre.engines import tiny
 from tests.cadre.engines.tiny import datum, request, sample, update
+from tests.cadre.learn.sequences import sequence
 from tests.helpers.learners import rollouts, weights
 
 
@@ -27,7 +30,7 @@ def gradient(learner, data) -> dict[str, torch.Tensor]:
     caught = {}
     (optimiser,) = (pair.weights for pair in learner._optimisers.values())
 
-    def catch(loss):
+    def catch(loss, norm):
         caught.update({name: weight.grad.clone() for name, weight in optimiser._parameters.items()})
         optimiser.clear()
         return 1.0
@@ -194,7 +197,7 @@ def test_a_part_of_a_minibatch_weighs_by_the_denominators_of_the_whole(learner):
     optimiser, backward = mine._optimisers["p"].weights, mine._trainer._backward
 
     def added(*parts):
-        losses = [backward(part, whole, {"p": UpdateMetrics()})["p"] for part in parts]
+        losses = [backward(part, whole, {"p": UpdateMetrics()})["p"].loss for part in parts]
         total = {name: weight.grad.clone() for name, weight in optimiser._parameters.items()}
         optimiser.clear()
         return sum(losses), total
@@ -293,3 +296,41 @@ def test_an_update_ends_where_its_kl_to_the_sampler_exceeds_the_bound(learner, e
     figures, within, _ = updated(2, kl * 1.01)
     assert (figures["updates"], figures["kl_stopped"]) == (2, 0.0)
     assert not all(torch.equal(once[name], value) for name, value in within.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "heads", "reads"), [({}, (), 3), ({"epochs": 4}, (), 6), ({}, ("joint",), 4)], ids=str
+)
+def test_an_update_reads_from_the_gpu_once_an_optimiser_step_and_twice_at_its_end(
+    folders, monkeypatch, settings, heads, reads
+):
+    """Losses, norms and notes of a step; the check after the update (values are another read); metrics of all policies.
+
+    Nothing else that an update computes on a GPU is turned into a Python number.
+    """
+    names = ("p", "q")
+    policies = {name: tiny.policy(folders["llama"], lora=LoraConfig(rank=2)) for name in names}
+    notes = TokenNotes(2)
+    training = TrainingSettings(
+        {name: LearnerConfig(**settings) for name in names},
+        heads=dict.fromkeys(names, heads) if heads else {},
+        notes=notes,
+    )
+    mine = TorchLearner(TorchEngine(folders["llama"], policies, 0), training)
+    data = [
+        dataclasses.replace(
+            sequence((5, 6, 7, number), (False, True, True, True), name), position=(number, (), name, 0)
+        )
+        for number in range(4)
+        for name in names
+    ]
+    if heads:
+        data += [dataclasses.replace(one, targets=Targets("joint", (3,), (1.0,), (0.0,))) for one in data[:1]]
+    seen = []
+    for module in (trainer, forward):
+        monkeypatch.setattr(module, "read", lambda tensors: seen.append(tensors) or read(tensors))
+    metrics = update(mine, data)
+    assert {metrics[name]["updates"] for name in names} == {reads - 2 - len(heads)}
+    assert len(seen) == reads
+    assert len(notes.drain()) == 4
+    mine.close()
