@@ -19,7 +19,7 @@ FIGURES = {
     "gpu.step.vs_trl_vllm": "TRL's step over Cadre's, both with vLLM, Qwen3-0.6B",
     "gpu.step.qwen3-1.7b.vs_trl_vllm": "the same, Qwen3-1.7B",
     "gpu.step.qwen3-8b.vs_trl_vllm": "the same, Qwen3-8B with an adapter",
-    "gpu.tree.vs_trl_vllm": "TRL's step of one turn over Cadre's of two roles and three turns, as many samples, Qwen3-0.6B",
+    "gpu.tree.vs_trl_vllm": "TRL's step (one turn) over Cadre's of two roles and three turns, as many samples",
     f"{_STEP}.vllm.step_s": "a step with vLLM",
     f"{_STEP}.vllm.sample_s": "of it sampling",
     f"{_STEP}.vllm.update_s": "of it the update",
