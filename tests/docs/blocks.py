@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# Further files with commands for a reader.
+EXAMPLES = sorted(path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".yaml"))
+COMMAND_PAGES = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *EXAMPLES]
 FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -64,8 +68,11 @@ def split_command(text: str) -> tuple[str, ...]:
 
 
 def commands_of(page: Path) -> Iterator[Command]:
-    """Yield the commands in the blocks and the sentences of a page."""
+    """Yield the commands in the blocks and the sentences of a page, or in the explanation of an example."""
     name, text = str(page.relative_to(ROOT)), page.read_text(encoding="utf-8")
+    if page.suffix != ".md":
+        yield from commands_of_example(name, text)
+        return
     for block in blocks_of(page):
         if block.language in ("", "bash"):
             for line in re.sub(r"\s*\\\n\s*", " ", block.text).splitlines():
@@ -78,6 +85,22 @@ def commands_of(page: Path) -> Iterator[Command]:
         for part in " ".join(span.split()).split(" && "):
             if len(words := split_command(part)) > 1 or words == ("cadre",):
                 yield Command.parse(name, part, inline=True)
+
+
+# A command of an example is a line of its own, stands in backticks, or ends a sentence after a colon.
+IN_EXAMPLE = re.compile(r"(?:^ *|: |`)((?:cadre|python3?|make|pip) [^`(\n]+)", re.MULTILINE)
+
+
+def commands_of_example(name: str, text: str) -> Iterator[Command]:
+    """Yield the commands in the docstring of a Python file, or in the comments of another one."""
+    if name.endswith(".py"):
+        explanation = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        explanation = "\n".join(line.removeprefix("#") for line in text.splitlines() if line.startswith("#"))
+    for found in IN_EXAMPLE.findall(explanation):
+        for part in re.split(r" {2,}", found)[0].rstrip(" .").split(" && "):
+            if split_command(part):
+                yield Command.parse(name, part)
 
 
 def commands(block: Block) -> list[list[str]]:

@@ -26,7 +26,7 @@ from cadre.config.unused import check_overrides_read
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, DataError
 from tests.cadre.cli.calling import get_command
-from tests.docs.blocks import PAGES, ROOT, Command, blocks, commands_of
+from tests.docs.blocks import COMMAND_PAGES, ROOT, Command, blocks, commands_of
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -37,21 +37,47 @@ PLAIN = {"COMMAND", "ENV", "MODEL", "NAME", "OUT", "RECIPE", "RUN", "STEP", "fil
 FILE = re.compile(r"(?<!/)\b[\w./-]+\.(?:py|yaml|jsonl|json|html|md|txt|parquet)\b")
 # What a script or a target needs beside the repository, and a word that the page has to have about it.
 NEEDS = {
+    "bench/adapters.py": "minutes|hours",
     "bench/asynchrony.py": "minutes|hours",
+    "bench/audio.py learn": "make_audio",
     "bench/audits.py": "minutes|hours",
     "bench/cluster_sim.py": "Ray",
+    "bench/correctness.py": "minutes",
+    "bench/data.py": "folder",
     "bench/discovery.py": "minutes",
     "bench/families.py": "hours",
+    "bench/fsdp.py": "minutes",
+    "bench/fuzz.py": "CADRE_DATA",
+    "bench/generators.py": "minutes",
     "bench/gpu.py": "GPU",
+    "bench/hanabi.py": "openspiel",
+    "bench/hanabi_trainings.py": "minutes",
     "bench/headline.py": "GPU",
+    "bench/house.py": "minutes|hours",
+    "bench/joint_reward.py": "SciTLDR",
+    "bench/kills.py": "hours",
+    "bench/kitchen.py parity": "overcooked-ai",
+    "bench/kitchen_trainings.py": "minutes",
+    "bench/learner.py": "minutes",
     "bench/leduc_base.py": "minutes",
+    "bench/melodies.py learn": "make_audio",
     "bench/openspiel.py": "openspiel",
+    "bench/presets.py": "hours",
+    "bench/program_trainings.py": "hours",
+    "bench/prompts.py": "folder",
     "bench/real.py": "hours",
+    "bench/repeat.py": "minutes",
+    "bench/reward_search.py": "minutes",
+    "bench/robot_trainings.py": "mujoco|MuJoCo",
+    "bench/robots.py": "mujoco|MuJoCo",
     "bench/sandbox.py": "CADRE_DATA",
+    "bench/search_trainings.py": "minutes",
     "bench/tasks.py cheats": "CADRE_DATA",
     "bench/vision.py": "Pillow",
     "bench/vllm_faults.py": "make vllm",
+    "bench/world_trainings.py": "make_world",
     "bench/worlds.py": "hours",
+    "bench/writing.py": "SmolLM2",
     "make bench": "minutes|hours",
     "make bench-vllm": "folder of",
     "make parity": "index|installs",
@@ -70,7 +96,7 @@ RUNS = {"maths": "maths-qwen3-1.7b"}
 def some_commands() -> list[Any]:
     return [
         pytest.param(command, id=f"{command.page}: {' '.join(command.words)[:70]}")
-        for page in PAGES
+        for page in COMMAND_PAGES
         if page.name != "LOG.md"
         for command in dict.fromkeys(commands_of(page))
     ]
