@@ -1,38 +1,44 @@
-"""Measure Cadre on one GPU, and against TRL on the same work. One call takes less than 14 minutes, a section up to 7.
+"""Measure Cadre on one GPU, and against TRL on the same work. A call takes at most 14 minutes, a section at most 5.
 
-    python bench/gpu.py [PART ...] [--only SECTION ...] [--minutes 14] [--out build/gpu] [--write] [--tiny]
+    python bench/gpu.py [PART ...] [--only SECTION ...] [--minutes 14] [--out build/gpu] [--write] [--plan] [--tiny]
     python bench/gpu.py --merge FILE
 
-step      `cadre train` on 32 prompts of 512 words with 8 answers of 256 tokens, sampled by vLLM on the same GPU and by
-          the torch engine: seconds by phase, tokens per second, MFU of learning, memory
-rivals    TRL's GRPOTrainer on that work with vLLM and with `generate`; its step over Cadre's of the same call
-parity    log-probabilities and gradients of the same sequences on the CPU and on the GPU, in every form of packing, and
-          the sampler's log-probabilities against the learner's; float32 and bfloat16
-shapes    an update of that size with the default settings: Qwen3-0.6B and 1.7B whole, 8B with two adapters; and the
-          step of 1.7B against TRL's
-tree      two roles that speak three times each, an adapter per role, with vLLM: seconds by phase
-sampling  128 completions at once by the torch engine: tokens per second, and the share of the memory bandwidth
-learning  updates of 64 sequences of 0.6B with every form of packing
-beside    that update of 0.6B alone, on other prefix trees, beside vLLM, and while the GPU is watched: seconds, the
-          seconds of its kernels, and what else it does
-blocks    forward and backward pass of FlexAttention on a prefix tree, with several block sizes of its kernels
-largest   the largest shape that one GPU holds with two adapters, and with two models, trained
-training  Plan-Path with the embedded model
+step        `cadre train` on 32 prompts of 512 words with 8 answers of 256 tokens, Qwen3-0.6B and 1.7B whole, 8B with an
+            adapter, sampled by vLLM on the same GPU (0.6B by the torch engine, too): seconds by phase, tokens per
+            second, MFU of learning, memory
+tree        two roles that speak three times each, an adapter per role, with vLLM, with and without the barrier
+rivals      TRL's GRPOTrainer with vLLM on the work of each `step`, on as many samples as `tree` has in one turn, and
+            with `generate`
+parity      log-probabilities and gradients of the same sequences on the CPU and on the GPU, in every form of packing,
+            and the sampler's log-probabilities against the learner's; float32 and bfloat16
+shapes      an update of that size with the default settings: Qwen3-0.6B and 1.7B whole, 8B with two adapters
+sampling    128 completions at once by the torch engine: tokens per second, and the share of the memory bandwidth
+learning    updates of 64 sequences of 0.6B with every form of packing
+colocation  that update of 0.6B alone, on other prefix trees, colocated with vLLM, and while the GPU is watched: its
+            seconds, those of its kernels, and what else it does
+blocks      forward and backward pass of FlexAttention on a prefix tree, with several block sizes of its kernels
+largest     the largest shape that one GPU holds with two adapters, and with two models, trained
+training    Plan-Path with the embedded model
 
 The models have random weights. MFU is the arithmetic of the learning phase over what the GPU could compute in its time:
 6 operations per weight and token, 4 if only adapters are trained, for every distinct token of the prefix tree (all
 tokens for the padded form); neither attention nor what is computed twice counts. Every step after the second counts in
 a median.
 
-A part consists of sections, whose names are printed as they begin; `--only` runs those that match a pattern, in the
-order of the patterns. Lines go to OUT/gpu.jsonl, finished sections to OUT/done.jsonl, and a section that is done there
-at this commit on this machine is skipped, so the same command continues. One that fails is reported, and the others go
-on; one that the time left is too short for (SECTION_SECONDS) is left out. All that docs/one_gpu.md shows is measured
-by calls of
+A part consists of sections. Without parts and `--only` they come in the order of ORDER: first what results/gpu.jsonl
+lacks or has of older code alone. One call of 14 minutes then measures, by the seconds of SECTION_SECONDS,
 
-    python bench/gpu.py --only beside 'step.*.vllm' 'parity.*' 'shapes.*' 'tree.*' 'rivals.*.vllm'
+    parity.bfloat16 parity.float32 tree.vllm.streamed tree.vllm.barrier step.qwen3-0.6b.vllm shapes.qwen3-1.7b
+    parity.float32.sampling
 
-until each section says that it was done before: about 30 minutes on an H200.
+and one of 9.8 minutes, for a machine that ends commands after 590 s, the first four and shapes.qwen3-1.7b. The second
+call begins with TRL's comparisons. `--plan` prints what a call would measure, without a GPU. `--only` runs the sections
+that match a pattern, in the order of the patterns.
+
+Lines go to OUT/gpu.jsonl as they are measured, finished sections to OUT/done.jsonl. A section that is done there at
+this commit on this machine is skipped, so the same command continues. One that fails is reported, keeps the lines and
+steps that it measured before, and the others go on; one that the time left is too short for is left out. A section of
+`rivals` measures Cadre's step first unless that was done since the machine was booted, and has the ratio of both.
 
 `--write` also appends the lines of this call to results/gpu.jsonl; `--merge` does so with a file that was written
 elsewhere, and renews the table of docs/one_gpu.md. `--tiny` runs all of it on the CPU on tiny shapes, and measures
@@ -84,6 +90,7 @@ from cadre.training.metrics import Utilisation, UtilisationReader
 from cadre.types import TrainingSequence
 from gpu_models import (
     LADDER,
+    LORA,
     ROLES,
     SHAPES,
     STEP_SIZES,
@@ -100,7 +107,7 @@ from gpu_models import (
     saved,
     scratch_folder,
 )
-from gpu_runs import Steps
+from gpu_runs import TRL_VLLM_MEMORY, Steps
 
 console = Console(soft_wrap=True, highlight=False)
 COMMAND = "python bench/gpu.py"
@@ -133,7 +140,35 @@ KERNEL_OPTIONS: Mapping[str, Mapping[str, int]] = {
     "32x128-3": backward_options(32, 128, stages=3, warps=4),
     "128x128-2": backward_options(128, 128, stages=2, warps=8),
 }
+# What a call without parts and `--only` measures, in this order: first what has not been measured at all or by older
+# code alone.
+ORDER = (
+    "parity.bfloat16",
+    "parity.float32",
+    "tree.*.streamed",
+    "tree.*.barrier",
+    "step.qwen3-0.6b.vllm",
+    "shapes.qwen3-1.7b",
+    "parity.*",
+    "rivals.qwen3-1.7b.vllm",
+    "rivals.qwen3-0.6b.vllm",
+    "shapes.*",
+    "rivals.tree.vllm",
+    "rivals.qwen3-8b.vllm",
+    "step.*.vllm",
+    "colocation",
+    "step.*",
+    "sampling.*",
+    "learning.*",
+    "blocks.*",
+    "largest.*",
+    "training",
+    "*",
+)
 STEPS = 6
+TRL_STEPS = {"qwen3-8b": 4}  # of which two are warm-up; others make STEPS
+TREE_SIZES = Sizes(16, 256, 8, 192)
+PARITY_SIZES = Sizes(4, 96, 4, 32)
 # Metrics of a run on a GPU, and their units.
 GPU_METRICS = {
     "gpu/learning_mfu": "share",
@@ -158,23 +193,35 @@ COUNTERS = {
 # The seconds that a section takes on an H200, by patterns of which the first counts: with fewer left it is not begun,
 # and the next one may be.
 SECTION_SECONDS: Mapping[str, float] = {
-    "step.*": 200.0,
-    "rivals.qwen3-1.7b.*": 400.0,
-    "rivals.*": 350.0,
-    "tree.*": 200.0,
-    "parity.*": 70.0,
-    "beside": 150.0,
+    "step.qwen3-0.6b.*": 200.0,
+    "rivals.qwen3-0.6b.vllm": 190.0,
     "shapes.qwen3-8b": 110.0,
     "shapes.*": 60.0,
+    "parity.*.sampling": 40.0,
+    "parity.*": 60.0,
+    # By estimate; none of them has been measured to its end.
+    "tree.*": 200.0,
+    "step.qwen3-1.7b.*": 230.0,
+    "rivals.qwen3-1.7b.*": 230.0,
+    "step.qwen3-8b.*": 260.0,
+    "rivals.qwen3-8b.*": 250.0,
+    "rivals.*": 210.0,
+    "colocation": 150.0,
 }
 LEAST_SECONDS = 45.0
-MOST_SECONDS = 400.0
+MOST_SECONDS = 290.0
 ENOUGH_SECONDS = 90.0
+
+
+Work = Callable[["Bench"], None]
 
 
 @dataclass
 class Bench:
-    """One call: the GPU, where lines go, and when it has to be done. `close` removes the models."""
+    """One call: the GPU, where lines go, and when it has to be done. `close` removes the models.
+
+    With `planning` sections are named with their seconds and not measured; vLLM and TRL count as installed.
+    """
 
     card: Card
     tiny: bool
@@ -183,10 +230,13 @@ class Bench:
     write: bool
     commit: str
     only: Sequence[str] = ("*",)  # patterns of the sections that are run now
+    planning: bool = False
     section: str = ""
     failed: list[str] = field(default_factory=list)
     begun: set[str] = field(default_factory=set)
-    steps: dict[str, float] = field(default_factory=dict)  # median seconds of this call's trainings, by name
+    planned: set[str] = field(default_factory=set)
+    said: set[str] = field(default_factory=set)
+    step_s: dict[str, list[float]] = field(default_factory=dict)  # seconds of the steps that a section measured
     _models: dict[str, Path] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
 
@@ -205,6 +255,19 @@ class Bench:
 
     def sizes(self, sizes: Sizes) -> Sizes:
         return TINY_SIZES if self.tiny else sizes
+
+    def has(self, package: str) -> bool:
+        return self.planning or importlib.util.find_spec(package) is not None
+
+    def say_once(self, text: str) -> None:
+        if text not in self.said:
+            console.print(text)
+            self.said.add(text)
+
+    @property
+    def sampler(self) -> str:
+        """The engine that samples in trainings: vLLM where it is installed."""
+        return "vllm" if self.has("vllm") else "torch"
 
     def left(self) -> float:
         return self.ends - time.monotonic()
@@ -236,22 +299,53 @@ class Bench:
         if self.write and not self.tiny:
             append(common.RESULTS / "gpu.jsonl", line)
 
-    def is_done(self, section: str) -> bool:
-        """Return True if the section was finished here, at this commit and on this machine."""
-        path = self.out / "done.jsonl"
-        done = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
-        return self._mark(section) in done
+    def find_done(self, section: str, here: bool = False) -> dict[str, Any] | None:
+        """Return what was noted when the section was finished at this commit on this machine, or None if it was not.
 
-    def run(self, section: str, work: Callable[[Bench], None]) -> None:
-        """Do the work of a section unless it is done or there is no time left. A failure is printed and noted."""
+        With `here` only what was finished since the machine was booted counts.
+        """
+        path, wanted = self.out / "done.jsonl", self._mark(section)
+        if here:
+            wanted["boot"] = self.card.boot
+        lines = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
+        return next((line for line in lines if wanted.items() <= line.items()), None)
+
+    def note_done(self, section: str) -> None:
+        steps = {"step_s": self.step_s[section]} if section in self.step_s else {}
+        append(self.out / "done.jsonl", self._mark(section) | {"boot": self.card.boot} | steps)
+
+    def run(self, section: str, work: Work, first: tuple[str, Work] | None = None) -> None:
+        """Do the work of a section unless it is done or there is no time left. A failure is printed and noted.
+
+        What it was compared with has to be measured on the same machine without a boot between them: if `first`, a
+        section and its work, was not, it is measured before. Neither is begun without the time for both.
+        """
         if section in self.begun or not any(fnmatch(section, pattern) for pattern in self.only):
             return
         self.begun.add(section)
-        if self.is_done(section):
+        if self.find_done(section):
             console.print(f"{section}: done before")
             return
-        if self.left() < (needed := self.needed(section)):
+        needed = self.needed(section)
+        if first and (first[0] in self.failed or self._is_measured(first[0])):
+            first = None
+        needed += self.needed(first[0]) if first else 0.0
+        if self.left() < needed:
             console.print(f"{section}: no time left, {self.left():.0f} s of {needed:.0f}")
+            return
+        if first:
+            self.begun.add(first[0])
+            self._measure(*first)
+        self._measure(section, work)
+
+    def _is_measured(self, section: str) -> bool:
+        return section in self.planned or self.find_done(section, here=True) is not None
+
+    def _measure(self, section: str, work: Work) -> None:
+        if self.planning:
+            console.print(f"{section}: {self.needed(section):.0f} s")
+            self.ends -= self.needed(section)
+            self.planned.add(section)
             return
         console.print(f"[bold]{section}[/bold], {self.left() / 60:.1f} minutes left")
         self.section, began = section, time.monotonic()
@@ -262,12 +356,13 @@ class Bench:
             console.print(f"{section}: FAILED\n{traceback.format_exc()}", markup=False)
             self.failed.append(section)
         else:
-            append(self.out / "done.jsonl", self._mark(section))
+            self.note_done(section)
             console.print(f"  {section} took {time.monotonic() - began:.0f} s")
         self.card.reset_peak()
 
     def _mark(self, section: str) -> dict[str, Any]:
-        return {"section": section, "commit": self.commit, "machine": self.card.name}
+        mark = {"section": section, "commit": self.commit}
+        return mark if self.planning else mark | {"machine": self.card.name}
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
@@ -280,63 +375,57 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 
 
 def step(bench: Bench) -> None:
-    shape, engines = bench.shapes[0], ["torch"]
-    if has_vllm():
-        engines.insert(0, "vllm")
-    else:
-        console.print("step: vLLM cannot be imported here; the torch engine alone is measured")
-    for engine in engines:
-        bench.run(f"step.{shape.name}.{engine}", lambda bench, engine=engine: measure_step(bench, shape, engine))
+    if not bench.has("vllm"):
+        bench.say_once("step: vLLM cannot be imported here; the torch engine alone is measured")
+    first, *others = bench.shapes
+    for shape in (first, *others):
+        bench.run(*step_section(shape, bench.sampler))
+    bench.run(*step_section(first, "torch"))
+
+
+def step_section(shape: Shape, engine: str) -> tuple[str, Work]:
+    """Return a section, and its work: steps of `cadre train` with this sampler."""
+    return f"step.{shape.name}.{engine}", lambda bench: measure_step(bench, shape, engine)
 
 
 def measure_step(bench: Bench, shape: Shape, engine: str) -> None:
-    """Measure a step of `cadre train` with this sampler."""
     sizes = bench.sizes(STEP_SIZES)
-    recipe = gpu_runs.words_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS + 1)
+    lora = None if shape.whole else LORA
+    recipe = gpu_runs.words_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS + 1, lora)
     changes = gpu_runs.sampler_changes(engine, 2 * (sizes.words + sizes.tokens), bench.on_gpu)
-    run = f"{shape.name}-{engine}"
-    steps = train(bench, run, shape, recipe, changes, profiled=STEPS)
-    name = f"gpu.step.{shape.name}.{engine}"
-    step_seconds = keep_phases(bench, name, steps)
-    keep_updates(bench, name, run, steps)
-    bench.steps[f"{shape.name}.{engine}"] = statistics.median(step_seconds)
-
+    run, name = f"{shape.name}-{engine}", f"gpu.step.{shape.name}.{engine}"
+    steps = train(bench, run, shape, recipe, changes)
     if not bench.on_gpu:
         # A run on a CPU computes none of them: the same arithmetic, so that all of this runs there, too.
         distinct = sizes.prompts * sizes.words + sizes.sampled
         learning = [shape.learning_flops(distinct) / each / bench.card.flops for each in steps["time/learn_s"]]
         bench.keep(f"{name}.learning.mfu", learning, "share")
-        bench.keep(f"{name}.sampling.tokens_per_s", sampling_rates(steps), "tokens/s")
+    keep_run(bench, name, run, steps)
     if engine == "vllm" and shape is bench.shapes[0]:
         bench.keep(f"gpu.sampling.{shape.name}.tokens_per_s", sampling_rates(steps), "tokens/s")
         if "time/sync_s" in steps:
             bench.keep("gpu.sync_s", steps["time/sync_s"], "s")
+    steps.check()
 
 
-def train(
-    bench: Bench,
-    name: str,
-    shape: Shape,
-    recipe: gpu_runs.Recipe,
-    changes: Sequence[str],
-    profiled: int | None = None,
-) -> Steps:
-    """Train from the start, and return the steps, those before `profiled`; the output and the metrics stay in a folder
-    of OUT."""
+def train(bench: Bench, name: str, shape: Shape, recipe: gpu_runs.Recipe, changes: Sequence[str]) -> Steps:
+    """Train from the start, and return the steps before the last, whose update is profiled; the output and the metrics
+    stay in a folder of OUT."""
     folder = bench.out / "runs" / name
     shutil.rmtree(folder, ignore_errors=True)
     bench.card.reset_peak()
     # The first and the last checkpoint: masters, and masters with moments, in float32.
     with scratch_folder(20 * shape.parameters) as scratch:
-        return gpu_runs.train_cadre(recipe, changes, folder, scratch / "run", bench.limit(), profiled)
+        return gpu_runs.train_cadre(recipe, changes, folder, scratch / "run", bench.limit(), profiled=STEPS)
 
 
-def keep_phases(bench: Bench, name: str, steps: Steps) -> list[float]:
-    """Write the seconds of a step and of its phases, and the memory; return the seconds of the steps.
+def keep_run(bench: Bench, name: str, run: str, steps: Steps) -> None:
+    """Write the seconds of a step and of its phases, the memory, and the counters of the updates.
 
     A step is what learning waited for samples, and learning with weight sync.
     """
     whole = [sum(pair) for pair in zip(steps["time/wait_s"], steps["time/learn_s"], strict=True)]
+    bench.step_s[bench.section] = whole
     bench.keep(f"{name}.step_s", whole, "s")
     for phase in ("wait", "sample", "learn", "update", "sync", "sleep", "wake"):
         if f"time/{phase}_s" in steps:
@@ -344,18 +433,23 @@ def keep_phases(bench: Bench, name: str, steps: Steps) -> list[float]:
     for metric, unit in GPU_METRICS.items():
         if metric in steps:
             bench.keep(f"{name}.{metric.removeprefix('gpu/').replace('_', '.', 1)}", steps[metric], unit)
+    if not bench.on_gpu:
+        bench.keep(f"{name}.sampling.tokens_per_s", sampling_rates(steps), "tokens/s")
+    keep_process(bench, name, steps)
+    for counter, unit in COUNTERS.items():
+        bench.keep(f"{name}.update.{counter}", steps[f"update/{counter}"], unit)
+    for line in gpu_runs.read_lines(bench.out / "runs" / run / "updates.jsonl"):
+        if "kernel_s" in line:
+            bench.keep(f"{name}.update.kernel_s", [line["kernel_s"]], "s")
+
+
+def keep_process(bench: Bench, name: str, steps: Steps) -> None:
+    """Write the memory and the seconds of a whole process; of one that failed they would be too small."""
+    if steps.failure:
+        return
     if steps.peak:
         bench.keep(f"{name}.peak_gb", [steps.peak / 1e9], "GB")
     bench.keep(f"{name}.process_s", [steps.seconds], "s")
-    return whole
-
-
-def keep_updates(bench: Bench, name: str, run: str, steps: Steps) -> None:
-    """Write the counters of a run's updates, and the seconds of the kernels of the one that was profiled."""
-    for counter, unit in COUNTERS.items():
-        bench.keep(f"{name}.update.{counter}", steps[f"update/{counter}"], unit)
-    last = json.loads((bench.out / "runs" / run / "updates.jsonl").read_text().splitlines()[STEPS])
-    bench.keep(f"{name}.update.kernel_s", [last["kernel_s"]], "s")
 
 
 def sampling_rates(steps: Steps) -> list[float]:
@@ -365,68 +459,114 @@ def sampling_rates(steps: Steps) -> list[float]:
 
 
 def rivals(bench: Bench) -> None:
-    """TRL with vLLM first: that is what a step is compared with."""
-    against_trl(bench, bench.shapes[0], "gpu.step.vs_trl")
-
-
-def against_trl(bench: Bench, shape: Shape, ratio: str, samplers: Sequence[str] = ("vllm", "generate")) -> None:
-    """Measure TRL's step with each sampler, and write `RATIO_SAMPLER`: TRL's seconds over Cadre's of this call."""
-    if importlib.util.find_spec("trl") is None:
-        console.print(f"rivals: TRL cannot be imported here; {shape.name} is compared with nothing")
+    """TRL on the work of each shape's step, with vLLM; on the tree's samples in one turn; and with `generate`."""
+    if not bench.has("trl"):
+        bench.say_once("rivals: TRL cannot be imported here; nothing is compared with it")
         return
-    for sampler in samplers:
-        if sampler == "vllm" and not (bench.on_gpu and has_vllm()):
-            console.print("rivals: TRL samples with vLLM on a GPU only; left out")
+    first, *others = bench.shapes
+    small = Rival("gpu.step.vs_trl", first.name, first, STEP_SIZES, not first.whole, step_section(first, bench.sampler))
+    pairs = [(small, "vllm")]
+    for shape in others:
+        ours = step_section(shape, bench.sampler)
+        pairs.append(
+            (Rival(f"gpu.step.{shape.name}.vs_trl", shape.name, shape, STEP_SIZES, not shape.whole, ours), "vllm")
+        )
+    ours = tree_section(first, bench.sampler, streamed=bench.sampler == "vllm")
+    pairs += [(Rival("gpu.tree.vs_trl", "tree", first, TREE_SIZES, True, ours), "vllm"), (small, "generate")]
+    for rival, sampler in pairs:
+        if sampler == "vllm" and not (bench.on_gpu and bench.has("vllm")):
+            bench.say_once(f"rivals: TRL samples with vLLM on a GPU only; {rival.name} is left out")
             continue
+        section = f"rivals.{rival.name}.{sampler}"
+        bench.run(section, partial(measure_trl, rival=rival, sampler=sampler), rival.ours)
+        keep_ratio(bench, f"{rival.ratio}_{sampler}", rival.ours[0], section)
 
-        def work(bench: Bench, sampler: str = sampler) -> None:
-            options = [*(["--vllm"] if sampler == "vllm" else []), *([] if bench.on_gpu else ["--cpu"])]
-            folder = bench.out / "runs" / f"trl-{shape.name}-{sampler}"
-            shutil.rmtree(folder, ignore_errors=True)
-            sizes = bench.sizes(STEP_SIZES)
-            options += ["--steps", str(STEPS), "--batch", str(sizes.completions if bench.tiny else 32)]
-            steps = gpu_runs.train_trl(bench.model(shape), sizes, options, folder, bench.limit())
-            name = f"gpu.trl.{shape.name}.{sampler}"
-            for phase in ("step", "sample", "learn"):
-                bench.keep(f"{name}.{phase}_s", steps[f"{phase}_s"], "s")
-            bench.keep(f"{name}.tokens", steps["tokens"], "tokens")
-            bench.keep(f"{name}.learner_peak_gb", [max(steps["learner_peak"]) / 1e9], "GB")
-            bench.keep(f"{name}.peak_gb", [steps.peak / 1e9], "GB")
-            bench.keep(f"{name}.process_s", [steps.seconds], "s")
 
-            # Both sides in one call, on the same machine: Cadre's step is measured again if an earlier call did it.
-            engine = "vllm" if has_vllm() else "torch"
-            if f"{shape.name}.{engine}" not in bench.steps:
-                if f"step.{shape.name}.{engine}" in bench.failed:
-                    raise RuntimeError("Cadre's step failed in this call, see above; TRL's lines are written")
-                measure_step(bench, shape, engine)
-            ours = bench.steps[f"{shape.name}.{engine}"]
-            bench.keep(f"{ratio}_{sampler}", [each / ours for each in steps["step_s"]], "ratio")
+@dataclass(frozen=True)
+class Rival:
+    """What TRL trains, too: the names of the ratio and of TRL's lines, and the section of Cadre's step and its work."""
 
-        bench.run(f"rivals.{shape.name}.{sampler}", work)
+    ratio: str
+    name: str
+    shape: Shape
+    sizes: Sizes
+    lora: bool
+    ours: tuple[str, Work]
+
+
+def measure_trl(bench: Bench, rival: Rival, sampler: str) -> None:
+    """Measure steps of TRL's GRPOTrainer."""
+    folder, shape = bench.out / "runs" / f"trl-{rival.name}-{sampler}", rival.shape
+    shutil.rmtree(folder, ignore_errors=True)
+    sizes = bench.sizes(rival.sizes)
+    if rival.sizes is TREE_SIZES:
+        sizes = gpu_runs.one_turn(sizes)
+    batch = trl_batch(shape, sizes, bench.card.memory) if bench.on_gpu else sizes.completions
+    options = ["--steps", str(TRL_STEPS.get(rival.name, STEPS)), "--batch", str(batch)]
+    options += ["--vllm"] if sampler == "vllm" else []
+    options += [] if bench.on_gpu else ["--cpu"]
+    options += ["--lora-rank", str(LORA.rank), "--lora-alpha", str(LORA.alpha)] if rival.lora else []
+    steps = gpu_runs.train_trl(bench.model(shape), sizes, options, folder, bench.limit())
+    name = f"gpu.trl.{rival.name}.{sampler}"
+    bench.step_s[bench.section] = list(steps["step_s"])
+    for phase in ("step", "sample", "learn"):
+        bench.keep(f"{name}.{phase}_s", steps[f"{phase}_s"], "s")
+    bench.keep(f"{name}.tokens", steps["tokens"], "tokens")
+    bench.keep(f"{name}.learner_peak_gb", [max(steps["learner_peak"]) / 1e9], "GB")
+    bench.keep(f"{name}.batch", [batch], "sequences")
+    keep_process(bench, name, steps)
+    steps.check()
+
+
+def trl_batch(shape: Shape, sizes: Sizes, memory: int) -> int:
+    """Return the sequences that TRL learns at once: the largest power of two up to 32 for which memory suffices.
+
+    An estimate: by the line gpu.trl.qwen3-0.6b.vllm.learner_peak_gb, 32 sequences of 773 tokens take 100.2 GB on an
+    H200, less vLLM's part of the memory (45 GB) and 8 bytes a weight 71 bytes per token, layer and unit of width.
+    """
+    tokens = sizes.words + TEMPLATE_TOKENS + sizes.tokens
+    a_sequence = 72 * tokens * shape.config.num_hidden_layers * shape.config.hidden_size
+    free = 0.95 * memory - TRL_VLLM_MEMORY * memory - (8 if shape.whole else 2) * shape.parameters
+    batch = 32
+    while batch > 1 and batch * a_sequence > free:
+        batch //= 2
+    return batch
+
+
+def keep_ratio(bench: Bench, name: str, ours: str, theirs: str) -> None:
+    """Write TRL's seconds over Cadre's median once both are measured on one machine without a boot between them."""
+    pair = [bench.find_done(section, here=True) for section in (ours, theirs)]
+    if bench.planning or bench.find_done(name) or None in pair:
+        return
+    cadre, trl = (line["step_s"] for line in pair if line)
+    bench.section = theirs
+    bench.keep(name, [each / statistics.median(cadre) for each in trl], "ratio")
+    bench.note_done(name)
 
 
 def tree(bench: Bench) -> None:
     """Two roles in turn, with and without the barrier that starts a generation batch only when all episodes wait."""
-    engine = "vllm" if has_vllm() else "torch"
-    settings: dict[str, list[str]] = {"barrier": []}
-    if engine == "vllm":
-        settings = {"barrier": ["train.deterministic=true"], "streamed": ["train.deterministic=false"]}
-    for name, changes in settings.items():
+    for streamed in (True, False) if bench.sampler == "vllm" else (False,):
+        bench.run(*tree_section(bench.shapes[0], bench.sampler, streamed))
 
-        def work(bench: Bench, name: str = name, changes: Sequence[str] = changes) -> None:
-            shape, sizes = bench.shapes[0], bench.sizes(Sizes(16, 256, 8, 192))
-            recipe = gpu_runs.talk_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS + 1)
-            context = 2 * (sizes.words + 8 * sizes.tokens)
-            of_sampler = gpu_runs.sampler_changes(engine, context, bench.on_gpu)
-            run, label = f"tree-{name}", f"gpu.tree.{shape.name}.{engine}.{name}"
-            steps = train(bench, run, shape, recipe, [*of_sampler, *changes], profiled=STEPS)
-            keep_phases(bench, label, steps)
-            keep_updates(bench, label, run, steps)
-            if not bench.on_gpu:
-                bench.keep(f"{label}.sampling.tokens_per_s", sampling_rates(steps), "tokens/s")
 
-        bench.run(f"tree.{engine}.{name}", work)
+def tree_section(shape: Shape, engine: str, streamed: bool) -> tuple[str, Work]:
+    """Return a section, and its work: steps of two roles with an adapter each."""
+    name = "streamed" if streamed else "barrier"
+
+    def work(bench: Bench) -> None:
+        sizes = bench.sizes(TREE_SIZES)
+        recipe = gpu_runs.talk_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS + 1, LORA)
+        context = 2 * (sizes.words + 8 * sizes.tokens)
+        changes = gpu_runs.sampler_changes(engine, context, bench.on_gpu)
+        if engine == "vllm":
+            changes.append(f"train.deterministic={json.dumps(not streamed)}")
+        run = f"tree-{name}"
+        steps = train(bench, run, shape, recipe, changes)
+        keep_run(bench, f"gpu.tree.{shape.name}.{engine}.{name}", run, steps)
+        steps.check()
+
+    return f"tree.{engine}.{name}", work
 
 
 def training(bench: Bench) -> None:
@@ -452,20 +592,15 @@ def training(bench: Bench) -> None:
 
 
 def parity(bench: Bench) -> None:
-    worst: dict[str, float] = {}
     for dtype in ("float32", "bfloat16"):
-
-        def work(bench: Bench, dtype: str = dtype) -> None:
-            worst[dtype] = compare_devices(bench, dtype)
-            bench.keep(f"gpu.parity.{dtype}.max", [worst[dtype]], "nats")
-
-        bench.run(f"parity.{dtype}", work)
+        bench.run(f"parity.{dtype}", lambda bench, dtype=dtype: compare_devices(bench, dtype))
+        bench.run(f"parity.{dtype}.sampling", lambda bench, dtype=dtype: compare_sampler(bench, dtype))
 
 
-def compare_devices(bench: Bench, dtype: str) -> float:
-    """Compare the first shape's log-probabilities and gradients on the GPU with those on the CPU, and its sampler's
-    with its learner's. Return the largest difference between the devices' log-probabilities in any form, in nats."""
-    shape, sizes = bench.shapes[0], bench.sizes(Sizes(4, 96, 4, 32))
+def compare_devices(bench: Bench, dtype: str) -> None:
+    """Compare the first shape's log-probabilities and gradients on the GPU with those on the CPU; `max` is the largest
+    difference between log-probabilities in any form, in nats."""
+    shape, sizes = bench.shapes[0], bench.sizes(PARITY_SIZES)
     folder, sequences = bench.model(shape), make_sequences(sizes, ROLES[:1], shape.vocabulary)
 
     def learn(device: torch.device, form: str) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -495,8 +630,13 @@ def compare_devices(bench: Bench, dtype: str) -> float:
             far = max(float((part - reference_gradient[name]).abs().max()) for name, part in gradient.items())
             bench.keep(f"gpu.parity.{dtype}.gradient", [far / norm], "of the largest")
         bench.card.reset_peak()
+    bench.keep(f"gpu.parity.{dtype}.max", [largest], "nats")
 
-    # The sampler's log-probabilities of what it draws, against the learner's of the same tokens.
+
+def compare_sampler(bench: Bench, dtype: str) -> None:
+    """Compare the sampler's log-probabilities of what it draws with the learner's of the same tokens."""
+    shape, sizes = bench.shapes[0], bench.sizes(PARITY_SIZES)
+    folder = bench.model(shape)
     notes, drawn = TokenNotes(1_000), dict[str, list[TrainingSequence]]()
     engine = make_engine(folder, bench.card.device, dtype, whole=True)
     learner = make_learner(engine, notes)
@@ -512,7 +652,6 @@ def compare_devices(bench: Bench, dtype: str) -> float:
         pairs = [zip(learned[one.position], trained_logprobs(one), strict=True) for one in sequences if one.position]
         diff = max(abs(ours - theirs) for pair in pairs for ours, theirs in pair)
         bench.keep(f"gpu.parity.{dtype}.sampling.{way}", [diff], "nats")
-    return largest
 
 
 def read_moments(learner: TorchLearner) -> dict[str, torch.Tensor]:
@@ -574,8 +713,6 @@ def shapes(bench: Bench) -> None:
             bench.keep(f"gpu.learning.{shape.name}.mfu", [rate_mfu(bench, shape, rate) for rate in rates], "share")
 
         bench.run(f"shapes.{shape.name}", work)
-    if not bench.tiny:
-        against_trl(bench, bench.shapes[1], f"gpu.step.{bench.shapes[1].name}.vs_trl", ["vllm"])
 
 
 def rate_mfu(bench: Bench, shape: Shape, tokens_per_s: float) -> float:
@@ -631,8 +768,9 @@ def learning(bench: Bench) -> None:
         bench.keep(f"gpu.learning.{shape.name}.{form}.vs_bound", ratios, "ratio")
 
 
-def beside(bench: Bench) -> None:
-    """What makes an update in a training slower than one alone: the same learner on other sequences and beside others.
+def colocation(bench: Bench) -> None:
+    """What makes an update in a training slower than one alone: the same learner on other sequences, colocated with
+    vLLM, and while the GPU is watched.
 
     alone                  the sequences of `shapes`
     start_once             the lengths of a training, whose prompts begin with the same two tokens; these are run once
@@ -645,7 +783,7 @@ def beside(bench: Bench) -> None:
 
     def work(bench: Bench) -> None:
         shape, sizes, device = bench.shapes[0], bench.sizes(STEP_SIZES), bench.card.device
-        label, folder = f"gpu.beside.{shape.name}", bench.model(shape)
+        label, folder = f"gpu.colocation.{shape.name}", bench.model(shape)
         learner = make_learner(make_engine(folder, device, bench.dtype, shape.whole))
         policies, in_training = list(learner.policies), replace(sizes, words=sizes.words + TEMPLATE_TOKENS)
         alone = make_sequences(sizes, policies, shape.vocabulary)
@@ -661,7 +799,7 @@ def beside(bench: Bench) -> None:
             # In the learner's thread, as the profiler looks at that which starts it.
             profile = learner.engine.work(gpu_update.profiled, partial(learner._update, sequences))[1]
             bench.keep(f"{label}.{what}.kernel_s", [profile.kernel_s], "s")
-            (bench.out / f"beside-{what}.txt").write_text(profile.table)
+            (bench.out / f"colocation-{what}.txt").write_text(profile.table)
 
         try:
             measure("alone", alone)
@@ -669,7 +807,7 @@ def beside(bench: Bench) -> None:
                 with patch.object(prefix_tree, "LEAST_REPEATED", sys.maxsize):
                     measure(f"{name}_once", sequences)
                 measure(f"{name}_repeated", sequences)
-            if has_vllm():
+            if bench.has("vllm"):
                 with_vllm(bench, learner, label, measure)
             if bench.on_gpu:
                 with gpu_runs.GpuMemory().watching(milliseconds=100):
@@ -681,7 +819,7 @@ def beside(bench: Bench) -> None:
         finally:
             learner.close()
 
-    bench.run("beside", work)
+    bench.run("colocation", work)
 
 
 def with_vllm(
@@ -825,23 +963,18 @@ def fits(bench: Bench, shape: Shape, whole: bool) -> bool:
     return True
 
 
-def has_vllm() -> bool:
-    return importlib.util.find_spec("vllm") is not None
-
-
 # ---- The command
 
 
-# In the order of what is missed most if the time ends.
 PARTS: dict[str, Callable[[Bench], None]] = {
     "step": step,
+    "tree": tree,
     "rivals": rivals,
     "parity": parity,
     "shapes": shapes,
-    "tree": tree,
     "sampling": sampling,
     "learning": learning,
-    "beside": beside,
+    "colocation": colocation,
     "blocks": blocks,
     "largest": largest,
     "training": training,
@@ -871,7 +1004,8 @@ def merge(path: Path) -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--only", nargs="+", default=["*"], metavar="SECTION", help="patterns of sections to run")
+    parser.add_argument("--only", nargs="+", metavar="SECTION", help="patterns of sections to run, in this order")
+    parser.add_argument("--plan", action="store_true", help="print the sections that this call would measure, and end")
     parser.add_argument("--minutes", type=float, default=14.0, help="of the whole call")
     parser.add_argument("--out", type=Path, default=common.ROOT / "build" / "gpu", help="folder for lines and logs")
     parser.add_argument("--write", action="store_true", help="append to results/gpu.jsonl, too")
@@ -885,15 +1019,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     ends = time.monotonic() + 60 * options.minutes
     commit = options.commit or common.commit()
-    bench = Bench(
-        Card.here(options.tiny), options.tiny, options.out.absolute(), ends, options.write, commit, options.only
-    )
-    if not options.tiny:
+    card = Card.any() if options.plan else Card.here(options.tiny)
+    bench = Bench(card, options.tiny, options.out.absolute(), ends, options.write, commit, planning=options.plan)
+    if not (options.tiny or options.plan):
         common.validate_commit(commit)  # before minutes of a GPU are spent
     console.print(f"{bench.card.name}, commit {bench.commit}, lines in {bench.out / 'gpu.jsonl'}")
     try:
         # By pattern first, so that what is named first is measured first.
-        for pattern in options.only:
+        for pattern in options.only or (["*"] if options.parts else ORDER):
             bench.only = (pattern,)
             for name in options.parts or PARTS:
                 PARTS[name](bench)

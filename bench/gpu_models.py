@@ -53,19 +53,26 @@ TEMPLATE_TOKENS = 5
 
 @dataclass(frozen=True)
 class Card:
-    """The device that is measured: its name, memory in bytes, and peak bytes and bfloat16 FLOP per second."""
+    """The device that is measured: its name, memory in bytes, peak bytes and bfloat16 FLOP per second, and an id of the
+    machine's last boot."""
 
     device: torch.device
     name: str
     memory: int
     bandwidth: float
     flops: float
+    boot: str = ""
+
+    @staticmethod
+    def any() -> Card:
+        """Return a GPU without properties, to plan with."""
+        return Card(torch.device("cuda"), "any GPU", 0, 0.0, 0.0)
 
     @staticmethod
     def here(tiny: bool) -> Card:
         """Return the first GPU, or with `tiny` the CPU. Exits if there is none, or its peaks are unknown."""
         if tiny:
-            return Card(torch.device("cpu"), "CPU", 1 << 30, 1e10, 1e11)
+            return Card(torch.device("cpu"), "CPU", 1 << 30, 1e10, 1e11, _read_boot())
         if not torch.cuda.is_available():
             raise SystemExit("bench/gpu.py: no CUDA card here, which it measures; `--tiny` runs its code on the CPU.")
         facts = torch.cuda.get_device_properties(0)
@@ -76,7 +83,7 @@ class Card:
                 f"bench/gpu.py: the peaks of a {facts.name!r} are not known; expected one of {known}. Add it to "
                 "cadre/training/metrics.py."
             )
-        return Card(torch.device("cuda"), facts.name, facts.total_memory, peaks.bandwidth, peaks.flops)
+        return Card(torch.device("cuda"), facts.name, facts.total_memory, peaks.bandwidth, peaks.flops, _read_boot())
 
     def wait(self) -> None:
         if self.device.type == "cuda":
@@ -91,6 +98,11 @@ class Card:
     def peak(self) -> int:
         """Return the most bytes that tensors took since then; 0 on a CPU."""
         return torch.cuda.max_memory_allocated() if self.device.type == "cuda" else 0
+
+
+def _read_boot() -> str:
+    path = Path("/proc/sys/kernel/random/boot_id")
+    return path.read_text().strip() if path.exists() else ""
 
 
 # ---- Models

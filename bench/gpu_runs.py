@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from cadre.settings import LoraConfig
 from common import ROOT
 from gpu_models import Sizes
 from trainings import CADRE
@@ -27,6 +28,8 @@ HERE = Path(__file__).parent
 ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
 # The first steps compile, capture graphs and fill caches.
 WARM_UP_STEPS = 2
+TALK_TURNS = 6  # of both roles
+TRL_VLLM_MEMORY = 0.3  # part of the GPU's memory that TRL gives to vLLM
 
 
 class GpuMemory:
@@ -62,22 +65,35 @@ class GpuMemory:
 
 @dataclass(frozen=True)
 class Steps:
-    """A training's numbers by name, a value for each step after the warm-up; the most memory in use, in bytes; and how
-    many seconds the whole process took."""
+    """A training's numbers by name, a value for each step after the warm-up; the most memory in use, in bytes; how many
+    seconds the whole process took; and what ended it before its last step, if anything did."""
 
     values: Mapping[str, Sequence[float]]
     peak: float = 0.0
     seconds: float = 0.0
+    failure: RuntimeError | None = None
 
     @staticmethod
-    def of(lines: Sequence[Mapping[str, Any]], peak: float = 0.0, seconds: float = 0.0) -> Steps:
-        """Return the numbers of these steps without the warm-up. Raises RuntimeError if no step is left."""
+    def of(
+        lines: Sequence[Mapping[str, Any]],
+        peak: float = 0.0,
+        seconds: float = 0.0,
+        failure: RuntimeError | None = None,
+    ) -> Steps:
+        """Return the numbers of these steps without the warm-up. Raises RuntimeError, or the failure, if no step is
+        left."""
         measured = lines[WARM_UP_STEPS:]
         if not measured:
-            raise RuntimeError(f"got {len(lines)} steps; expected more than {WARM_UP_STEPS}, which are the warm-up")
+            few = f"got {len(lines)} steps; expected more than {WARM_UP_STEPS}, which are the warm-up"
+            raise failure or RuntimeError(few)
         names = [name for name, value in measured[0].items() if isinstance(value, int | float)]
         values = {name: [float(line[name]) for line in measured if line.get(name) is not None] for name in names}
-        return Steps(values, peak, seconds)
+        return Steps(values, peak, seconds, failure)
+
+    def check(self) -> None:
+        """Raise what ended the process early."""
+        if self.failure:
+            raise self.failure
 
     def __getitem__(self, name: str) -> Sequence[float]:
         return self.values[name]
@@ -94,13 +110,14 @@ class Recipe:
     changes: Sequence[str] = field(default=())
 
 
-def words_recipe(model: Path, sizes: Sizes, vocabulary: int, dtype: str, steps: int) -> Recipe:
-    """Return GRPO on one answer per prompt, by a model that is trained whole."""
+def words_recipe(model: Path, sizes: Sizes, vocabulary: int, dtype: str, steps: int, lora: LoraConfig | None) -> Recipe:
+    """Return GRPO on one answer per prompt, by a model that is trained whole, or by an adapter."""
+    policy = _policy(model, dtype, lora)
     return Recipe(
         {
             "env": f"{HERE / 'gpu_words.py'}:Words",
             "settings": {"length": sizes.words, "vocabulary": vocabulary},
-            "team": {"policies": {"shared": {"model": str(model), "dtype": dtype}}, "roles": {"writer": "shared"}},
+            "team": {"policies": {"shared": policy}, "roles": {"writer": "shared"}},
             "algorithm": {"name": "grpo", "k": sizes.completions},
             "sampling": {"max_tokens": sizes.tokens},
             "learner": {"learning_rate": 1e-6},
@@ -110,9 +127,14 @@ def words_recipe(model: Path, sizes: Sizes, vocabulary: int, dtype: str, steps: 
     )
 
 
-def talk_recipe(model: Path, sizes: Sizes, vocabulary: int, dtype: str, steps: int) -> Recipe:
+def _policy(model: Path, dtype: str, lora: LoraConfig | None) -> dict[str, Any]:
+    adapter = {"lora": {"rank": lora.rank, "alpha": lora.alpha}} if lora else {}
+    return {"model": str(model), "dtype": dtype, **adapter}
+
+
+def talk_recipe(model: Path, sizes: Sizes, vocabulary: int, dtype: str, steps: int, lora: LoraConfig) -> Recipe:
     """Return AT-GRPO on two roles that speak three times each, an adapter per role on one base."""
-    policy = {"model": str(model), "dtype": dtype, "lora": {"rank": 16, "alpha": 32}}
+    policy = _policy(model, dtype, lora)
     return Recipe(
         {
             "env": f"{HERE / 'gpu_words.py'}:Talk",
@@ -128,6 +150,12 @@ def talk_recipe(model: Path, sizes: Sizes, vocabulary: int, dtype: str, steps: i
             "evaluate": {"tasks": 0},
         }
     )
+
+
+def one_turn(sizes: Sizes, turns: int = TALK_TURNS) -> Sizes:
+    """Return what has as many samples and sampled tokens as so many turns of `talk_recipe`, in one turn: a prompt for
+    every turn, and the mean length of an answer. The prompts are the tasks' own; those of later turns are longer."""
+    return Sizes(turns * sizes.prompts, sizes.words, sizes.completions, (max(1, sizes.tokens // 4) + sizes.tokens) // 2)
 
 
 def sampler_changes(engine: str, context: int, on_gpu: bool) -> list[str]:
@@ -146,8 +174,9 @@ def train_cadre(
     the metrics, without checkpoints, which are several times as large as the model.
 
     With `profiled` the steps have the counters of their updates (gpu_update.py), as `update/NAME`, and the update of
-    that number and all after it are left out: it is profiled, in `folder/updates.txt`. Raises RuntimeError with the end
-    of its output if it fails or takes longer than `seconds`.
+    that number and all after it are left out: it is profiled, in `folder/updates.txt`. If the process fails or takes
+    longer than `seconds`, the steps until then hold the failure, or it is raised if there are none: a RuntimeError with
+    the end of its output.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "recipe.yaml"
@@ -156,34 +185,43 @@ def train_cadre(
     command = CADRE
     if profiled is not None:
         command = [sys.executable, str(HERE / "gpu_update.py"), str(updates), str(profiled)]
+    failure = None
     try:
         with memory.watching():
             run_logged([*command, "train", str(file), *changes, "--run", str(run)], folder / "train.log", seconds)
+    except RuntimeError as error:
+        failure = error
     finally:
         with suppress(FileNotFoundError):
             shutil.copy(run / "metrics.jsonl", folder)
-    lines = _read_lines(run / "metrics.jsonl")
+    lines = read_lines(run / "metrics.jsonl")
     if profiled is not None:
-        pairs = zip(lines[:profiled], _read_lines(updates), strict=False)
+        pairs = zip(lines[:profiled], read_lines(updates), strict=False)
         lines = [line | {f"update/{name}": value for name, value in counters.items()} for line, counters in pairs]
-    return Steps.of(lines, memory.peak, time.monotonic() - began)
+    return Steps.of(lines, memory.peak, time.monotonic() - began, failure)
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file of JSON lines, none if there is no file. A last line without its end is left out."""
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 def train_trl(model: Path, sizes: Sizes, options: Sequence[str], folder: Path, seconds: float) -> Steps:
-    """Train the same work by gpu_trl.py, and return the seconds of its steps. Raises RuntimeError as above."""
+    """Train the same work by gpu_trl.py, and return the seconds of its steps; failures as above."""
     folder.mkdir(parents=True, exist_ok=True)
     out = folder / "steps.jsonl"
     command = [sys.executable, str(HERE / "gpu_trl.py"), str(model), str(out), *options]
+    command += ["--memory", str(TRL_VLLM_MEMORY)]
     for name in ("prompts", "words", "completions", "tokens"):
         command += [f"--{name}", str(getattr(sizes, name))]
-    began, memory = time.monotonic(), GpuMemory()
-    with memory.watching():
-        run_logged(command, folder / "trl.log", seconds)
-    return Steps.of(_read_lines(out), memory.peak, time.monotonic() - began)
+    began, memory, failure = time.monotonic(), GpuMemory(), None
+    try:
+        with memory.watching():
+            run_logged(command, folder / "trl.log", seconds)
+    except RuntimeError as error:
+        failure = error
+    return Steps.of(read_lines(out), memory.peak, time.monotonic() - began, failure)
 
 
 def run_logged(command: Sequence[str], log: Path, seconds: float) -> None:

@@ -18,12 +18,16 @@ _STEP, _TREE = "gpu.step.qwen3-0.6b", "gpu.tree.qwen3-0.6b.vllm"
 FIGURES = {
     "gpu.step.vs_trl_vllm": "TRL's step over Cadre's, both with vLLM, Qwen3-0.6B",
     "gpu.step.qwen3-1.7b.vs_trl_vllm": "the same, Qwen3-1.7B",
+    "gpu.step.qwen3-8b.vs_trl_vllm": "the same, Qwen3-8B with an adapter",
+    "gpu.tree.vs_trl_vllm": "TRL's step (one turn) over Cadre's of two roles and three turns, as many samples",
     f"{_STEP}.vllm.step_s": "a step with vLLM",
     f"{_STEP}.vllm.sample_s": "of it sampling",
     f"{_STEP}.vllm.update_s": "of it the update",
     f"{_STEP}.vllm.sync_s": "of it weight sync",
     f"{_STEP}.vllm.peak_gb": "memory of the GPU in a step, all processes",
     f"{_STEP}.torch.step_s": "a step with the torch engine",
+    "gpu.step.qwen3-1.7b.vllm.step_s": "a step of Qwen3-1.7B with vLLM",
+    "gpu.step.qwen3-8b.vllm.step_s": "a step of Qwen3-8B with vLLM, an adapter",
     "gpu.trl.qwen3-0.6b.vllm.step_s": "a step of TRL with vLLM",
     "gpu.trl.qwen3-0.6b.generate.step_s": "a step of TRL with `generate`",
     "gpu.sampling.qwen3-0.6b.tokens_per_s": "sampling with vLLM, Qwen3-0.6B",
@@ -45,6 +49,12 @@ FIGURES = {
     "gpu.parity.float32.tree": "log-probabilities against a CPU's, float32, largest difference: attention by tree",
     "gpu.parity.float32.flex": "the same: FlexAttention",
     "gpu.parity.float32.padded": "the same: padded sequences",
+    "gpu.parity.float32.gradient": "gradients against a CPU's, float32, largest difference",
+    "gpu.parity.bfloat16.tree": "log-probabilities in bfloat16 against a CPU's, largest difference: attention by tree",
+    "gpu.parity.bfloat16.flex": "the same: FlexAttention",
+    "gpu.parity.bfloat16.padded": "the same: padded sequences",
+    "gpu.sampling.qwen3-0.6b.graphs.tokens_per_s": "128 completions by the torch engine, CUDA graphs",
+    "gpu.sampling.qwen3-0.6b.steps.tokens_per_s": "the same, kernel by kernel",
 }
 
 

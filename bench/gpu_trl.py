@@ -1,7 +1,7 @@
-"""TRL's GRPOTrainer on the work of gpu_words.Words: `python bench/gpu_trl.py MODEL OUT [--vllm] ...`.
+"""TRL's GRPOTrainer on the work of gpu_words.Words: `python bench/gpu_trl.py MODEL OUT [--vllm] [--lora-rank 16] ...`.
 
 Run by bench/gpu.py where TRL can be imported; writes one line of JSON per step to OUT. The prompts are the same texts,
-with the chat template applied, so both sides read and write the same number of tokens.
+with the chat template applied, so both sides read and write the same number of tokens. An adapter needs PEFT.
 
 Chosen for its speed: no gradient checkpointing (its default is on), and nothing logged, saved or evaluated. The model
 is held, trained and stepped in bfloat16, with no float32 copy of the weights, which Cadre has. A device batch of
@@ -14,6 +14,7 @@ import argparse
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from gpu_words import TASKS, checksum, random_words
 
 
-def main() -> None:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a folder that bench/gpu_models.py wrote")
     parser.add_argument("out", type=Path, help="file for a line of JSON per step")
@@ -33,9 +34,69 @@ def main() -> None:
     parser.add_argument("--completions", type=int, default=8, help="of each prompt")
     parser.add_argument("--tokens", type=int, default=256, help="of a completion")
     parser.add_argument("--batch", type=int, default=32, help="sequences in one forward of the learner")
+    parser.add_argument("--lora-rank", type=int, help="train an adapter of this rank on all linear layers")
+    parser.add_argument("--lora-alpha", type=float, default=32.0)
     parser.add_argument("--memory", type=float, default=0.3, help="part of the GPU's memory for vLLM")
     parser.add_argument("--cpu", action="store_true", help="in float32 on the CPU, to test this script")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if (options.prompts * options.completions) % batch_size(options):
+        parser.error(
+            f"got --batch {options.batch}; expected a divisor of the {options.prompts * options.completions} sequences "
+            "of a step. Name another."
+        )
+    return options
+
+
+def batch_size(options: argparse.Namespace) -> int:
+    """Return the sequences in one forward of the learner."""
+    return min(int(options.batch), int(options.prompts * options.completions))
+
+
+def config_keys(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+    """Return the arguments of a GRPOConfig: a step is one update on all completions of `prompts` prompts."""
+    sequences, batch = options.prompts * options.completions, batch_size(options)
+    sampler = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": options.memory}
+    return {
+        "output_dir": folder,
+        "model_init_kwargs": {"dtype": "float32" if options.cpu else "bfloat16"},
+        "num_generations": options.completions,
+        "max_completion_length": options.tokens,
+        "per_device_train_batch_size": batch,
+        "gradient_accumulation_steps": sequences // batch,
+        "gradient_checkpointing": False,
+        "bf16": not options.cpu,
+        "use_cpu": options.cpu,
+        "max_steps": options.steps,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": [],
+        "disable_tqdm": True,
+        "seed": 0,
+        **(sampler if options.vllm else {}),
+    }
+
+
+def adapter(options: argparse.Namespace) -> Any:
+    """Return PEFT's settings of the adapter, or None to train the model whole."""
+    if options.lora_rank is None:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(r=options.lora_rank, lora_alpha=options.lora_alpha, target_modules="all-linear")
+
+
+def make_prompts(tokenizer: Any, words: int, count: int = TASKS) -> list[str]:
+    """Return the prompts of gpu_words.Words with the chat template applied."""
+
+    def prompt(seed: int) -> str:
+        message = {"role": "user", "content": random_words(seed, words, len(tokenizer))}
+        return str(tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True))
+
+    return [prompt(seed) for seed in range(count)]
+
+
+def main() -> None:
+    options = parse()
 
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
@@ -81,38 +142,15 @@ def main() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(options.model, padding_side="left")
 
-    def prompt(seed: int) -> str:
-        message = {"role": "user", "content": random_words(seed, options.words, len(tokenizer))}
-        return str(tokenizer.apply_chat_template([message], tokenize=False, add_generation_prompt=True))
-
-    batch = min(options.batch, options.prompts * options.completions)
-    sampler = {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": options.memory}
     with tempfile.TemporaryDirectory() as folder:
-        config = GRPOConfig(
-            output_dir=folder,
-            model_init_kwargs={"dtype": "float32" if options.cpu else "bfloat16"},
-            num_generations=options.completions,
-            max_completion_length=options.tokens,
-            per_device_train_batch_size=batch,
-            gradient_accumulation_steps=options.prompts * options.completions // batch,
-            gradient_checkpointing=False,
-            bf16=not options.cpu,
-            use_cpu=options.cpu,
-            max_steps=options.steps,
-            logging_strategy="no",
-            save_strategy="no",
-            report_to=[],
-            disable_tqdm=True,
-            seed=0,
-            **(sampler if options.vllm else {}),
-        )
         trainer = TimedTrainer(
             model=options.model,
             reward_funcs=lambda completions, **_: [checksum(text) for text in completions],
-            args=config,
-            train_dataset=Dataset.from_dict({"prompt": [prompt(seed) for seed in range(TASKS)]}),
+            args=GRPOConfig(**config_keys(options, folder)),
+            train_dataset=Dataset.from_dict({"prompt": make_prompts(tokenizer, options.words)}),
             processing_class=tokenizer,
             callbacks=[StepTimer()],
+            peft_config=adapter(options),
         )
         trainer.train()
 

@@ -1,7 +1,8 @@
 """Makes the tables of README.md and of pages of docs from results/*.jsonl.
 
 python bench/readme.py            write them
-python bench/readme.py --check    name the pages that differ from what would be written, and end with 1 if any does
+python bench/readme.py --check    name the pages that differ from what would be written, and the figures in other texts
+                                  that differ from their lines (bench/figures.py); end with 1 if any does
 python bench/readme.py --write    also test every block and command of all pages, and record how many there are
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 import audits
 import evidence
+import figures
 import gpu_tables
 import openspiel
 import presets as preset_bench
@@ -588,6 +590,32 @@ def outdated_pages(root: Path = ROOT) -> list[str]:
     return [page for page in PAGES if not is_current(page)]
 
 
+def curve_lines() -> dict[str, list[dict[str, Any]]]:
+    """Return learning curves as lines for bench/figures.py.
+
+    `curve.PRESET` has the five values of `fifths`, `curve.ROW.STEP` the median of the seeds of a row of
+    bench/openspiel.py, with the lowest and the highest.
+    """
+    lines = {}
+    by_tokens = json.loads((RESULTS / preset_bench.CURVES).read_text())
+    for name, seeds in by_tokens.items():
+        line = {"values": fifths(seeds), "unit": "share", "n": len(seeds), "commit": preset_bench.CURVES}
+        lines[f"curve.{name}"] = [line]
+    for name, row in json.loads((RESULTS / openspiel.CURVES).read_text()).items():
+        for points in zip(*row["seeds"], strict=True):
+            values = [value for _, value in points]
+            line = {"value": median(values), "low": min(values), "high": max(values), "unit": row["figure"]}
+            lines[f"curve.{name}.{points[0][0]}"] = [line | {"n": len(values), "commit": openspiel.CURVES}]
+    return lines
+
+
+def wrong_figures() -> list[str]:
+    """Return an error for each figure that a page shows by hand and that its line does not have."""
+    lines = figures.read_lines(RESULTS) | curve_lines()
+    texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in ALL_PAGES}
+    return [error for page, text in texts.items() for error in figures.wrong_figures(page, text, lines)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
@@ -597,8 +625,9 @@ def main() -> None:
         outdated = outdated_pages()
         for page in outdated:
             print(f"{page} differs from results/: run python bench/readme.py")
-        print(f"{len(PAGES)} pages checked, {len(outdated)} differ")
-        raise SystemExit(bool(outdated))
+        wrong = wrong_figures()
+        print(*wrong, f"{len(PAGES)} pages checked, {len(outdated)} differ; {len(wrong)} wrong figures", sep="\n")
+        raise SystemExit(bool(outdated or wrong))
     if options.write:
         for name, count in (("docs.blocks_run", checked()), ("docs.pages", len(ALL_PAGES))):
             record("docs", name, [count], "count", "python bench/readme.py --write", 1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib.util
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ import gpu_runs
 import gpu_tables
 import gpu_update
 import gpu_words
-from gpu_models import END, TINY, TINY_SIZES, Card, Shape, Sizes
+from gpu_models import END, STEP_SIZES, TINY, TINY_SIZES, Card, Shape, Sizes
 from gpu_runs import Steps
 
 
@@ -63,8 +65,8 @@ def test_engine_and_learner_run_in_every_form_and_agree_with_the_cpu(out: Path) 
 @pytest.mark.slow
 def test_steps_of_the_command_line_are_measured(out: Path) -> None:
     figures = run_tiny(out, "step", "tree")
-    engine = "vllm" if gpu.has_vllm() else "torch"
-    for name in (f"gpu.step.tiny.{engine}", f"gpu.tree.tiny.{engine}.barrier"):
+    engine = "vllm" if importlib.util.find_spec("vllm") else "torch"
+    for name in (f"gpu.step.tiny.{engine}", f"gpu.step.tiny-adapters.{engine}", f"gpu.tree.tiny.{engine}.barrier"):
         assert figures[f"{name}.step_s"] == pytest.approx(
             figures[f"{name}.wait_s"] + figures[f"{name}.learn_s"], rel=0.7
         )
@@ -75,13 +77,13 @@ def test_steps_of_the_command_line_are_measured(out: Path) -> None:
 
 
 def test_updates_are_measured_on_other_trees_and_with_their_counters(out: Path) -> None:
-    figures = run_tiny(out, "beside")
+    figures = run_tiny(out, "colocation")
     for what in ("alone", "start_once", "start_repeated", "instructions_once", "instructions_repeated"):
-        name = f"gpu.beside.tiny.{what}"
+        name = f"gpu.colocation.tiny.{what}"
         assert 0 < figures[f"{name}.update_s"] < 5
         assert figures[f"{name}.processor_s"] > 0
         assert figures[f"{name}.gpu_allocations"] == figures[f"{name}.kernel_s"] == 0  # on a CPU
-        assert "aten::mm" in (out / f"beside-{what}.txt").read_text()
+        assert "aten::mm" in (out / f"colocation-{what}.txt").read_text()
 
 
 def test_prompts_begin_alike() -> None:
@@ -101,11 +103,106 @@ def test_sections_are_measured_in_the_order_of_their_patterns_each_once(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpu, "measure_decoding", lambda bench, shape: begun.append(bench.section))
-    monkeypatch.setattr(gpu, "compare_devices", lambda bench, dtype: begun.append(bench.section) or 0.0)
+    monkeypatch.setattr(gpu, "compare_devices", lambda bench, dtype: begun.append(bench.section))
     begun: list[str] = []
-    only = ["sampling.tiny-*", "parity.*", "sampling.*"]
+    only = ["sampling.tiny-*", "parity.*[0-9]", "sampling.*"]
     gpu.main(["parity", "sampling", "--tiny", "--out", str(out), "--only", *only])
     assert begun == ["sampling.tiny-adapters", "parity.float32", "parity.bfloat16", "sampling.tiny"]
+
+
+def plan(out: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
+    """Return the sections that a call would measure, in their order."""
+    gpu.main(["--plan", "--out", str(out), *options])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    return [line.partition(":")[0] for line in lines if line.endswith(" s") and "no time left" not in line]
+
+
+def test_a_call_measures_what_the_description_names_and_the_next_one_goes_on(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = plan(out, capsys)
+    assert " ".join(first) in " ".join((gpu.__doc__ or "").split())
+    seconds = gpu.Bench(Card.any(), False, out, 0.0, False, "").needed
+    assert sum(map(seconds, first)) <= 14 * 60
+    assert plan(out, capsys, "--minutes", "9.8") == [*first[:4], "shapes.qwen3-1.7b"]
+
+    for section in first:  # done on another day, so TRL's steps are compared with none of them
+        gpu.append(out / "done.jsonl", {"section": section, "commit": common.commit(), "machine": "any", "boot": "1"})
+    second = plan(out, capsys)
+    assert not set(first) & set(second)
+    assert second[1:3] == ["step.qwen3-1.7b.vllm", "rivals.qwen3-1.7b.vllm"]
+    assert max(map(seconds, plan(out, capsys, "--minutes", "1000"))) < 300
+
+
+def test_a_step_is_compared_with_one_of_trl_on_the_same_machine_since_its_boot(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda package: None if package == "vllm" else package)
+    measured: list[str] = []
+
+    def work(bench: gpu.Bench, *_: object, **__: object) -> None:
+        measured.append(bench.section)
+        bench.step_s[bench.section] = [8.0, 9.0, 13.0] if bench.section.startswith("rivals") else [3.0, 2.0]
+
+    monkeypatch.setattr(gpu, "measure_step", work)
+    monkeypatch.setattr(gpu, "measure_trl", work)
+
+    def call(boot: str, *parts: str) -> None:
+        card = replace(Card.here(tiny=True), boot=boot)
+        monkeypatch.setattr(gpu.Card, "here", lambda tiny: card)
+        gpu.main([*parts, "--tiny", "--out", str(out), "--only", "step.tiny.*", "rivals.*"])
+
+    call("1", "step")
+    call("2", "rivals")  # Cadre's step is measured again
+    call("3", "step", "rivals")  # all is done
+    sections = ["step.tiny.torch", "rivals.tiny.generate"]
+    assert measured == [sections[0], *sections]
+    (line,) = map(json.loads, (out / "gpu.jsonl").read_text().splitlines())
+    # 8, 9 and 13 s over the median of 2 and 3 s.
+    assert line["name"] == "gpu.step.vs_trl_generate"
+    assert (line["low"], line["value"], line["high"]) == (3.2, 3.6, 5.2)
+
+
+def test_a_training_that_fails_keeps_the_steps_before(
+    out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(command: list[str], log: Path, seconds: float) -> None:
+        lines = [json.dumps({"step_s": 4.0 + step, "sample_s": 1, "learn_s": 3, "tokens": 9}) for step in range(4)]
+        (log.parent / "steps.jsonl").write_text("\n".join([*lines, '{"step_s": 5']))
+        raise RuntimeError("out of time")
+
+    monkeypatch.setattr(gpu_runs, "run_logged", run)
+    steps = gpu_runs.train_trl(tmp_path, TINY_SIZES, [], tmp_path / "trl", 1.0)
+    assert steps["step_s"] == [6.0, 7.0]
+    with pytest.raises(RuntimeError, match="out of time"):
+        steps.check()
+
+    with pytest.raises(RuntimeError, match="out of time"):  # of two steps both are warm-up
+        Steps.of([{"step_s": 4.0}] * 2, failure=RuntimeError("out of time"))
+
+
+def test_parity_is_kept_when_the_sampler_fails(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no sampling")
+
+    monkeypatch.setattr(gpu, "sample_sequences", fail)
+    with pytest.raises(SystemExit, match=r"parity\.float32\.sampling failed"):
+        gpu.main(["--tiny", "--out", str(out), "--only", "parity.float32*"])
+    assert read_figures(out)["gpu.parity.float32.max"] < 1e-4
+
+
+def test_trl_learns_as_many_sequences_at_once_as_memory_holds() -> None:
+    small, middle, large = gpu_models.SHAPES
+    # 72 bytes for each of 773 tokens, layers and units of width: 1.6 GB a sequence of 0.6B, 3.2 of 1.7B, 8.2 of 8B.
+    # Of 150 GB 97.5 are free, less 4.8, 13.8 (8 bytes a weight) and 16.4 GB (2 bytes of a frozen one).
+    assert [gpu.trl_batch(shape, STEP_SIZES, int(150e9)) for shape in (small, middle, large)] == [32, 16, 8]
+    # Of 85 GB 55.
+    assert [gpu.trl_batch(shape, STEP_SIZES, int(85e9)) for shape in (small, middle, large)] == [16, 8, 4]
+
+
+def test_one_turn_has_as_many_samples_and_tokens_as_the_tree() -> None:
+    # Six turns of 16 prompts; answers of 48 to 192 tokens.
+    assert gpu_runs.one_turn(gpu.TREE_SIZES) == Sizes(96, 256, 8, 120)
 
 
 def test_a_section_is_begun_only_with_the_seconds_that_it_takes(
@@ -113,7 +210,7 @@ def test_a_section_is_begun_only_with_the_seconds_that_it_takes(
 ) -> None:
     bench = gpu.Bench(Card.here(tiny=True), False, out, time.monotonic() + 150.0, False, "abc")
     done: list[str] = []
-    for section in ("rivals.qwen3-1.7b.vllm", "tree.vllm.streamed", "shapes.qwen3-8b"):
+    for section in ("rivals.qwen3-8b.vllm", "tree.vllm.streamed", "shapes.qwen3-8b"):
         bench.run(section, lambda bench: done.append(bench.section))
     assert done == ["shapes.qwen3-8b"]
     assert "tree.vllm.streamed: no time left, 150 s of 200" in capsys.readouterr().out
@@ -122,11 +219,12 @@ def test_a_section_is_begun_only_with_the_seconds_that_it_takes(
 def test_sections_that_are_done_are_skipped_and_failures_cost_no_other(
     out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(bench: gpu.Bench, dtype: str) -> float:
+    def fail(bench: gpu.Bench, dtype: str) -> None:
         raise RuntimeError(f"no {dtype} here")
 
     with monkeypatch.context() as broken:
         broken.setattr(gpu, "compare_devices", fail)
+        broken.setattr(gpu, "compare_sampler", lambda bench, dtype: None)
         with pytest.raises(SystemExit, match=r"parity\.float32, parity\.bfloat16 failed"):
             gpu.main(["parity", "sampling", "--tiny", "--out", str(out)])
     assert "no bfloat16 here" in capsys.readouterr().out

@@ -1,0 +1,94 @@
+"""Figures that pages show by hand are those of the lines that a comment names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import figures
+import readme
+
+
+def line(value: float, low: float, high: float, unit: str = "share", n: int = 100, commit: str = "bbbbbbb") -> Any:
+    return {"value": value, "low": low, "high": high, "unit": unit, "n": n, "commit": commit}
+
+
+LINES = {
+    "robots.base": [line(0.02, 0.02, 0.02)],
+    "robots.team": [line(0.5, 0.5, 0.5, commit="aaaaaaa"), line(0.976, 0.965, 0.99)],
+    "solved": [line(0.0833333, 0.0833333, 0.0833333, "fraction", n=12)],
+    "supported": [line(163, 163, 163, "families", n=178)],
+    "gap": [line(6.19172e-06, 6.19172e-06, 6.19172e-06, "nats")],
+    "points": [line(-0.229167, -0.916667, 29.1667, "points")],
+    "curve": [{"values": [0.0625, 0.21, 0.4], "unit": "share", "n": 3, "commit": "curves.json"}],
+    "growth": [line(0.047, 0.047, 0.047, "%")],
+    "tokens": [line(9403.6, 9403.6, 9403.6, "tokens/s")],
+}
+
+
+def wrong(pairs: str, block: str) -> list[str]:
+    return figures.wrong_figures("page.md", f"Words.\n\n<!-- figures: {pairs} -->\n{block}\n\nMore.\n", LINES)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "block"),
+    [
+        ("robots.base = 2%", "Success is 2% before."),
+        ("robots.team = 97.6%; robots.base = 2%", "97.6%, and 2% before."),
+        ("robots.team = 98% (96 to 99)", "| 98% (96 to 99) |"),  # 0.965 is as near to 96 as to 97
+        ("robots.team = 98% (97 to 99)", "| 98%\n(97 to 99) |"),
+        ("robots.team = 99, 97 and 98%", "by seed 99, 97 and 98%"),
+        ("robots.team = 97 to 99%", "97 to 99%"),
+        ("robots.team.low = 97%", "at least 97%"),
+        ("robots.team = 0.976", "0.976 of the tasks"),
+        ("robots.team@aaaaaaa = 50%", "50% at another rate"),
+        ("robots.base, robots.base = 2%", "2% in both"),
+        ("solved = 1 of 12; solved = 1", "1 of 12 solved, 1 ran"),
+        ("supported = 163 of 178; supported.n = 178", "163 of 178, all 178"),
+        ("gap = 6e-6; gap = 0.0000062", "6e-6, or 0.0000062"),
+        ("points = -0.2 (-0.9 to 29.2)", "-0.2 (-0.9 to 29.2)"),
+        ("curve = 6, 21 and 40%", "6, 21 and 40%"),
+        ("growth = 0.05%", "0.05%"),
+        ("tokens = 9,404", "9,404 tokens/s"),
+    ],
+)
+def test_a_figure_within_half_a_unit_of_its_last_digit_is_right(pairs: str, block: str) -> None:
+    assert wrong(pairs, block) == []
+
+
+@pytest.mark.parametrize(
+    ("pairs", "block", "error"),
+    [
+        ("robots.team = 97%", "97%", "got '97%' for robots.team; expected 0.976 (0.965 to 0.99), n 100, share, of"),
+        ("robots.team = 97.7%", "97.7%", "got '97.7%' for robots.team"),
+        ("robots.team = 98% (95 to 99)", "98% (95 to 99)", "got '98% (95 to 99)' for robots.team"),
+        ("robots.team = 98% (1, 2, 3)", "98% (1, 2, 3)", "got '98% (1, 2, 3)' for robots.team"),
+        ("robots.team.low = 98%", "98%", "got '98%' for robots.team"),
+        ("solved = 2 of 12", "2 of 12", "got '2 of 12' for solved"),
+        ("solved = 1 of 13", "1 of 13", "got '1 of 13' for solved"),
+        ("supported = 163 of 179", "163 of 179", "got '163 of 179' for supported"),
+        ("curve = 6, 20 and 40%", "6, 20 and 40%", "expected 0.0625, 0.21, 0.4, n 3, share, of commit curves.json"),
+        ("robot.team = 98%", "98%", "got the name 'robot.team', of which results/ has no line; expected one"),
+        ("robots.team@ccc = 98%", "98%", "of which results/ has no line of commit ccc"),
+        ("robots.base = 2%", "12% or 2", "got no '2%' (robots.base) in the block '12% or 2'... after its start"),
+        ("points = -0.2; robots.base = 2%", "2% at -0.2", "got no '2%' (robots.base) in the block '2% at -0.2'... af"),
+        ("robots.base = 2%", "\n2%", "got 1 comments with figures, 0 of them before a block"),
+        ("robots.base: 2%", "2%", "got 'robots.base: 2%'; expected NAME = TEXT"),
+    ],
+)
+def test_an_error_says_what_the_line_has(pairs: str, block: str, error: str) -> None:
+    errors = wrong(pairs, block)
+    assert len(errors) == 1
+    assert errors[0].startswith("page.md: ")
+    assert error in errors[0]
+
+
+def test_lines_are_read_in_their_order_and_code_on_a_page_is_no_comment(tmp_path: Any) -> None:
+    (tmp_path / "a.jsonl").write_text('{"name": "x", "value": 1}\n{"name": "x", "value": 2}\n')
+    assert [one["value"] for one in figures.read_lines(tmp_path)["x"]] == [1, 2]
+    assert figures.wrong_figures("page.md", "```\n<!-- figures: x = 2 -->\n2\n```\n", {}) == []
+
+
+def test_pages_show_the_figures_of_their_lines() -> None:
+    assert readme.wrong_figures() == []
