@@ -1,4 +1,4 @@
-"""Write the screenshots of docs/view.md: the page of a run in headless Chromium.
+"""Write the screenshots of docs/view.md: the page of a run in headless Chromium, in light and in dark colours.
 
     python bench/pictures.py RUN [--step 4] [--out docs/pictures]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ from PIL import Image
 from common import ROOT
 from tests.cadre.view.browser import chromium, opened, served
 
-# Each picture with its colours: what it shows, as the address within the page, and what has to be there first.
+# Each picture: what it shows, as the address within the page, and the element that has to be there first.
 PICTURES = {
-    ("trees", "light"): ("#/trees?step={step}&tree={tree}", ".sibling.selected"),
-    ("tokens", "light"): ("#/trees?step={step}&tree={tree}&view=tokens", ".token"),
-    ("curves", "dark"): ("#/curves", ".card canvas"),
-    ("state", "dark"): ("#/trees?step={step}&tree={tree}&view=state", ".frame *"),
+    "trees": ("#/trees?step={step}&tree={tree}", ".sibling.selected"),
+    "tokens": ("#/trees?step={step}&tree={tree}&view=tokens", ".token"),
+    "curves": ("#/curves", ".card canvas"),
+    "state": ("#/trees?step={step}&tree={tree}&view=state", ".frame *"),
 }
 COLOURS = 256  # enough for all, and a picture stays below 100 kB
 
@@ -49,7 +50,7 @@ def main() -> None:
     if tree is None:
         raise SystemExit(f"{options.run} kept no tree of step {options.step}. Name another --step.")
     with chromium() as browser, served(options.run) as address:
-        for (name, theme), (place, selector) in PICTURES.items():
+        for (name, (place, selector)), theme in product(PICTURES.items(), ("light", "dark")):
             with opened(browser, address, theme=theme) as page:
                 picture = shoot(page, f"{address}{place.format(step=options.step, tree=tree)}", selector)
             file = options.out / f"{name}-{theme}.png"

@@ -45,7 +45,8 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_pictures_are_there(page: Path) -> None:
-    for link in LINK.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    for link in (*LINK.findall(text), *re.findall(r'\bsrc(?:set)?="([^"]+)"', text)):
         if "://" in link:
             continue
         name, _, anchor = link.partition("#")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import random
+
 import pytest
 import torch
 
 from tests.cadre.engines.tiny import update
+from tests.cadre.learn.sequences import sequence
 
 
 def apart(one, other):
@@ -35,3 +39,34 @@ def caught(learner, data):
             patch.setattr(optimiser, "step", catcher(name, optimiser))
         update(learner, data)
     return found
+
+
+def check_bfloat16(learner, architecture, seed, form):
+    """Compare a tree in bfloat16 with padding in bfloat16, both by their distance from float32.
+
+    A tree rounds what attention gives at most twice, as a part and merged, where padding rounds it once. So its
+    errors have at most twice the variance, whatever the processor; all else is rounded alike. The largest error of all
+    would vary with how sums are ordered, and a ratio at a bound of the clip would jump: so means, and data on policy.
+    """
+    ids = [(*range(60), *range(70 + 9 * k, 79 + 9 * k)) for k in range(4)]
+    draw, plain = random.Random(seed), learner(architecture, pack="padded")
+    data = [sequence(each, (False,) * 60 + (True,) * 9, draw=draw) for each in ids]
+    logprobs = plain.reference_logprobs(data)
+    data = [dataclasses.replace(datum, logprobs=values) for datum, values in zip(data, logprobs, strict=True)]
+    exact = caught(plain, data)
+    shared, padded = (
+        bfloat16_errors(learner(architecture, pack=packing, dtype="bfloat16"), data, exact, form)
+        for packing in ("prefix_tree", "padded")
+    )
+    for mine, theirs in zip(shared, padded, strict=True):
+        assert 0.0 < mine < 2.0**0.5 * theirs
+
+
+def bfloat16_errors(half, data, exact, form):
+    """The root mean squares by which log-probabilities and gradients are off those in float32."""
+    half._runner._precision = dataclasses.replace(half._runner._precision, form=form)
+    logprobs, gradients = torch.tensor(half.reference_logprobs(data)), caught(half, data)
+    assert logprobs.dtype == torch.float32
+    off = torch.cat([(gradients[name] - value).flatten() for name, value in exact.items()])
+    difference = logprobs - torch.tensor([datum.logprobs for datum in data])
+    return float(difference.square().mean().sqrt()), float(off.square().mean().sqrt())

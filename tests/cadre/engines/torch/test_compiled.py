@@ -30,7 +30,7 @@ from cadre.learn.prefix_tree import PrefixTree, attention_mask, path
 from cadre.learn.tree_attention import FlexMasks, Layout, compile_variants
 from tests.cadre.learn.sequences import sequence, sequences
 from tests.helpers.memory_shortage import run_out_of_memory
-from tests.helpers.prefix_trees import apart, caught
+from tests.helpers.prefix_trees import apart, caught, check_bfloat16
 
 CPU = torch.device("cpu")
 
@@ -85,6 +85,12 @@ def test_compiled_layers_are_the_models(learner, architecture):
             for mine, theirs in zip(*pair, strict=True)
         ]
         assert max(gaps) < 1e-5
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("architecture", ["llama", pytest.param("qwen3", marks=pytest.mark.slow)])
+def test_bfloat16_in_compiled_layers_is_as_close_as_padding(learner, architecture):
+    check_bfloat16(learner, architecture, 0, TreeForm(flex=True, compiled=True))
 
 
 @pytest.mark.usefixtures("traced")
@@ -391,6 +397,42 @@ def test_the_fused_projection_equals_the_plain_one(monkeypatch, spread, chunk):
     expected = gradients(compute_token_logprobs(model, states, query, ALL_TOKENS if spread else 0))
     for mine, theirs in zip(gradients(fused()), expected, strict=True):
         assert float((mine - theirs).abs().max()) < 5e-6
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_the_fused_projection_in_bfloat16_is_as_close_as_the_plain_one(spread):
+    """Both round the scores. The plain form keeps their gradient in float32 for the softmax and rounds it once, before
+    the products; the fused form adds a sampled token's own part to the rounded rest, which rounds that entry twice. So
+    its errors have at most twice the variance.
+    """
+    torch.manual_seed(0)
+    model = Head(64, 997)
+    states = torch.randn(200, 64)
+    query = LogprobQuery.make(torch.arange(200), torch.tensor([1.0, 0.7]).repeat(100), torch.randint(0, 997, (200,)))
+    weights = torch.randn(2, 200)
+
+    def numbers(dtype, compute):
+        model.head.to(torch.float32 if dtype == torch.bfloat16 else dtype).zero_grad()
+        inputs = states.to(model.head.weight.dtype, copy=True).requires_grad_()
+        with torch.autocast("cpu", dtype, enabled=dtype == torch.bfloat16):
+            logprobs, entropy = compute(inputs)
+        ((logprobs * weights[0]).sum() + ((entropy * weights[1]).sum() if spread else 0.0)).backward()
+        return logprobs.detach(), entropy.detach(), inputs.grad, model.head.weight.grad.clone()
+
+    def fused(inputs):
+        logprobs, entropy = fused_logprobs(model, inputs, query, spread)
+        blank = torch.zeros(200)
+        return blank.index_put((query.order,), logprobs), blank.index_put((query.order,), entropy)
+
+    def plain(inputs):
+        return compute_token_logprobs(model, inputs, query, ALL_TOKENS if spread else 0)
+
+    exact = numbers(torch.float64, plain)
+    model.head.weight.data = model.head.weight.data.float()
+    for mine, theirs, right in zip(numbers(torch.bfloat16, fused), numbers(torch.bfloat16, plain), exact, strict=True):
+        assert mine.dtype == theirs.dtype == torch.float32
+        errors = [float((side - right).square().mean().sqrt()) for side in (mine, theirs)]
+        assert 0.0 < errors[0] < 2.0**0.5 * errors[1]
 
 
 def test_only_a_bare_projection_is_fused():

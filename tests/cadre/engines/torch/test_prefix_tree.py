@@ -1,7 +1,6 @@
 """The prefix tree against plain padding: the same loss and gradients on sequences of every shape, nothing run twice."""
 
 import dataclasses
-import random
 
 import pytest
 import torch
@@ -21,10 +20,16 @@ from cadre.types import Targets
 from tests.cadre.engines import tiny
 from tests.cadre.engines.tiny import update
 from tests.cadre.learn.sequences import closing_at, sequence, sequences
-from tests.helpers.prefix_trees import apart, caught
+from tests.helpers.prefix_trees import apart, caught, check_bfloat16
 from tests.helpers.slow import few_of
 
 TOLERANCE = 1e-5
+
+
+def run_flex_attention_plainly(monkeypatch):
+    """Run its plain form, whose backward pass PyTorch refuses on a processor although it is there."""
+    monkeypatch.setattr(torch_flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+    monkeypatch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
 
 
 def check_equal(shared, padded, policies=("p",), examples=12, data=None):
@@ -187,41 +192,17 @@ def test_the_last_layer_goes_on_with_what_is_read(learner, checkpointing):
     assert seen == {key: 10 if key in less else 69 for key in seen}
 
 
-def bfloat16_errors(learner, architecture, packing, data, exact):
-    """The root mean squares by which log-probabilities and gradients are off those in float32."""
-    half = learner(architecture, pack=packing, dtype="bfloat16")
-    logprobs, gradients = torch.tensor(half.reference_logprobs(data)), caught(half, data)
-    assert logprobs.dtype == torch.float32
-    off = torch.cat([(gradients[name] - value).flatten() for name, value in exact.items()])
-    difference = logprobs - torch.tensor([datum.logprobs for datum in data])
-    return float(difference.square().mean().sqrt()), float(off.square().mean().sqrt())
-
-
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
 @pytest.mark.parametrize("seed", few_of(range(3), [0]))
-def test_bfloat16_is_as_close_as_padding(learner, architecture, seed):
-    """A tree rounds what attention gives at most twice, as a part and merged, where padding rounds it once. So its
-    errors have at most twice the variance, whatever the processor; all else is rounded alike. The largest error of all
-    would vary with how sums are ordered, and a ratio at a bound of the clip would jump: so means, and data on policy.
-    """
-    ids = [(*range(60), *range(70 + 9 * k, 79 + 9 * k)) for k in range(4)]
-    draw, plain = random.Random(seed), learner(architecture, pack="padded")
-    data = [sequence(each, (False,) * 60 + (True,) * 9, draw=draw) for each in ids]
-    logprobs = plain.reference_logprobs(data)
-    data = [dataclasses.replace(datum, logprobs=values) for datum, values in zip(data, logprobs, strict=True)]
-    exact = caught(plain, data)
-    shared, padded = (
-        bfloat16_errors(learner, architecture, packing, data, exact) for packing in ("prefix_tree", "padded")
-    )
-    for mine, theirs in zip(shared, padded, strict=True):
-        assert 0.0 < mine < 2.0**0.5 * theirs
+@pytest.mark.parametrize("form", [TreeForm(), TreeForm(flex=True)], ids=str)
+def test_bfloat16_is_as_close_as_padding(learner, architecture, seed, form, monkeypatch):
+    run_flex_attention_plainly(monkeypatch)
+    check_bfloat16(learner, architecture, seed, form)
 
 
 @pytest.mark.parametrize("architecture", few_of(["llama", "qwen3", "gemma2", "gemma3"], ["llama"]))
 def test_flex_attention(learner, architecture, monkeypatch):
-    # Its plain form, whose backward pass PyTorch refuses on a processor although it is there.
-    monkeypatch.setattr(torch_flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    monkeypatch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
+    run_flex_attention_plainly(monkeypatch)
     windows, mask = [], tree_attention.FlexMasks._mask
     monkeypatch.setattr(tree_attention.FlexMasks, "_mask", lambda self, one: windows.append(one) or mask(self, one))
     shared = learner(architecture, pack="prefix_tree")
