@@ -351,7 +351,9 @@ def _estimate_policies(experiment: Experiment, batches: Sequence[Sequence[Reques
             sizes=size,
             reference=4 * size.parameters if is_copied else 0,
             memory=memory[name],
-            activations=measure_activations(experiment.models[name], policy, learner.gradient_checkpointing, tokens)
+            activations=measure_activations(
+                experiment.models[name], policy, bool(learner.gradient_checkpointing), tokens
+            )
             if learner
             else 0,
             scores=measure_scores(size.vocabulary, tokens, plan.loss.entropy > 0.0),
@@ -394,7 +396,7 @@ def _estimate_seconds(
     if learner is None:
         return sampling, 0.0
     # Forward, backward to the states, and to the weights where they are trained; layers that are recomputed once more.
-    passes = 2 + (policy.lora is None) + learner.gradient_checkpointing
+    passes = 2 + (policy.lora is None) + bool(learner.gradient_checkpointing)
     return sampling, learning_seconds(products, sizes.parameters, learner.epochs * load.learned, passes)
 
 

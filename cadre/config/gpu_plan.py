@@ -162,7 +162,7 @@ def _size_engine(
     for name, learner in learners.items():
         tokens = min(numbers, default=DEFAULT_TOKENS)
         settings = experiment.policies[name]
-        kept = measure_activations(experiment.models[name], settings, learner.gradient_checkpointing, tokens)
+        kept = measure_activations(experiment.models[name], settings, bool(learner.gradient_checkpointing), tokens)
         token = max(token, kept // tokens + sizes.vocabulary * itemsize)
 
     # Policies of one base model that name different samplers are refused before.
