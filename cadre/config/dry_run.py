@@ -400,9 +400,9 @@ def _estimate_seconds(
 
 def _device_memory(experiment: Experiment) -> dict[str, int]:
     from cadre.engines.torch.memory import total_and_free
-    from cadre.engines.torch.model import pick_device
+    from cadre.engines.torch.model import pick_device, with_number
 
-    devices = [pick_device(experiment.policies[name].device) for name in experiment.models]
+    devices = [with_number(pick_device(experiment.policies[name].device)) for name in experiment.models]
     return {str(device): total_and_free(device)[0] for device in devices}
 
 

@@ -231,23 +231,29 @@ def wrap_step_line(head: str, rewards: Sequence[str], rest: Sequence[str]) -> li
 
 
 def format_gpu(metrics: Mapping[str, float]) -> list[str]:
-    """Return lines about the GPUs, of at most `WIDTH` columns: seconds by phase, MFU of learning, the bandwidth
-    fraction of sampling, the part of the step in which the GPU computes, and the memory. None for a run on CPUs;
-    without its peak rates if the GPU is unknown."""
+    """Return lines about the GPUs, of at most `WIDTH` columns: of sampling and learning the seconds, tokens per second,
+    fraction of the peak bandwidth or MFU, and peak memory; the seconds of other phases, and the part of the step in
+    which the GPU computes. None for a run on CPUs; without what is not known, as the peak rates of an unknown GPU."""
     if "gpu/learning_peak_gb" not in metrics:
         return []
-    learning, sampling = f"learning {metrics['time/update_s']:.1f} s", f"sampling {metrics['time/sample_s']:.1f} s"
-    if (mfu := metrics.get("gpu/learning_mfu")) is not None:
-        learning += f" ({mfu:.0%} MFU)"
-    if (fraction := metrics.get("gpu/sampling_bandwidth_fraction")) is not None:
-        sampling += f" ({fraction:.0%} of bandwidth)"
-    phases = [
-        f"{name} {metrics[f'time/{name}_s']:.1f} s" for name in ("sync", "sleep", "wake") if f"time/{name}_s" in metrics
+
+    def describe(phase: str, seconds: str, fraction: str, unit: str) -> str:
+        name = f"gpu/{phase}"
+        parts = [f"{metrics[rate]:,.0f} tok/s" for rate in [f"{name}_tokens_per_s"] if rate in metrics]
+        parts += [f"{metrics[fraction]:.0%} {unit}"] if fraction in metrics else []
+        parts += [f"peak {metrics[f'{name}_peak_gb']:.1f} GB"]
+        return f"{phase} {metrics[seconds]:.1f} s ({', '.join(parts)})"
+
+    items = [
+        describe("sampling", "time/sample_s", "gpu/sampling_bandwidth_fraction", "of bandwidth"),
+        describe("learning", "time/update_s", "gpu/learning_mfu", "MFU"),
+        *(f"{name} {metrics[key]:.1f} s" for name in ("sync", "sleep", "wake") if (key := f"time/{name}_s") in metrics),
+        *([f"busy {metrics['gpu/busy_fraction']:.0%}"] if "gpu/busy_fraction" in metrics else []),
     ]
-    peak = max(metrics["gpu/learning_peak_gb"], metrics["gpu/sampling_peak_gb"])
-    busy = [f"busy {metrics['gpu/busy_fraction']:.0%}"] if "gpu/busy_fraction" in metrics else []
-    line = ", ".join([sampling, learning, *phases, *busy, f"peak {peak:.1f} GB"])
-    return textwrap.wrap(f"GPU: {line}", WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+    # Lines break after commas, so that a number stays with its unit.
+    line = ", ".join(items).replace(" ", "\u00a0").replace(",\u00a0", ", ")
+    lines = textwrap.wrap(f"GPU:\u00a0{line}", WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 # ---- In `status.json`

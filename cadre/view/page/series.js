@@ -33,7 +33,7 @@ function cumulative(run, names) {
 }
 
 // What one run has under a pattern: [{ name, hue, steps, values, low, high }, ...]. `ROLE` and `POLICY` stand for the
-// names of the run, a last `*` for what it has there. Evaluations have intervals; the one before training is at step 0.
+// names of the run, one `*` for what it has there. Evaluations have intervals; the one before training is at step 0.
 export function seriesOf(run, pattern) {
   if (pattern.startsWith("evaluate/")) {
     const reports = [...new Map(run.evaluations.map((report) => [report.step, report])).values()];
@@ -49,10 +49,10 @@ export function seriesOf(run, pattern) {
     const metric = owner ? owner + pattern.slice(kind.length) : pattern;
     const colour = kind === "ROLE" ? roleHue(run, owner) : hue(number);
     const line = (name, shade, key) => ({ name, hue: shade, steps: run.xs, values: run.columns[key] });
-    if (!metric.endsWith("*")) return run.columns[metric] ? [line(owner || metric.split("/").pop(), colour, metric)] : [];
-    const start = metric.slice(0, -1);
-    const keys = Object.keys(run.columns).filter((key) => key.startsWith(start)).sort();
-    return keys.map((key, index) => line(`${owner ? `${owner} ` : ""}${key.slice(start.length)}`, hue(number * 3 + index), key));
+    if (!metric.includes("*")) return run.columns[metric] ? [line(owner || metric.split("/").pop(), colour, metric)] : [];
+    const [start, end] = metric.split("*");
+    const keys = Object.keys(run.columns).filter((key) => key.startsWith(start) && key.endsWith(end)).sort();
+    return keys.map((key, index) => line(`${owner ? `${owner} ` : ""}${key.slice(start.length, key.length - end.length)}`, hue(number * 3 + index), key));
   });
 }
 

@@ -279,6 +279,7 @@ def test_a_run_on_a_gpu_logs_prints_and_shows_them(
         assert line["gpu/learning_mfu"] == pytest.approx(trained * 6e6 / 1e12 / line["time/update_s"])
         assert 0 < line["gpu/sampling_bandwidth_fraction"] < 1
     assert out.getvalue().count("    GPU: sampling ") == 2
+    assert "peak 1.5 GB" in out.getvalue()
     assert "peak 3.2 GB" in out.getvalue()
     status = read_status(folder)
     assert status["gpu"]["gpu/learning_peak_gb"] == 3.25
@@ -296,21 +297,27 @@ def test_lines_of_a_step_on_a_gpu() -> None:
         "gpu/sampling_bandwidth_fraction": 0.481,
         "gpu/learning_peak_gb": 61.04,
         "gpu/sampling_peak_gb": 12.0,
+        "gpu/learning_tokens_per_s": 97_217.9,
+        "gpu/sampling_tokens_per_s": 52_429.0,
     }
     assert format_gpu(metrics) == [
-        "    GPU: sampling 1.2 s (48% of bandwidth), learning 0.8 s (35% MFU), sync 0.3",
-        "    s, wake 0.1 s, peak 61.0 GB",
+        "    GPU: sampling 1.2 s (52,429 tok/s, 48% of bandwidth, peak 12.0 GB),",
+        "    learning 0.8 s (97,218 tok/s, 35% MFU, peak 61.0 GB), sync 0.3 s, wake 0.1 s",
     ]
     assert format_gpu(metrics | {"time/sleep_s": 100.0})[0].startswith("    GPU: sampling")
     fractions = ("gpu/learning_mfu", "gpu/sampling_bandwidth_fraction")
     unknown = {name: value for name, value in metrics.items() if name not in fractions}
-    assert format_gpu(unknown) == ["    GPU: sampling 1.2 s, learning 0.8 s, sync 0.3 s, wake 0.1 s, peak 61.0 GB"]
-    assert "wake 0.1 s, busy 93%" in format_gpu(unknown | {"gpu/busy_fraction": 0.934})[0]
+    lines = [
+        "    GPU: sampling 1.2 s (52,429 tok/s, peak 12.0 GB),",
+        "    learning 0.8 s (97,218 tok/s, peak 61.0 GB), sync 0.3 s, wake 0.1 s",
+    ]
+    assert format_gpu(unknown) == lines
+    assert format_gpu(unknown | {"gpu/busy_fraction": 0.934})[2] == "    busy 93%"
     assert format_gpu({"time/sample_s": 1.0}) == []
     out = io.StringIO()
     rest = {"rollout/success": 0.5, "rollout/tokens": 40.0, "time/wait_s": 3.0, "time/learn_s": 1.0, "one/reward": 1.0}
     Progress(Console(file=out, soft_wrap=True), steps=2).step(0, rest | unknown)
     assert out.getvalue().splitlines() == [
         "step 1/2  reward one +1.00  success 50%  10 tok/s  4 s left",
-        "    GPU: sampling 1.2 s, learning 0.8 s, sync 0.3 s, wake 0.1 s, peak 61.0 GB",
+        *lines,
     ]

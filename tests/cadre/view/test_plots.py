@@ -132,6 +132,14 @@ def test_more_names_than_dashes_become_plots_of_their_own() -> None:
     assert evaluate('splitLines(linesOf([makeRun("a", 0)], "time/*", { axis: axisOf([], "step") })).length') == 1
 
 
+def test_a_star_stands_for_what_is_between() -> None:
+    columns = json.dumps(
+        {f"gpu/{name}": [1, 2, 3] for name in ("sampling_peak_gb", "learning_peak_gb", "busy_fraction")}
+    )
+    run = f'{{ ...makeRun("a", 0), columns: {columns} }}'
+    assert evaluate(f'seriesOf({run}, "gpu/*_peak_gb").map((one) => one.name)') == ["learning", "sampling"]
+
+
 def test_seeds_become_a_mean_with_a_range() -> None:
     columns = (
         '"tool/reward": [3, 4, 5], "rollout/tokens": [300, 0, 0], "time/wait_s": [1, 1, 1], "time/learn_s": [0, 0, 0]'
