@@ -66,7 +66,9 @@ class LearnerConfig(Section):
         "auto", description="padded tokens in one forward; bounds memory; auto: 4,096 on a CPU, by free memory on a GPU"
     )
     pack: Packing = Field("auto", description="prefix_tree runs shared tokens once; auto where it is cheaper")
-    gradient_checkpointing: bool = Field(False, description="recompute activations: less memory, more time")
+    gradient_checkpointing: bool | None = Field(
+        None, description="recompute activations: less memory, more time; unset: once a GPU's memory is too short"
+    )
     saved_moments: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="the optimiser's moments in checkpoints; bfloat16 halves them, and a resumed run then differs a "
