@@ -351,7 +351,9 @@ def _estimate_policies(experiment: Experiment, batches: Sequence[Sequence[Reques
             sizes=size,
             reference=4 * size.parameters if is_copied else 0,
             memory=memory[name],
-            activations=measure_activations(experiment.models[name], policy, learner.gradient_checkpointing, tokens)
+            activations=measure_activations(
+                experiment.models[name], policy, bool(learner.gradient_checkpointing), tokens
+            )
             if learner
             else 0,
             scores=measure_scores(size.vocabulary, tokens, plan.loss.entropy > 0.0),
@@ -394,15 +396,15 @@ def _estimate_seconds(
     if learner is None:
         return sampling, 0.0
     # Forward, backward to the states, and to the weights where they are trained; layers that are recomputed once more.
-    passes = 2 + (policy.lora is None) + learner.gradient_checkpointing
+    passes = 2 + (policy.lora is None) + bool(learner.gradient_checkpointing)
     return sampling, learning_seconds(products, sizes.parameters, learner.epochs * load.learned, passes)
 
 
 def _device_memory(experiment: Experiment) -> dict[str, int]:
     from cadre.engines.torch.memory import total_and_free
-    from cadre.engines.torch.model import pick_device
+    from cadre.engines.torch.model import pick_device, with_number
 
-    devices = [pick_device(experiment.policies[name].device) for name in experiment.models]
+    devices = [with_number(pick_device(experiment.policies[name].device)) for name in experiment.models]
     return {str(device): total_and_free(device)[0] for device in devices}
 
 

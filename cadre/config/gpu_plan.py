@@ -102,9 +102,9 @@ def plan_gpu(experiment: Experiment, estimates: Mapping[str, SizedPolicy]) -> Gp
     import torch
 
     from cadre.engines.torch import memory
-    from cadre.engines.torch.model import pick_device
+    from cadre.engines.torch.model import pick_device, with_number
 
-    devices = {pick_device(experiment.policies[name].device) for name in experiment.models}
+    devices = {with_number(pick_device(experiment.policies[name].device)) for name in experiment.models}
     kinds = experiment.separately_sampled.values()
     is_divided = any(experiment.ranks(names) > 1 for names in experiment.engines) or any(
         experiment.sampler_settings(kind).gpus > 1 for kind in kinds
@@ -162,7 +162,7 @@ def _size_engine(
     for name, learner in learners.items():
         tokens = min(numbers, default=DEFAULT_TOKENS)
         settings = experiment.policies[name]
-        kept = measure_activations(experiment.models[name], settings, learner.gradient_checkpointing, tokens)
+        kept = measure_activations(experiment.models[name], settings, bool(learner.gradient_checkpointing), tokens)
         token = max(token, kept // tokens + sizes.vocabulary * itemsize)
 
     # Policies of one base model that name different samplers are refused before.

@@ -365,12 +365,12 @@ def make_gpu_meter(experiment: Experiment) -> GpuMeter | None:
         return None
     import torch
 
-    from cadre.engines.torch.model import pick_device
+    from cadre.engines.torch.model import pick_device, with_number
 
     picked = [pick_device(experiment.policies[names[0]].device) for names in experiment.engines]
     if any(device.type != "cuda" for device in picked):
         return None
-    devices = [f"cuda:{device.index or 0}" for device in picked]  # cuda is the first one
+    devices = [str(with_number(device)) for device in picked]
     # An engine that ranks train together has a GPU for each; others may share one.
     ranks: dict[str, int] = {}
     for names, device in zip(experiment.engines, devices, strict=True):

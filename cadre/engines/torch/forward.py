@@ -147,7 +147,10 @@ class MicroBatchRunner:
         # Nodes or padded tokens of a micro-batch. On a GPU `choose_tokens` replaces it, if settings leave it open.
         self.tokens = min((limit for limit in limits if limit != "auto"), default=DEFAULT_TOKENS)
         self._is_open = "auto" in limits and device.type == "cuda"
-        self._checkpointing = any(learner.gradient_checkpointing for learner in learners)
+        checkpointing = [learner.gradient_checkpointing for learner in learners]
+        self._checkpointing = any(checkpointing)
+        # True if activations may be recomputed once memory is too short for the smallest micro-batch.
+        self._may_checkpoint = "auto" in limits and set(checkpointing) == {None}
         if learners and loaded.pictures is None:
             form = choose_learning_form(loaded, precision, self._packing)
             self._packing = form.packing
@@ -199,7 +202,7 @@ class MicroBatchRunner:
         batch = self.collate(micro)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        with self.use_adapters(batch):
+        with self.use_adapters(batch), self.checkpointing():
             self.score(batch, entropy_tokens)
         # Masters in float32 are copied in the precision of the forward, which does not grow with its tokens. Ranks
         # gather one layer at a time, and count that among the tokens.
@@ -219,22 +222,36 @@ class MicroBatchRunner:
     def run_in_memory(self, run: Callable[[], T], undo: Callable[[], None] = lambda: None) -> T:
         """Return `run()`; where a GPU's memory is too short, `undo()` it and run it in micro-batches of half the size.
 
-        Raises torch.OutOfMemoryError once micro-batches are small, and in a group, whose ranks must agree on the size.
+        If micro-batches are small already, activations are recomputed from then on, if settings leave that open. Raises
+        torch.OutOfMemoryError if nothing is left, and in a group, whose ranks must agree on the size.
         """
         while True:
+            is_small = self.tokens // 2 < MIN_TOKENS // 2
             try:
                 return run()
             except torch.OutOfMemoryError:
-                if self.ranks.size > 1 or self.tokens // 2 < MIN_TOKENS // 2:
+                can_checkpoint = self._may_checkpoint and torch.is_grad_enabled()
+                if self.ranks.size > 1 or (is_small and not can_checkpoint):
                     raise
             # Outside the handler, whose exception holds on to the tensors of the failed forward.
-            self.tokens //= 2
             undo()
             torch.cuda.empty_cache()
+            if is_small:
+                self._may_checkpoint, self._checkpointing = False, True
+                # Layers that are recomputed are not compiled; more tokens fit then, if a micro-batch has several rows.
+                form = replace(self._precision.form, compiled=False)
+                self._precision = replace(self._precision, form=form)
+                self._is_open = self.model.device.type == "cuda" and self.tokens > 0
+                change = "activations are recomputed from here on. Set learner.gradient_checkpointing to true"
+            else:
+                self.tokens //= 2
+                change = (
+                    f"it is run in parts of {self.tokens:,} tokens from here on. Set learner.tokens_per_microbatch to "
+                    "that"
+                )
             warnings.warn(
-                "The GPU has too little memory for a micro-batch; it is run in parts of "
-                f"{self.tokens:,} tokens from here on. Set learner.tokens_per_microbatch to that, or give other "
-                "programs on the GPU less memory.",
+                f"The GPU has too little memory for a micro-batch; {change}, or give other programs on the GPU less "
+                "memory.",
                 stacklevel=2,
             )
 
@@ -275,7 +292,7 @@ class MicroBatchRunner:
         return replace(self._precision, form=TreeForm())
 
     def checkpointing(self) -> AbstractContextManager[None]:
-        """Recompute activations in the backward pass, if a policy's settings ask for it."""
+        """Recompute activations in the backward pass, if a policy's settings or a lack of memory ask for it."""
         return checkpoint_layers(self.model) if self._checkpointing else nullcontext()
 
     def drop_head_gradient(self) -> None:

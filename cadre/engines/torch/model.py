@@ -163,6 +163,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def with_number(device: torch.device) -> torch.device:
+    """Return a GPU with its number, as `cuda` is `cuda:0` where no thread has chosen another one."""
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
 def is_fully_trained(policy: PolicyConfig) -> bool:
     """Return True if training the policy changes the model's own weights, not an adapter."""
     return policy.lora is None and not policy.frozen

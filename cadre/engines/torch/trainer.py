@@ -311,26 +311,25 @@ class Trainer:
         schedules = {name: self._make_minibatches(name, part) for name, part in by_policy.items()}
         divergences: dict[str, float] = {}  # the last KL(sampler || policy) of each policy, if it is bounded
         stopped: set[str] = set()  # policies that have left their bound
-        with self._runner.checkpointing():
-            for parts in zip_longest(*schedules.values(), fillvalue=()):
-                step = {name: part for name, part in zip(schedules, parts, strict=True) if name not in stopped}
-                run = [item for part in step.values() for item in part if has_gradient(item, self._loss)]
-                denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
-                is_bounded = self._loss.kl_bound is not None
-                snapshots = {name: metrics[name].snapshot() for name in step} if is_bounded else {}
-                for name, numbers in self._backward_in_memory(run, denominators, metrics).items():
-                    if self._loss.kl_bound is not None:
-                        divergences[name] = self._mean_divergence(metrics[name], snapshots[name])
-                        if divergences[name] > self._loss.kl_bound:
-                            # The step is not made, and nothing of it is reported.
-                            stopped.add(name)
-                            self._optimisers[name].clear()
-                            vars(metrics[name]).update(snapshots[name])
-                            continue
-                    metrics[name].norms.append(numbers.norms[0])
-                    self._optimisers[name].step(numbers)
-                    if self._optimisers[name].has_diverged:
-                        raise self._save_worst(name, step[name])
+        for parts in zip_longest(*schedules.values(), fillvalue=()):
+            step = {name: part for name, part in zip(schedules, parts, strict=True) if name not in stopped}
+            run = [item for part in step.values() for item in part if has_gradient(item, self._loss)]
+            denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
+            is_bounded = self._loss.kl_bound is not None
+            snapshots = {name: metrics[name].snapshot() for name in step} if is_bounded else {}
+            for name, numbers in self._backward_in_memory(run, denominators, metrics).items():
+                if self._loss.kl_bound is not None:
+                    divergences[name] = self._mean_divergence(metrics[name], snapshots[name])
+                    if divergences[name] > self._loss.kl_bound:
+                        # The step is not made, and nothing of it is reported.
+                        stopped.add(name)
+                        self._optimisers[name].clear()
+                        vars(metrics[name]).update(snapshots[name])
+                        continue
+                metrics[name].norms.append(numbers.norms[0])
+                self._optimisers[name].step(numbers)
+                if self._optimisers[name].has_diverged:
+                    raise self._save_worst(name, step[name])
 
         # A step that was too long shows in the next forward, and in no gradient before: run each changed policy, and
         # its critic, on its shortest sequence.
@@ -441,7 +440,7 @@ class Trainer:
         noted: list[tuple[TrainingSequence, Tensor]] = []
         for micro in runner.split(sequences):
             batch = runner.collate(micro)
-            with runner.use_adapters(batch):
+            with runner.use_adapters(batch), runner.checkpointing():
                 scores = runner.score(batch, self._entropy_tokens)
                 for row, sequence in enumerate(micro.data):
                     if notes.wants(sequence):

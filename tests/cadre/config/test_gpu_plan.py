@@ -130,6 +130,22 @@ def test_two_models_share_the_gpu_and_learn_in_turn() -> None:
     ]
 
 
+def test_the_first_gpu_is_one_device_with_its_number_and_without(
+    gpu: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_model, "pick_device", torch.device)
+    lora, roles = "{model: Qwen/Qwen3-0.6B, lora: {rank: 8}, device: %s}", "roles: {tool: one, planner: two}"
+    both = [
+        f"team={{policies: {{one: {lora % 'cuda'}, two: {lora % name}}}, {roles}}}" for name in ("cuda:0", "cuda:1")
+    ]
+    first, second = (estimated(change, "sampling.engine=torch") for change in both)
+    assert list(first.devices) == ["cuda:0"]
+    assert first.gpu is not None
+    assert [engine.names for engine in first.gpu.engines] == [["one"], ["two"]]
+    assert list(second.devices) == ["cuda:0", "cuda:1"]
+    assert second.gpu is None
+
+
 def test_the_cache_is_what_vllm_would_be_given(gpu: SimpleNamespace, tmp_path: Path) -> None:
     folder = tiny.build(tmp_path, "llama")
     sizes = estimate.measure(str(folder), PolicyConfig(model=str(folder), dtype="bfloat16"))

@@ -590,6 +590,24 @@ def test_memory_that_no_half_is_enough_for_is_an_error(learner, monkeypatch):
         one._update(trees(("p",), [(40, 30)]))
 
 
+def test_activations_are_recomputed_once_the_smallest_micro_batch_does_not_fit(learner, monkeypatch):
+    data = trees(("p",), [(40, 30), (30, 20)])
+    one, other = learner("llama", pack="prefix_tree"), learner("llama", pack="prefix_tree", gradient_checkpointing=True)
+    refused = learner("llama", pack="prefix_tree", gradient_checkpointing=False)
+    run_out_of_memory(monkeypatch, refused, least_tokens=8_192, first=1)
+    with pytest.raises(torch.OutOfMemoryError):
+        refused._update(data)
+    run_out_of_memory(monkeypatch, one, least_tokens=8_192, first=1)
+    with pytest.warns(
+        UserWarning, match=r"activations are recomputed from here on\. Set learner\.gradient_checkpointing"
+    ):
+        metrics = one._update(data)
+    expected = other._update(data)
+    del metrics["p"]["tokens_per_s"], expected["p"]["tokens_per_s"]
+    assert metrics == expected
+    assert (one._runner.tokens, one._runner._checkpointing) == (4_096, True)
+
+
 def test_compiled_layers_that_cannot_be(learner):
     with pytest.raises(EngineError, match=r"learner\.compile on.*is on the CPU.*Leave it off"):
         learner(compile=True, device="cpu")
