@@ -123,7 +123,7 @@ def test_curves_and_tables_from_other_files_are_lines_too(tmp_path: Any, monkeyp
 
 def test_the_page_of_families_has_as_many_as_its_lines() -> None:
     """bench/families.py writes the page and the lines at once."""
-    supported, others = (readme.ROOT / "docs/families.md").read_text().split("## Not supported")
+    supported, others = (common.ROOT / "docs/families.md").read_text().split("## Not supported")
     rows = [row for row in supported.splitlines() if row.startswith("| ") and not row.startswith("| Family")]
     left_out = [row for row in others.splitlines() if row.startswith("| ") and not row.startswith("| Family")]
     found = common.latest()
