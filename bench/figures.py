@@ -11,7 +11,7 @@ The text has one number (the value), two (lowest and highest) or three (value, l
 values of three seeds). `A (B)` is the value and the lowest, `A of B` the value and the n of the line. Each number has
 to be that of the newest line of the name, within half a unit of its last digit. `NAME.low`, `NAME.high` and `NAME.n`
 are parts of a line; `NAME@COMMIT` is the newest line of that commit, where later ones were measured with other
-settings; `NAME, NAME = TEXT` is one figure for two lines. A whole number for a fraction is the number of cases of n.
+settings; `NAME, NAME = TEXT` is one figure for two lines. A whole number for a fraction is the number of cases of n, and `within A` or `at most A` is rounded up.
 `python bench/readme.py --check` compares all pages.
 """
 
@@ -139,6 +139,8 @@ def _agrees(number: re.Match[str], value: float, line: Line, shown: str, share: 
     written = _read(number)
     step = 10.0 ** (int(number["exponent"] or 0) - len(number["decimals"] or ""))
     tolerance = step / 2 * (1 + 1e-6)
+    if shown.startswith(("within ", "at most ")):
+        return 0 <= written - value < step
     if COUNT.fullmatch(shown):
         return abs(written - value) < 0.01
     if ("%" in shown or shown.endswith(" points")) and line["unit"] != "%":
