@@ -9,10 +9,10 @@ A comment before a paragraph, a list or a table gives the line of each figure in
 
 The text has one number (the value), two (lowest and highest) or three (value, lowest and highest, in any order, as the
 values of three seeds). `A (B)` is the value and the lowest, `A of B` the value and the n of the line. Each number has
-to be that of the newest line of the name, within half a unit of its last digit. `NAME.low`, `NAME.high` and `NAME.n`
-are parts of a line; `NAME@COMMIT` is the newest line of that commit, where later ones were measured with other
-settings; `NAME, NAME = TEXT` is one figure for two lines. A whole number for a fraction is the number of cases of n, and `within A` or `at most A` is rounded up.
-`python bench/readme.py --check` compares all pages.
+to be that of the newest line of the name, within half a unit of its last digit; `within A` and `at most A` are rounded
+up. `NAME.low`, `NAME.high` and `NAME.n` are parts of a line; `NAME@COMMIT` is the newest line of that commit, where
+later ones were measured with other settings; `NAME, NAME = TEXT` is one figure for two lines. A whole number for a
+fraction is the number of cases of n. `python bench/readme.py --check` compares all pages.
 """
 
 from __future__ import annotations
