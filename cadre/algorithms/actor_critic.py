@@ -20,11 +20,15 @@ class ActorCritic(Algorithm):
 
     reads: ClassVar[Reads] = "own"
 
-    k: Positive = Field(4, description="episodes a task")
-    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn")
-    token_gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a token, for a critic of level token")
-    estimate: Literal["gae", "reward_to_go"] = Field("gae", description="of the advantage; reward_to_go is R - V")
-    gae_lambda: float = Field(0.95, ge=0.0, le=1.0, description="0 trusts the critic, 1 the rewards that followed")
+    k: Positive = Field(4, description="episodes per task")
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per turn")
+    token_gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per token, for a critic of level token")
+    estimate: Literal["gae", "reward_to_go"] = Field(
+        "gae", description="estimator of the advantage; reward_to_go is R - V"
+    )
+    gae_lambda: float = Field(
+        0.95, ge=0.0, le=1.0, description="lambda of GAE: 0 bootstraps from the next value, 1 uses full returns"
+    )
     whiten: bool = Field(True, description="advantages of a policy and role get mean 0 and deviation 1 over the batch")
     reward_model: str | None = Field(
         None, description="folder of a model that scores joint actions; unset: the environment's reward"

@@ -16,9 +16,9 @@ from cadre.settings.user_code import load_function, one_of
 
 Where = Annotated[str, one_of(WHERE)]
 WHERE_WORDS = "the decisions that are sampled again: entropy takes the least certain, random any"
-DECISIONS = "decisions a round that are sampled again, in each episode that the tree began with"
-SIBLINGS = "more completions at each of them"
-ROUNDS = "how often decisions are chosen"
+DECISIONS = "decisions per round that are sampled again, in each initial episode"
+SIBLINGS = "further completions at each of these decisions"
+ROUNDS = "number of rounds in which decisions are chosen"
 BUDGET = "tokens of a tree after which no further round begins; 0 for no bound"
 
 
@@ -27,7 +27,7 @@ class Branching(Algorithm):
 
     tree_weight: ClassVar[TreeWeight] = "by_sample"
 
-    k: Positive = Field(4, description="episodes that a task begins with")
+    k: Positive = Field(4, description="initial episodes per task")
     where: Where = Field("entropy", description=WHERE_WORDS)
     decisions: int = Field(2, ge=1, le=100, description=DECISIONS)
     siblings: int = Field(1, ge=1, le=100, description=SIBLINGS)
@@ -65,7 +65,7 @@ class TreeRl(Branching):
     success, from the root and from its parent."""
 
     name: Literal["tree_rl"]
-    k: Positive = Field(6, description="episodes that a task begins with")
+    k: Positive = Field(6, description="initial episodes per task")
 
     def credit(self) -> Credit:
         """Return `([V - V(root)] + [V - V(parent)]) / sqrt(episodes below)` itself, without a baseline."""

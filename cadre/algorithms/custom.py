@@ -49,7 +49,7 @@ class Comparison(Section):
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description=f"{BASELINE}; not running")
     scale: Scale | None = Field(None, description="divisor of the return less its baseline")
     advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
-    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per turn, with reward_to_go or best_to_go")
     weight: float = Field(1.0, gt=0.0, description="weight of its advantage relative to the first")
 
 
@@ -63,7 +63,9 @@ class Custom(Algorithm):
         4, description="completions per decision; also by turn or by role; one number for independent"
     )
     carry: Carry | None = Field(None, description=f"{CARRY}; for shapes that choose")
-    joint: Literal["aligned", "cross"] | None = Field(None, description="which answers are tried together; for full")
+    joint: Literal["aligned", "cross"] | None = Field(
+        None, description="which completions form joint actions; for full"
+    )
     lookahead: int | None = Field(None, ge=0, description=f"{LOOKAHEAD}; 2 where returns is first_paid")
     where: Where | None = Field(None, description=f"{WHERE_WORDS}; for branch")
     decisions: int | None = Field(None, ge=1, le=100, description=f"{DECISIONS}; for branch")
@@ -75,7 +77,7 @@ class Custom(Algorithm):
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description=BASELINE)
     scale: Scale | None = Field(None, description="divisor of the return less its baseline")
     advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
-    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn, with reward_to_go or best_to_go")
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per turn, with reward_to_go or best_to_go")
     second: Comparison | None = Field(None, description="another comparison, whose advantage is added")
 
     def plan(self) -> Plan:

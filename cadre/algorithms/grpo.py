@@ -21,7 +21,7 @@ class Episodes(Algorithm):
 
     group: ClassVar[str] = "task"
 
-    k: Positive = Field(4, description="episodes a task")
+    k: Positive = Field(4, description="episodes per task")
     scale: Scale = Field("std", description=SCALE)
     parts: Parts = Field(default_factory=dict, description=PARTS)
 
@@ -49,7 +49,7 @@ class DrMas(Algorithm):
     """Dr. MAS (arXiv 2602.08847): GRPO on whole episodes, normalised by each role's own decisions across its turns."""
 
     name: Literal["dr_mas"]
-    k: Positive = Field(4, description="episodes a task")
+    k: Positive = Field(4, description="episodes per task")
 
     def plan(self) -> Plan:
         """Return `(R - mean_role) / std_role` over all decisions of a role on a task (section 4)."""
@@ -75,7 +75,7 @@ class Gigpo(Algorithm):
     """GiGPO (arXiv 2505.10978): k whole episodes, compared as episodes and, if observations recur, as steps."""
 
     name: Literal["gigpo"]
-    k: Positive = Field(4, description="episodes a task")
+    k: Positive = Field(4, description="episodes per task")
     gamma: float = Field(0.95, ge=0.0, le=1.0, description="discount per turn in the return of a step")
     step_weight: float = Field(
         1.0, ge=0.0, description="weight of the step-level advantage; the episode-level one has 1"
@@ -95,7 +95,7 @@ class StateValue(Algorithm):
     episodes."""
 
     name: Literal["state_value"]
-    k: Positive = Field(4, description="episodes a task")
+    k: Positive = Field(4, description="episodes per task")
     gamma: float = Field(0.99, ge=0.0, le=1.0, description="discount per turn in the return of a step")
     prior: float = Field(
         2.0, ge=0.0, description="returns that the mean reward of the task's episodes counts as in V; 0 for none"
@@ -171,8 +171,8 @@ class Spiral(Algorithm):
     """SPIRAL's role-conditioned advantages (arXiv 2506.24119) for zero-sum play: a running mean by role."""
 
     name: Literal["spiral"]
-    k: Positive = Field(4, description="episodes a task")
-    decay: float = Field(0.95, gt=0.0, lt=1.0, description="of the running mean")
+    k: Positive = Field(4, description="episodes per task")
+    decay: float = Field(0.95, gt=0.0, lt=1.0, description="decay of the running mean")
 
     def plan(self) -> Plan:
         """Return `R - b_role` with an exponential running mean b (section 3)."""
@@ -184,8 +184,8 @@ class Sirius(Algorithm):
     """Sirius (arXiv 2502.04780), without its augmentation: a supervised step on successful episodes."""
 
     name: Literal["sirius"]
-    k: Positive = Field(4, description="episodes a task")
-    threshold: float = Field(1.0, description="least return of a role with which an episode is kept for it")
+    k: Positive = Field(4, description="episodes per task")
+    threshold: float = Field(1.0, description="minimum return of a role with which an episode is used to train it")
 
     def plan(self) -> Plan:
         """Return the mean of -log pi over the tokens of the episodes that passed."""

@@ -23,8 +23,8 @@ class RolledOut(Algorithm):
     baseline: ClassVar[str] = "mean"
 
     k: ManySiblings = Field(4, description="completions of each agent at a node, also by turn or by role")
-    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount of a turn")
-    stop_at: float | None = Field(None, description="grow no further below a node whose mean reward passes this")
+    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per turn")
+    stop_at: float | None = Field(None, description="no further growth below a node whose mean reward exceeds this")
     lenient: bool = Field(False, description="the return of a completion takes the best of what follows, not the mean")
     reward_model: str | None = Field(
         None, description="folder of a model that scores joint actions; unset: the environment's reward"
@@ -64,7 +64,10 @@ class RolledOut(Algorithm):
 class Joint(RolledOut):
     """The family for agents that answer separately, with the choice of answers that are tried together."""
 
-    joint: Literal["aligned", "cross"] = Field("aligned", description="the g-th of every agent together, or all pairs")
+    joint: Literal["aligned", "cross"] = Field(
+        "aligned",
+        description="aligned: the g-th completions of all agents are a joint action; cross: all combinations are",
+    )
 
     def shape(self) -> shapes.Shape:
         """Return the shape that continues every joint action that `joint` makes."""
@@ -110,7 +113,10 @@ class C3(Algorithm):
 
     name: Literal["c3"]
     k: ManySiblings = Field(2, description="completions of each role at a decision, also by turn or by role")
-    joint: Literal["aligned", "cross"] = Field("aligned", description="the g-th of every agent together, or all pairs")
+    joint: Literal["aligned", "cross"] = Field(
+        "aligned",
+        description="aligned: the g-th completions of all agents are a joint action; cross: all combinations are",
+    )
 
     def plan(self) -> Plan:
         """Return every alternative rolled out from the one context, with the others of its decision as the baseline."""

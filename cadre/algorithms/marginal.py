@@ -28,7 +28,7 @@ class Marginal(Algorithm):
 
     returns: ClassVar[str]
 
-    k: Positive = Field(4, description="episodes a task")
+    k: Positive = Field(4, description="episodes per task")
     broadcast: float = Field(0.0, ge=0.0, description=BROADCAST)
     part_weights: Parts = Field(default_factory=dict, description=PARTS)
     scale: Scale = Field("std", description=SCALE)

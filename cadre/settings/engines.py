@@ -44,7 +44,7 @@ class LearnerConfig(Section):
 
     alternatives: ClassVar[Sequence[Sequence[str]]] = (("minibatches", "minibatch_size"),)
 
-    learning_rate: float = Field(1e-6, gt=0.0, description="peak rate")
+    learning_rate: float = Field(1e-6, gt=0.0, description="peak learning rate")
     schedule: Literal["constant", "cosine"] = Field(
         "constant", description="cosine falls to final_rate_fraction of the peak at the last step"
     )
@@ -52,7 +52,9 @@ class LearnerConfig(Section):
         0.0, ge=0.0, lt=1.0, description="with cosine: the rate after the last step, as a fraction of the peak"
     )
     warmup_steps: int = Field(0, ge=0, description="updates of linear warm-up")
-    weight_decay: float = Field(0.0, ge=0.0, description="of matrices, decoupled from the gradient, per step")
+    weight_decay: float = Field(
+        0.0, ge=0.0, description="weight decay of matrices, decoupled from the gradient, per step"
+    )
     betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and the second moment")
     max_grad_norm: float = Field(1.0, gt=0.0, description="global norm that a policy's gradient is clipped to")
     epochs: Positive = Field(1, description="passes over a step's sequences")

@@ -96,7 +96,7 @@ class LossConfig(Section):
         description=f"clipped ratio: {_names(LOSSES)}; token is PPO's, sequence GSPO's",
     )
     clip_low: float = Field(0.2, gt=0.0, lt=1.0, description="the ratio is clipped below at 1 - clip_low")
-    clip_high: float = Field(0.2, gt=0.0, description="and above at 1 + clip_high")
+    clip_high: float = Field(0.2, gt=0.0, description="the ratio is clipped above at 1 + clip_high")
     dual_clip: float | None = Field(
         None, gt=1.0, description="upper bound of the ratio where the advantage is negative"
     )

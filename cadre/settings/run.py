@@ -83,7 +83,7 @@ class EvaluateConfig(Section):
     """Evaluation on held-out tasks: greedy, with one sample per decision."""
 
     tasks: int = Field(200, ge=0, description="tasks of the test split; 0: none")
-    first: int = Field(0, ge=0, description="the first of them, so that settings can be chosen on others")
+    first: int = Field(0, ge=0, description="index of the first task, so that settings can be chosen on others")
     every: int = Field(0, ge=0, description="steps between evaluations; 0: before and after training only")
     settings: dict[str, JsonValue] = Field(
         default_factory=dict, description="changes to the environment's settings on held-out tasks: {cases: 0}, say"
