@@ -24,7 +24,7 @@ import gpu_tables
 import openspiel
 import presets as preset_bench
 import worth
-from ages import read_history
+from ages import History, read_history
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest, record
 from evidence import ranged, shown
@@ -289,16 +289,15 @@ HIGHLIGHTS = (
 )
 
 
-def highlights() -> str:
-    """Markdown: the rows of README's table; a row that lacks one of its lines says so."""
-    found = latest()
-    lines = ["| what | measured (range) | range over |", "|---|---|---|"]
+def highlights(found: evidence.Lines, history: History | None) -> str:
+    """Return README's table; a row that lacks one of its lines says so. Ages are those of docs/evidence.md."""
+    lines = ["| what | measured (range) | range over | its code since |", "|---|---|---|---|"]
     for row in HIGHLIGHTS:
         ones = [found[name] for name in row.lines if name in found]
-        cells = f"{NOT_MEASURED} | "
+        cells = f"{NOT_MEASURED} | | "
         if len(ones) == len(row.lines):
             spread = row.spread.format(seeds=len(ones[-1]["seeds"]), n=ones[-1]["n"])
-            cells = f"{row.form.format(*map(ranged, ones))} | {spread}"
+            cells = f"{row.form.format(*map(ranged, ones))} | {spread} | {evidence.age_of(ones, history, found)}"
         lines.append(f"| {row.words} | {cells} |")
     return "\n".join(lines)
 
@@ -548,7 +547,7 @@ def _spread(one: dict[str, Any]) -> str:
 
 # The tables of each page, by their marks.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"highlights": highlights},
+    "README.md": {"highlights": lambda: highlights(latest(), read_history())},
     "docs/evidence.md": {"evidence": lambda: evidence.table(latest(), read_history())},
     "docs/results.md": {"results": table, "presets": presets, "preset curves": preset_curves, "paper": paper},
     "docs/algorithms/which.md": {"which": which},
@@ -585,6 +584,9 @@ def outdated_pages(root: Path = ROOT) -> list[str]:
         text = (root / page).read_text()
         if page == "docs/evidence.md":
             return evidence.is_current(text, latest(), read_history())
+        if page == "README.md":  # its ages were counted at the commit that the other page names
+            dated = (root / "docs/evidence.md").read_text()
+            return evidence.is_current(text, latest(), read_history(), highlights, dated)
         return renewed(page, text) == text
 
     return [page for page in PAGES if not is_current(page)]
