@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -359,7 +359,7 @@ def rows(found: Lines, history: History | None) -> Iterator[str]:
             lines = [found[name] for name in claim.lines if name in found]
             if len(lines) == len(claim.lines):
                 tokens = ranged(found[claim.tokens]) if claim.tokens in found else claim.tokens
-                yield _row(claim, lines, tokens, _age(lines, history, found))
+                yield _row(claim, lines, tokens, age_of(lines, history, found))
 
 
 def _row(claim: Claim, lines: Sequence[Mapping[str, Any]], tokens: str, age: str) -> str:
@@ -380,7 +380,7 @@ def _row(claim: Claim, lines: Sequence[Mapping[str, Any]], tokens: str, age: str
     return f"| {' | '.join(cells)} |"
 
 
-def _age(lines: Sequence[Mapping[str, Any]], history: History | None, found: Lines) -> str:
+def age_of(lines: Sequence[Mapping[str, Any]], history: History | None, found: Lines) -> str:
     """Return how old the code of a claim is, in words, and whether newer code gives the same first steps."""
     if history is None:
         return "unknown"
@@ -425,16 +425,23 @@ STEPS = rf"; its first \d+ steps? (?:{REPEATED}|gave the same \d+ commits? ago)"
 AGE = re.compile(rf"measured \d+ commits? ago(?:{STEPS})?|unchanged|commit not in this history|unknown")
 
 
-def is_current(page: str, found: Lines, history: History | None) -> bool:
+def is_current(
+    page: str,
+    found: Lines,
+    history: History | None,
+    make: Callable[[Lines, History | None], str] = table,
+    dated: str = "",
+) -> bool:
     """Return True if a page has the tables of these lines, with the ages of the commit that it names.
 
-    Later commits make lines older without making the page wrong. Ages are not compared where that commit is unknown, as
-    without a history or after a rebase.
+    `make` returns the tables. `dated` is the page that names the commit, if it is another one. Later commits make lines
+    older without making the page wrong. Ages are not compared where that commit is unknown, as without a history or
+    after a rebase.
     """
-    named = COUNTED_AT.search(page)
+    named = COUNTED_AT.search(dated or page)
     if named and history and history.find(named[1]):
-        return table(found, history.at(named[1])) in page
-    return _without_ages(table(found, history)) in _without_ages(page)
+        return make(found, history.at(named[1])) in page
+    return _without_ages(make(found, history)) in _without_ages(page)
 
 
 def _without_ages(text: str) -> str:
@@ -446,7 +453,7 @@ def stale(found: Lines, history: History) -> dict[str, str]:
     old = {}
     for claim in (claim for chapter in chapters(found) for claim in chapter.claims):
         lines = [found[name] for name in claim.lines if name in found]
-        age = _age(lines, history, found) if lines else "unchanged"
+        age = age_of(lines, history, found) if lines else "unchanged"
         if age != "unchanged" and not age.endswith(REPEATED):
             old[claim.lines[-1]] = age
     return old

@@ -9,10 +9,10 @@ A comment before a paragraph, a list or a table gives the line of each figure in
 
 The text has one number (the value), two (lowest and highest) or three (value, lowest and highest, in any order, as the
 values of three seeds). `A (B)` is the value and the lowest, `A of B` the value and the n of the line. Each number has
-to be that of the newest line of the name, within half a unit of its last digit. `NAME.low`, `NAME.high` and `NAME.n`
-are parts of a line; `NAME@COMMIT` is the newest line of that commit, where later ones were measured with other
-settings; `NAME, NAME = TEXT` is one figure for two lines. A whole number for a fraction is the number of cases of n.
-`python bench/readme.py --check` compares all pages.
+to be that of the newest line of the name, within half a unit of its last digit; `within A` and `at most A` are rounded
+up. `NAME.low`, `NAME.high` and `NAME.n` are parts of a line; `NAME@COMMIT` is the newest line of that commit, where
+later ones were measured with other settings; `NAME, NAME = TEXT` is one figure for two lines. A whole number for a
+fraction is the number of cases of n. `python bench/readme.py --check` compares all pages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ COMMENT = re.compile(
 )
 FENCED = re.compile(r"^( *)```.*?^ *```$", re.DOTALL | re.MULTILINE)
 NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.(?P<decimals>\d+))?(?:e(?P<exponent>[-+]?\d+))?")
-PART = re.compile(r"(?P<name>.+)\.(?P<part>low|high|n)")
+COUNT = re.compile(r"[\d,]+ of [\d,]+")
+PARTS = ("low", "high", "n")
 SHARES = ("share", "fraction", "pass", "accuracy", "well-formed", "valid", "agrees", "at-first", "repaired")
 
 
@@ -82,12 +83,8 @@ def _errors(comment: re.Match[str], lines: Lines) -> Iterator[str]:
 
 def _differences(name: str, shown: str, lines: Lines) -> Iterator[str]:
     """Yield an error if there is no such line, or if the text does not show its numbers."""
-    name, _, commit = name.partition("@")
-    parted = PART.fullmatch(name)
-    part = parted["part"] if parted and name not in lines else ""
-    known = [
-        line for line in lines.get(parted["name"] if parted and part else name, ()) if line["commit"].startswith(commit)
-    ]
+    name, part, commit = _parsed(name, lines)
+    known = [line for line in lines.get(name, ()) if line["commit"].startswith(commit)]
     if not known:
         of = f" of commit {commit}" if commit else ""
         yield (
@@ -110,6 +107,18 @@ def _differences(name: str, shown: str, lines: Lines) -> Iterator[str]:
     )
 
 
+def _parsed(name: str, lines: Lines) -> tuple[str, str, str]:
+    """Return a line's name, the part of it that is meant ("" for all), and its commit ("" for the newest)."""
+    without, _, commit = name.rpartition("@")
+    for one, of in ((name, ""), (without, commit)):
+        stem, _, part = one.rpartition(".")
+        if one in lines:
+            return one, "", of
+        if part in PARTS and stem in lines:
+            return stem, part, of
+    return name, "", ""
+
+
 def _wanted(line: Line, part: str, shown: str, count: int) -> list[float]:
     """Return the numbers that a text should have; [] for a count of numbers that no form has."""
     if part:
@@ -118,7 +127,7 @@ def _wanted(line: Line, part: str, shown: str, count: int) -> list[float]:
         return list(line["values"])
     if re.fullmatch(r"\S+ \(\S+\)", shown):
         return [line["value"], line["low"]]
-    if count == 2 and " of " in shown:
+    if COUNT.fullmatch(shown):
         share = line["unit"].startswith(SHARES)
         return [line["value"] * line["n"] if share else line["value"], line["n"]]
     forms = {1: [line["value"]], 2: [line["low"], line["high"]], 3: sorted((line["low"], line["value"], line["high"]))}
@@ -130,9 +139,11 @@ def _agrees(number: re.Match[str], value: float, line: Line, shown: str, share: 
     written = _read(number)
     step = 10.0 ** (int(number["exponent"] or 0) - len(number["decimals"] or ""))
     tolerance = step / 2 * (1 + 1e-6)
-    if " of " in shown:
+    if shown.startswith(("within ", "at most ")):
+        return 0 <= written - value < step
+    if COUNT.fullmatch(shown):
         return abs(written - value) < 0.01
-    if "%" in shown and line["unit"] != "%":
+    if ("%" in shown or shown.endswith(" points")) and line["unit"] != "%":
         return abs(written - 100 * value) <= tolerance
     if share and step == 1:  # a count of cases, whose line has six digits
         return abs(written - value * line["n"]) < 0.01 or written == value

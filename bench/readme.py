@@ -24,7 +24,7 @@ import gpu_tables
 import openspiel
 import presets as preset_bench
 import worth
-from ages import read_history
+from ages import History, read_history
 from cadre.algorithms import ALGORITHMS
 from common import RESULTS, ROOT, latest, record
 from evidence import ranged, shown
@@ -289,16 +289,15 @@ HIGHLIGHTS = (
 )
 
 
-def highlights() -> str:
-    """Markdown: the rows of README's table; a row that lacks one of its lines says so."""
-    found = latest()
-    lines = ["| what | measured (range) | range over |", "|---|---|---|"]
+def highlights(found: evidence.Lines, history: History | None) -> str:
+    """Return README's table; a row that lacks one of its lines says so. Ages are those of docs/evidence.md."""
+    lines = ["| what | measured (range) | range over | its code since |", "|---|---|---|---|"]
     for row in HIGHLIGHTS:
         ones = [found[name] for name in row.lines if name in found]
-        cells = f"{NOT_MEASURED} | "
+        cells = f"{NOT_MEASURED} | | "
         if len(ones) == len(row.lines):
             spread = row.spread.format(seeds=len(ones[-1]["seeds"]), n=ones[-1]["n"])
-            cells = f"{row.form.format(*map(ranged, ones))} | {spread}"
+            cells = f"{row.form.format(*map(ranged, ones))} | {spread} | {evidence.age_of(ones, history, found)}"
         lines.append(f"| {row.words} | {cells} |")
     return "\n".join(lines)
 
@@ -548,7 +547,7 @@ def _spread(one: dict[str, Any]) -> str:
 
 # The tables of each page, by their marks.
 PAGES: dict[str, dict[str, Callable[[], str]]] = {
-    "README.md": {"highlights": highlights},
+    "README.md": {"highlights": lambda: highlights(latest(), read_history())},
     "docs/evidence.md": {"evidence": lambda: evidence.table(latest(), read_history())},
     "docs/results.md": {"results": table, "presets": presets, "preset curves": preset_curves, "paper": paper},
     "docs/algorithms/which.md": {"which": which},
@@ -585,6 +584,9 @@ def outdated_pages(root: Path = ROOT) -> list[str]:
         text = (root / page).read_text()
         if page == "docs/evidence.md":
             return evidence.is_current(text, latest(), read_history())
+        if page == "README.md":  # its ages were counted at the commit that the other page names
+            dated = (root / "docs/evidence.md").read_text()
+            return evidence.is_current(text, latest(), read_history(), highlights, dated)
         return renewed(page, text) == text
 
     return [page for page in PAGES if not is_current(page)]
@@ -596,7 +598,7 @@ def curve_lines() -> dict[str, list[dict[str, Any]]]:
     `curve.PRESET` has the five values of `fifths`, `curve.ROW.STEP` the median of the seeds of a row of
     bench/openspiel.py, with the lowest and the highest.
     """
-    lines = {}
+    lines: dict[str, list[dict[str, Any]]] = {}
     by_tokens = json.loads((RESULTS / preset_bench.CURVES).read_text())
     for name, seeds in by_tokens.items():
         line = {"values": fifths(seeds), "unit": "share", "n": len(seeds), "commit": preset_bench.CURVES}
@@ -604,14 +606,34 @@ def curve_lines() -> dict[str, list[dict[str, Any]]]:
     for name, row in json.loads((RESULTS / openspiel.CURVES).read_text()).items():
         for points in zip(*row["seeds"], strict=True):
             values = [value for _, value in points]
-            line = {"value": median(values), "low": min(values), "high": max(values), "unit": row["figure"]}
-            lines[f"curve.{name}.{points[0][0]}"] = [line | {"n": len(values), "commit": openspiel.CURVES}]
+            lines[f"curve.{name}.{points[0][0]}"] = [_line_of_seeds(values, row["figure"], openspiel.CURVES)]
     return lines
+
+
+def worth_lines() -> dict[str, list[dict[str, Any]]]:
+    """Return the cells of the table `second_agent` as lines `worth.SITUATION.DIFFICULTY.SIDE`.
+
+    The gain of the team is the side `gain`, that of one policy for both roles the side `shared.gain`.
+    """
+    points, lines = json.loads((RESULTS / "worth.json").read_text()), {}
+    for situation in dict.fromkeys(one["situation"] for one in points):
+        mine = [one for one in points if one["situation"] == situation]
+        cells = [(one["side"], one["dial"], one["success"]) for one in mine]
+        cells += [("gain", dial, values) for dial, values in worth.gains(mine, "team").items()]
+        cells += [("shared.gain", dial, values) for dial, values in worth.gains(mine, "shared").items()]
+        for side, dial, values in cells:
+            lines[f"worth.{situation}.{dial:g}.{side}"] = [_line_of_seeds(values, "success", "worth.json")]
+    return lines
+
+
+def _line_of_seeds(values: Sequence[float], unit: str, source: str) -> dict[str, Any]:
+    of_seeds = {"value": median(values), "low": min(values), "high": max(values), "n": len(values)}
+    return of_seeds | {"unit": unit, "commit": source}
 
 
 def wrong_figures() -> list[str]:
     """Return an error for each figure that a page shows by hand and that its line does not have."""
-    lines = figures.read_lines(RESULTS) | curve_lines()
+    lines = figures.read_lines(RESULTS) | curve_lines() | worth_lines()
     texts = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in ALL_PAGES}
     return [error for page, text in texts.items() for error in figures.wrong_figures(page, text, lines)]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+import common
 import figures
 import readme
 
@@ -19,6 +21,7 @@ LINES = {
     "robots.team": [line(0.5, 0.5, 0.5, commit="aaaaaaa"), line(0.976, 0.965, 0.99)],
     "solved": [line(0.0833333, 0.0833333, 0.0833333, "fraction", n=12)],
     "supported": [line(163, 163, 163, "families", n=178)],
+    "pass@1": [line(0.2, 0.1, 0.3, "pass@1")],
     "gap": [line(6.19172e-06, 6.19172e-06, 6.19172e-06, "nats")],
     "points": [line(-0.229167, -0.916667, 29.1667, "points")],
     "curve": [{"values": [0.0625, 0.21, 0.4], "unit": "share", "n": 3, "commit": "curves.json"}],
@@ -41,6 +44,9 @@ def wrong(pairs: str, block: str) -> list[str]:
         ("robots.team = 99, 97 and 98%", "by seed 99, 97 and 98%"),
         ("robots.team = 97 to 99%", "97 to 99%"),
         ("robots.team = 98% (97)", "98% (97)"),
+        ("robots.team = 96.5 to 99.0 points", "96.5 to 99.0 points"),
+        ("pass@1 = 20%; pass@1.low@bbb = 10%", "20%, at least 10%"),
+        ("robots.team = 98% of tasks (97 to 99%)", "98% of tasks (97 to 99%)"),
         ("robots.team.low = 97%", "at least 97%"),
         ("robots.team = 0.976", "0.976 of the tasks"),
         ("robots.team@aaaaaaa = 50%", "50% at another rate"),
@@ -48,6 +54,7 @@ def wrong(pairs: str, block: str) -> list[str]:
         ("solved = 1 of 12; solved = 1", "1 of 12 solved, 1 ran"),
         ("supported = 163 of 178; supported.n = 178", "163 of 178, all 178"),
         ("gap = 6e-6; gap = 0.0000062", "6e-6, or 0.0000062"),
+        ("gap = within 6.2e-6; gap = at most 7e-6", "within 6.2e-6 nats, at most 7e-6"),
         ("points = -0.2 (-0.9 to 29.2)", "-0.2 (-0.9 to 29.2)"),
         ("curve = 6, 21 and 40%", "6, 21 and 40%"),
         ("growth = 0.05%", "0.05%"),
@@ -70,6 +77,8 @@ def test_a_figure_within_half_a_unit_of_its_last_digit_is_right(pairs: str, bloc
         ("solved = 2 of 12", "2 of 12", "got '2 of 12' for solved"),
         ("solved = 1 of 13", "1 of 13", "got '1 of 13' for solved"),
         ("supported = 163 of 179", "163 of 179", "got '163 of 179' for supported"),
+        ("gap = within 6.1e-6", "within 6.1e-6", "got 'within 6.1e-6' for gap"),
+        ("gap = within 6.3e-6", "within 6.3e-6", "got 'within 6.3e-6' for gap"),
         ("curve = 6, 20 and 40%", "6, 20 and 40%", "expected 0.0625, 0.21, 0.4, n 3, share, of commit curves.json"),
         ("robot.team = 98%", "98%", "got the name 'robot.team', of which results/ has no line; expected one"),
         ("robots.team@ccc = 98%", "98%", "of which results/ has no line of commit ccc"),
@@ -90,6 +99,41 @@ def test_lines_are_read_in_their_order_and_code_on_a_page_is_no_comment(tmp_path
     (tmp_path / "a.jsonl").write_text('{"name": "x", "value": 1}\n{"name": "x", "value": 2}\n')
     assert [one["value"] for one in figures.read_lines(tmp_path)["x"]] == [1, 2]
     assert figures.wrong_figures("page.md", "```\n<!-- figures: x = 2 -->\n2\n```\n", {}) == []
+
+
+def test_curves_and_tables_from_other_files_are_lines_too(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readme, "RESULTS", tmp_path)
+    seeds = [[[0, 0.6], [40, 0.2]], [[0, 0.6], [40, 0.3]], [[0, 0.6], [40, 0.1]]]
+    (tmp_path / "openspiel-curves.json").write_text(json.dumps({"kuhn": {"figure": "exploitability", "seeds": seeds}}))
+    (tmp_path / "presets-curves.json").write_text(
+        json.dumps({"gdpo": [[[10 * step, 0.1 * step] for step in range(1, 6)]]})
+    )
+    lines = readme.curve_lines()
+    assert {name: lines["curve.kuhn.40"][0][name] for name in ("value", "low", "high")} == {
+        "value": 0.2,
+        "low": 0.1,
+        "high": 0.3,
+    }
+    assert lines["curve.gdpo"][0]["values"] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    points = [{"situation": "relay", "dial": 0.8, "side": "alone", "success": [0.5, 0.4]}]
+    points += [{"situation": "relay", "dial": 0.8, "side": side, "success": [0.9, 0.6]} for side in ("team", "shared")]
+    (tmp_path / "worth.json").write_text(json.dumps(points))
+    worth = readme.worth_lines()
+    assert worth["worth.relay.0.8.team"][0]["value"] == pytest.approx(0.75)
+    assert worth["worth.relay.0.8.gain"][0]["value"] == pytest.approx(0.3)
+    assert worth["worth.relay.0.8.shared.gain"][0]["low"] == pytest.approx(0.2)
+
+
+def test_the_page_of_families_has_as_many_as_its_lines() -> None:
+    """bench/families.py writes the page and the lines at once."""
+    supported, others = (common.ROOT / "docs/families.md").read_text().split("## Not supported")
+    rows = [row for row in supported.splitlines() if row.startswith("| ") and not row.startswith("| Family")]
+    left_out = [row for row in others.splitlines() if row.startswith("| ") and not row.startswith("| Family")]
+    found = common.latest()
+    assert len(rows) == found["families.supported"]["value"]
+    assert len(rows) + len(left_out) == found["families.supported"]["n"]
+    worst = max(float(row.split("|")[-2]) for row in rows)
+    assert worst == pytest.approx(found["families.max_diff"]["value"], rel=0.05)
 
 
 def test_pages_show_the_figures_of_their_lines() -> None:

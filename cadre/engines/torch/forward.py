@@ -226,10 +226,10 @@ class MicroBatchRunner:
         torch.OutOfMemoryError if nothing is left, and in a group, whose ranks must agree on the size.
         """
         while True:
-            is_small = self.tokens // 2 < MIN_TOKENS // 2
             try:
                 return run()
             except torch.OutOfMemoryError:
+                is_small = self.tokens // 2 < MIN_TOKENS // 2  # `run` may have chosen the size
                 can_checkpoint = self._may_checkpoint and torch.is_grad_enabled()
                 if self.ranks.size > 1 or (is_small and not can_checkpoint):
                     raise
@@ -238,7 +238,7 @@ class MicroBatchRunner:
             torch.cuda.empty_cache()
             if is_small:
                 self._may_checkpoint, self._checkpointing = False, True
-                # Layers that are recomputed are not compiled; more tokens fit then, if a micro-batch has several rows.
+                # Layers that are recomputed are not compiled. More tokens fit then.
                 form = replace(self._precision.form, compiled=False)
                 self._precision = replace(self._precision, form=form)
                 self._is_open = self.model.device.type == "cuda" and self.tokens > 0

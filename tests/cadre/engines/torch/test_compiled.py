@@ -608,6 +608,21 @@ def test_activations_are_recomputed_once_the_smallest_micro_batch_does_not_fit(l
     assert (one._runner.tokens, one._runner._checkpointing) == (4_096, True)
 
 
+def test_a_size_that_was_chosen_too_large_is_halved_after_activations_are_recomputed(learner, monkeypatch):
+    one, failures = learner("llama"), iter([512, 8_192])
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    one._runner.tokens = 512
+
+    def run():
+        one._runner.tokens = next(failures, one._runner.tokens)
+        if one._runner.tokens in (512, 8_192):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return one._runner.tokens
+
+    with pytest.warns(UserWarning, match="recomputed"), pytest.warns(UserWarning, match="in parts of 4,096 tokens"):
+        assert one._runner.run_in_memory(run) == 4_096
+
+
 def test_compiled_layers_that_cannot_be(learner):
     with pytest.raises(EngineError, match=r"learner\.compile on.*is on the CPU.*Leave it off"):
         learner(compile=True, device="cpu")
