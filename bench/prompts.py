@@ -29,7 +29,7 @@ from cadre.rollout.batching import gather
 from cadre.settings import PolicyConfig
 from cadre.statistics import rate_interval
 from cadre.types import Request, Sample, Sampling
-from common import record
+from common import append_line, measurement, record
 
 FIRST_TASK = 2_000  # of the training split
 SAME_TASK = 4  # programs of one task
@@ -145,8 +145,9 @@ def write_results(cell: Cell, outcomes: Sequence[Outcome], model: str, command: 
     """Append the shares of a cell, and its token limit, to results/prompts.jsonl."""
     name = f"prompts.{model}.{cell.task}.{cell.prompt}.{cell.temperature:g}"
     for share in SHARES:
-        mean = sum(outcome.shares[share] for outcome in outcomes) / len(outcomes)
-        record("prompts", f"{name}.{share}", [mean], "fraction", command, len(outcomes), [seed])
+        interval = rate_interval([float(outcome.shares[share]) for outcome in outcomes])
+        line = measurement(f"{name}.{share}", interval, "fraction", command, len(outcomes), [seed])
+        append_line("prompts", line | dict(zip(("value", "low", "high"), interval, strict=True)))
     tokens = quantile(sorted(outcome.completion.tokens for outcome in outcomes))
     record("prompts", f"{name}.tokens95", [tokens], "tokens", command, len(outcomes), [seed])
 
