@@ -63,8 +63,8 @@ def test_a_round_goes_in_together_and_each_answer_is_its_own(sampler):
 class Turns:
     """A slow episode of one turn and a quick one of three, played at once; `ended` are their turns in order."""
 
-    def __init__(self, made, slow):
-        self.made, self.ended = made, []
+    def __init__(self, made, slow, before):
+        self.made, self.ended, self.before = made, [], before  # turns that end before the slow one may
         made._backend.gates[slow] = self.slow = asyncio.Event()
 
     async def play(self):
@@ -79,14 +79,16 @@ class Turns:
             self.ended.append(name)
 
     async def finish_slow(self):
-        await asyncio.sleep(0.2)
+        while len(self.ended) < self.before:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # for turns that should have waited
         self.ended.append("waited")
         self.made._thread.loop.call_soon_threadsafe(self.slow.set)
 
 
 def test_without_batches_a_slow_episode_holds_up_nobody(sampler):
     made = sampler("planner", options=Options(deterministic=False))
-    turns = Turns(made, "r-0")
+    turns = Turns(made, "r-0", before=3)
     asyncio.run(turns.play())
     assert turns.ended == ["quick", "quick", "quick", "waited", "slow"]
     assert made._backend.seeds == [None] * 4
@@ -95,7 +97,7 @@ def test_without_batches_a_slow_episode_holds_up_nobody(sampler):
 
 def test_deterministic_batches_wait_for_the_slowest(sampler):
     made = sampler("planner", options=Options(deterministic=True))
-    turns = Turns(made, 7)
+    turns = Turns(made, 7, before=1)
     asyncio.run(turns.play())
     assert turns.ended == ["quick", "waited", "slow", "quick", "quick"]
     assert made._backend.seeds == [7, 100, 101, 102]
