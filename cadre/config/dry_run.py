@@ -217,6 +217,7 @@ class SpaceSampler:
     calls: int = 0
     batches: list[list[Request]] = field(default_factory=list)
     samples: int = 0
+    most_calls: int = 0  # that were made in a conversation
 
     async def sample(self, request: Request) -> list[Sample]:
         pending: PendingRequest = (request, asyncio.get_running_loop().create_future())
@@ -243,6 +244,7 @@ class SpaceSampler:
         calls = sum(bool(message.tool_calls) for message in request.messages)
         if not request.tools or calls >= self.calls or self.samples > MAX_SAMPLES:
             return ()
+        self.most_calls = max(self.most_calls, calls + 1)
         tool = request.tools[calls % len(request.tools)]
         return (ToolCall(f"call_{calls}", tool.name, json.dumps(example_value(tool.parameters))),)
 
@@ -269,20 +271,21 @@ def count_requests(experiment: Experiment) -> tuple[list[list[Request]], int]:
     """Return the requests of one tree over a training task, by generation batch, and the number of tool calls in a row
     that are assumed; 0 if no tools are offered, or if the task cannot be played with calls that mean nothing."""
 
-    async def grow(calls: int) -> list[list[Request]]:
+    async def grow(calls: int) -> SpaceSampler:
         sampler = SpaceSampler(calls)
         roles = experiment.roles
         team = Team(roles, dict.fromkeys(roles.values(), sampler), dict.fromkeys(roles, Sampling()))
         await episodes.grow_many([experiment.training_tasks[0]], experiment.rollout(team), random_keys.key("dry"))
-        return sampler.batches
+        return sampler
 
-    batches = asyncio.run(grow(0))
+    batches = asyncio.run(grow(0)).batches
     if not any(request.tools for batch in batches for request in batch):
         return batches, 0
     try:
-        return asyncio.run(grow(TOOL_CALLS)), TOOL_CALLS
+        sampler = asyncio.run(grow(TOOL_CALLS))
     except ContractError:  # a tool call without meaning may be no legal step
         return batches, 0
+    return sampler.batches, sampler.most_calls
 
 
 def check_templates(experiment: Experiment, requests: Sequence[Request]) -> None:
@@ -307,7 +310,9 @@ def check_templates(experiment: Experiment, requests: Sequence[Request]) -> None
 
 
 def _count_characters(request: Request) -> int:
-    return sum(len(message.content) for message in request.messages)
+    """Return the characters of a prompt: of its messages, and of its tools, which a chat template writes as JSON."""
+    offered = ((tool.name, tool.description, dict(tool.parameters)) for tool in request.tools)
+    return sum(len(message.content) for message in request.messages) + sum(len(json.dumps(tool)) for tool in offered)
 
 
 def _estimate_tokens(request: Request) -> int:

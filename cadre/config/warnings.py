@@ -154,7 +154,7 @@ def _warn_shared_tasks(experiment: Experiment) -> list[str]:
     return shared and [
         f"warning: {experiment.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
         f"{len(held_out)} are; expected disjoint splits. What is measured is not held out: divide the problems by the "
-        "split in tasks."
+        "split in tasks. Tasks are compared by their data, not by their id."
     ]
 
 

@@ -114,7 +114,8 @@ async def examine(
         not shared,
         "tasks",
         f"{name}.tasks: test task {', '.join(shared[:1])} is also a training task, {len(shared)} of "
-        f"{len(splits['test'])} are; expected disjoint splits. Divide the problems by the split.",
+        f"{len(splits['test'])} are; expected disjoint splits. Divide the problems by the split. Tasks are compared by "
+        "their data, not by their id.",
     )
 
     # The episodes. On the first one every action is tried.

@@ -237,7 +237,7 @@ def test_tool_calls_are_turns_of_their_own(shape: str, drawn: int, speaker: Path
     }
     found = estimate_resources(parse(sections))
     assert (found.rounds, found.samples) == (5, {"a": drawn})
-    assert "calls in a row" in "\n".join(format_estimate(found))
+    assert "with up to 5 calls in a row" in "\n".join(format_estimate(found))
     unplayable = estimate_resources(parse(sections | {"settings": {"strict": True}}))
     assert (unplayable.rounds, unplayable.samples, unplayable.tool_calls) == (1, {"a": 2}, 0)
 
