@@ -218,6 +218,12 @@ def format_comparison(comparison: RunComparison) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
+    for method in comparison.methods:
+        if len(method.seeds) > 1:
+            means = (f"{100 * mean:.1f}%" if is_rate else f"{mean:.3f}" for mean in method.by_seed)
+            by_seed = ", ".join(f"{mean} (seed {seed})" for mean, seed in zip(means, method.seeds, strict=True))
+            lines.append(f"{shorten_path(method.name)} by seed: {by_seed}")
+
     for difference in comparison.differences:
         pairs = [
             name for name, paired in (("tasks", difference.paired_tasks), ("seeds", difference.paired_seeds)) if paired

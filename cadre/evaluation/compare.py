@@ -109,6 +109,7 @@ class MethodResult:
 
     before   the mean over the evaluations before training; None if these were not made
     value    the mean over the selected evaluations
+    by_seed  the mean of each seed's
     gain     value - before, paired over seeds and tasks
     steps, tokens   of the selected evaluations, by seed
     curve    (step, mean of sampled tokens, value with its interval) at the steps at which every seed was evaluated
@@ -119,6 +120,7 @@ class MethodResult:
     folders: tuple[str, ...]
     before: Interval | None
     value: Interval
+    by_seed: tuple[float, ...]
     gain: Interval | None
     steps: tuple[int, ...]
     tokens: tuple[float, ...]
@@ -331,6 +333,7 @@ def _summarise(method: Method, selected: Sequence[Evaluation], generator: np.ran
         folders=tuple(str(run.folder) for run in method.runs),
         before=before,
         value=value,
+        by_seed=tuple(e.mean for e in selected),
         gain=gain,
         steps=tuple(e.step for e in selected),
         tokens=tuple(e.tokens for e in selected),

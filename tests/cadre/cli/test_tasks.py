@@ -51,6 +51,41 @@ def test_a_sound_environment_shows_the_first_prompts() -> None:
     assert "<|user|>Describe this word" in done.out
 
 
+LONG = """
+from cadre import Env, Message, Observation, Reward, Task
+
+class Long(Env):
+    roles = ("reader",)
+    done = False
+
+    @classmethod
+    def tasks(cls, split):
+        return [Task(f"{split}-{i}", {"i": i, "split": split}) for i in range(4)]
+
+    def observe(self):
+        text = "\\n".join(f"line {n}" for n in range(1, 41))
+        return {} if self.done else {"reader": Observation("reader", (Message("user", text),))}
+
+    async def step(self, actions):
+        self.done = True
+        return Reward(team=1.0)
+
+    @property
+    def success(self):
+        return self.done
+"""
+
+
+def test_a_long_prompt_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
+    (tmp_path / "long.py").write_text(LONG)
+    shown = call("check", f"{tmp_path}/long.py:Long").out.splitlines()
+    start = next(n for n, line in enumerate(shown) if line.startswith("First prompt of reader"))
+    prompt = [line.strip() for line in shown[start + 1 :]]
+    assert prompt[0] == "<|user|>line 1"
+    assert prompt[11:14] == ["line 12", "(16 more lines)", "line 29"]
+    assert prompt[-1].startswith("line 40")
+
+
 def test_every_fault_is_a_paragraph_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     done = call("check", f"{tmp_path}/broken.py:Broken")

@@ -138,6 +138,8 @@ def test_runs_that_differ_in_their_seed_are_one_method(tmp_path: Path) -> None:
     assert first.folders == (str(team[1]), str(team[0]))
     assert (first.value[0], second.value[0], second.before[0], second.gain[0]) == (1.0, 0.5, 0.0, 0.5)  # type: ignore[index]
     assert first.tokens == (500.0, 500.0)
+    assert second.by_seed == (0.5, 0.5)
+    assert "algorithm=grpo by seed: 50.0% (seed 0), 50.0% (seed 1)" in format_comparison(comparison)
     assert [(step, tokens) for step, tokens, _ in first.curve] == [(0, 0.0), (5, 500.0)]
     (difference,) = comparison.differences
     assert difference.value[0] == pytest.approx(-0.5)
