@@ -34,8 +34,8 @@ from cadre.types import media_of
 
 # ---- cadre check
 
-# Lines of a first prompt that are shown, of its beginning and of its end.
-PROMPT_LINES = LAST_LINES = 12
+# Lines of a first prompt that are shown at its beginning, and as many at its end, where a task's own text is.
+PROMPT_LINES = 12
 
 
 def check(
@@ -89,12 +89,9 @@ def check(
             f"First prompt of {prompt.role} as {reader} reads it ({prompt.tokens:,} tokens):", highlight=False
         )
         lines = prompt.text.rstrip("\n").split("\n")
-        left_out = range(PROMPT_LINES, len(lines) - LAST_LINES)  # a task's own text is at the end, behind its tools
-        for number, line in enumerate(lines):
-            if number not in left_out:
-                print_lines([f"    {visible(line)}"])
-            elif number == left_out.start:
-                print_lines([f"    ({len(left_out)} more lines)"])
+        if left_out := lines[PROMPT_LINES:-PROMPT_LINES]:
+            lines = [*lines[:PROMPT_LINES], f"({len(left_out)} more lines)", *lines[-PROMPT_LINES:]]
+        print_lines(f"    {visible(line)}" for line in lines)
     if report.broken or faults:
         raise typer.Exit(2)
 
