@@ -74,13 +74,13 @@ OTHER_ALGORITHMS = (
     "cadre/engines/openai_teacher.py",
 )
 OTHER_ENGINES = (
-    "cadre/cluster/",
+    "cadre_ray/",
     "cadre/engines/openai.py",
     "cadre/engines/scripted.py",
     "cadre/engines/torch/group.py",
 )
 VLLM = ("cadre/engines/vllm/",)
-PROGRAMS = ("cadre/programs/", "cadre/integrations/", "cadre/envs/mcp.py")
+PROGRAMS = ("cadre_programs/", "cadre_tasks/integrations/", "cadre/envs/mcp.py")
 MEDIA = ("cadre/engines/torch/vision.py", "cadre/envs/images.py", "cadre/envs/sounds.py")
 DATA = ("cadre/data/",)
 SAMPLED_ON_CPU = (*OTHER_ENGINES, *VLLM, *PROGRAMS)
@@ -128,8 +128,8 @@ def _known(*own: str) -> Measured:
 
 def _openspiel(name: str) -> Measured:
     recipes = (f"cadre_tasks/recipes/{name}.yaml", "cadre_tasks/recipes/openspiel.yml")
-    roots = ("bench/openspiel.py", "cadre/integrations/openspiel.py", *recipes, *TRAINING, *EMBEDDED)
-    unused = tuple(path for path in GENERATED_ON_CPU if path != "cadre/integrations/")
+    roots = ("bench/openspiel.py", "cadre_tasks/integrations/openspiel.py", *recipes, *TRAINING, *EMBEDDED)
+    unused = tuple(path for path in GENERATED_ON_CPU if path != "cadre_tasks/integrations/")
     return Measured(roots, (*unused, "bench/leduc_base.py"))
 
 

@@ -23,9 +23,6 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from cadre.cluster import ray_actors
-from cadre.cluster.ray_actors import SupervisedActor
-from cadre.cluster.remote import RemoteLearner, SamplerPool
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.rollout.episodes import SampledTrees
@@ -33,6 +30,9 @@ from cadre.runs.folder import Run
 from cadre.training import loop
 from cadre.training.checkpoint import latest_checkpoint
 from cadre.training.loop import Training, run_training, sample_step
+from cadre_ray import ray_actors
+from cadre_ray.ray_actors import SupervisedActor
+from cadre_ray.remote import RemoteLearner, SamplerPool
 from common import record
 
 SMALL = ("train.tasks_per_step=4", "evaluate.tasks=8", "learner.learning_rate=1e-3", "train.checkpoint_minutes=0")

@@ -26,8 +26,6 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from cadre.cluster import ray_actors
-from cadre.cluster.remote import split_batch
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.rollout import walk
@@ -36,6 +34,8 @@ from cadre.runs.folder import Run
 from cadre.training import loop
 from cadre.training.loop import Training, run_training, sample_step
 from cadre.types import Tree
+from cadre_ray import ray_actors
+from cadre_ray.remote import split_batch
 from common import record
 
 console = Console(soft_wrap=True)

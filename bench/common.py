@@ -80,7 +80,7 @@ def measurement(
     }
 
 
-MEASURED_CODE = ("cadre", "cadre_tasks", "cadre_sandbox", "bench")
+MEASURED_CODE = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadre_sandbox", "cadre_tasks", "bench")
 
 
 def _git(*arguments: str) -> str:

@@ -287,7 +287,7 @@ SITUATIONS = (
         "review of Cadre",
         "connections stayed open forever",
         "closed after ten seconds, and counted",
-        ("tests/cadre/programs/test_http_limits.py",),
+        ("tests/cadre_programs/test_http_limits.py",),
     ),
     Situation(
         "generation settings that transformers loads and refuses to save",

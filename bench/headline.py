@@ -38,8 +38,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cadre.evaluation.compare import RunComparison, compare_runs, table_interval
 from cadre.statistics import Interval
+from cadre_analysis.compare import RunComparison, compare_runs, table_interval
 from common import RESULTS, ROOT, append_line, commit, measurement
 from slices import Clock, OutOfTimeError, evaluate_sampled, train
 from trainings import console

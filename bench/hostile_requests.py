@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from cadre.types import Message
-from tests.cadre.programs.answering import Answering, answering
+from tests.cadre_programs.answering import Answering, answering
 
 SECRET = "the-secret-of-the-other-session"
 SECONDS = 20.0

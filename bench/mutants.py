@@ -28,10 +28,10 @@ from pathlib import Path
 
 import pytest
 
-from common import ROOT, commit, record
+from common import MEASURED_CODE, ROOT, commit, record
 
 COMMAND = "python bench/mutants.py --write"
-COPIED = ("cadre", "cadre_tasks", "cadre_sandbox", "tests", "bench", "examples", "docs", "pyproject.toml", "README.md")
+COPIED = (*MEASURED_CODE, "tests", "examples", "docs", "pyproject.toml", "README.md")
 TIMEOUT = 900
 # What pytest ends with where a test failed, and where a file could not be imported, which is noticed too.
 FAILED, BROKEN = 1, 2

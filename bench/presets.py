@@ -36,8 +36,8 @@ import yaml
 import common
 from cadre.algorithms import ALGORITHMS
 from cadre.config.recipes import recipes
-from cadre.evaluation.compare import read_run, table_interval
 from cadre.statistics import Interval
+from cadre_analysis.compare import read_run, table_interval
 from tests.helpers.coordination import SETTINGS, experiment
 from trainings import Run, commits, console, stop_at
 

@@ -25,14 +25,14 @@ from typing import Any
 
 from cadre import random_keys
 from cadre.engines.scripted import ScriptedSampler
-from cadre.programs.examples import make_example
-from cadre.programs.program import Program
-from cadre.programs.settings import InstanceLimits
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import Failure, grow_many
 from cadre.rollout.grow import Rollout
 from cadre.team import Team
 from cadre.types import Message, Request, Sample, Sampling, Task, Tool, ToolCall, Tree
+from cadre_programs.examples import make_example
+from cadre_programs.program import Program
+from cadre_programs.settings import InstanceLimits
 from common import ROOT, record
 from programs import EXAMPLES, NO_CERTIFICATES
 from programs import tasks as grids
@@ -46,7 +46,7 @@ LIMITS = {"seconds": 300.0}
 CALLS = 0.75
 ENDINGS = (" scout", " walker", " ACTION: GRAB_LEFT", "")
 TEXTS = ("12", "I would say 77.", "There are 59 apples. TERMINATE", "Ask somebody else.")
-# Words after which `cadre.programs` puts the schema of an answer into the prompt.
+# Words after which `cadre_programs` puts the schema of an answer into the prompt.
 SCHEMA = "It must match this JSON schema: "
 
 

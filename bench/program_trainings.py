@@ -119,7 +119,7 @@ def exported(lines: Any) -> Iterator[tuple[str, str]]:
 
 def held_out(folder: Path, count: int) -> list[dict[str, Any]]:
     from cadre.config.experiment import load
-    from cadre.programs.settings import load_tasks
+    from cadre_programs.settings import load_tasks
 
     settings = load(str(folder / "config.yaml"), []).settings
     return [dict(task.data) for task in load_tasks(settings["tasks"], "", settings["held_out"], "test")[:count]]

@@ -28,13 +28,13 @@ from typing import Any
 
 from cadre import random_keys
 from cadre.engines.scripted import ScriptedSampler
-from cadre.programs.instances import shared_host
-from cadre.programs.program import Program
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
 from cadre.team import Team
 from cadre.types import Message, Observation, Request, Sample, Sampling, Task, ToolCall
+from cadre_programs.instances import shared_host
+from cadre_programs.program import Program
 from common import ROOT, record
 
 EXAMPLES = ROOT / "examples" / "programs"
@@ -243,7 +243,7 @@ def measure_hostile(arguments: argparse.Namespace) -> None:
 
 def measure_parity(arguments: argparse.Namespace) -> None:
     from tests.cadre.engines import tiny
-    from tests.cadre.programs.test_parity import max_difference
+    from tests.cadre_programs.test_parity import max_difference
 
     with tempfile.TemporaryDirectory() as folder:
         difference = max_difference(tiny.build(Path(folder)))
@@ -255,7 +255,7 @@ def measure_parity(arguments: argparse.Namespace) -> None:
 def measure_calls(arguments: argparse.Namespace) -> None:
     import openai
 
-    from tests.cadre.programs.answering import answering
+    from tests.cadre_programs.answering import answering
 
     took = []
     with answering(lambda call: Message("assistant", "RRDD")) as endpoint:

@@ -188,7 +188,7 @@ API: dict[str, tuple[str, ...]] = {
     "Tools": (
         "cadre.envs.tools:tool",
         "cadre.envs.mcp:McpServer",
-        "cadre.envs.containers:ContainerShell",
+        "cadre_programs.containers:ContainerShell",
         "cadre.types:Tool",
         "cadre.types:ToolCall",
     ),

@@ -3,9 +3,9 @@
     python bench/shared_environments.py verifiers openenv mcp --model DIR [--write]
 
 Each part runs `cadre train` in a folder that holds the recipe and nothing else, with packages that this interpreter can
-import: a taskset of verifiers and a server of OpenEnv (tests/cadre/integrations/packages, in the form of an installed
-package), and `mcp-server-calculator` on the PATH (examples/mcp_sums.py). A part counts only if ten steps were trained,
-with an update in one of them, and if no episode failed. Recorded are the lines of code beside the recipe.
+import: a taskset of verifiers and a server of OpenEnv (tests/cadre_tasks/integrations/packages, in the form of an
+installed package), and `mcp-server-calculator` on the PATH (examples/mcp_sums.py). A part counts only if ten steps were
+trained, with an update in one of them, and if no episode failed. Recorded are the lines of code beside the recipe.
 """
 
 from __future__ import annotations

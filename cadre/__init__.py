@@ -2,7 +2,7 @@
 
     from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task    what a task of your own is written with
     from cadre import image, sound                                               and pictures and sounds in its messages
-    from cadre import ContainerShell, McpServer, Tool, ToolCall, tool            and tools that its roles call
+    from cadre import McpServer, Tool, ToolCall, tool                            and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
 
 Nothing is imported before it is used, and torch only where a model is.
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cadre.api import evaluate, load, train
     from cadre.env import Env, GeneratedTasks
-    from cadre.envs.containers import ContainerShell
     from cadre.envs.images import image
     from cadre.envs.mcp import McpServer
     from cadre.envs.sounds import sound
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ContainerShell",
     "Env",
     "GeneratedTasks",
     "McpServer",
@@ -44,7 +42,6 @@ __all__ = [
 ]
 
 HOMES = {
-    "ContainerShell": "cadre.envs.containers",
     "Env": "cadre.env",
     "GeneratedTasks": "cadre.env",
     "McpServer": "cadre.envs.mcp",

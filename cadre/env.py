@@ -36,6 +36,8 @@ class Env:
     takes_failures: bool = False
     # True if `step` receives the thinking of a completion too, between its marks (`<think>`).
     keeps_thinking: bool = False
+    # True if an episode starts processes of its own, so that no trial should play one.
+    starts_processes: bool = False
     # Functions, objects and MCP servers that a role may call, by role; a list is for all roles. `step` receives the
     # first completion that calls no tool.
     tools: Mapping[str, Sequence[Any]] | Sequence[Any] = ()

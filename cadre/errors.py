@@ -122,3 +122,17 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """Return a sentence with the nearest of the names, or nothing."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
     return f" Did you mean {close[0]}?" if close else ""
+
+
+class ProgramFailed(Exception):
+    """The program raised, was killed, or ended without a result that can be rewarded.
+
+    This and the errors below are failures of an episode, not of Cadre: each costs a branch of a tree, and is counted.
+    `margin` is by how much its reward is below the lowest of its siblings; None leaves the branch out.
+    """
+
+    margin: float | None = 0.0
+
+
+class NotStarted(Exception):
+    """The fork server ended, as when the kernel kills it for its memory: no fault of the program."""

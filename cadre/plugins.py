@@ -16,12 +16,20 @@ A package declares them as entry points in its pyproject.toml; `cadre_tasks` doe
     [project.entry-points."cadre.sandbox"]
     default = "my_package.sandbox"              # a module with the functions of `ProgramSandbox`
 
-Names of packages are read here and nothing is imported, except for the sandbox, which is imported on first use.
+    [project.entry-points."cadre.commands"]
+    my_package = "my_package.commands:add_commands"     # a function that adds commands to the `typer.Typer` of `cadre`
+
+    [project.entry-points."cadre.cluster"]
+    default = "my_package.cluster:Cluster"      # a class with the methods of `ActorCluster`, for the section `cluster`
+
+Names of packages are read here and nothing is imported, except for the sandbox and the cluster, which are imported on
+first use, and the commands, which `cadre` imports at its start.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import json
 import os
@@ -103,6 +111,26 @@ def configure_sandbox(level: str, cgroup: str) -> None:
         sandbox.configure(level, cgroup=cgroup)
 
 
+def command_packages() -> list[Callable[[Any], None]]:
+    """Return the functions that add the commands of installed packages to `cadre`."""
+    return [point.load() for point in _declared("cadre.commands").values()]
+
+
+@functools.cache
+def cluster_class() -> Any:
+    """Return the class that runs samplers, learners and environments in other processes.
+
+    Raises ConfigError if no package has one.
+    """
+    point = next(iter(_declared("cadre.cluster").values()), None)
+    if point is None:
+        raise ConfigError(
+            "cluster: no installed package runs one; expected one, as cadre_ray does. Install cadre-rl anew, or remove "
+            "the section cluster."
+        )
+    return point.load()
+
+
 def _declared(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name. Raises ConfigError if two packages declare different ones."""
     points: dict[str, EntryPoint] = {}
@@ -158,3 +186,17 @@ def _requirement(extras: str) -> str:
     if url:
         return shlex.quote(f"{DISTRIBUTION}{extras} @ {url}")
     return shlex.quote(DISTRIBUTION + extras)
+
+
+def package(module: str, extra: str, where: str = "") -> Any:
+    """Return the module of an optional package. Raises ConfigError, with the extra to install, if it is missing.
+
+    `where` names what needs it, `env: EXTRA` by default.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{where or f'env: {extra}'} needs the package {module.split('.')[0]}, which cannot be imported ({error}); "
+            f"expected it to be installed. Run: {install_command(extra)}"
+        ) from None

@@ -13,7 +13,7 @@ from rich.console import Console
 os.fsync = lambda descriptor: None
 # What takes longest, in this order, is dealt out first: no worker of `make test` is left with it at the end.
 LONGEST = (
-    "tests/cadre/programs/test_program.py",
+    "tests/cadre_programs/test_program.py",
     "tests/cadre/cli/test_damaged_runs.py",
     "tests/cadre/engines/torch/test_decode.py",
     "tests/cadre/training/test_loop.py",

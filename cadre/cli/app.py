@@ -12,11 +12,12 @@ from typing import Annotated, cast
 import typer
 
 import cadre
-from cadre.cli import chat, evaluate, listing, play, runs, sweep, tasks, train
+from cadre.cli import chat, evaluate, listing, play, runs, tasks, train
 from cadre.cli.terminal import console, escape_unprintable, print_error
 from cadre.concurrency import configure_threads
 from cadre.errors import CadreError, RunError, as_sentence
 from cadre.file_limits import LEAST_DESCRIPTORS, raise_descriptor_limit, too_few_descriptors
+from cadre.plugins import command_packages
 from cadre.settings.user_code import describe_error, has_user_frames
 
 # Errors of the machine that name no path, such as no space left for output that is redirected to a file.
@@ -52,18 +53,13 @@ def bench(context: typer.Context) -> None:
 
 # In the order of `cadre --help`.
 app.command()(train.train)
-app.command()(sweep.sweep)
 app.command()(train.fork)
 app.command(name="warm-start")(train.warm_start)
 app.command(name="eval")(evaluate.evaluate)
-app.command()(evaluate.compare)
-app.command()(evaluate.audit)
 app.command()(play.play)
 app.command()(chat.chat)
-app.command()(evaluate.serve)
 app.command()(runs.status)
 app.command()(tasks.check)
-app.command(name="serve-env")(tasks.serve_env)
 app.command(name="list")(listing.list_all)
 app.command()(runs.export)
 app.command()(tasks.init)
@@ -74,6 +70,10 @@ app.command(name="preference-pairs")(train.preference_pairs)
 app.command(name="reward-model")(train.reward_model)
 app.command()(tasks.data)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(bench)
+
+
+for add_commands in command_packages():
+    add_commands(app)
 
 
 def main() -> None:

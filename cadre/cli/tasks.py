@@ -1,14 +1,13 @@
-"""Commands for authors of tasks: check, serve-env, init, data."""
+"""Commands for authors of tasks: check, init, data."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import keyword
-import socket
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.table import Table
@@ -23,12 +22,11 @@ from cadre.cli.terminal import (
     require_new,
     visible,
 )
-from cadre.envs.check import examine
+from cadre.envs.check import ExaminedByOwnRules, examine
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import publish_atomically
 from cadre.plugins import program_sandbox
-from cadre.programs.program import Program
 from cadre.settings.yaml_file import parse_overrides
 from cadre.types import media_of
 
@@ -53,17 +51,15 @@ def check(
         _print_sandbox()
         return
     env_spec = EnvSpec(target, parse_overrides(settings or []))
-    is_program = issubclass(env_spec.declared, Program)
-    if is_program:
-        reject_beside(context, "a program, whose settings have limits", ["step_seconds"])
+    declared = env_spec.declared
+    if isinstance(declared, ExaminedByOwnRules):
+        reject_beside(context, f"{target}, whose settings have limits", ["step_seconds"])
 
     from cadre.config.dry_run import FirstPrompt, find_tokenizer, render_first_prompts
 
     source = find_tokenizer(model)
-    if is_program:
-        from cadre.programs.check import examine as examine_program
-
-        report = asyncio.run(examine_program(env_spec))
+    if isinstance(declared, ExaminedByOwnRules):
+        report = asyncio.run(declared.examine(env_spec))
     else:
         report = asyncio.run(examine(env_spec, step_seconds=step_seconds))
     for fault in report.broken:
@@ -107,43 +103,6 @@ def _print_sandbox() -> None:
     for row in sandbox.table():
         table.add_row(row.name, "yes" if row.given else "no", row.detail)
     console.print(table)
-
-
-# ---- cadre serve-env
-
-
-def serve_env(
-    target: Annotated[str, typer.Argument(help="FILE.py:Env or a bundled environment")],
-    settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
-    split: Annotated[Literal["train", "test"], typer.Option(help="whose tasks are served")] = "train",
-    host: Annotated[str, typer.Option(help="address to listen at; others than this machine's let anybody play")] = (
-        "127.0.0.1"
-    ),
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
-    sessions: Annotated[int, typer.Option(min=1, help="episodes at once")] = 64,
-) -> None:
-    """Serve an environment to clients of OpenEnv: trainers of other frameworks."""
-    from cadre.integrations import package
-    from cadre.integrations.openenv_server import make_openenv_app
-
-    app = make_openenv_app(target, parse_overrides(settings or []), split, sessions)
-    uvicorn = package("uvicorn", "openenv")
-    try:
-        listening = socket.create_server((host, port))
-    except OSError as error:
-        raise ConfigError(
-            f"--port: got {port} on {host}, which cannot be had ({error.strerror or error}); expected a free one. Name "
-            "another."
-        ) from None
-    print_lines(
-        [
-            f"{target}, tasks of the split {split}: http://{host}:{port}. Ctrl-C ends it.",
-            f'GenericEnvClient(base_url="http://{host}:{port}") of openenv.core plays it.',
-        ]
-    )
-    with listening:
-        # Every session that is closed is an error in the log of the server.
-        uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listening])
 
 
 # ---- cadre init

@@ -10,11 +10,10 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from cadre.cluster.ray_actors import check_policies, plan_placement
 from cadre.config.experiment import Experiment
+from cadre.config.placement import check_policies, plan_placement
 from cadre.errors import ConfigError
 from cadre.plugins import install_command
-from cadre.programs.program import Program
 from cadre.settings.models import AUDIO_MODELS, MEDIA_MODELS, read_model_type
 
 
@@ -116,7 +115,7 @@ def check_cluster(experiment: Experiment) -> None:
     if config is None:
         return
     # A program runs beside the endpoint that answers it.
-    if config.environments and issubclass(experiment.env_spec.declared, Program):
+    if config.environments and experiment.env_spec.declared.starts_processes:
         raise ConfigError(
             f"cluster.environments: got {config.environments} with an environment that is a program, which has "
             "processes of its own here; expected 0. Remove it."

@@ -11,23 +11,40 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from cadre.cluster.ray_actors import plan_placement
 from cadre.config.engine_validation import check_vision_learner
 from cadre.config.experiment import TEACHER, Experiment
-from cadre.engines.factory import LearnerSpec, SeparateSamplerSpec, SeparateSampling, TorchSpec
+from cadre.config.placement import plan_placement
+from cadre.engines.factory import LearnerSpec, SamplerSpec, SeparateSamplerSpec, SeparateSampling, TorchSpec
+from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
 from cadre.learn.token_notes import TokenNotes
-from cadre.settings import CriticConfig
+from cadre.plugins import cluster_class
+from cadre.settings import CriticConfig, SandboxConfig
 from cadre.team import BatchMemory, Learner, Sampler, Teacher, Team, Weights, closed_on_failure
 from cadre.types import Request, Sample
 
 if TYPE_CHECKING:
-    from cadre.cluster.cluster import Cluster
     from cadre.engines.torch import TrainingSettings
 
 GIB = 1 << 30
+
+
+class Cluster(Protocol):
+    """Runs samplers, learners and environments in other processes; made with the section `cluster` of a recipe."""
+
+    def make_pool(self, spec: SamplerSpec, trains: bool) -> Sampler:
+        """Return a sampler of the spec's policies; `trains` means that a learner is beside it."""
+        ...
+
+    def make_learner(self, spec: LearnerSpec) -> Learner:
+        """Return the learner of the spec's policies."""
+        ...
+
+    def host_environment(self, spec: EnvSpec, sandbox: SandboxConfig) -> EnvSpec:
+        """Return the environment, stepped in other processes if the section asks for them."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -82,11 +99,9 @@ def build_team(
         check_teacher_vocabulary(experiment)
     samplers, learners = _remote_samplers(experiment), list[Learner]()
     team = Team(experiment.roles, samplers, experiment.sampling, learners, apart=_can_sample_while_learning(experiment))
-    cluster = None
+    cluster: Cluster | None = None
     if experiment.cluster is not None:
-        from cadre.cluster.cluster import Cluster
-
-        cluster = Cluster(experiment.cluster)
+        cluster = cluster_class()(experiment.cluster)
     with closed_on_failure() as failed:
         failed.callback(team.close)  # the samplers and learners built by then
         for names in experiment.engines:
@@ -332,9 +347,8 @@ def host_environments(experiment: Experiment) -> Experiment:
     config = experiment.cluster
     if config is None or not config.environments:
         return experiment
-    from cadre.cluster.cluster import Cluster
-
-    return replace(experiment, env_spec=Cluster(config).host_environment(experiment.env_spec, experiment.sandbox))
+    cluster: Cluster = cluster_class()(config)
+    return replace(experiment, env_spec=cluster.host_environment(experiment.env_spec, experiment.sandbox))
 
 
 # ---- Other policies for roles: `cadre eval --assign` and `--untrained`

@@ -32,7 +32,6 @@ from cadre.env import Env
 from cadre.envs import validation as env_validation
 from cadre.errors import ConfigError, ContractError, nearest
 from cadre.plugins import install_command
-from cadre.programs.program import Program
 from cadre.rollout import shapes
 from cadre.rollout.deadlines import TimedEnv
 from cadre.rollout.grow import Ablation, Rollout, is_rewarded, step_ablated
@@ -320,7 +319,7 @@ def check_ablation(experiment: Experiment) -> None:
             "state without some roles; expected a program that can be played again. Use algorithm=grpo_by_role, or "
             "take what changes from run to run out of the prompts (cadre check shows it) and remove the setting."
         )
-    if issubclass(experiment.env_spec.env_class, Program):
+    if experiment.env_spec.env_class.starts_processes:
         return  # a trial would start it
     try:
         run_coroutine(_try_ablation(experiment, ablation))

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from cadre import random_keys
 from cadre.env import Env, Split
@@ -77,6 +77,15 @@ class CheckReport:
     prompts: Mapping[str, tuple[Message, ...]]
     tools: Mapping[str, tuple[Tool, ...]] = field(default_factory=dict)
     called: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class ExaminedByOwnRules(Protocol):
+    """An environment class with an examination of its own, as agent programs have: nobody steps them out of order."""
+
+    async def examine(self, env_spec: EnvSpec) -> CheckReport:
+        """Return the report on the environment."""
+        ...
 
 
 async def check_env(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str] = ACTIONS, seed: int = 0) -> list[str]:

@@ -26,7 +26,7 @@ from typing import Any
 
 from cadre.envs.tools import RunnableTool, ServerLost, as_text
 from cadre.errors import ConfigError, ReplayDiverged, first_line
-from cadre.integrations import package
+from cadre.plugins import package
 from cadre.types import Tool
 
 # JSON-RPC's code of a connection that is closed; other codes are answers of the server.

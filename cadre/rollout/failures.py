@@ -18,11 +18,12 @@ from cadre.errors import (
     CadreError,
     ContractError,
     DeadlineError,
+    NotStarted,
+    ProgramFailed,
     PromptError,
     ReplayDiverged,
     SandboxUnavailable,
 )
-from cadre.programs.processes import NotStarted, ProgramFailed
 from cadre.settings.user_code import describe_error
 from cadre.types import Branch, BranchFailure, Node, Reward
 

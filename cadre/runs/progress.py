@@ -22,14 +22,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from cadre.cluster.remote import RemoteLearner, SamplerPool
 from cadre.config.dry_run import format_seconds
 from cadre.errors import RunError
 from cadre.evaluation.evaluate import Report
 from cadre.files import open_plain, parse_record, path_exists, read_text, to_json
 from cadre.runs import jsonl
 from cadre.runs.records import EvaluationLine, StatusRecord
-from cadre.team import Metrics, SamplingActivity, Team
+from cadre.team import HasStatus, Learner, Metrics, Sampler, SamplingActivity, Team
 from cadre.training.asynchronous import StepQueue
 from cadre.training.checkpoint import Checkpointer
 
@@ -275,24 +274,16 @@ class StatusPart:
 
 
 def describe_parts(team: Team) -> list[StatusPart]:
-    """Return the samplers and learners of a team."""
+    """Return the samplers and learners of a team; those of several processes describe themselves (`status_part`)."""
     samplers = {id(sampler): sampler for sampler in team.samplers.values()}
     names = {key: [name for name, sampler in team.samplers.items() if id(sampler) == key] for key in samplers}
-    parts = []
-    for key, sampler in samplers.items():
-        if isinstance(sampler, SamplerPool):
-            deaths = sum(member.deaths for member in sampler.actors)
-            parts.append(StatusPart("sampler", names[key], len(sampler.actors), sampler.waiting_requests, deaths))
-        else:
-            parts.append(StatusPart("sampler", names[key]))
-    for learner in team.learners:
-        if isinstance(learner, RemoteLearner):
-            parts.append(
-                StatusPart("learner", learner.policies, learner.actor.size, int(learner.busy), learner.actor.deaths)
-            )
-        else:
-            parts.append(StatusPart("learner", learner.policies))
-    return parts
+    parts = [StatusPart("sampler", names[key], *status_of(sampler)) for key, sampler in samplers.items()]
+    return parts + [StatusPart("learner", learner.policies, *status_of(learner)) for learner in team.learners]
+
+
+def status_of(engine: Sampler | Learner) -> tuple[int, int, int]:
+    """Return (processes, waiting requests, processes that were replaced) of an engine."""
+    return engine.status() if isinstance(engine, HasStatus) else (0, 0, 0)
 
 
 class StatusWriter:

@@ -413,8 +413,8 @@ def is_user_file(file: str) -> bool:
 
 def _is_environment_file(file: str) -> bool:
     path = Path(file).resolve()
-    bundled = (INSTALL_FOLDER / "cadre_tasks", INSTALL_FOLDER / "cadre" / "integrations")
+    bundled = INSTALL_FOLDER / "cadre_tasks"
     envs = INSTALL_FOLDER / "cadre" / "envs"
-    if any(path.is_relative_to(folder) for folder in bundled):
+    if path.is_relative_to(bundled):
         return True
     return path.is_relative_to(envs) and not (path.parent == envs and path.name in ENV_CALLERS)

@@ -30,7 +30,7 @@ PREFIX = "cadre_user_"
 # Hexadecimal digits of the folder's hash in the name of its package.
 HASH_DIGITS = 8
 # The packages of this distribution: their modules are never taken for the user's.
-OWN_PACKAGES = ("cadre", "cadre_tasks", "cadre_sandbox")
+OWN_PACKAGES = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadre_sandbox", "cadre_tasks")
 # Python 3.9 has no list of all its modules.
 STDLIB_MODULES = getattr(sys, "stdlib_module_names", frozenset(sys.builtin_module_names))
 # Files that mark the top folder of a project.

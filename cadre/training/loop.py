@@ -6,6 +6,7 @@ stages.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,7 +23,6 @@ from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
 from cadre.config.warnings import find_training_warnings
-from cadre.envs.containers import name_run
 from cadre.errors import ContractError, RunError
 from cadre.evaluation.evaluate import evaluate, exact_field
 from cadre.learn.token_notes import TokenNotes
@@ -173,7 +173,7 @@ def run_training(
             tell(repair_logs(run))
             adopt_config(run, has_other_tasks=force and "test" in changed_splits(experiment, run))
         configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
-        name_run(run.folder.name)
+        os.environ["CADRE_RUN"] = run.folder.name  # what the run starts carries its name, such as containers
         tell(find_training_warnings(experiment))
         if not resume:
             _ = (

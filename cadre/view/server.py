@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cadre.errors import CadreError, RunError
-from cadre.programs.server import HOST, connection_limit, limited_protocol, listen
+from cadre.sockets import HOST, connection_limit, limited_protocol, listen
 from cadre.view import PAGE, plain_json
 from cadre.view.reading import RunReader
 

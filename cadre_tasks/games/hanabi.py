@@ -21,9 +21,9 @@ from cadre import random_keys
 from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
-from cadre.integrations.openspiel import OpenSpiel, load_game, role
 from cadre.types import Choice, Drawing, Message, Observation, Reward, Task
 from cadre_tasks.answers import behind
+from cadre_tasks.integrations.openspiel import OpenSpiel, load_game, role
 
 SIZES = {
     "full": "hanabi(players=2,colors=5,ranks=5,hand_size=5,max_information_tokens=8,max_life_tokens=3)",

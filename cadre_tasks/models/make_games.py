@@ -23,8 +23,8 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from cadre import random_keys
 from cadre.concurrency import run_coroutine
-from cadre.integrations.openspiel import OpenSpiel, acting, answers, role, seen
 from cadre.types import Choice, Task
+from cadre_tasks.integrations.openspiel import OpenSpiel, acting, answers, role, seen
 from cadre_tasks.models.make_seed import byte_level, padded, tiny_llama
 
 # How often a batch is of a game: oftener where more has to be read, seldomer where that is long.

@@ -16,16 +16,16 @@ from typing import Any, ClassVar, Literal
 from cadre import random_keys
 from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
-from cadre.envs.containers import (
+from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.errors import ConfigError
+from cadre.types import Drawing, Message, Reward, Task
+from cadre_programs.containers import (
     ContainerConfig,
     ContainerShell,
     check_containers,
     make_archive,
     run_in_container,
 )
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
-from cadre.errors import ConfigError
-from cadre.types import Drawing, Message, Reward, Task
 from cadre_sandbox import FunctionProgram, Limits
 from cadre_tasks import sandbox
 from cadre_tasks.account import Account

@@ -27,9 +27,9 @@ from cadre.envs import drawings
 from cadre.envs.from_data import HeldOut
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.errors import ConfigError, DataError
-from cadre.integrations import package
 from cadre.types import Drawing, Reward, Task
 from cadre_tasks.answers import MARKS
+from cadre_tasks.integrations import package
 from cadre_tasks.worlds.inquiry import Inquiry, Single
 from cadre_tasks.worlds.library import Library, Passage, library, question
 from cadre_tasks.worlds.relay import Prompts, Rewards

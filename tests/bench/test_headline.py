@@ -8,8 +8,8 @@ import pytest
 import headline as bench
 from cadre.config.experiment import load
 from headline import METHODS, TASKS, Headline
-from tests.cadre.evaluation.test_compare import ALL, NONE, write_run
-from tests.cadre.evaluation.test_compare import TASKS as NAMES
+from tests.cadre_analysis.test_compare import ALL, NONE, write_run
+from tests.cadre_analysis.test_compare import TASKS as NAMES
 
 TRAINED = [method for method in METHODS if method != "best-of-n"]
 

@@ -6,8 +6,8 @@ import json
 import pytest
 
 import program_divergence as bench
-from cadre.programs.roles import make_role_rules
 from cadre.types import Message, Request, Sampling, Tool
+from cadre_programs.roles import make_role_rules
 
 NAMES = [name for name, program in bench.PROGRAMS.items() if isinstance(program, bench.Tutorial)]
 

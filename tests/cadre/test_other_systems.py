@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from cadre.engines import host
-from cadre.envs.containers import ContainerConfig, check_containers
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
-from cadre.programs.program import Program
 from cadre.types import Task
+from cadre_programs.containers import ContainerConfig, check_containers
+from cadre_programs.program import Program
 from cadre_sandbox import SandboxError, levels
 from cadre_sandbox.inside import parent
 

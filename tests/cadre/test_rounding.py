@@ -14,11 +14,11 @@ from cadre.advantages.preferences import make_joint_pairs, make_pairs
 from cadre.advantages.returns import Credit
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
-from cadre.evaluation.audit import DecisionEffects, agreement_report, is_significant
 from cadre.rollout.shapes import CARRIES, full
 from cadre.settings import CreditConfig
 from cadre.statistics import is_constant, is_rounding
 from cadre.types import Node, Task, Tree
+from cadre_analysis.audit import DecisionEffects, agreement_report, is_significant
 from tests.cadre.advantages.critics import Learner, named, team_of
 from tests.cadre.advantages.trees import advantages, assign, inner, leaf, node
 

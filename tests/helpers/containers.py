@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.envs import containers
+from cadre_programs import containers
 
 FAKE = Path(__file__).with_name("container_runtime.py")
 

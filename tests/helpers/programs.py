@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-AGENTS = str(Path(__file__).parents[1] / "cadre" / "programs" / "agents.py")
+AGENTS = str(Path(__file__).parents[1] / "cadre_programs" / "agents.py")
 
 
 ROLES = ["planner", "coder"]

@@ -26,7 +26,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from transformers import PreTrainedConfig
 
-from cadre.engines.factory import SAMPLERS
 from cadre.engines.torch import shared_prefix_cache, vision
 from cadre.engines.torch.decode import CacheOptions, start_batch
 from cadre.engines.torch.kv_cache import Recorder, run_eagerly
@@ -51,7 +50,7 @@ LOW_PRECISION = (torch.bfloat16, torch.float16)
 MAX_CONVERTED = 2 << 30
 
 # What error messages advise.
-OTHER_ENGINES = " or ".join(f"sampling.engine={name}" for name in SAMPLERS)
+OTHER_ENGINES = "another sampling.engine"
 # Windows of the copy, in tokens.
 WINDOW = 18
 # Settings that count tokens, by their names; and those among them that count layers, experts or ids, or are a rotary

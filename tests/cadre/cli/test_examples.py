@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cadre.config.experiment import load
-from cadre.programs.program import Program
-from cadre.programs.settings import InstanceLimits, make_launch
 from cadre.types import Reward, Task
+from cadre_programs.program import Program
+from cadre_programs.settings import InstanceLimits, make_launch
 from tests.cadre.cli.calling import call
 
 ROOT = Path(__file__).parents[3]

@@ -16,7 +16,7 @@ import pytest
 
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
-from cadre.integrations import openenv_server
+from cadre_tasks.integrations import openenv_server
 from tests.cadre.cli.calling import call
 
 BROKEN = """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cadre.cluster.remote import RemoteEnv
 from cadre.env import Env
 from cadre.envs.wrappers import Central
 from cadre.rollout.deadlines import TimedEnv
+from cadre_ray.remote import RemoteEnv
 
 # By default `step_samples` goes by way of `step`, which they pass on.
 SAID = {

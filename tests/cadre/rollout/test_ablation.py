@@ -19,7 +19,6 @@ from cadre.config.resolve import resolve
 from cadre.env import Env
 from cadre.envs.wrappers import centralised
 from cadre.errors import ConfigError, ContractError
-from cadre.evaluation.audit import AuditSettings, execute_decisions, sample_decisions
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import SampledTrees, grow_many
 from cadre.rollout.failures import failure_of
@@ -27,6 +26,7 @@ from cadre.rollout.grow import Rollout, grow, step_ablated
 from cadre.training.asynchronous import SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.training.metrics import tree_metrics
 from cadre.types import Branch, Message, Node, Observation, Reward, Sample, Task, Tool, Tree
+from cadre_analysis.audit import AuditSettings, execute_decisions, sample_decisions
 from tests.cadre.advantages.trees import assign, sample
 from tests.cadre.algorithms.test_presets import named
 from tests.helpers.games import Scripted, scripted_team

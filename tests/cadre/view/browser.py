@@ -33,9 +33,9 @@ def served(*folders: Path, token: str = "secret") -> Iterator[str]:
     """The address of a page of these runs, while it is served."""
     import uvicorn
 
-    from cadre.programs.server import HOST, listen
     from cadre.view.reading import open_runs
     from cadre.view.server import make_application
+    from cadre_programs.server import HOST, listen
 
     listening = listen(0)
     host = f"{HOST}:{listening.getsockname()[1]}"

@@ -9,8 +9,8 @@ import pytest
 from cadre import random_keys
 
 pytest.importorskip("pyspiel", reason="the extra openspiel is not installed")
-from cadre.integrations.openspiel import OpenSpiel
 from cadre.types import Choice
+from cadre_tasks.integrations.openspiel import OpenSpiel
 from cadre_tasks.models.make_games import GAMES, batches, make_tokenizer, tendencies
 
 

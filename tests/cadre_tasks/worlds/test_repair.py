@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 
-from cadre.envs.containers import ContainerConfig, make_repository
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.types import Reward
+from cadre_programs.containers import ContainerConfig, make_repository
 from cadre_tasks.worlds.repair import Repair, RepairShell, read_patch
 from cadre_tasks.worlds.repair_repositories import TEMPLATES, draw_repository, find_bugs, insert_bug, run_template
 from tests.cadre_tasks.worlds.trying import check_contract

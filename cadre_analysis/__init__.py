@@ -1,0 +1,1 @@
+"""What several runs, or one run's advantages, show: comparisons with intervals, sweeps, audits by counterfactuals."""

@@ -1,0 +1,522 @@
+"""Compare trained runs: differences between methods over the same held-out tasks, with intervals over seeds and tasks.
+
+Runs whose settings differ in nothing but `train.seed` are seeds of one method. Every evaluation in training records the
+outcome of each task, so a difference between two methods is paired over tasks, and over seeds if both have the same.
+Its interval is of a bootstrap with two levels: seeds and tasks are drawn with replacement, crossed, as all seeds play
+the same tasks (Owen 2007, "The pigeonhole bootstrap"). It holds what other tasks and another training would give; an
+interval over tasks alone holds the first and is too narrow for a claim about a method.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cadre.cli.terminal import WIDTH, shorten_path
+from cadre.config.experiment import flatten
+from cadre.errors import RunError
+from cadre.runs.folder import Run, distinct_names
+from cadre.statistics import Interval, rate_interval, with_floor
+
+RESAMPLES = 10_000
+CHUNK = 1 << 22  # draws that are held in memory at once
+Z = 1.96
+# 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom; beyond them within 0.3% of Z + 2.6 / df.
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+# Settings in which runs of one method may differ: the seed, and what changes no weights.
+NOT_OF_A_METHOD = (
+    "train.seed",
+    "train.checkpoint",
+    "train.trees_",
+    "trackers",
+    "evaluate.every",
+)
+MEASURES = ("success", "reward")
+
+Table = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of a run: `values` by task, after `step` updates, for which `tokens` were sampled in training.
+
+    `other` is the mean of the measure that is not compared, by which evaluations of equal `values` are ranked.
+    """
+
+    step: int
+    tokens: float
+    tasks_sha256: str
+    values: Mapping[str, float]
+    other: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.values.values()) / len(self.values)
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A run with its evaluations, first to last, all of its settings by name, and the commits of its code.
+
+    `forked_at` is the step after which it begins if it is a fork.
+    """
+
+    folder: Path
+    seed: int
+    settings: Mapping[str, Any]
+    evaluations: tuple[Evaluation, ...]
+    code: str = ""
+    forked_at: int | None = None
+
+    def select(self, at: str, max_tokens: float | None) -> Evaluation:
+        """Return the evaluation that `at` names ("last", "best" or a step), among those within `max_tokens` sampled
+        tokens. Raises RunError if there is none."""
+        allowed = [e for e in self.evaluations if max_tokens is None or e.tokens <= max_tokens]
+        if at not in ("last", "best"):
+            allowed = [e for e in allowed if e.step == int(at)]
+        if not allowed:
+            made = ", ".join(f"step {e.step} ({e.tokens:,.0f} tokens)" for e in self.evaluations)
+            limit = "" if max_tokens is None else f" within {max_tokens:,.0f} sampled tokens"
+            raise RunError(
+                f"compare: {self.folder} has no evaluation at {at}{limit}; expected one of {made}. Name one of these "
+                "with --at, or raise --max-tokens."
+            )
+        # By success this is the run's own best checkpoint (`cadre.training.checkpoint.best_report`).
+        return max(allowed, key=lambda e: (e.mean, e.other, -e.step)) if at == "best" else allowed[-1]
+
+
+@dataclass(frozen=True)
+class Method:
+    """Runs that differ only in their seed, in the order of their seeds. `name` says what sets them apart."""
+
+    name: str
+    runs: tuple[TrainedRun, ...]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.seed for run in self.runs)
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """A method's held-out result. Intervals are (value, low, high) at 95%, over seeds and tasks.
+
+    before   the mean over the evaluations before training; None if these were not made
+    value    the mean over the selected evaluations
+    by_seed  the mean of each seed's
+    gain     value - before, paired over seeds and tasks
+    steps, tokens   of the selected evaluations, by seed
+    curve    (step, mean of sampled tokens, value with its interval) at the steps at which every seed was evaluated
+    """
+
+    name: str
+    seeds: tuple[int, ...]
+    folders: tuple[str, ...]
+    before: Interval | None
+    value: Interval
+    by_seed: tuple[float, ...]
+    gain: Interval | None
+    steps: tuple[int, ...]
+    tokens: tuple[float, ...]
+    curve: tuple[tuple[int, float, Interval], ...]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`value` is the second method's mean minus the first's, with its interval; `paired_seeds` if both have the same
+    seeds, which are then drawn together."""
+
+    first: str
+    second: str
+    value: Interval
+    paired_seeds: bool
+    paired_tasks: bool
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """All methods, and each one's difference from the first. `code` are the commits of the runs' code, each once;
+    `forks` are (folder, step) of runs that are forks and share the training of another run up to that step."""
+
+    measure: str
+    tasks: int
+    methods: tuple[MethodResult, ...]
+    differences: tuple[Difference, ...]
+    code: tuple[str, ...] = ()
+    forks: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def is_over_seeds(self) -> bool:
+        """True if every method has two seeds or more, so that intervals hold the variance of training."""
+        return all(len(method.seeds) > 1 for method in self.methods)
+
+
+def compare_runs(
+    folders: Sequence[Path],
+    measure: str = "success",
+    at: str = "last",
+    max_tokens: float | None = None,
+    unpaired: bool = False,
+    seed: int = 0,
+) -> RunComparison:
+    """Compare the runs in `folders`; those whose settings differ only in their seed are one method.
+
+    at          which evaluation of each run: "last", "best" (which favours methods with many evaluations) or a step
+    max_tokens  evaluations after more sampled tokens than this are left out, for comparisons at equal tokens
+    unpaired    the methods played different tasks
+
+    Raises RunError for folders that are no runs, runs without outcomes by task, and methods with different tasks.
+    """
+    runs = [read_run(folder, measure) for folder in dict.fromkeys(map(Path, folders))]
+    methods = group_runs(runs)
+    selected = {method.name: [run.select(at, max_tokens) for run in method.runs] for method in methods}
+    for method in methods:
+        _check_same_tasks(method.name, method.name, selected[method.name], selected[method.name])
+    first = methods[0]
+    if not unpaired:
+        for method in methods[1:]:
+            _check_same_tasks(first.name, method.name, selected[first.name], selected[method.name])
+
+    generator = np.random.default_rng(seed)
+    results = tuple(_summarise(method, selected[method.name], generator) for method in methods)
+    differences = []
+    for method in methods[1:]:
+        same_seeds = method.seeds == first.seeds and len(method.seeds) > 1
+        tables = (_table(selected[method.name]), _table(selected[first.name]))
+        value = difference_interval(*tables, generator, paired_seeds=same_seeds, paired_tasks=not unpaired)
+        differences.append(Difference(first.name, method.name, value, same_seeds, not unpaired))
+    code = tuple(sorted({run.code for run in runs if run.code}))
+    forks = tuple((str(run.folder), run.forked_at) for run in runs if run.forked_at)
+    return RunComparison(measure, len(selected[first.name][0].values), results, tuple(differences), code, forks)
+
+
+# ---- Reading runs
+
+
+def read_run(folder: Path, measure: str) -> TrainedRun:
+    """Read a run's settings and evaluations. Raises RunError if it has none, or none with outcomes by task."""
+    run = Run.open(folder)
+    reports = run.evaluations()
+    if not reports:
+        raise RunError(
+            f"compare: {folder} holds no evaluation; expected a run that was evaluated in training. Train with "
+            "evaluate.tasks above 0."
+        )
+    tokens_after = {line["step"] + 1: line.get("rollout/tokens") or 0.0 for line in run.metrics()}
+    evaluations = []
+    for report in reports:
+        if not report.get("outcomes"):
+            raise RunError(
+                f"compare: the evaluation of step {report['step']} in {folder} has no outcomes by task, as runs of "
+                "earlier versions have none; expected outcomes, to compare run with run on each task. Train again, or "
+                "compare rates with their own intervals by cadre report."
+            )
+        sampled = math.fsum(tokens for step, tokens in tokens_after.items() if step <= report["step"])
+        # An episode that failed has no reward; it counts as one of the least that was observed.
+        outcomes = {task: outcome[MEASURES.index(measure)] for task, outcome in report["outcomes"].items()}
+        least = min((value for value in outcomes.values() if value is not None), default=0.0)
+        values = {task: least if value is None else value for task, value in outcomes.items()}
+        other = report["reward" if measure == "success" else "success"]
+        evaluations.append(Evaluation(report["step"], sampled, report["tasks_sha256"], values, other))
+    settings = dict(flatten(run.config.model_dump(mode="json")))
+    commits = sorted(run.environment().get("commits", {}).items())
+    code = ", ".join(f"{name} {commit}" for name, commit in commits)
+    return TrainedRun(folder, run.train.seed, settings, tuple(evaluations), code, run.forked_at())
+
+
+def group_runs(runs: Sequence[TrainedRun]) -> list[Method]:
+    """Return the methods of the runs in their order, each named by the settings in which it differs from the others.
+
+    Raises RunError if a method has the same seed twice.
+    """
+    groups: dict[tuple[tuple[str, str], ...], list[TrainedRun]] = defaultdict(list)
+    for run in runs:
+        settings = sorted((n, repr(v)) for n, v in run.settings.items() if not n.startswith(NOT_OF_A_METHOD))
+        groups[tuple(settings)].append(run)
+    for members in groups.values():
+        by_seed: dict[int, Path] = {}
+        for run in members:
+            if run.seed in by_seed:
+                raise RunError(
+                    f"compare: {by_seed[run.seed]} and {run.folder} have the same settings and the same seed, "
+                    f"{run.seed}; expected other seeds, as equal seeds say nothing of another training. Leave one out."
+                )
+            by_seed[run.seed] = run.folder
+    members_of = list(groups.values())
+    names = _name_methods([members[0] for members in members_of])
+    return [
+        Method(name, tuple(sorted(members, key=lambda run: run.seed)))
+        for name, members in zip(names, members_of, strict=True)
+    ]
+
+
+# Settings that tell methods apart in a reader's eyes, the most telling first.
+TELLING = ("algorithm.name", "env", "team.roles", "algorithm.", "loss.", "learner.", "sampling.", "train.")
+
+
+def _name_methods(runs: Sequence[TrainedRun]) -> list[str]:
+    """Return a name for each method: the values of up to three settings in which the methods differ."""
+    if len(runs) == 1:
+        return [runs[0].folder.name]
+    names = dict.fromkeys(name for run in runs for name in run.settings if not name.startswith(NOT_OF_A_METHOD))
+    differing = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
+
+    def rank(name: str) -> int:
+        return next((index for index, prefix in enumerate(TELLING) if name.startswith(prefix)), len(TELLING))
+
+    chosen: list[str] = []
+    labels = ["" for _ in runs]
+    for name in sorted(differing, key=rank)[:3]:
+        if len(set(labels)) == len(runs):
+            break
+        chosen.append(name)
+        labels = [
+            ", ".join(f"{n.removesuffix('.name').split('.')[-1]}={run.settings.get(n, 'unset')}" for n in chosen)
+            for run in runs
+        ]
+    if len(set(labels)) < len(runs):
+        return distinct_names([run.folder for run in runs])
+    return labels
+
+
+def _check_same_tasks(name: str, other: str, first: Sequence[Evaluation], second: Sequence[Evaluation]) -> None:
+    expected, digest = set(first[0].values), first[0].tasks_sha256
+    for evaluation in second:
+        if set(evaluation.values) != expected:
+            common = len(expected & set(evaluation.values))
+            problem = f"{len(expected):,} and {len(evaluation.values):,} tasks, {common:,} of them the same"
+        elif evaluation.tasks_sha256 != digest:
+            problem = "tasks of the same names and other contents"
+        else:
+            continue
+        which = f"runs of {name}" if name == other else f"{name} and {other}"
+        raise RunError(
+            f"compare: {which} were evaluated on {problem}; expected the same tasks. Evaluate all runs alike "
+            "(evaluate.tasks, evaluate.first, evaluate.settings)"
+            f"{'.' if name == other else ', or add --unpaired, which widens the interval.'}"
+        )
+
+
+# ---- Intervals
+
+
+def _table(evaluations: Sequence[Evaluation]) -> Table:
+    """Return [seeds, tasks], tasks in the order of the first seed's."""
+    tasks = sorted(evaluations[0].values)
+    return np.array([[evaluation.values[task] for task in tasks] for evaluation in evaluations])
+
+
+def _summarise(method: Method, selected: Sequence[Evaluation], generator: np.random.Generator) -> MethodResult:
+    value = table_interval(_table(selected), generator)
+    starts = [run.evaluations[0] for run in method.runs]
+    before = gain = None
+    if all(start.step == 0 and set(start.values) == set(selected[0].values) for start in starts):
+        after, at_start = _table(selected), _table(starts)
+        before = table_interval(at_start, generator)
+        gain = difference_interval(after, at_start, generator, paired_seeds=True, paired_tasks=True)
+    shared_steps = set.intersection(*({e.step for e in run.evaluations} for run in method.runs))
+    curve = []
+    for step in sorted(shared_steps):
+        at_step = [next(e for e in run.evaluations if e.step == step) for run in method.runs]
+        if all(set(e.values) == set(at_step[0].values) for e in at_step):
+            tokens = math.fsum(e.tokens for e in at_step) / len(at_step)
+            curve.append((step, tokens, table_interval(_table(at_step), generator)))
+    return MethodResult(
+        name=method.name,
+        seeds=method.seeds,
+        folders=tuple(str(run.folder) for run in method.runs),
+        before=before,
+        value=value,
+        by_seed=tuple(e.mean for e in selected),
+        gain=gain,
+        steps=tuple(e.step for e in selected),
+        tokens=tuple(e.tokens for e in selected),
+        curve=tuple(curve),
+    )
+
+
+def table_interval(
+    table: Table, generator: np.random.Generator, resamples: int = RESAMPLES, tables: Sequence[Table] = ()
+) -> Interval:
+    """Return the mean of values [seeds, tasks] with its 95% interval over both; over tasks alone with one seed.
+
+    `tables` are those of which `table` is the difference.
+    """
+    if len(table) == 1 and not tables:
+        return rate_interval(table[0].tolist())
+    widened = widen_seed_effects(table)
+    means = [
+        _crossed_means(widened, _draw_weights(len(table), len(weights), generator), weights)
+        for weights in _task_weights(table.shape[1], generator, resamples)
+    ]
+    return _to_interval(float(table.mean()), np.concatenate(means), tables or (table,))
+
+
+def difference_interval(
+    second: Table,
+    first: Table,
+    generator: np.random.Generator,
+    paired_seeds: bool,
+    paired_tasks: bool,
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """Return the mean of `second` minus that of `first`, both [seeds, tasks], with its 95% interval.
+
+    Paired over seeds, row i of both is of the same seed; paired over tasks, column j of both is the same task. What is
+    paired is drawn together.
+    """
+    if paired_seeds and paired_tasks:
+        return table_interval(second - first, generator, resamples, tables=(second, first))
+
+    tables, means = (widen_seed_effects(second), widen_seed_effects(first)), []
+    for tasks_of_second in _task_weights(second.shape[1], generator, resamples):
+        count = len(tasks_of_second)
+        tasks_of_first = tasks_of_second if paired_tasks else _draw_weights(first.shape[1], count, generator)
+        seeds_of_second = _draw_weights(second.shape[0], count, generator)
+        seeds_of_first = seeds_of_second if paired_seeds else _draw_weights(first.shape[0], count, generator)
+        means.append(
+            _crossed_means(tables[0], seeds_of_second, tasks_of_second)
+            - _crossed_means(tables[1], seeds_of_first, tasks_of_first)
+        )
+    return _to_interval(float(second.mean() - first.mean()), np.concatenate(means), (second, first), paired_tasks)
+
+
+def widen_seed_effects(table: Table) -> Table:
+    """Return [seeds, tasks] with each seed's deviation from the mean of all enlarged for the small number of seeds.
+
+    Drawing S seeds with replacement gives a variance that is (S - 1) / S of the unbiased one, and its quantiles are
+    those of a normal distribution where the variance is estimated from S values. The deviations are multiplied with
+    sqrt(S / (S - 1)) and with Student's quantile over the normal one, so that intervals hold 95% with three seeds too.
+    """
+    seeds = len(table)
+    if seeds < 2:
+        return table
+    quantile = T_QUANTILES[seeds - 2] if seeds - 2 < len(T_QUANTILES) else Z + 2.6 / (seeds - 1)
+    factor = math.sqrt(seeds / (seeds - 1)) * quantile / Z
+    deviations = table.mean(axis=1, keepdims=True) - table.mean()
+    widened: Table = table + (factor - 1.0) * deviations
+    return widened
+
+
+def _draw_weights(items: int, resamples: int, generator: np.random.Generator) -> Table:
+    """Return [resamples, items]: how often each item is drawn with replacement, over their number."""
+    return generator.multinomial(items, np.full(items, 1.0 / items), size=resamples) / items
+
+
+def _task_weights(tasks: int, generator: np.random.Generator, resamples: int) -> Iterator[Table]:
+    """Yield the weights of tasks in chunks of resamples that fit into memory."""
+    for start in range(0, resamples, size := max(1, CHUNK // tasks)):
+        yield _draw_weights(tasks, min(size, resamples - start), generator)
+
+
+def _crossed_means(table: Table, seed_weights: Table, task_weights: Table) -> Table:
+    """Return the weighted mean of [seeds, tasks] for every resample, [resamples]."""
+    means: Table = ((seed_weights @ table) * task_weights).sum(axis=1)
+    return means
+
+
+def _to_interval(value: float, means: Table, tables: Sequence[Table], paired_tasks: bool = True) -> Interval:
+    """Return the percentile interval of resampled means of one table or of the difference of two.
+
+    It is at least as wide as one more task of the largest value would make it. For rates it also holds the interval
+    over tasks alone, as resampling equal outcomes gives none, and it stays within their bounds.
+    """
+    low, high = (float(bound) for bound in np.quantile(means, [0.025, 0.975]))
+    size = max(float(np.abs(table).max()) for table in tables) or 1.0
+    _, low, high = with_floor((value, low, high), min(table.shape[1] for table in tables), size)
+    if all(table.min() >= 0.0 and table.max() <= 1.0 for table in tables):
+        _, least, most = _interval_over_tasks([table.mean(axis=0).tolist() for table in tables], paired_tasks)
+        low, high = max(min(low, least), 0.0 if len(tables) == 1 else -1.0), min(max(high, most), 1.0)
+    return value, low, high
+
+
+def _interval_over_tasks(rates: Sequence[Sequence[float]], paired: bool) -> Interval:
+    """Return the interval over tasks alone of rates by task, or of the difference of two, first minus second.
+
+    A paired difference from -1 to 1 is a rate from 0 to 1 on another scale; an unpaired one has the interval of
+    Newcombe (1998, method 10), whose bounds are as far off as those of both rates together, squared and added.
+    """
+    if len(rates) == 1:
+        return rate_interval(rates[0])
+    if paired:
+        scaled = rate_interval([(one - other + 1.0) / 2.0 for one, other in zip(*rates, strict=True)])
+        return 2.0 * scaled[0] - 1.0, 2.0 * scaled[1] - 1.0, 2.0 * scaled[2] - 1.0
+    (one, low, high), (other, other_low, other_high) = map(rate_interval, rates)
+    value = one - other
+    return value, value - math.hypot(one - low, other_high - other), value + math.hypot(high - one, other - other_low)
+
+
+# ---- The table
+
+
+def format_comparison(comparison: RunComparison) -> list[str]:
+    """Return a comparison as a table of the methods, a line for each difference, and what the intervals hold."""
+    is_rate = comparison.measure == "success"
+
+    def format_value(interval: Interval | None, signed: bool = False) -> str:
+        if interval is None:
+            return "-"
+        percent, sign = "%" if is_rate else "", "+" if signed else ""
+        value, low, high = (f"{number * 100:{sign}.1f}" if is_rate else f"{number:{sign}.3f}" for number in interval)
+        return f"{value}{percent} [{low}, {high}]"
+
+    rows = [("method", "seeds", "before", comparison.measure, "gain", "sampled tokens")]
+    for method in comparison.methods:
+        tokens = f"{sum(method.tokens) / len(method.tokens):,.0f}"
+        values = (format_value(method.before), format_value(method.value), format_value(method.gain, signed=True))
+        rows.append((shorten_path(method.name), str(len(method.seeds)), *values, tokens))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+    for method in comparison.methods:
+        if len(method.seeds) > 1:
+            means = (f"{100 * mean:.1f}%" if is_rate else f"{mean:.3f}" for mean in method.by_seed)
+            by_seed = ", ".join(f"{mean} (seed {seed})" for mean, seed in zip(means, method.seeds, strict=True))
+            lines.append(f"{shorten_path(method.name)} by seed: {by_seed}")
+
+    for difference in comparison.differences:
+        pairs = [
+            name for name, paired in (("tasks", difference.paired_tasks), ("seeds", difference.paired_seeds)) if paired
+        ]
+        paired = f", paired over {' and '.join(pairs)}" if pairs else ", unpaired"
+        names = f"{shorten_path(difference.second)} - {shorten_path(difference.first)}"
+        lines.append(f"{names}: {format_value(difference.value, signed=True)}{paired}")
+
+    notes = [f"{comparison.tasks:,} held-out tasks; 95% intervals by bootstrap over seeds and tasks."]
+    if not comparison.is_over_seeds:
+        notes.append(
+            "A method with one seed: its interval leaves out what another training would give. Train more seeds."
+        )
+    counts = [sum(method.tokens) / len(method.tokens) for method in comparison.methods]
+    if not_trained := [shorten_path(method.name) for method in comparison.methods if not sum(method.tokens)]:
+        notes.append(
+            f"{', '.join(not_trained)}: compared before training, as no later evaluation is within the tokens or steps "
+            "that were asked for, or none is better (--at best). Train with evaluate.every to have more."
+        )
+    elif max(counts) > 1.1 * min(counts):
+        notes.append("The methods sampled different numbers of tokens: --max-tokens compares at equal ones.")
+    for method in comparison.methods:
+        if len(set(method.steps)) > 1:
+            steps = ", ".join(f"{step} (seed {seed})" for step, seed in zip(method.steps, method.seeds, strict=True))
+            notes.append(
+                f"{shorten_path(method.name)}: its seeds were evaluated after different numbers of steps: {steps}."
+            )
+    for folder, step in comparison.forks:
+        notes.append(
+            f"{shorten_path(folder)} is a fork that shares the training of another run up to step {step}: intervals "
+            "over seeds take every run for a training of its own."
+        )
+    if len(comparison.code) > 1:
+        notes.append(
+            f"The runs were trained by different code ({'; '.join(comparison.code)}): a difference may be that of the "
+            "code. A plus is for changes that were not committed."
+        )
+    return lines + [line for note in notes for line in textwrap.wrap(note, WIDTH)]

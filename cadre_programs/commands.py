@@ -1,0 +1,48 @@
+"""`cadre serve`: a team behind the endpoint that programs call."""
+
+from __future__ import annotations
+
+import threading
+from typing import Annotated
+
+import typer
+
+from cadre.cli.terminal import Base, Overrides, Target, Trust, console, print_lines
+from cadre.config.resolve import find_target
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Add these commands to `cadre`."""
+    app.command()(serve)
+
+
+def serve(
+    target: Target,
+    overrides: Overrides = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="on the loopback interface; 0 for any")] = 8000,
+    key: Annotated[str, typer.Option(help="API key that clients send; default: a new one each time")] = "",
+    temperature: Annotated[float, typer.Option(min=0.0, help="of the answers; 0: greedy, as in evaluation")] = 0.0,
+    base: Base = False,
+    trust: Trust = False,
+) -> None:
+    """Answer OpenAI's clients with the team: each role is a model by its name."""
+    from cadre.evaluation.loaded_team import open_team
+    from cadre_programs import serving
+
+    loaded = open_team(find_target(target, overrides or [], trust=trust), base)
+    role_of = serving.served_models(loaded.experiment)
+    server, session = serving.serve(loaded.team.tempered(temperature), role_of, port, key)
+    print_lines(
+        [
+            f"Models: {', '.join(role_of)}. Ctrl-C ends it.",
+            f"export OPENAI_BASE_URL={server.url}/v1",
+            f"export OPENAI_API_KEY={session.key}",
+        ]
+    )
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        console.print("Ended.")
+    finally:
+        server.close()
+        loaded.close()

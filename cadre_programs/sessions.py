@@ -1,0 +1,245 @@
+"""Sessions of the endpoint: the key that lets a running program in, and the calls that it waits for.
+
+Everything here runs in the endpoint's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from cadre.types import Message, Reward
+from cadre_programs.calls import Answer, ModelCall, RequestError
+
+MAX_PENDING = 256
+# Contents whose occurrences are counted, for each call that is kept.
+COUNTS_PER_CALL = 10
+MAX_ENDED_KEYS = 100_000
+# Seconds between attempts to find the program that has a connection: it may call before its start has been noted, and
+# the system does not read its table of connections at one moment.
+LOCATE_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.4)
+# What models read in place of the folder of an instance.
+FOLDER = "/srv/program"
+
+
+@dataclass(eq=False)
+class PendingCall:
+    """A call that has come in, and the future of its answer.
+
+    occurrence      how many equal calls the session had before, from 0
+    connections     connections that wait for the answer now
+    was_connected   whether there has been one yet
+    is_delivered    whether the answer was sent to the end
+    """
+
+    call: ModelCall
+    occurrence: int
+    answer: asyncio.Future[Answer]
+    connections: int = 0
+    was_connected: bool = False
+    is_delivered: bool = False
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True if the client disconnected before it had the answer; it may send the call again."""
+        return self.was_connected and not self.connections and not self.is_delivered and not self.has_failed
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the call was answered with an error; sent again, it counts as another call."""
+        return self.answer.done() and not self.answer.cancelled() and self.answer.exception() is not None
+
+    @property
+    def id(self) -> str:
+        """An id that is unique in the session, and the same in each replay of the program with the same answers."""
+        return f"{self.call.content}{self.occurrence:04x}"
+
+
+@dataclass(eq=False)
+class Session:
+    """The calls made with one key.
+
+    models      names that are listed, and may be called if `accepts` is None; any if empty
+    on_call     receives every call that is not a repetition
+    on_reward   receives rewards that the program posts; None where it may not
+    accepts     returns the role of a call, None for one that is refused
+    embeddings  the URL that requests for embeddings are passed on to, "" to refuse them
+    folder      the folder of the program, whose name differs with every run: calls have `FOLDER` in its place
+    max_kept    how many answered calls are kept for repetitions, and responses to continue from; None for all
+    end_error   the error that every call gets once the session has ended
+    refusals    warnings about requests that were refused, the first of each kind
+    responses   the conversation up to each response of `/v1/responses`, by its id
+    """
+
+    models: Sequence[str]
+    on_call: Callable[[PendingCall], None]
+    on_reward: Callable[[Reward], None] | None = None
+    key: str = field(default_factory=lambda: f"cadre-{secrets.token_urlsafe(24)}")
+    accepts: Callable[[ModelCall], str | None] | None = None
+    embeddings: str = ""
+    folder: str = ""
+    max_kept: int | None = None
+    end_error: RequestError | None = None
+    calls: dict[str, list[PendingCall]] = field(default_factory=dict)  # by content
+    refusals: list[str] = field(default_factory=list)
+    responses: dict[str, tuple[Message, ...]] = field(default_factory=dict)
+    counts: OrderedDict[str, int] = field(default_factory=OrderedDict)  # by content, the least recent first
+    _in_order: OrderedDict[PendingCall, None] = field(default_factory=OrderedDict)
+    _unanswered: list[PendingCall] = field(default_factory=list)
+    _forgotten_count: int = 0
+
+    def attach_several(self, call: ModelCall, is_retry: bool, count: int) -> list[PendingCall]:
+        """Return the pending calls of a request for several completions, as `attach` does."""
+        if count == 1:
+            return [self.attach(call, is_retry)]
+        equal_calls = self.calls.get(call.content, [])
+        abandoned = [pending for pending in equal_calls if pending.is_abandoned]
+        repeated = abandoned[:count] if not is_retry else equal_calls[-count:]
+        if len(repeated) == count and not any(pending.has_failed for pending in repeated):
+            return repeated
+        return [self.attach(call, False) for _ in range(count)]
+
+    def attach(self, call: ModelCall, is_retry: bool) -> PendingCall:
+        """Return the pending call of a request: a new one, or the one that the client repeats.
+
+        A request repeats an equal call that was abandoned, or, if the client marks it as a retry (`is_retry`), the
+        latest equal one. Raises RequestError if the session has ended, has no such model, or waits for too many
+        answers.
+        """
+        if self.end_error is not None:
+            raise self.end_error
+        is_known = self.accepts(call) is not None if self.accepts else not self.models or call.role in self.models
+        if not is_known:
+            agent = f" (agent {call.agent[:80]!r})" if call.agent else ""
+            message = (
+                f"model: there is no {call.role[:80]!r}{agent}; expected {', '.join(self.models)}. A pattern gives "
+                f"agents a role by name: settings.models={{'{call.role[:20]}*': {self.models[-1]}}}."
+            )
+            raise RequestError(404, message, "model", "model_not_found")
+        equal_calls = self.calls.get(call.content, [])
+        abandoned = [pending for pending in equal_calls if pending.is_abandoned]
+        failed = [pending for pending in equal_calls if pending.has_failed]
+        if abandoned:
+            return abandoned[0]
+        if is_retry and equal_calls and not failed:
+            return equal_calls[-1]
+
+        # Answered calls are sorted out only when the list is full, so that a call costs no scan.
+        if len(self._unanswered) >= MAX_PENDING:
+            self._unanswered = [pending for pending in self._unanswered if not pending.answer.done()]
+        if len(self._unanswered) >= MAX_PENDING:
+            raise RequestError(
+                429, f"This session waits for {MAX_PENDING} answers; expected fewer at once. Ask again later."
+            )
+        if is_retry and failed:
+            self._remove(failed[0])  # one retry makes one new call
+        pending = PendingCall(call, self._count(call.content), asyncio.get_running_loop().create_future())
+        # Without a reader of the error, asyncio would log it when the last connection is gone.
+        pending.answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.calls.setdefault(call.content, []).append(pending)
+        self._in_order[pending] = None
+        self._unanswered.append(pending)
+        self._remove_old(call.content)
+        self.on_call(pending)
+        return pending
+
+    def end(self, reason: str) -> None:
+        """Answer all pending and future calls with an error."""
+        if self.end_error is not None:
+            return
+        self.end_error = RequestError(410, f"This session is over: {reason}.", code="session_ended")
+        for pending in self._unanswered:
+            if not pending.answer.done():
+                pending.answer.set_exception(self.end_error)
+        self.calls, self.responses, self._unanswered = {}, {}, []
+        self._in_order.clear()
+
+    def _count(self, content: str) -> int:
+        """Return how many calls of this content there were before, and count this one.
+
+        A content whose count was dropped continues at the highest count that was ever dropped, so that no two calls
+        have one id.
+        """
+        count = self.counts.get(content, self._forgotten_count)
+        self.counts[content] = count + 1
+        self.counts.move_to_end(content)
+        while self.max_kept is not None and len(self.counts) > COUNTS_PER_CALL * self.max_kept:
+            self._forgotten_count = max(self._forgotten_count, self.counts.popitem(last=False)[1])
+        return count
+
+    def _remove_old(self, content: str) -> None:
+        """Keep `max_kept` calls and responses: drop delivered calls of this content first, then the oldest answered."""
+        if self.max_kept is None:
+            return
+        for pending in [pending for pending in self.calls[content] if pending.is_delivered]:
+            self._remove(pending)
+        while len(self._in_order) > self.max_kept:
+            oldest = next((pending for pending in self._in_order if pending.answer.done()), None)
+            if oldest is None:
+                return
+            self._remove(oldest)
+        while len(self.responses) > self.max_kept:
+            del self.responses[next(iter(self.responses))]
+
+    def _remove(self, pending: PendingCall) -> None:
+        del self._in_order[pending]
+        equal_calls = self.calls[pending.call.content]
+        equal_calls.remove(pending)
+        if not equal_calls:
+            del self.calls[pending.call.content]
+
+
+class Sessions:
+    """The sessions of an endpoint by key. Ended keys are kept, so that their calls get the reason of the end.
+
+    `locate` returns the key of the program that has a connection, by its port, for clients that a program made while it
+    was imported: they have the key `shared_key`, whichever instance calls.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[str, Session] = {}
+        self._ended: dict[str, RequestError] = {}
+        self.shared_key = ""
+        self.locate: Callable[[int], str | None] = lambda port: None
+
+    def add(self, session: Session) -> Session:
+        self._open[session.key] = session
+        return session
+
+    def remove(self, session: Session, reason: str) -> None:
+        """End a session."""
+        session.end(reason)
+        if self._open.pop(session.key, None) is not None and session.end_error is not None:
+            self._ended[session.key] = session.end_error
+        while len(self._ended) > MAX_ENDED_KEYS:
+            del self._ended[next(iter(self._ended))]
+
+    async def find(self, key: str, port: int = 0) -> Session:
+        """Return the session of a key, and of a connection's port if the key is shared. Raises RequestError if there is
+        none."""
+        if key and key == self.shared_key:
+            key = await self._locate_in_time(port)
+        if key in self._ended:
+            raise self._ended[key]
+        if key not in self._open:
+            raise RequestError(401, "The key is of no session here; expected the one that the program was given.")
+        return self._open[key]
+
+    async def _locate_in_time(self, port: int) -> str:
+        """Return the key of the program that has a connection. Raises RequestError if none has after some attempts."""
+        key = self.locate(port)
+        for pause in LOCATE_PAUSES_S:
+            if key is not None:
+                break
+            await asyncio.sleep(pause)
+            key = self.locate(port)
+        if key is not None:
+            return key
+        raise RequestError(
+            401,
+            "The program calls a model while it is imported, or after its end; expected calls from the function that "
+            "runs an episode. Move the call into it.",
+        )

@@ -1,0 +1,134 @@
+"""Environments of Gymnasium whose observations are text, and of packages with its interface (`reset` and `step`)."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Self
+
+from cadre.env import Env, Split
+from cadre.errors import ConfigError
+from cadre.types import Message, Observation, Reward, Task
+from cadre_tasks.integrations import expect_equal, package, seeded_tasks
+
+# Numbers in an answer, with whatever marks around them; a fraction is one number and no action.
+NUMBER = re.compile(r"(?<![^\W_])-?[0-9]+(?:\.[0-9]+)?(?![^\W_])")
+INTEGER = re.compile(r"-?[0-9]{1,9}")
+
+
+class Gymnasium(Env):
+    """Settings:
+
+    id            a registered environment, MODULE:ID to import its package first
+    args          arguments of `gymnasium.make`
+    observation   the entry of an observation that is a dict, which is shown; without it, texts as they are and others
+                  as `str` writes them
+    prompt        a system message, as environments seldom describe their actions
+    turns         an episode that takes more steps is over
+    invalid       reward of an answer that is no action, which ends the episode
+    solved        sum of rewards from which an episode that is over is a success
+    fork          copy: deepcopy of the environment; replay: a new one that is given the recorded actions
+    count         tasks of the training split; a tenth as many for testing, with other seeds
+
+    An answer is the action of a text space; of a discrete space it is the action's number, or the last number in it.
+    """
+
+    roles = ("agent",)
+
+    def __init__(
+        self,
+        task: Task,
+        id: str,
+        args: dict[str, Any] | None = None,
+        observation: str = "",
+        prompt: str = "",
+        turns: int = 20,
+        invalid: float = 0.0,
+        solved: float = 1.0,
+        fork: Literal["copy", "replay"] = "copy",
+    ) -> None:
+        super().__init__(task)
+        self.id, self.arguments, self.observation = id, dict(args or {}), observation
+        self.turns, self.invalid, self.solved, self.fork_by = turns, invalid, solved, fork
+        self.actions: tuple[Any, ...] = ()
+        self.total, self.over = 0.0, False
+        self.game, shown = self._start()
+        self.messages = (*((Message("system", prompt),) if prompt else ()), Message("user", self._text_of(shown)))
+
+    def _start(self) -> tuple[Any, Any]:
+        """Return a new game after the recorded actions, and its observation. Raises ConfigError for unknown games."""
+        gymnasium = package("gymnasium", "gymnasium")
+        module, colon, name = self.id.rpartition(":")
+        try:
+            if colon:
+                importlib.import_module(module)
+            game = gymnasium.make(name, **self.arguments)
+        except (ImportError, TypeError, gymnasium.error.Error) as error:
+            raise ConfigError(
+                f"settings.id: gymnasium cannot make {self.id!r} with {self.arguments!r} ({error}); expected a "
+                "registered environment, or MODULE:ID of an installed package. Install it, or fix the name."
+            ) from None
+        if not isinstance(game.action_space, (gymnasium.spaces.Text, gymnasium.spaces.Discrete)):
+            raise ConfigError(
+                f"settings.id: {self.id!r} takes actions of {game.action_space}; expected a Text or Discrete space, "
+                "as an answer is a text. Wrap the environment."
+            )
+        shown, _ = game.reset(seed=self.task.data["seed"])
+        for action in self.actions:
+            shown, *_ = game.step(action)
+        return game, shown
+
+    def _text_of(self, shown: Any) -> str:
+        if self.observation:
+            if not isinstance(shown, Mapping) or self.observation not in shown:
+                raise ConfigError(
+                    f"settings.observation: got {self.observation!r}; expected an entry of the observations: "
+                    f"{', '.join(shown) if isinstance(shown, Mapping) else 'they have none'}. Fix the name."
+                )
+            shown = shown[self.observation]
+        return shown if isinstance(shown, str) else str(shown)
+
+    def _action_of(self, text: str) -> Any:
+        """Return the action of an answer, or None."""
+        space = self.game.action_space
+        if not hasattr(space, "n"):
+            return text if text in space else None
+        numbers = NUMBER.findall(text)
+        action = int(numbers[-1]) if numbers and INTEGER.fullmatch(numbers[-1]) else None
+        return action if action is not None and action in space else None
+
+    def observe(self) -> dict[str, Observation]:
+        return {} if self.over else {"agent": Observation("agent", self.messages)}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        (text,) = actions.values()
+        if self.game is None:
+            self.game, shown = self._start()
+            if self.actions:
+                remedy = "Take fork: copy, or an environment that draws from its seed alone."
+                expect_equal("gymnasium", self.messages[-1].content, self._text_of(shown), remedy)
+        action = self._action_of(text)
+        if action is None:
+            self.over = True
+            return Reward(self.invalid, parts={"valid": 0.0})
+        shown, reward, terminated, truncated, _ = self.game.step(action)
+        self.actions = (*self.actions, action)
+        self.total += float(reward)
+        self.over = bool(terminated or truncated) or len(self.actions) >= self.turns
+        self.messages = (*self.messages, Message("assistant", text), Message("user", self._text_of(shown)))
+        return Reward(float(reward), parts={"valid": 1.0})
+
+    def fork(self) -> Self:
+        twin = copy.copy(self)
+        twin.game = None if self.fork_by == "replay" else copy.deepcopy(self.game)
+        return twin
+
+    @property
+    def success(self) -> bool:
+        return self.over and self.total >= self.solved
+
+    @classmethod
+    def tasks(cls, split: Split, count: int = 1000, **settings: Any) -> Sequence[Task]:
+        return seeded_tasks(split, count)

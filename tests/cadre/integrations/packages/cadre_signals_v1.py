@@ -1,7 +1,0 @@
-"""A taskset and environment of verifiers made of an environment of Cadre."""
-
-from cadre.integrations.verifiers_environment import make_verifiers_environment
-
-SignalsTaskset, SignalsEnv = make_verifiers_environment(f"{__file__.rpartition('/packages/')[0]}/signals.py:Signals")
-
-__all__ = ["SignalsEnv", "SignalsTaskset"]

@@ -1,0 +1,107 @@
+"""A team behind the endpoint: a program that runs on it outside of Cadre does as it does in an evaluation."""
+
+import asyncio
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import openai
+import pytest
+
+import cadre
+from cadre.errors import DivergedError, EngineError
+from cadre.rollout import walk
+from cadre_programs.serving import serve, served_models
+from tests.cadre.engines import tiny
+from tests.cadre_programs import agents
+from tests.helpers.programs import AGENTS
+
+
+@pytest.fixture
+def loaded(tmp_path):
+    rows = [{"id": str(number), "word": "abcdefgh"[number], "turns": 2} for number in range(8)]
+    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = {"run": f"{AGENTS}:likeness", "roles": ["planner", "coder"], "models": {"gpt": "coder"}}
+    settings |= {"tasks": str(tmp_path / "tasks.jsonl"), "held_out": 0.0, "test": str(tmp_path / "tasks.jsonl")}
+    team = str(tiny.build(tmp_path / "model"))
+    team = cadre.load(
+        {"env": "program", "settings": settings, "team": team, "algorithm": "at_grpo"}, sampling={"max_tokens": 12}
+    )
+    yield team
+    team.close()
+
+
+def test_a_program_does_outside_as_in_an_evaluation(loaded):
+    evaluated = {tree.task.id: tree for tree in (loaded.play(number) for number in range(4))}
+    server, session = serve(loaded.team.greedy(), served_models(loaded.experiment))
+    try:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key)
+        for tree in evaluated.values():
+            (path,) = walk.episodes(tree.root)
+            paid = sum(branch.reward.team for _, branch in path)
+            assert agents.likeness(tree.task.data, client) == paid
+        assert [model.id for model in client.models.list()] == ["planner", "coder", "gpt"]
+        assert client.chat.completions.create(
+            model="gpt", messages=[{"role": "user", "content": "x"}]
+        ).usage.prompt_tokens
+        with pytest.raises(openai.BadRequestError, match="context"):
+            client.responses.create(model="gpt", input="x" * 10_000)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("raised", [EngineError("busy"), DivergedError("once")])
+def test_a_call_that_failed_once_may_be_answered_when_it_is_made_again(loaded, monkeypatch, raised):
+    """Mistake: the error held as the answer, for ever; an engine that is busy said to be a prompt too long."""
+    team, sample = loaded.team.greedy(), type(loaded.team).sample
+    errors = [raised]
+
+    async def once(self, seen, *given):
+        if errors:
+            raise errors.pop()
+        return await sample(self, seen, *given)
+
+    monkeypatch.setattr(type(team), "sample", once)
+    server, session = serve(team, served_models(loaded.experiment))
+    try:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key, max_retries=0, timeout=20)
+        with pytest.raises(openai.InternalServerError) as refused:
+            client.responses.create(model="gpt", input="x")
+        assert refused.value.status_code == (503 if isinstance(raised, EngineError) else 500)
+        assert client.responses.create(model="gpt", input="x").object == "response"
+    finally:
+        server.close()
+
+
+def test_one_call_that_fails_leaves_no_other_waiting(loaded, monkeypatch):
+    """All of a batch and those that come meanwhile are answered, whatever one of them ends in."""
+    team, sample = loaded.team.greedy(), type(loaded.team).sample
+    asked, failing = threading.Event(), threading.Event()
+
+    async def failed(self, seen, *given):
+        if seen.messages[-1].content == "bad":
+            asked.set()
+            await asyncio.to_thread(failing.wait, 10)
+            raise DivergedError("not finite")
+        return await sample(self, seen, *given)
+
+    monkeypatch.setattr(type(team), "sample", failed)
+    server, session = serve(team, served_models(loaded.experiment))
+    try:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key, max_retries=0, timeout=20)
+
+        def ask(text):
+            try:
+                return client.responses.create(model="gpt", input=text).object
+            except openai.APIStatusError as error:
+                return error.status_code
+
+        with ThreadPoolExecutor() as pool:
+            first = pool.submit(ask, "bad")
+            assert asked.wait(10)
+            others = [pool.submit(ask, text) for text in ("good", "better")]
+            failing.set()
+            assert first.result() == 500
+            assert [other.result() for other in others] == ["response"] * 2
+    finally:
+        server.close()

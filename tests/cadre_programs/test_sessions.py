@@ -1,0 +1,131 @@
+"""What a session that lasts keeps of the calls that it has answered."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from cadre.types import Message
+from cadre_programs import sessions
+from cadre_programs.calls import Answer, ModelCall, RequestError
+from cadre_programs.sessions import COUNTS_PER_CALL, MAX_PENDING, PendingCall, Session, Sessions
+
+REMEMBERED = 300
+
+
+def call(text: str = "Go.") -> ModelCall:
+    return ModelCall("coder", (Message("user", text),))
+
+
+def said(pending: PendingCall) -> None:
+    pending.answer.set_result(Answer(Message("assistant", "Said."), "stop", 3, 2))
+    pending.was_connected = pending.is_delivered = True
+
+
+def refused(pending: PendingCall) -> None:
+    pending.answer.set_exception(RequestError(503, "Busy."))
+    pending.was_connected = True
+
+
+def kept(session: Session) -> int:
+    return sum(len(alike) for alike in session.calls.values())
+
+
+def run(work: Callable[[], None]) -> None:
+    async def within() -> None:
+        work()
+
+    asyncio.run(within())
+
+
+def test_of_equal_calls_the_latest_is_kept() -> None:
+    """Mistake: every one of them is, and looked through with each that comes."""
+
+    def ask() -> None:
+        session = Session((), said, max_kept=REMEMBERED)
+        names = {session.attach(call(), False).id for _ in range(1000)}
+        assert len(names) == 1000
+        assert kept(session) == 1
+        last = session.attach(call(), False)
+        assert session.attach(call(), True) is last
+        assert session.attach(call(), False) is not last
+
+    run(ask)
+
+
+@pytest.mark.parametrize("answered", [said, refused])
+def test_no_more_are_kept_than_is_said(answered: Callable[[PendingCall], None]) -> None:
+    """Whether they were answered or not, equal or not."""
+
+    def ask() -> None:
+        session = Session((), answered, max_kept=REMEMBERED)
+        for number in range(1000):
+            session.attach(call(f"Go to {number}."), False)
+            session.attach(call(), False)
+        assert kept(session) <= REMEMBERED
+
+    run(ask)
+
+
+def test_what_waits_is_kept_and_refused_at_the_end() -> None:
+    def ask() -> None:
+        session = Session((), lambda pending: None, max_kept=10)
+        waiting = [session.attach(call(f"Wait for {number}."), False) for number in range(MAX_PENDING - 1)]
+        session.on_call = said
+        for number in range(100):
+            session.attach(call(f"Go to {number}."), False)
+        assert kept(session) == MAX_PENDING
+        session.on_call = lambda pending: None
+        waiting.append(session.attach(call(), False))
+        with pytest.raises(RequestError, match="waits for 256 answers"):
+            session.attach(call("More."), False)
+        said(waiting.pop())
+        session.attach(call("More."), False)
+        session.end("its task is done")
+        assert all(isinstance(pending.answer.exception(), RequestError) for pending in waiting)
+
+    run(ask)
+
+
+def test_no_two_calls_have_one_name() -> None:
+    """Mistake: what is counted no more begins at 0 again, and is answered with the same noise under the same name."""
+
+    def ask() -> None:
+        session = Session((), said, max_kept=4)
+        texts = [f"Go to {number % 50}." for number in range(200)]
+        assert len({session.attach(call(text), False).id for text in texts}) == 200
+        assert len(session.counts) <= COUNTS_PER_CALL * 4
+
+    run(ask)
+
+
+def test_a_refused_repetition_can_be_made_again() -> None:
+    """Mistake: it is given what an equal call was answered that came before."""
+
+    def ask() -> None:
+        came: list[PendingCall] = []
+        session = Session((), came.append)
+        first, failed = session.attach(call(), False), session.attach(call(), False)
+        said(first)
+        refused(failed)
+        for number in range(MAX_PENDING):
+            session.attach(call(f"Wait for {number}."), False)
+        with pytest.raises(RequestError, match="waits for"):
+            session.attach(call(), True)
+        said(came[-1])
+        assert session.attach(call(), True) is came[-1] is not first
+
+    run(ask)
+
+
+def test_a_call_may_come_before_the_start_of_its_program_is_noted(monkeypatch):
+    """As one through a client that was made at import, whose instance is known by its connection alone."""
+    monkeypatch.setattr(sessions, "LOCATE_PAUSES_S", (0.0, 0.0))
+    known = Sessions()
+    session = known.add(Session((), lambda pending: None))
+    attempts = iter((None, None, session.key))
+    known.shared_key, known.locate = "shared", lambda port: next(attempts)
+    assert asyncio.run(known.find("shared", 4000)) is session
+    known.locate = lambda port: None
+    with pytest.raises(RequestError, match="calls a model while it is imported"):
+        asyncio.run(known.find("shared", 4000))
