@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import argparse
 
-from cadre.data import SPECS
-from cadre.data.examine import examine
 from cadre.errors import DataError
+from cadre_tasks.data import SPECS
+from cadre_tasks.data.examine import examine
 from common import record
 from trainings import console
 

@@ -15,8 +15,8 @@ import subprocess
 import time
 from pathlib import Path
 
-from cadre.data.preferences import read_pairs
 from cadre.engines.torch.reward_model import RewardReport, RewardSettings
+from cadre.preferences import read_pairs
 from cadre.training.reward_model import train_reward_model
 from common import ROOT, record
 from real import Work

@@ -28,13 +28,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cadre.data.records import Article, CodingProblem
 from cadre.types import Task
 from cadre_sandbox import probes
 from cadre_tasks import sandbox
 from cadre_tasks.code import grade_pairs as pairs
 from cadre_tasks.code import tester
 from cadre_tasks.code.code import Code
+from cadre_tasks.data.records import Article, CodingProblem
 from cadre_tasks.games.plan_path import PlanPathNoTool
 from cadre_tasks.games.sokoban import SokobanNoTool
 from cadre_tasks.games.sudoku import SudokuNoTool

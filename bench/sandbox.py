@@ -23,10 +23,10 @@ from typing import Any
 
 from rich.console import Console
 
-from cadre.data.public_sets import humaneval, mbpp
 from cadre_sandbox import probes
 from cadre_tasks import sandbox
 from cadre_tasks.code.judge import all_tests, judge
+from cadre_tasks.data.public_sets import humaneval, mbpp
 from cadre_tasks.maths.same_answer import same_answer
 from cadre_tasks.sandbox import Limits, Sandbox
 from common import ROOT, record

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from cadre.data import SPECS, CodingProblem, Problem, load
-from cadre.data.examine import examine
 from cadre.errors import DataError
 from cadre_sandbox import Limits
 from cadre_tasks.code import tester
 from cadre_tasks.code.judge import StdioTests, all_tests, judge
+from cadre_tasks.data import SPECS, CodingProblem, Problem, load
+from cadre_tasks.data.examine import examine
 from cadre_tasks.maths.same_answer import solves
 from common import ROOT, record
 from tests.cadre_sandbox.attacks.cheats import CHEATS

@@ -38,6 +38,8 @@ class Env:
     keeps_thinking: bool = False
     # True if an episode starts processes of its own, so that no trial should play one.
     starts_processes: bool = False
+    # True if settings name data sets, so that `test` says what is held out, and `tasks` leaves it out of training.
+    splits_data: bool = False
     # Functions, objects and MCP servers that a role may call, by role; a list is for all roles. `step` receives the
     # first completion that calls no tool.
     tools: Mapping[str, Sequence[Any]] | Sequence[Any] = ()
@@ -124,6 +126,14 @@ class Env:
     def roles_of(cls, **settings: Any) -> tuple[str, ...]:
         """Return the roles under these settings. Override it if a setting changes their number."""
         return cls.roles
+
+    @classmethod
+    def count_trained_on(
+        cls, settings: Mapping[str, Any], tasks: Sequence[Task], trained: type[Env], trained_settings: Mapping[str, Any]
+    ) -> int | None:
+        """Return how many of the tasks are in the training data of an environment with these settings; None if those
+        data are not on this machine. For classes with `splits_data`; downloads nothing."""
+        raise NotImplementedError
 
     @classmethod
     def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:

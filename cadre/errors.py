@@ -18,7 +18,8 @@ CadreError               one paragraph: what, got, expected, what to do
 import difflib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 # A word of so many letters is a text in place of a name, and would push the rest off the screen.
 LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{50})")
@@ -52,6 +53,14 @@ class ConfigError(CadreError):
 
 class DataError(CadreError):
     """A data set is missing, has another shape than expected, or holds test items in training."""
+
+
+class NoSourceError(DataError):
+    """A data set is named, but no source to read it from; with the settings `example` a few invented items stand in."""
+
+    def __init__(self, message: str, example: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.example = example
 
 
 class ContractError(CadreError):

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cadre import random_keys
-from cadre.data.rows import read_json_lines
 from cadre.env import Split
 from cadre.errors import ConfigError, DataError
+from cadre.rows import read_json_lines
 from cadre.settings.trust import check_code
 from cadre.types import Task
 from cadre_programs.calls import canonical_json

@@ -14,8 +14,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from cadre.envs.from_data import FromData
 from cadre.types import Message, Observation, Reward, Task
+from cadre_tasks.from_data import FromData
 
 Exchanges = Literal["none", "pipeline", "discussion"]
 SHOWN = 4_000  # characters of a draft that a team mate sees

@@ -21,8 +21,8 @@ from statistics import fmean
 
 from cadre.advantages.groups import compute_returns
 from cadre.advantages.returns import Credit, Reduce, ScoredSample, branch_return, samples_of
-from cadre.data.preferences import PreferencePair
 from cadre.envs.wrappers import joint_prompt, joint_text
+from cadre.preferences import PreferencePair
 from cadre.rollout import walk
 from cadre.rollout.grow import score
 from cadre.statistics import is_rounding

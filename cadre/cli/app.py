@@ -68,7 +68,6 @@ app.command()(runs.trees)
 app.command()(runs.view)
 app.command(name="preference-pairs")(train.preference_pairs)
 app.command(name="reward-model")(train.reward_model)
-app.command()(tasks.data)
 app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(bench)
 
 

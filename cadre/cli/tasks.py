@@ -1,9 +1,8 @@
-"""Commands for authors of tasks: check, init, data."""
+"""Commands for authors of tasks: check, init."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import keyword
 import sys
 from pathlib import Path
@@ -13,12 +12,10 @@ import typer
 from rich.table import Table
 
 from cadre.cli.terminal import (
-    AsJson,
     console,
     print_error,
     print_lines,
     reject_beside,
-    reject_without,
     require_new,
     visible,
 )
@@ -210,44 +207,3 @@ def init(name: Annotated[str, typer.Argument(help="name of the task, such as par
             f"  cadre train {name}.yaml",
         ]
     )
-
-
-# ---- cadre data
-
-
-def data(
-    context: typer.Context,
-    name: Annotated[str, typer.Argument(help="a data set, such as math500 or mbpp")],
-    source: Annotated[str, typer.Option("--from", help="a folder, hub, or hub@REVISION; default $CADRE_DATA")] = "",
-    out: Annotated[
-        Path | None, typer.Option(help="write clean items to this new .jsonl file, and nothing else")
-    ] = None,
-    split: Annotated[str, typer.Option(help="of --out; default: train if there is one, else test")] = "",
-    as_json: AsJson = False,
-) -> None:
-    """Read a data set, check its counts, splits and leaks, and show three items. Exit code 1 if it is not sound."""
-    from cadre.data import examine, read
-    from cadre.data.user_file import is_user_file
-
-    if is_user_file(name):
-        raise ConfigError(
-            f"data: got {name}, a file of your own; expected the name of a set, such as math500. `cadre check ENV "
-            f"data={name}` reads yours."
-        )
-    if out is None:
-        reject_without(context, "--out", ["split"])
-        report = examine.examine(name, source)
-        if as_json:
-            sys.stdout.write(json.dumps(report.as_dict()) + "\n")
-        else:
-            print_lines(map(visible, report.lines()))
-        raise typer.Exit(0 if report.sound else 1)
-
-    reject_beside(context, "--out", ["as_json"])
-    require_new(out, "data --out")
-    if not is_user_file(out.name):
-        raise ConfigError(
-            f"data --out: got {out}; expected a name that ends in .jsonl, as settings.data needs. Rename."
-        )
-    chosen_split = split or ("train" if "train" in read.find_spec(name).splits else "test")
-    print_lines([examine.prepare(name, chosen_split, source, out).line(out)])

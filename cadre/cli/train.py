@@ -290,7 +290,7 @@ def reward_model(
 
     Interrupted, it is saved in OUT.unfinished, and the same command goes on.
     """
-    from cadre.data import preferences
+    from cadre import preferences
 
     examples = preferences.read_pairs(pairs)
     require_new(out, "reward-model --out")

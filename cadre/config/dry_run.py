@@ -20,9 +20,8 @@ from cadre.config.engines import GIB, count_memory_sharers, sampling_memory_sett
 from cadre.config.experiment import Config, Experiment
 from cadre.config.gpu_plan import GpuPlan, format_gpu_plan, plan_gpu
 from cadre.config.resolve import find_model, resolve
-from cadre.envs.from_data import with_example
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError, ContractError, EngineError
+from cadre.errors import ConfigError, ContractError, EngineError, NoSourceError
 from cadre.rollout import batching, episodes
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.settings.objective import needs_reference
@@ -119,8 +118,12 @@ def estimate_resources(config: Config) -> ResourceEstimate:
     Raises what training would raise before it loads a model, except for data whose source is not set: an invented task
     replaces them.
     """
-    example = with_example(EnvSpec(config.env, config.settings).env_class, config.settings)
-    experiment = resolve(config if example is None else config.model_copy(update={"settings": example}))
+    example: Mapping[str, Any] = {}
+    try:
+        EnvSpec(config.env, config.settings).tasks("train")
+    except NoSourceError as error:
+        example = error.example
+    experiment = resolve(config.model_copy(update={"settings": {**config.settings, **example}}))
     batches, tool_calls = count_requests(experiment)
     requests = [request for batch in batches for request in batch]
     check_templates(experiment, requests)

@@ -29,7 +29,6 @@ from cadre.config.validation import (
 )
 from cadre.engines.factory import PREFERRED, SAMPLERS, TORCH, SamplerKind
 from cadre.env import Env
-from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import embedded_models
@@ -335,7 +334,7 @@ def resolve_environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec,
     # One object for both, so that data are read once.
     if not changes:
         return spec, spec
-    if "test" in changes and issubclass(spec.declared, FromData):
+    if "test" in changes and spec.declared.splits_data:
         spec = make({**config.settings, "test": changes["test"]})
     try:
         return spec, make({**config.settings, **changes})

@@ -9,7 +9,6 @@ from cadre.config.experiment import Experiment
 from cadre.config.unused import OVERRIDE_CONDITIONS, can_leave_bound
 from cadre.config.validation import SCHEDULE_STEPS
 from cadre.env import GeneratedTasks
-from cadre.envs.from_data import FromData
 from cadre.envs.spec import name_of
 from cadre.envs.splits import shared_tasks
 from cadre.plugins import environments, trained_on
@@ -146,7 +145,7 @@ def _warn_shared_tasks(experiment: Experiment) -> list[str]:
     read, and bundled tasks divide their problems.
     """
     spec, settings = experiment.env_spec, experiment.evaluate
-    if not settings.tasks or issubclass(spec.declared, FromData) or name_of(spec.declared) in environments():
+    if not settings.tasks or spec.declared.splits_data or name_of(spec.declared) in environments():
         return []
     training, tested = experiment.training_tasks, experiment.held_out_tasks
     held_out = _first_tasks(tested, settings.first, min(settings.tasks, _most_compared(tested)))

@@ -17,13 +17,8 @@ from cadre.config.engines import add_untrained, build_team, parse_assignment, pa
 from cadre.config.experiment import Experiment, load
 from cadre.config.resolve import Target, resolve_environments, resolve_for_evaluation
 from cadre.config.warnings import find_warnings
-from cadre.data import hub, read
-from cadre.data.leaks import find_leaks
-from cadre.data.records import RECORDS, Record
-from cadre.data.user_file import is_user_file
-from cadre.envs.from_data import FromData
 from cadre.envs.spec import EnvSpec
-from cadre.errors import CadreError, ConfigError, RunError
+from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import (
     Repeats,
     Report,
@@ -227,10 +222,6 @@ def run_evaluation(
     return {**sampled.as_dict(), **fields}, trees
 
 
-# Settings that say which items are trained on and which are held out.
-DATA_SETTINGS = ("data", "train", "test", "source", "fields", "held_out", "leaks")
-
-
 # ---- Held-out tasks that the run was trained on
 
 
@@ -241,7 +232,7 @@ def count_trained_on(run: Path | None, evaluated: EnvSpec, tasks: Sequence[Task]
 
     Nothing is downloaded for it.
     """
-    if run is None or not issubclass(evaluated.declared, FromData):
+    if run is None or not evaluated.declared.splits_data:
         return {}
     with only_reading():
         config = load(str(run / "config.yaml"))
@@ -249,31 +240,5 @@ def count_trained_on(run: Path | None, evaluated: EnvSpec, tasks: Sequence[Task]
         spec, kept_apart = resolve_environments(config, config.env)
     except ConfigError:  # its code is not on this machine, or not trusted
         return {"trained_on": None}
-    if not issubclass(spec.declared, FromData) or spec.declared.kind != evaluated.declared.kind:
-        return {}
-    # The same choice of data: leaks were left out of training when the data were read.
-    if all(kept_apart.all_settings.get(name) == evaluated.all_settings.get(name) for name in DATA_SETTINGS):
-        return {}
-    try:
-        trained_records = _records(spec, spec.tasks("train")) if _is_local(spec) else None
-    except CadreError:
-        trained_records = None
-    if trained_records is None:
-        return {"trained_on": None}
-    return {"trained_on": len({leak.test for leak in find_leaks(trained_records, _records(evaluated, tasks))})}
-
-
-def _is_local(trained: EnvSpec) -> bool:
-    """Return True if the training data can be read without asking the hub."""
-    settings, declared = trained.all_settings, trained.declared
-    assert issubclass(declared, FromData)
-    name, source = settings["train"] or settings["data"] or declared.sets[0], read.configured_source(settings["source"])
-    if is_user_file(name) or not read.is_hub(source):
-        return True
-    spec = read.find_spec(name)
-    return any(hub.cached_files(spec, split, source.partition("@")[2]) for split in spec.splits)
-
-
-def _records(spec: EnvSpec, tasks: Sequence[Task]) -> list[Record]:
-    assert issubclass(spec.declared, FromData)
-    return [RECORDS[spec.declared.kind](**task.data) for task in tasks]
+    declared, settings = evaluated.declared, evaluated.all_settings
+    return {"trained_on": declared.count_trained_on(settings, tasks, spec.declared, kept_apart.all_settings)}

@@ -18,11 +18,11 @@ from cadre.advantages.preferences import make_joint_pairs, make_pairs
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import build_team
 from cadre.config.experiment import Experiment
-from cadre.data.preferences import PreferencePair, pair_to_json, require_text_only
 from cadre.engines.torch.reward_model import RewardReport, RewardSettings, RewardTraining
 from cadre.errors import ConfigError, DivergedError, RunError
 from cadre.files import find_damage, publish_atomically, read_record, write_text_atomically, write_with_manifest
 from cadre.plugins import configure_sandbox
+from cadre.preferences import PreferencePair, pair_to_json, require_text_only
 from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
 from cadre.runs.folder import RunLock

@@ -24,13 +24,13 @@ from cadre.advantages.batch import Plan
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team
 from cadre.config.experiment import Config, Experiment, dump
-from cadre.data.preferences import parse_prompt, require_text_only
-from cadre.data.rows import read_json_lines
 from cadre.errors import ConfigError, DataError, RunError, nearest
 from cadre.files import path_exists, read_record, require_no_link
 from cadre.plugins import configure_sandbox
+from cadre.preferences import parse_prompt, require_text_only
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
+from cadre.rows import read_json_lines
 from cadre.runs import jsonl
 from cadre.runs.folder import Run, RunLock, build_run_folder, resume_command
 from cadre.runs.records import StepMetrics, WarmStartSettings

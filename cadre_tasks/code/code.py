@@ -14,9 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.data.records import CodingProblem, Kind
 from cadre.envs import drawings
-from cadre.envs.from_data import FromData
 from cadre.types import Drawing, Message, Observation, Reward, Sample, Task
 from cadre_sandbox.checkers import Verdict
 from cadre_tasks import sandbox
@@ -35,6 +33,8 @@ from cadre_tasks.code.judge import (
     with_own_lines,
 )
 from cadre_tasks.cut_off import count_cut_off, describe_cut_off
+from cadre_tasks.data.records import CodingProblem, Kind
+from cadre_tasks.from_data import FromData
 
 SCRIPT = "Write a Python program that reads standard input and prints the answer.\n\n"
 FUNCTION = "Write the Python function `{entry}`.\n\n"

@@ -16,10 +16,10 @@ import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cadre.data.records import CodingProblem
 from cadre_sandbox.checkers import Verdict
 from cadre_tasks.code.inspect import ask
 from cadre_tasks.code.judge import LIMITS, all_tests, builds, extract_code, hoisted, judge, opening
+from cadre_tasks.data.records import CodingProblem
 
 BEST = 4.0
 NOTHING = Verdict(0, 0, (), "ok")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from cadre.data.records import CodingProblem
 from cadre_sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
+from cadre_tasks.data.records import CodingProblem
 from cadre_tasks.sandbox import Limits, default
 
 LIMITS = Limits(cpu_s=10.0, memory_mb=512)

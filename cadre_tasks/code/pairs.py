@@ -12,13 +12,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.data.records import CodingProblem, Kind
 from cadre.errors import ConfigError
 from cadre.types import Message, Observation, Reward, Task
 from cadre_tasks.account import Account
 from cadre_tasks.code.grade_pairs import Graded, grade
 from cadre_tasks.code.inspect import likeness
 from cadre_tasks.code.judge import extract_code
+from cadre_tasks.data.records import CodingProblem, Kind
 from cadre_tasks.exchange import Exchange, SingleAgent
 
 Feedback = Literal["none", "passed", "levels", "failures", "expert"]

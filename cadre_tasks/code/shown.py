@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from cadre.data.records import CodingProblem
+from cadre_tasks.data.records import CodingProblem
 
 Word = float | str
 Words = tuple[Word, ...]

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from cadre import random_keys
-from cadre.data.records import CodingProblem
 from cadre_sandbox.checkers import Verdict
 from cadre_tasks.code.grade_pairs import REPLACED
 from cadre_tasks.code.inspect import ask, respelt
 from cadre_tasks.code.judge import LIMITS, StdioTests, Tests, UnitTests, all_tests, extract_code, fenced, judge, ready
 from cadre_tasks.code.shown import Shown, shown_by
+from cadre_tasks.data.records import CodingProblem
 from cadre_tasks.sandbox import default
 
 MOST = 8  # tests that are run of one answer

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from cadre import random_keys
-from cadre.data.rows import read_json_lines
 from cadre.errors import ConfigError, DataError
 from cadre.file_limits import MIB, read_bytes
+from cadre.rows import read_json_lines
 from cadre_tasks.answers import MOVES, Cell
 
 MOST_BYTES = 64 * MIB  # of a file of levels in text

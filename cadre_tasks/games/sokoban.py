@@ -21,13 +21,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from cadre.data.read import VARIABLE
 from cadre.env import GeneratedTasks, Split
 from cadre.envs.drawings import grid
 from cadre.envs.splits import SPLIT_SIZES, in_split
 from cadre.errors import ConfigError
 from cadre.types import Drawing, Task
 from cadre_tasks.answers import ASK_MOVES, MOVES, Cell, numbered, parse_moves
+from cadre_tasks.data.read import VARIABLE
 from cadre_tasks.games.levels import generate, read_folder
 from cadre_tasks.games.returned import read_moves
 from cadre_tasks.games.tool_planner import (

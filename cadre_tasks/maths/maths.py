@@ -14,15 +14,15 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from cadre.data.public_sets import last_boxed
-from cadre.data.records import Kind
 from cadre.envs import drawings
-from cadre.envs.from_data import FromData
 from cadre.types import Drawing, Message, Observation, Reward, Sample, Task
 from cadre_tasks import sandbox
 from cadre_tasks.account import Account
 from cadre_tasks.code.judge import builds, extract_code
 from cadre_tasks.cut_off import count_cut_off, describe_cut_off
+from cadre_tasks.data.public_sets import last_boxed
+from cadre_tasks.data.records import Kind
+from cadre_tasks.from_data import FromData
 from cadre_tasks.maths import same_answer as math
 
 LIMITS = sandbox.Limits(cpu_s=5.0)

@@ -13,11 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.data.public_sets import last_boxed
-from cadre.data.records import Kind
-from cadre.envs.from_data import FromData
 from cadre.types import Message, Observation, Reward, Task
 from cadre_tasks.account import Account
+from cadre_tasks.data.public_sets import last_boxed
+from cadre_tasks.data.records import Kind
+from cadre_tasks.from_data import FromData
 from cadre_tasks.maths import same_answer as math
 
 BOX = "Put the final answer into \\boxed{}."

@@ -20,15 +20,15 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.data.tasks import DataSelection, load_data_tasks
-from cadre.data.user_file import is_user_file
 from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
-from cadre.envs.from_data import HeldOut
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.errors import ConfigError, DataError
 from cadre.types import Drawing, Reward, Task
 from cadre_tasks.answers import MARKS
+from cadre_tasks.data.tasks import DataSelection, load_data_tasks
+from cadre_tasks.data.user_file import is_user_file
+from cadre_tasks.from_data import HeldOut
 from cadre_tasks.integrations import package
 from cadre_tasks.worlds.inquiry import Inquiry, Single
 from cadre_tasks.worlds.library import Library, Passage, library, question

@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cadre.data.records import Article, Kind
 from cadre.types import Message, Observation, Reward, Task
+from cadre_tasks.data.records import Article, Kind
 from cadre_tasks.exchange import Exchange, SingleAgent
 from cadre_tasks.writing.text import ARXIV, TLDR, Levels, faithful, graded, prose, rouge_l, uncopied
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data import public_sets
-from cadre.data.rows import read_json_lines, read_rows
 from cadre.errors import DataError, RunError
 from cadre.file_limits import parse_json, read_bytes, read_text
+from cadre.rows import read_json_lines, read_rows
 from cadre.runs import jsonl
 from cadre.view.reading import RunReader
+from cadre_tasks.data import public_sets
 from tests.cadre.view.runs import synthetic
 
 LARGE = 300 << 20

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cadre.data.public_sets import humaneval, mbpp
 from cadre_sandbox.checkers import Verdict, check_calls, check_stdio, check_tests
 from cadre_sandbox.compare import same_output
 from cadre_sandbox.inside import codec
 from cadre_sandbox.records import Result
 from cadre_tasks.code.judge import all_tests, judge
+from cadre_tasks.data.public_sets import humaneval, mbpp
 from cadre_tasks.sandbox import Limits, default
 from tests.cadre_sandbox.attacks.cheats import CHEATS
 from tests.helpers.public_sets import rows

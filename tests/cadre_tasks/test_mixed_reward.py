@@ -11,13 +11,13 @@ from collections.abc import Mapping
 import pytest
 
 from cadre.advantages.returns import role_reward
-from cadre.data import load
-from cadre.data.records import CodingProblem
 from cadre.env import Env
 from cadre.rollout.grow import score
 from cadre.types import Branch, Reward, Task
 from cadre_tasks.code.code import Code, CodeSingleAgent
 from cadre_tasks.code.pairs import Pairs
+from cadre_tasks.data import load
+from cadre_tasks.data.records import CodingProblem
 from cadre_tasks.games.plan_path import PlanPath, PlanPathNoTool
 from cadre_tasks.games.sokoban import Sokoban, SokobanNoTool
 from cadre_tasks.games.sudoku import Sudoku, SudokuNoTool

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadre.data.records import Kind
-from cadre.data.user_file import load_user_file
 from cadre.envs.spec import EnvSpec
-from tests.cadre.data.invented import folder
+from cadre_tasks.data.records import Kind
+from cadre_tasks.data.user_file import load_user_file
+from tests.cadre_tasks.data.invented import folder
 from tests.fuzz.hostile_values import VALUES, broken, mutated, refused_well
 
 ROWS: dict[Kind, list[dict[str, Any]]] = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cadre.data.records import CodingProblem
 from cadre.types import Task
-from tests.cadre.data.invented import TWICE
+from cadre_tasks.data.records import CodingProblem
+from tests.cadre_tasks.data.invented import TWICE
 
 PROBLEM = CodingProblem("t", "", "twice", TWICE["prompt"], tests=TWICE["test"], setup=TWICE["prompt"], names=("twice",))
 

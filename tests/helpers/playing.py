@@ -11,7 +11,7 @@ from cadre.envs.check import ACTIONS, check_env
 from cadre.envs.spec import EnvSpec
 from cadre.types import Reward
 from cadre_tasks.games.tool_planner import ToolPlanner
-from tests.cadre.data.invented import folder
+from tests.cadre_tasks.data.invented import folder
 
 
 @cache

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cadre.data.preferences import PreferencePair
 from cadre.engines.torch.reward_model import RewardReport, RewardSettings
+from cadre.preferences import PreferencePair
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message
 

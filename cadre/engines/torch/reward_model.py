@@ -27,7 +27,6 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from cadre import random_keys
-from cadre.data.preferences import PreferencePair
 from cadre.engines import chat_template
 from cadre.engines.model_folder import context_length, wrap_load_errors
 from cadre.engines.model_text import AnswerEncoder
@@ -37,6 +36,7 @@ from cadre.file_limits import LINE, read_json
 from cadre.files import publish_atomically, to_json
 from cadre.learn import tensor_files
 from cadre.learn.optimiser import Optimiser
+from cadre.preferences import PreferencePair
 from cadre.settings import LearnerConfig
 from cadre.statistics import rate_interval
 from cadre.types import Message

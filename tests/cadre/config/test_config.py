@@ -14,7 +14,7 @@ from cadre.config.resolve import make_plan, resolve
 from cadre.envs.spec import env_class
 from cadre.errors import ConfigError
 from cadre.settings.yaml_file import merge_sections, read_yaml
-from tests.cadre.data.invented import folder
+from tests.cadre_tasks.data.invented import folder
 from tests.helpers.coordination import GAMES
 from tests.helpers.slow import few_of
 

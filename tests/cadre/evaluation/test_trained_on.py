@@ -11,7 +11,7 @@ from cadre.cli.evaluate import format_report
 from cadre.config.experiment import dump, parse
 from cadre.config.resolve import resolve_for_evaluation
 from cadre.evaluation.loaded_team import count_trained_on
-from tests.cadre.data.invented import folder
+from tests.cadre_tasks.data.invented import folder
 
 WORDS = "hens ducks geese cows goats sheep pigs mules doves swans".split()
 RAW = {"env": "maths", "team": "seed", "algorithm": "at_grpo"}
@@ -35,7 +35,7 @@ def seen(run: Path, trained: dict[str, object], **chosen: object) -> dict[str, i
 def test_tasks_that_were_trained_on_are_counted(tmp_path: Path) -> None:
     mine, other = written(tmp_path / "mine.jsonl", *WORDS[:8]), written(tmp_path / "other.jsonl", *WORDS[6:])
     trained: dict[str, object] = {"train": mine, "test": written(tmp_path / "test.jsonl", WORDS[7])}
-    assert seen(tmp_path / "run", trained) == {}
+    assert seen(tmp_path / "run", trained) == {"trained_on": 0}
     assert seen(tmp_path / "run", trained, test=other) == {"trained_on": 1}  # the other one was kept from training
     again = written(tmp_path / "again.jsonl", *WORDS[:8])
     assert seen(tmp_path / "run", trained, test=again) == {"trained_on": 7}
@@ -44,7 +44,7 @@ def test_tasks_that_were_trained_on_are_counted(tmp_path: Path) -> None:
 
 def test_another_division_of_one_file_is_seen_through(tmp_path: Path) -> None:
     trained: dict[str, object] = {"data": written(tmp_path / "mine.jsonl", *WORDS), "held_out": 2}
-    assert seen(tmp_path / "run", trained) == {}
+    assert seen(tmp_path / "run", trained) == {"trained_on": 0}
     assert seen(tmp_path / "run", trained, held_out=9) == {"trained_on": 7}
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cadre.data.preferences import PreferencePair
 from cadre.engines.torch.reward_model import RewardSettings
 from cadre.envs.wrappers import joint_prompt, joint_text
+from cadre.preferences import PreferencePair
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message, Observation
 from tests.cadre.engines import tiny

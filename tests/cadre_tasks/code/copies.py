@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cadre.data.records import CodingProblem
+from cadre_tasks.data.records import CodingProblem
 
 ROWS = [json.loads(line) for line in Path(__file__).with_name("copies.jsonl").read_text("utf-8").splitlines()]
 

@@ -4,7 +4,7 @@ and makes a show of calling the helper, and honest ones of many kinds."""
 import json
 from pathlib import Path
 
-from cadre.data.records import CodingProblem
+from cadre_tasks.data.records import CodingProblem
 
 ROWS = [json.loads(line) for line in Path(__file__).with_name("helpers.jsonl").read_text("utf-8").splitlines()]
 

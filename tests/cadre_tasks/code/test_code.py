@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from cadre.data import load
-from cadre.data.records import CodingProblem
 from cadre.types import Sample, Task
 from cadre_tasks.code.code import Code, CodeSingleAgent
 from cadre_tasks.code.judge import all_tests, judge
+from cadre_tasks.data import load
+from cadre_tasks.data.records import CodingProblem
 from tests.cadre_sandbox.attacks.cheats import CHEATS
 from tests.helpers.playing import check, play, seen, source, total
 from tests.helpers.public_sets import FOLDER, rows

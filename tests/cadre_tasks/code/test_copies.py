@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from cadre.data.records import CodingProblem
 from cadre.types import Reward, Task
 from cadre_tasks.code import shown, tester
 from cadre_tasks.code.code import Code
+from cadre_tasks.data.records import CodingProblem
 from tests.cadre_tasks.code.copies import COPIES, OWN, PROBLEMS
 from tests.helpers.slow import few_of
 

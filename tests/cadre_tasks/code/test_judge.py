@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 
-from cadre.data.public_sets import humaneval
-from cadre.data.records import CodingProblem
 from cadre.errors import SandboxUnavailable
 from cadre_sandbox import pool
 from cadre_sandbox.worker import Ending, Worker, WorkerDied
@@ -22,6 +20,8 @@ from cadre_tasks.code.judge import (
     judge,
     ready,
 )
+from cadre_tasks.data.public_sets import humaneval
+from cadre_tasks.data.records import CodingProblem
 from tests.helpers.public_sets import rows
 
 ADD = "def add(a, b):\n    return a + b"

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.data import load
-from cadre.data.records import CodingProblem
 from cadre.envs.spec import EnvSpec
 from cadre.errors import DataError
 from cadre.types import Task
 from cadre_tasks.code.grade_pairs import BEST, Graded, grade
 from cadre_tasks.code.pairs import Pairs
+from cadre_tasks.data import load
+from cadre_tasks.data.records import CodingProblem
 from tests.cadre_sandbox.attacks.cheats import CHEATS
 from tests.helpers.code_pairs import AUX, MAIN, PROBLEM, TASK
 from tests.helpers.playing import check, play, seen, source

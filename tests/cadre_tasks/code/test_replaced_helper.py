@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from cadre.data.records import CodingProblem
 from cadre_tasks.code import source
 from cadre_tasks.code.grade_pairs import BEST, Graded, grade
+from cadre_tasks.data.records import CodingProblem
 from tests.cadre_tasks.code.helpers import HONEST, PAIRS, SHOWS, WHOLE
 from tests.helpers.slow import few_of
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cadre.data.records import CodingProblem
 from cadre_tasks.code import inspect, source, tester
 from cadre_tasks.code.judge import StdioTests, UnitTests
+from cadre_tasks.data.records import CodingProblem
 
 SQUARES = "def squares(items):\n    return [x * x for x in items if x > 0]"
 PROBLEM = CodingProblem(

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data.records import CodingProblem
 from cadre_sandbox.checkers import Verdict
 from cadre_tasks.code import inspect, source, tester
 from cadre_tasks.code.judge import StdioTests, Tests, UnitTests, extract_code, fenced
 from cadre_tasks.code.tester import Worth
+from cadre_tasks.data.records import CodingProblem
 from tests.helpers.slow import few_of
 
 HACKS = [json.loads(line) for line in Path(__file__).with_name("hacks.jsonl").read_text().splitlines()]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cadre.data import Article, load
+from cadre_tasks.data import Article, load
 from cadre_tasks.writing import text
 from cadre_tasks.writing.text import (
     ARXIV,

@@ -7,9 +7,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from cadre.data.preferences import PreferencePair
 from cadre.engines.torch.reward_model import RewardModel, RewardSettings
 from cadre.errors import EngineError
+from cadre.preferences import PreferencePair
 from cadre.training.reward_model import train_reward_model
 from cadre.types import Message
 from tests.helpers.reward_models import toy, trained

@@ -12,7 +12,6 @@ import torch
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
-from cadre.data.preferences import PreferencePair, pair_to_json, read_pairs
 from cadre.engines.torch.reward_model import (
     RewardModel,
     RewardReport,
@@ -24,6 +23,7 @@ from cadre.engines.torch.reward_model import (
     split,
 )
 from cadre.errors import ConfigError, DataError, DivergedError, RunError
+from cadre.preferences import PreferencePair, pair_to_json, read_pairs
 from cadre.training import reward_model
 from cadre.training.interrupt import Interrupt
 from cadre.training.reward_model import count_saved_steps, train_reward_model, unfinished_folder

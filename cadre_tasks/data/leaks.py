@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cadre.data.records import Problem, Record, prompt_text, solution_key
+from cadre_tasks.data.records import Problem, Record, prompt_text, solution_key
 
 RUN_LENGTH = 8
 MIN_WORDS = 12  # of a training item that is searched for in longer test items

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cadre.envs.from_data import FromData, with_example
 from cadre.envs.spec import EnvSpec, env_class
-from cadre.errors import CadreError, ConfigError, DataError
+from cadre.errors import CadreError, ConfigError, DataError, NoSourceError
 from cadre.plugins import environments
+from cadre_tasks.from_data import FromData
 from tests.helpers.playing import check, source
 from tests.helpers.slow import few_of
 
@@ -33,20 +33,16 @@ def test_writers_have_a_set_of_their_own_by_default() -> None:
 @pytest.mark.parametrize("name", few_of(OVER_DATA, ["maths", "tldr"]))
 def test_without_data_a_dry_run_has_invented_items(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CADRE_DATA", raising=False)
-    settings = with_example(env_class(name), {})
-    assert settings == {"source": "example"}
-    assert len(check(name, ["\\boxed{42}"], episodes=1, **settings)) >= 6
-    held = {"held_out": 1} if name.startswith("pairs") else {}
-    assert with_example(env_class(name), {"source": source()} | held) is None
+    with pytest.raises(NoSourceError) as missing:
+        EnvSpec(name, {}).tasks("train")
+    assert missing.value.example == {"source": "example"}
+    assert len(check(name, ["\\boxed{42}"], episodes=1, **missing.value.example)) >= 6
 
 
-def test_other_environments_need_none() -> None:
-    assert with_example(env_class("plan-path"), {}) is None
-
-
-def test_what_is_wrong_with_a_source_is_still_said() -> None:
-    with pytest.raises(DataError, match="got no file of math500"):
-        with_example(env_class("maths"), {"source": "/no/such/folder"})
+def test_a_source_without_the_set_is_another_error() -> None:
+    with pytest.raises(DataError, match="got no file of math500") as missing:
+        EnvSpec("maths", {"source": "/no/such/folder"}).tasks("train")
+    assert not isinstance(missing.value, NoSourceError)
 
 
 def own(folder: Path, *rows: dict[str, Any]) -> str:

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cadre import random_keys
-from cadre.data import read
-from cadre.data.leaks import find_leaks
-from cadre.data.public_sets import SPECS
-from cadre.data.records import EXAMPLE, EXAMPLES, CodingProblem, Kind, Record, prompt_text
-from cadre.data.rows import FileState, file_state
-from cadre.data.user_file import ENDING, is_user_file, load_user_file
 from cadre.env import GeneratedTasks, Split
 from cadre.errors import ConfigError, DataError
+from cadre.rows import FileState, file_state
+from cadre_tasks.data import read
+from cadre_tasks.data.leaks import find_leaks
+from cadre_tasks.data.public_sets import SPECS
+from cadre_tasks.data.records import EXAMPLE, EXAMPLES, CodingProblem, Kind, Record, prompt_text
+from cadre_tasks.data.user_file import ENDING, is_user_file, load_user_file
 
-log = logging.getLogger("cadre.data")
+log = logging.getLogger("cadre_tasks.data")
 LeakRule = Literal["drop", "refuse"]
 
 

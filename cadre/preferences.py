@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cadre.data.rows import read_json_lines
 from cadre.errors import DataError, nearest
+from cadre.rows import read_json_lines
 from cadre.types import Message, Observation
 
 log = logging.getLogger("cadre.data")

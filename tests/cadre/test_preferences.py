@@ -13,8 +13,8 @@ from cadre.advantages.returns import Credit
 from cadre.algorithms import plan_of
 from cadre.cli.app import app
 from cadre.config.experiment import dump, load
-from cadre.data.preferences import PreferencePair, pair_to_json, read_pairs
 from cadre.errors import DataError, RunError
+from cadre.preferences import PreferencePair, pair_to_json, read_pairs
 from cadre.rollout import walk
 from cadre.training.reward_model import remove_ambiguous_pairs
 from cadre.types import Message, Task, Tree

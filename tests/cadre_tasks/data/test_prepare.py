@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data import SPECS, load
-from cadre.data.examine import prepare
-from cadre.data.user_file import load_user_file
+from cadre_tasks.data import SPECS, load
+from cadre_tasks.data.examine import prepare
+from cadre_tasks.data.user_file import load_user_file
 from tests.cadre.cli.calling import call
-from tests.cadre.data.invented import folder
+from tests.cadre_tasks.data.invented import folder
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cadre.data import Article, CodingProblem, Problem
-from cadre.data.user_file import load_user_file
 from cadre.errors import ConfigError, DataError
+from cadre_tasks.data import Article, CodingProblem, Problem
+from cadre_tasks.data.user_file import load_user_file
 
 
 def write(folder: Path, *rows: dict[str, Any]) -> str:

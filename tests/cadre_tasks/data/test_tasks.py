@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data.tasks import DataSelection, load_data_tasks
 from cadre.errors import ConfigError, DataError
-from tests.cadre.data.invented import folder
+from cadre_tasks.data.tasks import DataSelection, load_data_tasks
+from tests.cadre_tasks.data.invented import folder
 
 
 @pytest.fixture(scope="module")

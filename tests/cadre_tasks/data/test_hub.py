@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from cadre.data import SPECS, hub, load, read
-from cadre.data.examine import examine
 from cadre.errors import DataError
-from tests.cadre.data.hub_server import COMMIT, Hub, serving
-from tests.cadre.data.invented import ROWS
+from cadre_tasks.data import SPECS, hub, load, read
+from cadre_tasks.data.examine import examine
+from tests.cadre_tasks.data.hub_server import COMMIT, Hub, serving
+from tests.cadre_tasks.data.invented import ROWS
 
 
 def lines(rows: list[dict]) -> bytes:

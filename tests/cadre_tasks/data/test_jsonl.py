@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data import load
-from cadre.data.rows import read_json_lines, read_rows
 from cadre.errors import DataError
+from cadre.rows import read_json_lines, read_rows
+from cadre_tasks.data import load
 
 
 def test_rows_with_their_lines(tmp_path: Path) -> None:

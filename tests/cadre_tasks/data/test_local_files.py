@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data import load
-from cadre.data.read import MissingFilesError
 from cadre.errors import DataError
+from cadre_tasks.data import load
+from cadre_tasks.data.read import MissingFilesError
 
 
 def written(path: Path, *numbers: int) -> None:

@@ -14,9 +14,9 @@ preferences  preference pairs and prompts in files
 Nothing of a data set is committed to this repository.
 """
 
-from cadre.data.leaks import Leak, find_leaks
-from cadre.data.public_sets import SPECS, DatasetSpec
-from cadre.data.read import load
-from cadre.data.records import Article, CodingProblem, Problem, Record
+from cadre_tasks.data.leaks import Leak, find_leaks
+from cadre_tasks.data.public_sets import SPECS, DatasetSpec
+from cadre_tasks.data.read import load
+from cadre_tasks.data.records import Article, CodingProblem, Problem, Record
 
 __all__ = ["SPECS", "Article", "CodingProblem", "DatasetSpec", "Leak", "Problem", "Record", "find_leaks", "load"]

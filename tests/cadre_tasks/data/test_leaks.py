@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
-from cadre.data import Leak, Problem, find_leaks, load
-from cadre.data.examine import examine
-from cadre.data.leaks import split_words
-from cadre.data.tasks import DataSelection, load_data_tasks
 from cadre.errors import DataError
-from tests.cadre.data.invented import ROWS, folder
+from cadre_tasks.data import Leak, Problem, find_leaks, load
+from cadre_tasks.data.examine import examine
+from cadre_tasks.data.leaks import split_words
+from cadre_tasks.data.tasks import DataSelection, load_data_tasks
+from tests.cadre_tasks.data.invented import ROWS, folder
 from tests.helpers.public_sets import FOLDER, rows
 
 TEN = "one two three four five six seven eight nine ten"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cadre.data import load
 from cadre.errors import DataError
-from tests.cadre.data.invented import ROWS
+from cadre_tasks.data import load
+from tests.cadre_tasks.data.invented import ROWS
 
 SPELT = ROWS["apps"]["test"][0]
 PAPER = {"paper_id": "p", "title": "T", "abstract": "A.", "tldrs": ["One."]}

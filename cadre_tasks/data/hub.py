@@ -22,9 +22,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from cadre.data.public_sets import DatasetSpec
 from cadre.errors import DataError, first_line
 from cadre.file_limits import read_json
+from cadre_tasks.data.public_sets import DatasetSpec
 
 TIMEOUT_S = 2.0  # for the first answer of the hub; its own client tries for a minute
 CONVERTED = "refs/convert/parquet"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data.rows import read_rows
 from cadre.errors import DataError
+from cadre.rows import read_rows
 
 
 def test_a_json_list_and_json_lines_are_read_alike(tmp_path: Path) -> None:

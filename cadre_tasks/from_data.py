@@ -8,14 +8,19 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field
 
-from cadre.data.read import NoSourceError
-from cadre.data.records import EXAMPLE, Kind
-from cadre.data.tasks import DataSelection, LeakRule, load_data_tasks
 from cadre.env import Env, Split
-from cadre.errors import ConfigError
+from cadre.errors import CadreError, ConfigError
 from cadre.types import Task
+from cadre_tasks.data import hub, read
+from cadre_tasks.data.leaks import find_leaks
+from cadre_tasks.data.records import RECORDS, Kind, Record
+from cadre_tasks.data.tasks import DataSelection, LeakRule, load_data_tasks
+from cadre_tasks.data.user_file import is_user_file
 
 HeldOut = Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0.0, lt=1.0)]
+
+# Settings that say which items are trained on and which are held out.
+DATA_SETTINGS = ("data", "train", "test", "source", "fields", "held_out", "leaks")
 
 
 class FromData(Env):
@@ -27,6 +32,7 @@ class FromData(Env):
     kind: ClassVar[Kind]
     sets: ClassVar[tuple[str, str]]  # the data sets for training and for testing, where none is named
     held: ClassVar[float] = 0.1  # of a set that has to be divided, where `held_out` is not given
+    splits_data = True
     functions: ClassVar[bool] = False  # whether a program has to name the function that is asked for
 
     def __init__(self, task: Task, **data: Any) -> None:
@@ -82,14 +88,33 @@ class FromData(Env):
         )
         return load_data_tasks(selection, split)
 
+    @classmethod
+    def count_trained_on(
+        cls, settings: Mapping[str, Any], tasks: Sequence[Task], trained: type[Env], trained_settings: Mapping[str, Any]
+    ) -> int | None:
+        """Return how many of the tasks are training items too, by their words as leaks are found."""
+        if not issubclass(trained, FromData) or trained.kind != cls.kind:
+            return 0
+        # The same choice of data: leaks were left out of training when the data were read.
+        if all(trained_settings.get(name) == settings.get(name) for name in DATA_SETTINGS):
+            return 0
+        try:
+            items = trained.tasks("train", **trained_settings) if trained._is_local(trained_settings) else None
+        except CadreError:
+            items = None
+        if items is None:
+            return None
+        return len({leak.test for leak in find_leaks(cls._records(items), cls._records(tasks))})
 
-def with_example(env: type[Env], settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the settings with invented items if no source of the data is known; None if there are tasks.
+    @classmethod
+    def _is_local(cls, settings: Mapping[str, Any]) -> bool:
+        """Return True if the training data can be read without asking the hub."""
+        name, source = settings["train"] or settings["data"] or cls.sets[0], read.configured_source(settings["source"])
+        if is_user_file(name) or not read.is_hub(source):
+            return True
+        spec = read.find_spec(name)
+        return any(hub.cached_files(spec, split, source.partition("@")[2]) for split in spec.splits)
 
-    For dry runs, which need some task to play. Other errors of the training tasks are raised.
-    """
-    try:
-        env.tasks("train", **settings)
-    except NoSourceError:
-        return {**settings, "source": EXAMPLE}
-    return None
+    @classmethod
+    def _records(cls, tasks: Sequence[Task]) -> list[Record]:
+        return [RECORDS[cls.kind](**task.data) for task in tasks]

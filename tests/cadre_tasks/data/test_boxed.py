@@ -2,7 +2,7 @@
 
 import pytest
 
-from cadre.data.public_sets import last_boxed
+from cadre_tasks.data.public_sets import last_boxed
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cadre.data.public_sets import BOX, with_integer_keys
-from cadre.data.records import Article, CodingProblem, Kind, Problem, Record, prompt_text, solution_key
-from cadre.data.rows import FileState, file_state, read_json_lines
 from cadre.errors import ConfigError, DataError, first_line, nearest
+from cadre.rows import FileState, file_state, read_json_lines
+from cadre_tasks.data.public_sets import BOX, with_integer_keys
+from cadre_tasks.data.records import Article, CodingProblem, Kind, Problem, Record, prompt_text, solution_key
 
-log = logging.getLogger("cadre.data")
+log = logging.getLogger("cadre_tasks.data")
 ENDING = ".jsonl"
 WORD = re.compile(r"[^\W\d_]{2,}")
 # Fields that a record of each kind must have; for programs, one of `tests` and `hidden` besides.

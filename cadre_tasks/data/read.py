@@ -11,11 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cadre.data import hub
-from cadre.data.public_sets import SPECS, DatasetSpec, TooLongError
-from cadre.data.records import Record, check_fields, prompt_text
-from cadre.data.rows import ENDINGS, FileState, file_state, read_rows
-from cadre.errors import ConfigError, DataError, nearest
+from cadre.errors import ConfigError, DataError, NoSourceError, nearest
+from cadre.rows import ENDINGS, FileState, file_state, read_rows
+from cadre_tasks.data import hub
+from cadre_tasks.data.public_sets import SPECS, DatasetSpec, TooLongError
+from cadre_tasks.data.records import EXAMPLE, Record, check_fields, prompt_text
 
 HUB = "hub"
 VARIABLE = "CADRE_DATA"
@@ -27,10 +27,6 @@ SHAPE_ERRORS = (KeyError, TypeError, ValueError, IndexError, SyntaxError, Attrib
 
 class MissingFilesError(DataError):
     """A split without any file."""
-
-
-class NoSourceError(DataError):
-    """A data set is named, but no source to read it from."""
 
 
 def find_spec(name: str) -> DatasetSpec:
@@ -55,7 +51,8 @@ def required_source(source: str = "") -> str:
         raise NoSourceError(
             f"data: got no source; expected a folder of data files, {HUB} to fetch from the Hugging Face hub, or a "
             "file of your own. Name it with --from on the command line, settings.source (your own file: settings.data) "
-            f"in a recipe, or the variable {VARIABLE}."
+            f"in a recipe, or the variable {VARIABLE}.",
+            {"source": EXAMPLE},
         )
     return configured
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cadre.data.records import Article, CodingProblem, Kind, Problem, Record
 from cadre.file_limits import size_of
+from cadre_tasks.data.records import Article, CodingProblem, Kind, Problem, Record
 
 Row = Mapping[str, Any]
 BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cadre.data import SPECS, Article, CodingProblem, Problem, hub, load, public_sets, read
-from cadre.data.examine import examine
 from cadre.errors import ConfigError, DataError
-from tests.cadre.data.invented import ROWS, folder
+from cadre_tasks.data import SPECS, Article, CodingProblem, Problem, hub, load, public_sets, read
+from cadre_tasks.data.examine import examine
+from tests.cadre_tasks.data.invented import ROWS, folder
 
 EXPECTED = {
     ("aime24", "test"): [Problem("60", ROWS["aime24"]["train"][0]["problem"], "14")],

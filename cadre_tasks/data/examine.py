@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from cadre.data import hub, read
-from cadre.data.leaks import find_leaks, remove_contradictions, remove_repetitions
-from cadre.data.public_sets import SPECS
-from cadre.data.records import Article, CodingProblem, Problem, Record, prompt_text
 from cadre.files import publish_atomically
+from cadre_tasks.data import hub, read
+from cadre_tasks.data.leaks import find_leaks, remove_contradictions, remove_repetitions
+from cadre_tasks.data.public_sets import SPECS
+from cadre_tasks.data.records import Article, CodingProblem, Problem, Record, prompt_text
 
 SHOWN_ITEMS = 3
 SHOWN_CHARACTERS = 400
