@@ -247,11 +247,6 @@ class OpenRecord(BaseModel):
 
     model_config = ConfigDict(extra="allow", protected_namespaces=())
 
-    @classmethod
-    def upgrade(cls, record: dict[str, Any]) -> dict[str, Any]:
-        """Return a valid record of an earlier version as this one writes it."""
-        return record
-
 
 def open_plain(path: Path, root: Path | None = None, flags: int = os.O_RDONLY) -> BinaryIO:
     """Open a file of a run folder. `root` is that folder; by default the file's own folder.

@@ -65,15 +65,10 @@ def _policy_with_adapter(key: str, policy: Any) -> Any:
     lora, model = written.get("lora"), written.get("model")
     lora = dict(lora) if isinstance(lora, Mapping) else {}
     setting = f"{key}.lora.path"
-    if "adapter" in lora:
-        if "path" in lora:
-            raise ConfigError(f"{key}.lora.adapter: got it beside path, which is the same; expected one. Remove one.")
-        lora["path"] = lora.pop("adapter")
     if lora.get("path") is None and isinstance(model, str) and is_adapter(Path(model).expanduser()):
         lora["path"], model, setting = model, None, f"{key}.model"
     if not isinstance(lora.get("path"), str):
-        has_former_name = isinstance(written.get("lora"), Mapping) and "adapter" in written["lora"]
-        return {**written, "lora": lora} if has_former_name else policy
+        return policy
     folder = Path(lora["path"]).expanduser()
     described = read_adapter(setting, folder)
     return {

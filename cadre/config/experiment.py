@@ -28,7 +28,7 @@ from cadre.config.recipes import read_recipe
 from cadre.config.suggestions import suggest
 from cadre.engines.factory import SAMPLERS, SamplerKind
 from cadre.env import Env
-from cadre.envs.spec import EnvSpec, update_env_name
+from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
 from cadre.rollout.episodes import Failure
 from cadre.rollout.grow import Rollout
@@ -102,8 +102,6 @@ def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
     """
     try:
         located = resolve_from_folder(raw, Path.cwd())
-        if isinstance(name := located.get("env"), str):
-            located["env"] = update_env_name(name)
         config = Config.model_validate(_fill_in_roles(apply_adapter_settings(located), env))
     except ValidationError as error:
         raise ConfigError(explain_error(error)) from None

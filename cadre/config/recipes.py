@@ -9,7 +9,6 @@ comes first.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,13 +19,12 @@ from typing import Any
 
 from cadre.algorithms import ALGORITHMS
 from cadre.config.paths import relocate, resolve_from_file
-from cadre.envs.spec import EnvSpec, read_renames
+from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import environments, recipe_folders
 from cadre.settings.models import KNOWN_MODELS, KnownModel
 from cadre.settings.yaml_file import Raw, dump_yaml, merge_sections, read_yaml
 
-log = logging.getLogger(__name__)
 LEVELS = {"L0": "one shared model", "L1": "an adapter per role", "L2": "a model per role"}
 DEFAULT_LEVEL = "L2"
 LORA = {"rank": 16, "alpha": 32}
@@ -122,17 +120,6 @@ def task_variants(task: str) -> dict[str, str]:
     return {task + name.removeprefix(env): name for name in names if not name.endswith("-picture")}
 
 
-def _renamed_variants() -> dict[str, str]:
-    """Return the present variant of a task by its name in an earlier version."""
-    bases = {task: _read_real_task(task)["env"] for task in real_tasks()}
-    return {
-        task + old.removeprefix(env): task + new.removeprefix(env)
-        for old, new in read_renames("environments").items()
-        for task, env in bases.items()
-        if old.startswith(f"{env}-")
-    }
-
-
 def example_recipe() -> str:
     """Return the name of a recipe for messages: that of the first task in a group which has one."""
     tasks = (task for groups in task_groups().values() for members in groups.values() for task in members)
@@ -149,20 +136,12 @@ def compose_recipe(name: str) -> RealRecipe | None:
         return None
     variant = stem.removesuffix(f"-{model}")
     variants = {form: (task, env) for task in real_tasks() for form, env in task_variants(task).items()}
-    if variant not in variants and (present := _renamed_variants().get(variant)):
-        log.warning("recipe: %s is written %s from now on.", name, name.replace(variant, present, 1))
-        variant = present
     if variant not in variants:
         raise ConfigError(
             f"recipe: got {name!r}, and {variant!r} is no task to be played by {model}; expected one of "
             f"{', '.join(variants)}.{nearest(variant, variants)}"
         )
     return RealRecipe(*variants[variant], model, level)
-
-
-def renamed_recipes() -> dict[str, Raw]:
-    """Return the recipes of earlier versions by name, each a `base` and what differs from it."""
-    return read_renames("recipes")
 
 
 def task_groups() -> dict[str, dict[str, tuple[str, ...]]]:
@@ -194,12 +173,6 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
             return relocate(raw, Path(path).parent)
         located = resolve_from_file(raw, Path(path)) if recipe not in bundled else raw
         return merge_with_base(located, Path(path), (*chain, recipe))
-    renamed = renamed_recipes()
-    if recipe in renamed:
-        raw = renamed[recipe]
-        changes = (f"algorithm.{key}={value}" for key, value in raw.get("algorithm", {}).items())
-        log.warning("recipe: %s is written %s from now on.", recipe, " ".join([raw["base"], *changes]))
-        return merge_with_base(raw, Path(recipe), (*chain, recipe))
     if not is_folder and (real := compose_recipe(recipe)) is not None:
         return real.raw()
     problem = "a folder" if is_folder else "neither a bundled recipe nor a file"

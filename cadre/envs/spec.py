@@ -18,32 +18,14 @@ from cadre.env import Env, Split
 from cadre.envs.tools import check_tools, with_tools
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
 from cadre.errors import ConfigError, nearest
-from cadre.plugins import environments, recipe_folders
+from cadre.plugins import environments
 from cadre.settings.section import NUMBER, PLAIN_TYPES, is_bool_for_number, quoting_advice
 from cadre.settings.trust import check_code, find_module_file
 from cadre.settings.user_code import describe_errors, find_module_reference, load_file, load_module
 from cadre.settings.user_imports import is_user_module
-from cadre.settings.yaml_file import read_yaml
 from cadre.types import Choice, Task
 
 log = logging.getLogger(__name__)
-
-
-def read_renames(section: str) -> dict[str, Any]:
-    """Return a section of `renamed.yml`, which packages keep beside their recipes for names of earlier versions.
-
-    `environments` has the present name of each; `recipes` has a recipe, `base` and what differs, for each.
-    """
-    files = (folder / "renamed.yml" for folder in recipe_folders())
-    return {old: new for file in files if file.is_file() for old, new in read_yaml(file).get(section, {}).items()}
-
-
-def update_env_name(name: str) -> str:
-    """Return an environment's present name, with a warning if `name` is that of an earlier version."""
-    if name in environments() or name not in (renames := read_renames("environments")):
-        return name
-    log.warning("env: %s is written %s from now on.", name, renames[name])
-    return str(renames[name])
 
 
 def name_of(env: type[Env]) -> str:
@@ -63,7 +45,6 @@ def name_of(env: type[Env]) -> str:
 
 def env_class(name: str) -> type[Env]:
     """Return the class of a bundled name or `file.py:Class`; the user's file is run, as it is the user's own code."""
-    name = update_env_name(name)
     target = environments().get(name, name)
     source, colon, attribute = target.rpartition(":")
     if not colon or not source:

@@ -121,10 +121,10 @@ def records_with_offsets(
 
 
 def _parse_line(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
-    """Return the object in a line, in the model's present form. Raises ValueError if it does not fit the model."""
+    """Return the object in a line, Raises ValueError if it does not fit the model."""
     record: dict[str, Any] = load_json(content)
     validate_record(record, model)
-    return model.upgrade(record) if issubclass(model, OpenRecord) else record
+    return record
 
 
 def truncate(path: Path, is_cut: Callable[[dict[str, Any]], bool], model: type[BaseModel] = OpenRecord) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -145,37 +144,6 @@ def tree_media(tree: Tree) -> set[Media]:
     """Return all images and sounds of a tree's observations."""
     observations = (observation for node in walk.nodes(tree.root) for observation in node.observations.values())
     return {medium for observation in observations for medium in types.media_of(observation.messages)}
-
-
-def upgrade_tree(line: Json, number: int) -> KeptTree:
-    """Convert a line of any version to this version; `number` is its index in its step. Raises RunError for a later
-    version."""
-    version = line.get("version", 1)
-    if not isinstance(version, int) or version < 1:
-        raise ValueError(f"version: got {version!r}, expected a number")
-    if version > TREE_VERSION:
-        raise RunError(
-            f"trees.jsonl: got format {version}; expected {TREE_VERSION} or an older one. The run was made by a later "
-            "Cadre: read it with that."
-        )
-    return line if version == TREE_VERSION else _flatten_version_1(line, number)
-
-
-def _flatten_version_1(line: Json, number: int) -> KeptTree:
-    """Convert version 1, which had nodes nested in branches, and the prompt's ids with every sample."""
-    nodes: list[Json] = []
-    waiting: list[tuple[Json, Json | None]] = [(line["root"], None)]
-    while waiting:
-        node, above = waiting.pop()
-        if above is not None:
-            above["child"] = len(nodes)
-        flat = {**node, "branches": [dict(branch) for branch in node["branches"]]}
-        flat["prompts"] = {role: siblings[0]["prompt_ids"] for role, siblings in node["samples"].items()}
-        nodes.append(flat)
-        # Reversed onto a stack, so that nodes are numbered in the order of `walk.nodes`.
-        children = [(branch["child"], branch) for branch in flat["branches"] if branch["child"] is not None]
-        waiting += reversed(children)
-    return {"version": TREE_VERSION, "step": line["step"], "tree": number, "task": line["task"], "nodes": nodes}
 
 
 def iterate_samples(tree: KeptTree) -> Iterator[tuple[int, str, int, Json]]:
@@ -409,11 +377,8 @@ def read_entries(folder: Path) -> list[TreeEntry]:
         entries.append(entry)
         offset += entry.length
     # The trees after these, read from the stream.
-    counts = Counter(entry.step for entry in entries)
     for end, line in jsonl.records_with_offsets(path, offset, TreeLineHead):
-        tree = _upgrade_and_validate(path, line, counts[line["step"]])
-        counts[line["step"]] += 1
-        entries.append(make_entry(tree, offset, end - offset))
+        entries.append(make_entry(_validate(path, line), offset, end - offset))
         offset = end
     return entries
 
@@ -429,19 +394,21 @@ def read_tree(folder: Path, entry: TreeEntry) -> KeptTree:
         validate_record(line, TreeLineHead)
     except ValueError as error:
         raise damaged_file_error(path, f"the tree of step {entry.step} at byte {entry.offset}: {error}") from None
-    return _upgrade_and_validate(path, line, entry.tree)
+    return _validate(path, line)
 
 
-def _upgrade_and_validate(path: Path, line: dict[str, Any], number: int) -> KeptTree:
-    """Return a line in the present format, validated."""
+def _validate(path: Path, line: Json) -> KeptTree:
+    """Return the line if it is a consistent tree of this format. Raises RunError if it is not."""
+    if line.get("version") != TREE_VERSION:
+        raise RunError(
+            f"{path.name}: got format {line.get('version', 1)!r}; expected {TREE_VERSION}. The run was made by another "
+            "version of Cadre: read it with that."
+        )
     try:
-        tree = upgrade_tree(line, number)
-        validate_tree(tree)
+        validate_tree(line)
     except ValueError as error:
         raise damaged_file_error(path, f"a tree of step {line['step']}: {error}") from None
-    except (KeyError, TypeError, AttributeError):
-        raise damaged_file_error(path, f"a tree of step {line['step']} is of no known format") from None
-    return tree
+    return line
 
 
 def make_entry(tree: KeptTree, offset: int, length: int) -> TreeEntry:

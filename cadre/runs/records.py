@@ -40,31 +40,11 @@ class EnvironmentRecord(OpenRecord):
     engines: dict[Text, Text] = {}
 
 
-# Parts of metrics' names in runs of earlier versions, and what they are called now.
-RENAMED_METRICS = {
-    "clip_share": "clip_fraction",
-    "correction_share": "correction_fraction",
-    "gradient_share": "gradient_fraction",
-    "groups_without_std": "zero_variance_groups",
-    "logprob_gap_max": "logprob_diff_max",
-    "mismatch": "logprob_diff",
-}
-
-
 class StepMetrics(OpenRecord):
-    """A line of `metrics.jsonl`: the step, and numbers by name. Former names are read as the present ones."""
+    """A line of `metrics.jsonl`: the step, and numbers by name."""
 
     __pydantic_extra__: dict[str, Number | None]
     step: Step
-
-    @classmethod
-    def upgrade(cls, record: dict[str, Any]) -> dict[str, Any]:
-        return {rename_metric(name): value for name, value in record.items()}
-
-
-def rename_metric(name: str) -> str:
-    """Return the present name of a metric: `tool/mismatch` is `tool/logprob_diff`."""
-    return "/".join(RENAMED_METRICS.get(part, part) for part in name.split("/"))
 
 
 class EvaluationLine(OpenRecord):
@@ -205,7 +185,7 @@ class TreeLine(OpenRecord):
 
 
 class TreeLineHead(OpenRecord):
-    """A line of `trees.jsonl` in any format, with the fields that all formats have."""
+    """A line of `trees.jsonl`, with its step only."""
 
     step: Step
 

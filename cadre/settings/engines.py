@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -108,8 +108,6 @@ class LearnerConfig(Section):
 class VllmConfig(Section):
     """vLLM's engines, one per base model, if `sampling.engine` is vllm."""
 
-    former_names: ClassVar[Mapping[str, str]] = {"cards": "gpus"}
-
     context: Positive | None = Field(None, description="longest sequence, prompt included; unset: the model's own")
     sequences: Positive = Field(256, description="sequences decoded at once")
     eager: bool | None = Field(None, description="neither compile nor capture graphs; unset: so on a CPU only")
@@ -127,8 +125,6 @@ class VllmConfig(Section):
 
 class PlacementConfig(Section):
     """The processes of one base model: a pool of samplers, and a learner for the policies that train on it."""
-
-    former_names: ClassVar[Mapping[str, str]] = {"sampler_cards": "sampler_gpus", "learner_cards": "learner_gpus"}
 
     samplers: Positive = Field(1, description="sampler processes of a base model, each with a copy of its weights")
     sampler_gpus: int = Field(0, ge=0, description="GPUs of each sampler; 0: it samples on the CPU")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, JsonValue
 
@@ -63,7 +62,6 @@ class TrainConfig(Section):
 class EpisodesConfig(Section):
     """Limits and failures of episodes, in training and evaluation."""
 
-    former_names: ClassVar[Mapping[str, str]] = {"failed_share": "failed_fraction"}
     retries: int = Field(1, ge=0, le=100, description="times that a failed episode is run again from its start")
     step_seconds: float = Field(300.0, ge=0.0, description="limit of one call of the environment; 0: none")
     seconds: float = Field(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, model_validator
 from pydantic_core import PydanticCustomError
-
-log = logging.getLogger(__name__)
 
 Positive = Annotated[int, Field(ge=1)]
 NUMBER = "a number, which true and false are not"
@@ -31,24 +28,15 @@ MAX_NESTING = 4
 class Section(BaseModel):
     """A frozen section that rejects unknown keys, numbers that are not finite, and booleans in place of numbers.
 
-    `former_names` are keys of earlier versions and what they are called now; they are understood, with a warning.
     `alternatives` are keys that say one thing in several ways, of which changes to a section replace all.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-    former_names: ClassVar[Mapping[str, str]] = {}
     alternatives: ClassVar[Sequence[Sequence[str]]] = ()
 
     @model_validator(mode="before")
     @classmethod
-    def _rename_and_reject_bool_for_number(cls, raw: Any) -> Any:
-        for old, new in cls.former_names.items() if isinstance(raw, Mapping) else ():
-            if old not in raw:
-                continue
-            if new in raw:
-                raise setting_error(old, f"got it beside {new}, which it is called now; expected one. Remove {old}.")
-            log.warning("%s is written %s from now on.", old, new)
-            raw = {new if name == old else name: value for name, value in raw.items()}
+    def _reject_bool_for_number(cls, raw: Any) -> Any:
         for name, value in raw.items() if isinstance(raw, Mapping) else ():
             if name in cls.model_fields and is_bool_for_number(cls.model_fields[name].annotation, value):
                 raise setting_error(name, f"got {value!r}; expected {NUMBER}. Write a number.")

@@ -57,7 +57,7 @@ FORMS: list[dict] = [
     {"layers_to_transform": [1]},
     {"lora_dropout": 0.1},
 ]
-WAYS = ["lora.path", "lora.adapter", "model"]
+WAYS = ["lora.path", "model"]
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,6 @@ def test_what_is_written_beside_the_path_has_to_be_the_same(tmp_path: Path, reci
     assert load(recipe, [path, "team.policies.x.lora.rank=4", "team.policies.x.lora.alpha=8"])
     with pytest.raises(ConfigError, match=r"is for .*/models/seed, and the policy's model is games"):
         load(recipe, [path, "team.policies.x.model=games"])
-    with pytest.raises(ConfigError, match="beside path, which is the same"):
-        load(recipe, [path, f"team.policies.x.lora.adapter={folder}"])
 
 
 def test_a_folder_that_lacks_something_is_said(tmp_path: Path, recipe: str) -> None:

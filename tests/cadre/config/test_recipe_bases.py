@@ -1,18 +1,15 @@
-"""Recipes that name another one as `base`, and those whose names of earlier versions are still understood."""
+"""Recipes that name another one as `base`."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
 
 import cadre
 from cadre.config.experiment import load
-from cadre.config.recipes import read_recipe, recipes, renamed_recipes
-from cadre.envs.spec import env_class, read_renames
+from cadre.config.recipes import read_recipe
 from cadre.errors import ConfigError
-from cadre.plugins import environments
 
 OTHER = "team: {policies: {shared: seed}, roles: {planner: shared}}"
 
@@ -63,46 +60,3 @@ def test_python_may_name_a_base() -> None:
     team = cadre.load({"base": "plan-path", "evaluate": {"tasks": 3}})
     team.close()
     assert (team.experiment.config.env, team.experiment.config.evaluate.tasks) == ("plan-path", 3)
-
-
-@pytest.mark.parametrize("name", sorted(renamed_recipes()))
-def test_names_of_earlier_versions_are_understood(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert name not in recipes()
-    with caplog.at_level(logging.WARNING, logger="cadre"):
-        config = load(name)
-    renamed = renamed_recipes()[name]
-    base, algorithm = load(renamed["base"]), renamed.get("algorithm")
-    assert config.model_copy(update={"algorithm": base.algorithm}) == base
-    assert config.algorithm.name == (algorithm["name"] if algorithm else base.algorithm.name)
-    change = f" algorithm.name={config.algorithm.name}" if algorithm else ""
-    assert f"recipe: {name} is written {renamed['base']}{change}" in caplog.text
-
-
-@pytest.mark.parametrize("name", sorted(read_renames("environments")))
-def test_environments_of_earlier_versions_are_understood(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    present = read_renames("environments")[name]
-    assert name not in environments()
-    with caplog.at_level(logging.WARNING, logger="cadre"):
-        assert env_class(name) is env_class(present)
-    assert f"env: {name} is written {present} from now on." in caplog.text
-
-
-def test_a_configuration_has_the_present_name_of_its_environment() -> None:
-    """So that a run of an earlier version compares equal to one of now."""
-    assert load("plan-path-no-tool", ["env=plan-path-alone"]) == load("plan-path-no-tool")
-
-
-@pytest.mark.parametrize(
-    ("former", "present"),
-    [
-        ("plan-path-solo", "plan-path-single-agent"),
-        ("pairs-mbpp-alone", "pairs-mbpp-single-agent"),
-        ("sql-alone", "sql-one-turn"),
-    ],
-)
-def test_composed_names_of_earlier_versions_are_understood(
-    former: str, present: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, logger="cadre"):
-        assert read_recipe(f"{former}-qwen3-8b-L1") == read_recipe(f"{present}-qwen3-8b-L1")
-    assert f"recipe: {former}-qwen3-8b-L1 is written {present}-qwen3-8b-L1 from now on." in caplog.text

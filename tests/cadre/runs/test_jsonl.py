@@ -10,7 +10,6 @@ import pytest
 
 from cadre.errors import RunError
 from cadre.runs import jsonl
-from cadre.runs.records import StepMetrics
 
 
 def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
@@ -19,21 +18,6 @@ def test_what_was_appended_is_read_back(tmp_path: Path) -> None:
         jsonl.append(path, {"step": step})
     assert list(jsonl.records(path)) == [{"step": 0}, {"step": 1}, {"step": 2}]
     assert list(jsonl.records(tmp_path / "none.jsonl")) == []
-
-
-def test_metrics_of_earlier_versions_have_their_present_names(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    old = {"step": 0, "tool/mismatch": 0.1, "shared/clip_share": 0.2, "tool/groups_without_std/1": 0.3, "loss": 1.0}
-    jsonl.append(path, old)
-    (line,) = jsonl.records(path, StepMetrics)
-    assert line == {
-        "step": 0,
-        "tool/logprob_diff": 0.1,
-        "shared/clip_fraction": 0.2,
-        "tool/zero_variance_groups/1": 0.3,
-        "loss": 1.0,
-    }
-    assert list(jsonl.records(path)) == [old]  # the file stays as it is
 
 
 @pytest.mark.parametrize("torn", ['{"step": 2', '{"step": 2}', "{", "\x00\x00"])

@@ -1,19 +1,20 @@
 """The stream of trees and its index: append, read while written, repair, cut."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from cadre.errors import RunError
 from cadre.runs.kept_trees import (
-    TREE_VERSION,
+    TREES,
     append_tree,
     fits_budget,
+    read_all_trees,
     read_entries,
     read_tree,
     tree_to_json,
     truncate_trees,
-    upgrade_tree,
 )
 from cadre.types import Task, Tree
 from tests.cadre.advantages.trees import sequential, two_turns
@@ -82,27 +83,10 @@ def test_the_prompt_is_written_once_for_all_siblings() -> None:
     assert all("prompt_ids" not in sample for sample in node["samples"]["a"])
 
 
-def test_a_tree_of_the_first_format_reads_as_one_of_this() -> None:
-    tree = tree_to_json(3, 1, Tree(Task("t", {"grid": [1]}), sequential()))
-
-    def nested(number: int) -> dict:
-        node = tree["nodes"][number]
-        samples = {
-            role: [{**sample, "prompt_ids": node["prompts"][role]} for sample in siblings]
-            for role, siblings in node["samples"].items()
-        }
-        branches = [
-            {**branch, "child": None if branch["child"] is None else nested(branch["child"])}
-            for branch in node["branches"]
-        ]
-        return {**{k: v for k, v in node.items() if k != "prompts"}, "samples": samples, "branches": branches}
-
-    again = upgrade_tree({"step": 3, "task": tree["task"], "root": nested(0)}, 1)
-    assert again["version"] == TREE_VERSION
-    assert [node["branches"] for node in again["nodes"]] == [node["branches"] for node in tree["nodes"]]
-    assert again["nodes"][1]["prompts"] == {"planner": [1, 2]}
-
-
-def test_a_later_format_is_refused() -> None:
-    with pytest.raises(RunError, match=r"got format 3; expected 2"):
-        upgrade_tree({"version": 3, "step": 0}, 0)
+@pytest.mark.parametrize("version", [1, 3])
+def test_another_format_is_refused(version: int, tmp_path: Path) -> None:
+    append_tree(tmp_path, tree_to_json(0, 0, Tree(Task("t", {}), two_turns())))
+    line = json.loads((tmp_path / TREES).read_text())
+    (tmp_path / TREES).write_text(json.dumps({**line, "version": version}) + "\n")
+    with pytest.raises(RunError, match=f"got format {version}; expected 2"):
+        list(read_all_trees(tmp_path))

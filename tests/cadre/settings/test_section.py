@@ -1,7 +1,5 @@
 """What all sections refuse: truth values where numbers are asked for, which pydantic would take for 0 and 1."""
 
-from typing import ClassVar
-
 import pytest
 from pydantic import JsonValue, ValidationError, create_model
 
@@ -32,21 +30,6 @@ def test_a_truth_value_is_taken_where_one_may_stand(right: dict) -> None:
 def test_a_setting_that_may_be_anything_takes_all() -> None:
     assert not is_bool_for_number(JsonValue, True)
     assert is_bool_for_number(int | None, True)
-
-
-class Renamed(Section):
-    former_names: ClassVar[dict[str, str]] = {"old": "new"}
-    new: float = 0.0
-
-
-def test_a_former_name_is_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING"):
-        assert Renamed.model_validate({"old": 0.5}).new == 0.5
-    assert "old is written new from now on" in caplog.text
-    with pytest.raises(ValidationError, match="got it beside new"):
-        Renamed.model_validate({"old": 0.5, "new": 0.5})
-    with pytest.raises(ValidationError, match="a number, which true and false are not"):
-        Renamed.model_validate({"old": True})
 
 
 def test_a_change_replaces_the_other_way_to_say_the_same() -> None:
