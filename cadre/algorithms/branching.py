@@ -9,7 +9,7 @@ from pydantic import Field
 from cadre.advantages.batch import Plan
 from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm
-from cadre.rollout.growers import WHERE
+from cadre.rollout.branching import WHERE
 from cadre.rollout.shapes import Shape, branch
 from cadre.settings import Positive, TreeWeight
 from cadre.settings.user_code import load_function, one_of

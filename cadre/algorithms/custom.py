@@ -15,7 +15,7 @@ from cadre.advantages.returns import RETURNS, Count, Credit, ScoredSample
 from cadre.algorithms.branching import BUDGET, DECISIONS, ROUNDS, SIBLINGS, WHERE_WORDS, Where
 from cadre.algorithms.common import CARRY, LOOKAHEAD, Algorithm, Carry, ManySiblings, Scale
 from cadre.errors import ConfigError
-from cadre.rollout.growers import WHERE
+from cadre.rollout.branching import WHERE
 from cadre.rollout.shapes import CARRIES, SHAPES, Shape
 from cadre.rollout.walk import TreeSample
 from cadre.settings import Section, TreeWeight

@@ -20,10 +20,10 @@ from cadre import random_keys
 from cadre.errors import ContractError, PromptError
 from cadre.rollout import failures as branch_failures
 from cadre.rollout.batching import gather
+from cadre.rollout.branching import one_sample
 from cadre.rollout.deadlines import TimedEnv
 from cadre.rollout.failures import REASONS, final_branches, set_failure_rewards, without_unrewarded
 from cadre.rollout.grow import Rollout, grow
-from cadre.rollout.growers import one_sample
 from cadre.rollout.shapes import independent
 from cadre.team import Sampler, Team, Weights
 from cadre.types import BranchFailure, Request, Sample, Task, Tree

@@ -1,16 +1,18 @@
 """Grow the tree of one episode: sample at a decision, try the samples, select branches, recurse.
 
-`grow` below is the sampling algorithm. Shapes that do more (look ahead, branch from whole episodes) bring a grower of
-their own from `cadre.rollout.growers`, made of the same steps. Retries, failed episodes and how many trees grow at
-once are in `cadre.rollout.episodes`.
+`grow` below is the sampling algorithm. Shapes that sample whole episodes first bring a grower of their own from
+`cadre.rollout.branching`, made of the same steps. Retries, failed episodes and how many trees grow at once are in
+`cadre.rollout.episodes`.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import Any, Literal
 
 from cadre import random_keys
@@ -62,8 +64,8 @@ class Shape:
 
     @property
     def revisits_decisions(self) -> bool:
-        """Return True if a grower may come back to an earlier decision; looking ahead does not."""
-        return self.grower is not None and not self.lookahead
+        """Return True if the shape's own grower may come back to an earlier decision."""
+        return self.grower is not None
 
     def has_later_branches(self, roles: Sequence[str], depths: int) -> bool:
         """Return True if more than one completion may be sampled after the first of `depths` decisions, so that a state
@@ -211,23 +213,18 @@ async def grow(env: Env, rollout: Rollout, key: int, path: Path | None = None) -
     """
     if path is None and rollout.shape.grower is not None:
         return await rollout.shape.grower(env, rollout, key)
+    path = path or Path()
 
     # Sample and step: try all joint actions, each on its own copy of the state.
-    expansion = await expand(env, rollout, key, path or Path())
+    expansion = await expand(env, rollout, key, path)
     if expansion is None:
         return None
 
-    # Select the branches to continue by their reward.
-    scores = [score(reward, rollout.alpha) for reward in expansion.rewards]
-    generator = random_keys.generator(expansion.path.key(key), "carry")
-    expansion = replace(expansion, selected=select_branches(expansion, scores, rollout.shape, generator))
-    close_unselected(expansion)
+    # Select the branches to continue: by their rewards, and by what follows them where these say nothing.
+    decision = await select(expansion, rollout, key, Search(weight=path.weight))
 
     # Recurse, all selected branches side by side.
-    expansion, children = await grow_children(
-        expansion, rollout, key, expansion.path.weight, lambda index, fork, below: grow(fork, rollout, key, below)
-    )
-    return make_node(expansion, children, rollout)
+    return await descend(decision, rollout, key)
 
 
 async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion | None:
@@ -395,6 +392,132 @@ def close_unselected(expansion: Expansion) -> None:
     for fork in expansion.forks:
         if id(fork) not in open_forks:
             fork.close()
+
+
+# ---- Selection, with look-ahead
+
+
+@dataclass(frozen=True)
+class Search:
+    """The state of a look-ahead that has reached a decision.
+
+    waiting  roles that acted and have not been rewarded since: the search ends once they are
+    fans     how many decisions in a row fanned out
+    weight   weight of the decision from which the search began; the episode continues with it
+    """
+
+    waiting: frozenset[str] = frozenset()
+    fans: int = 0
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Decision:
+    """An expanded decision whose branches were selected.
+
+    `ahead` are the decisions that a look-ahead found after branches, by index; `value` is the mean score of the
+    selected branches, with the value of what follows each.
+    """
+
+    expansion: Expansion
+    weight: float
+    ahead: Mapping[int, Decision] = field(default_factory=dict)
+    value: float = 0.0
+
+
+async def select(expansion: Expansion, rollout: Rollout, key: int, search: Search) -> Decision:
+    """Select the branches of a decision by their scores, and close the others.
+
+    A step that rewards nobody says nothing about the completions of its decision. Up to `shape.lookahead` such
+    decisions in a row fan out: what follows each completion is explored by the same rule until the roles that wait have
+    been rewarded or the episode is over, and the completion is selected by the sum of what it earned on that way.
+    """
+    shape, alpha, path = rollout.shape, rollout.alpha, expansion.path
+    generator = random_keys.generator(path.key(key), "carry")
+    scores = [score(reward, alpha) for reward in expansion.rewards]
+    waiting = find_waiting_roles(expansion, search.waiting, alpha)
+    complete = [index for index in range(len(scores)) if index not in expansion.failures]
+    ahead: dict[int, Decision] = {}
+
+    if not shape.lookahead or not waiting or not complete:
+        selected = select_branches(expansion, scores, shape, generator)
+    else:
+        # A decision fans out if all who act here wait; another one continues the branches that its scores select.
+        fans_out = waiting.issuperset(expansion.observations) and search.fans < shape.lookahead
+        selected = complete if fans_out else select_branches(expansion, scores, shape, generator)
+        selected = [index for index in selected if index not in expansion.failures]
+
+        # Equal actions lead to one state, which is explored once, below the first of them.
+        first_index: dict[Any, int] = {}
+        actions = [
+            index if index in expansion.failures else action_key(expansion.action(index))
+            for index in range(len(scores))
+        ]
+        first = [first_index.setdefault(action, index) for index, action in enumerate(actions)]
+        counts = Counter(first[index] for index in selected)
+        following = Search(waiting, search.fans + (len(selected) > 1), search.weight)
+
+        async def explore(index: int, count: int) -> Decision | None:
+            below = expansion.path_below(index, path.weight * count / len(selected))
+            expanded = await expand(expansion.forks[index], rollout, key, below)
+            return None if expanded is None else await select(expanded, rollout, key, following)
+
+        results = await gather(*(contained(explore(*item), rollout.contain) for item in counts.items()))
+        found = dict(zip(counts, results, strict=True))
+        ahead = {index: result for index, result in found.items() if isinstance(result, Decision)}
+        failed = {i: result for i in complete if isinstance(result := found.get(first[i]), BranchFailure)}
+        expansion = replace(expansion, failures={**expansion.failures, **failed})
+
+        # Select again with what was found ahead added to each score.
+        scores = [
+            value + (ahead[first[index]].value if first[index] in ahead else 0.0) for index, value in enumerate(scores)
+        ]
+        if fans_out or not any(index not in expansion.failures for index in selected):
+            selected = select_branches(expansion, scores, shape, generator)
+        selected = list(dict.fromkeys(first[index] for index in selected))
+
+    values = [scores[index] for index in selected if index not in expansion.failures]
+    expansion = replace(expansion, selected=selected)
+    close_unselected(expansion)
+    return Decision(expansion, search.weight, ahead, fmean(values) if values else 0.0)
+
+
+def find_waiting_roles(expansion: Expansion, waiting: frozenset[str], alpha: float) -> frozenset[str]:
+    """Return the roles that the search waits for after this decision.
+
+    These are the ones it waited for before, and those who act if none of them is rewarded; less the rewarded ones.
+    """
+    acting = expansion.observations.keys()
+    rewarded = {
+        role for role in {*waiting, *acting} if any(is_rewarded(reward, role, alpha) for reward in expansion.rewards)
+    }
+    return frozenset((waiting | (set() if rewarded & acting else acting)) - rewarded)
+
+
+# ---- Recursion
+
+
+async def descend(decision: Decision, rollout: Rollout, key: int) -> Node:
+    """Return the decision with its selected branches grown to the end."""
+
+    async def grow_child(index: int, fork: Env, below: Path) -> Node | None:
+        # Where a look-ahead has come further than the fork, continue from there.
+        if index in decision.ahead:
+            return await descend(decision.ahead[index], rollout, key)
+        return await grow(fork, rollout, key, below)
+
+    expansion, children = await grow_children(decision.expansion, rollout, key, decision.weight, grow_child)
+    # What was explored and not selected is kept in the tree as far as the look-ahead went.
+    unselected = {
+        index: make_explored_node(below, rollout) for index, below in decision.ahead.items() if index not in children
+    }
+    return make_node(expansion, {**unselected, **children}, rollout)
+
+
+def make_explored_node(decision: Decision, rollout: Rollout) -> Node:
+    """Return the record of a decision that the episode does not continue from."""
+    children = {index: make_explored_node(below, rollout) for index, below in decision.ahead.items()}
+    return make_node(decision.expansion, children, rollout)
 
 
 async def grow_children(

@@ -13,10 +13,10 @@ from statistics import fmean
 
 from cadre.declare import declared
 from cadre.errors import ConfigError
+from cadre.rollout.branching import Priority, branching_grower, entropy
 from cadre.rollout.grow import Joint as Joint
 from cadre.rollout.grow import Select as Select
 from cadre.rollout.grow import Shape as Shape
-from cadre.rollout.growers import Priority, branching_grower, entropy, grow_with_lookahead
 from cadre.statistics import is_constant, is_rounding
 
 # Completions a decision: one number, one a turn (the last repeats), or either by role.
@@ -48,15 +48,14 @@ def greedy(k: Siblings, carry: Select | None = None, lookahead: int = 0) -> Shap
     """Return the shape that tries `k` completions at every decision and continues one (AT-GRPO, arXiv 2510.11062).
 
     `carry` selects it, by default the best; one that continues several declares so (`cadre.declare`). With `lookahead`
-    what follows is tried too where a decision itself rewards nobody (`growers.grow_with_lookahead`).
+    what follows is tried too where a decision itself rewards nobody (`grow.select`).
     """
-    grower, select = grow_with_lookahead if lookahead else None, carry or _argmax
+    select = carry or _argmax
     return Shape(
         f"greedy({k})",
         every_decision(k),
         select,
         lookahead=lookahead,
-        grower=grower,
         selects=declared(select, "selects"),
     )
 
@@ -86,7 +85,7 @@ def branch(
     rounds: int = 1,
     budget: int = 0,
 ) -> Shape:
-    """Return the shape of `k` whole episodes that branch afterwards (`growers.branching_grower` has the options).
+    """Return the shape of `k` whole episodes that branch afterwards (`branching.branching_grower` has the options).
 
     They do so at random (Tree-GRPO, arXiv 2509.21240), or where entropy is high (ARPO, 2507.19849), under a budget of
     tokens. The first decision, which has `k` completions already, is never chosen.

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from cadre.rollout import walk
+from cadre.rollout.branching import WHERE, entropy
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
-from cadre.rollout.growers import WHERE, entropy
 from cadre.rollout.shapes import branch
 from cadre.types import Node, Request, Sample, Task, Tree
 from tests.cadre.advantages.trees import sample

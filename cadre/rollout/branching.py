@@ -1,15 +1,14 @@
-"""Growers of shapes that do more than `cadre.rollout.grow.grow`: look ahead, branch from whole episodes, or play one
-of several samples. All are made of the same steps: expand a decision, select branches, recurse.
+"""Shapes that sample whole episodes first: some of their decisions are then sampled again, or one of several is played.
+
+They are made of the steps of `cadre.rollout.grow`: expand a decision, select branches, recurse.
 """
 
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
 
 from cadre import random_keys
 from cadre.env import Env
@@ -20,159 +19,12 @@ from cadre.rollout.grow import (
     Path,
     Rollout,
     Shape,
-    action_key,
     close_unselected,
     expand,
     grow,
-    grow_children,
-    is_rewarded,
     make_node,
-    score,
-    select_branches,
 )
 from cadre.types import BranchFailure, Node, Sample
-
-# Looking ahead.
-
-
-@dataclass(frozen=True)
-class Search:
-    """The state of a look-ahead that has reached a decision.
-
-    waiting  roles that acted and have not been rewarded since: the search ends once they are
-    fans     how many decisions in a row fanned out
-    weight   weight of the decision from which the search began; the episode continues with it
-    """
-
-    waiting: frozenset[str] = frozenset()
-    fans: int = 0
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class Explored:
-    """An expanded decision whose branches were selected by what follows them.
-
-    `ahead` are the explored decisions after branches, by index; `value` is the mean score of the selected branches,
-    with the value of what follows each.
-    """
-
-    expansion: Expansion
-    search: Search
-    ahead: Mapping[int, Explored] = field(default_factory=dict)
-    value: float = 0.0
-
-
-async def grow_with_lookahead(env: Env, rollout: Rollout, key: int, path: Path | None = None) -> Node | None:
-    """Return the tree below the state of `env`, or None if the episode is over.
-
-    A step that rewards nobody says nothing about the completions of its decision. Up to `shape.lookahead` such
-    decisions in a row fan out: what follows each completion is explored by the same rule until the roles that wait have
-    been rewarded or the episode is over, and the completion is selected by the sum of what it earned on that way.
-    """
-    path = path or Path()
-    explored = await explore(env, rollout, key, path, Search(weight=path.weight))
-    return None if explored is None else await continue_from(explored, rollout, key)
-
-
-async def explore(env: Env, rollout: Rollout, key: int, path: Path, search: Search) -> Explored | None:
-    """Expand the decision and select its branches, by what follows them if their own rewards do not tell."""
-    expansion = await expand(env, rollout, key, path)
-    if expansion is None:
-        return None
-    shape, alpha, generator = rollout.shape, rollout.alpha, random_keys.generator(path.key(key), "carry")
-    scores = [score(reward, alpha) for reward in expansion.rewards]
-    waiting = find_waiting_roles(expansion, search.waiting, alpha)
-    complete = [index for index in range(len(scores)) if index not in expansion.failures]
-    ahead: dict[int, Explored] = {}
-
-    if not waiting or not complete:
-        selected = select_branches(expansion, scores, shape, generator)
-    else:
-        # A decision fans out if all who act here wait; another one continues the branches that its scores select.
-        fans_out = waiting.issuperset(expansion.observations) and search.fans < shape.lookahead
-        selected = complete if fans_out else select_branches(expansion, scores, shape, generator)
-        selected = [index for index in selected if index not in expansion.failures]
-
-        # Equal actions lead to one state, which is explored once, below the first of them.
-        first_index: dict[Any, int] = {}
-        actions = [
-            index if index in expansion.failures else action_key(expansion.action(index))
-            for index in range(len(scores))
-        ]
-        first = [first_index.setdefault(action, index) for index, action in enumerate(actions)]
-        counts = Counter(first[index] for index in selected)
-        fans = search.fans + (len(selected) > 1)
-        results = await gather(
-            *(
-                contained(
-                    explore(
-                        expansion.forks[index],
-                        rollout,
-                        key,
-                        expansion.path_below(index, path.weight * count / len(selected)),
-                        Search(waiting, fans, search.weight),
-                    ),
-                    rollout.contain,
-                )
-                for index, count in counts.items()
-            )
-        )
-        following = dict(zip(counts, results, strict=True))
-        ahead = {index: result for index, result in following.items() if isinstance(result, Explored)}
-        failed = {i: result for i in complete if isinstance(result := following.get(first[i]), BranchFailure)}
-        expansion = replace(expansion, failures={**expansion.failures, **failed})
-
-        # Select again with what was found ahead added to each score.
-        scores = [
-            value + (ahead[first[index]].value if first[index] in ahead else 0.0) for index, value in enumerate(scores)
-        ]
-        if fans_out or not any(index not in expansion.failures for index in selected):
-            selected = select_branches(expansion, scores, shape, generator)
-        selected = list(dict.fromkeys(first[index] for index in selected))
-
-    values = [scores[index] for index in selected if index not in expansion.failures]
-    expansion = replace(expansion, selected=selected)
-    close_unselected(expansion)
-    return Explored(expansion, search, ahead, fmean(values) if values else 0.0)
-
-
-def find_waiting_roles(expansion: Expansion, waiting: frozenset[str], alpha: float) -> frozenset[str]:
-    """Return the roles that the search waits for after this decision.
-
-    These are the ones it waited for before, and those who act if none of them is rewarded; less the rewarded ones.
-    """
-    acting = expansion.observations.keys()
-    rewarded = {
-        role for role in {*waiting, *acting} if any(is_rewarded(reward, role, alpha) for reward in expansion.rewards)
-    }
-    return frozenset((waiting | (set() if rewarded & acting else acting)) - rewarded)
-
-
-async def continue_from(explored: Explored, rollout: Rollout, key: int) -> Node:
-    """Return the decision with its selected branches grown to the end, from where the search has come to."""
-
-    async def grow_child(index: int, fork: Env, below: Path) -> Node | None:
-        # The search has come further on this branch than the fork: continue where it ended, not from the fork.
-        if index in explored.ahead:
-            return await continue_from(explored.ahead[index], rollout, key)
-        return await grow_with_lookahead(fork, rollout, key, below)
-
-    expansion, children = await grow_children(explored.expansion, rollout, key, explored.search.weight, grow_child)
-    # What was explored and not selected is kept in the tree as far as the search went.
-    unselected = {
-        index: make_explored_node(below, rollout) for index, below in explored.ahead.items() if index not in children
-    }
-    return make_node(expansion, {**unselected, **children}, rollout)
-
-
-def make_explored_node(explored: Explored, rollout: Rollout) -> Node:
-    """Return the record of a decision that the episode does not continue from."""
-    children = {index: make_explored_node(below, rollout) for index, below in explored.ahead.items()}
-    return make_node(explored.expansion, children, rollout)
-
-
-# Branching from whole episodes.
 
 # Returns a priority of a decision, given the samples drawn there: the highest are sampled again.
 Priority = Callable[[Mapping[str, Sequence[Sample]], random.Random], float]
