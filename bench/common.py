@@ -8,7 +8,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,16 @@ MEASURED_CODE = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadr
 
 def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@contextmanager
+def checked_out(commit: str, folder: Path) -> Iterator[Path]:
+    """Within it, a folder has the files of a commit."""
+    _git("worktree", "add", "--quiet", "--detach", str(folder), commit)
+    try:
+        yield folder
+    finally:
+        _git("worktree", "remove", "--force", str(folder))
 
 
 def commit() -> str:

@@ -62,11 +62,8 @@ def made(folder: Path, packing: str, tokens: int = 4_096) -> TorchLearner:
 
 
 def pair(folder: Path) -> tuple[TorchLearner, TorchLearner]:
-    """Both sides, in one thread: each pool of threads beside another would slow both down."""
-    tree, padded = made(folder, "prefix_tree"), made(folder, "padded")
-    padded.engine.close()
-    padded.engine._batcher = tree.engine._batcher
-    return tree, padded
+    """Both sides."""
+    return made(folder, "prefix_tree"), made(folder, "padded")
 
 
 def siblings(

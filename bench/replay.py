@@ -20,8 +20,7 @@ import re
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,8 +28,8 @@ from typing import Any
 
 from safetensors import deserialize
 
-from ages import git, read_history
-from common import ROOT, append_line, commit, latest, measurement, validate_commit
+from ages import read_history
+from common import ROOT, append_line, checked_out, commit, latest, measurement, validate_commit
 from evidence import chapters, stale
 from headline import TASKS, Headline
 from paper import FIRST, ROWS
@@ -81,16 +80,6 @@ def trainings(line: Mapping[str, Any], options: argparse.Namespace) -> list[Trai
         )
         for method in found["methods"].split(" - ")
     ]
-
-
-@contextmanager
-def checked_out(commit: str, folder: Path) -> Iterator[Path]:
-    """Within it, a folder has the files of a commit."""
-    git(ROOT, "worktree", "add", "--quiet", "--detach", str(folder), commit)
-    try:
-        yield folder
-    finally:
-        git(ROOT, "worktree", "remove", "--force", str(folder))
 
 
 def weights(run: Path) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
     python bench/speed.py [PART ...] [--smollm2 DIR] [--vllm VENV] [--venvs DIR] [--write]
 
-e2e       one update over prompts x 8 completions: ours, TRL's GRPOTrainer and CoMLRL's MAGRPOTrainer, same tokens
+e2e       one update over prompts x 8 completions: ours, TRL's GRPOTrainer and CoMLRL's MAGRPOTrainer, same tokens;
+          with --before against an earlier commit in their place, and an update of the plan-path recipe
 generate  8 prompts x 8: ours and `model.generate`
 vllm      the same on SmolLM2 against vLLM's CPU build, where --vllm names an environment that has it
 growth    how our time grows with siblings, prompt length, agents and turns
 profile   where one step of the plan-path recipe spends its time, as text
-recipe    `cadre train plan-path` as it is against an earlier revision (--before), from a clone
+recipe    `cadre train plan-path` as it is against an earlier commit (--before)
 
 `--write` appends the figures to results/speed.jsonl; else they are printed only.
 All sides run in float32 with the same threads, weights and prompts; loading and the first two turns do not count.
@@ -18,9 +19,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,13 +34,16 @@ from rich.console import Console
 
 import material
 import venvs
-from common import ROOT, record
+from common import ROOT, checked_out, record
 from side import Turn, Worker, ratios, rounds
 
 OURS, K = "ours", 8
 LENGTHS = {200: 32, 1024: 64}  # prompt tokens: completion tokens
 GENERATED = 8  # prompts of the comparison of generation
 PROFILE = "plan-path-profile.txt"
+RECIPE_BEFORE = "08c82e9"
+# Of a run of which only the updates' times are read.
+STEPS = ("train.steps=6", "evaluate.tasks=0")
 GROWTH: Mapping[str, Sequence[dict[str, int]]] = {
     "k": [{"k": k} for k in (2, 4, 8, 16)],
     "prompt": [{"length": length} for length in (100, 200, 400, 800, 1600)],
@@ -124,7 +130,10 @@ def ours(job: Mapping[str, Any]) -> Worker:
 
 
 def e2e(bench: Bench) -> None:
-    """An update end to end against both trainers."""
+    """An update end to end against both trainers, or against a commit."""
+    if bench.options.before:
+        vs_before(bench)
+        return
     pythons = {rival: venvs.interpreter(rival, bench.options.venvs) for rival in bench.options.rivals}
     for model in bench.models():
         for length in bench.options.lengths:
@@ -140,6 +149,42 @@ def e2e(bench: Bench) -> None:
                     # Of processor time, which other programs on the machine disturb less.
                     processor = ratios(found, OURS, rival.name, "processor")
                     bench.keep(f"e2e.vs_{rival.name}.processor.{end}", processor, "ratio")
+
+
+def vs_before(bench: Bench) -> None:
+    """An update end to end against that of a commit: speed now over then, and of the recipe's updates time now over
+    then."""
+    with tempfile.TemporaryDirectory() as folder, checked_out(bench.options.before, Path(folder) / "code") as code:
+        # From the top of the commit's files, as Python prefers the folder of the script that it is started with.
+        script = shutil.copy(code / "bench" / "rivals" / "run_ours.py", code)
+        environment = {"PYTHONPATH": str(code / "bench" / "rivals")}
+        for model in bench.models():
+            for length in bench.options.lengths:
+                job, end = bench.job(model, model.prompts, length, LENGTHS[length]), f"p{length}{model.suffix}"
+                before = Worker("before", Path(sys.executable), script, job, environment)
+                found = bench.rounds(f"e2e.before.{end}", [ours(job), before])
+                for half in ("generating", "learning"):
+                    bench.keep(f"e2e.vs_before.{half}.{end}", ratios(found, OURS, "before", half), "ratio")
+                bench.keep(f"e2e.vs_before.{end}", ratios(found, OURS, "before"), "ratio")
+        if "small" in bench.options.models:
+            seconds: dict[Path, list[float]] = {code: [], ROOT: []}
+            for number in range(bench.options.repeats):
+                for checkout, updates in seconds.items():
+                    run = train_plan_path(bench, checkout, Path(folder) / f"{checkout.name}-{number}", STEPS)
+                    steps = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+                    updates.append(statistics.median(step["time/learn_s"] for step in steps))
+            values = [now / then for now, then in zip(seconds[ROOT], seconds[code], strict=True)]
+            bench.keep("e2e.vs_before.plan_path_update", values, "ratio")
+
+
+def train_plan_path(bench: Bench, checkout: Path, run: Path, overrides: Sequence[str] = ()) -> Path:
+    """Train the plan-path recipe with the code of a checkout, and return the run's folder."""
+    arguments = [sys.executable, "-m", "cadre", "train", "plan-path", "--run", str(run), *overrides]
+    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": str(bench.options.threads)}
+    with (bench.work / "recipe.log").open("a") as log:
+        # From there, as -m prefers the folder that it is started in.
+        subprocess.run(arguments, check=True, cwd=checkout, env=environment, stdout=log, stderr=log)
+    return run
 
 
 def generate(bench: Bench) -> None:
@@ -222,24 +267,17 @@ def profile(bench: Bench) -> None:
 
 def recipe(bench: Bench) -> None:
     """Minutes of the plan-path recipe, evaluations included, before and now, in turn."""
-    before = bench.work / f"before-{bench.options.before}"
-    if not before.exists():
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(before)], check=True)
-    subprocess.run(["git", "-C", str(before), "checkout", "--quiet", bench.options.before], check=True)
     minutes: dict[str, list[float]] = {"before": [], "now": []}
     success: dict[str, list[float]] = {"before": [], "now": []}
-    for number in range(bench.options.repeats):
-        for side, checkout in (("before", before), ("now", ROOT)):
-            folder = bench.work / "recipe" / f"{side}-{number}-{int(time.time())}"
-            arguments = [sys.executable, "-m", "cadre", "train", "plan-path", "--run", str(folder)]
-            began = time.perf_counter()
-            with (bench.work / "recipe.log").open("a") as log:
-                environment = os.environ | {"PYTHONPATH": str(checkout)}
-                # From there, as -m prefers the folder that it is started in.
-                subprocess.run(arguments, check=True, cwd=checkout, env=environment, stdout=log, stderr=log)
-            minutes[side].append((time.perf_counter() - began) / 60)
-            evaluations = (folder / "evaluations.jsonl").read_text().splitlines()
-            success[side].append(json.loads(evaluations[-1])["success"])
+    commit = bench.options.before or RECIPE_BEFORE
+    with tempfile.TemporaryDirectory() as folder, checked_out(commit, Path(folder) / "code") as before:
+        for number in range(bench.options.repeats):
+            for side, checkout in (("before", before), ("now", ROOT)):
+                began = time.perf_counter()
+                run = train_plan_path(bench, checkout, Path(folder) / f"{side}-{number}")
+                minutes[side].append((time.perf_counter() - began) / 60)
+                evaluations = (run / "evaluations.jsonl").read_text().splitlines()
+                success[side].append(json.loads(evaluations[-1])["success"])
     for side in minutes:
         bench.keep(f"recipe.{side}.minutes", minutes[side], "min")
         bench.keep(f"recipe.{side}.success", success[side], "share")
@@ -289,7 +327,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--trl-batch", type=int, default=8, help="rows that TRL learns at once; half with long prompts of SmolLM2"
     )
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--before", default="08c82e9", help="the revision that the recipe is compared with")
+    parser.add_argument(
+        "--before",
+        help=f"the commit that e2e and the recipe are compared with; the recipe's default is {RECIPE_BEFORE}",
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--write", action="store_true", help="append to results/speed.jsonl")
     options = parser.parse_args(arguments)

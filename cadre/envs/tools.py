@@ -33,6 +33,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import PydanticJsonSchemaWarning
 from pydantic_core import SchemaError, to_jsonable_python
 
+from cadre.concurrency import one_thread
 from cadre.env import Env
 from cadre.errors import ConfigError, ReplayDiverged, first_line
 from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCall
@@ -335,7 +336,8 @@ async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, A
         result, fault = cast(str | Awaitable[Any], ""), cast(Exception | None, None)
         try:
             try:
-                value = function(**arguments)
+                with one_thread():
+                    value = function(**arguments)
                 result = value if inspect.isawaitable(value) else as_text(value)
             except StopIteration as error:  # cannot be set as the exception of a future
                 fault = RuntimeError(repr(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_a_replay_says_what_it_was_of_and_trains_a_recipe_once(tmp_path: Path, m
         return 0.0
 
     monkeypatch.setattr(replay, "train", train)
-    monkeypatch.setattr(replay, "git", lambda *arguments: "")
+    monkeypatch.setattr(replay, "checked_out", lambda commit, folder: nullcontext(folder))
     once = replay.Replay(OPTIONS, tmp_path)
     made = replay.replay_line(once, line("sokoban.team.success"))
     assert made is not None

@@ -7,6 +7,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,37 @@ def test_leaving_out_more_than_the_last_token_is_refused() -> None:
 def test_ratios_are_of_the_same_round() -> None:
     found = {"ours": [turn(seconds=1.0), turn(seconds=2.0)], "trl": [turn(seconds=3.0), turn(seconds=8.0)]}
     assert side.ratios(found, "ours", "trl") == [3.0, 4.0]
+
+
+def test_the_present_code_is_compared_with_a_commit_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speed now over then, and an update's time now over then; with rounds of which the numbers are known."""
+    code, trained, kept = tmp_path / "code", [], {}
+    (code / "bench" / "rivals").mkdir(parents=True)
+    (code / "bench" / "rivals" / "run_ours.py").write_text("")
+    options = speed.parse(["e2e", "--models", "small", "--before", "abc1234", "--lengths", "200", "--repeats", "2"])
+    options.work = tmp_path
+
+    def rounds(workers: list[side.Worker], repeats: int, logs: Path) -> dict[str, list[side.Turn]]:
+        now, then = workers
+        assert (now.name, Path(then.script), now.job) == ("ours", code / "run_ours.py", then.job)
+        times = {"ours": (1.0, 2.0), "before": (2.0, 3.0)}
+        return {name: [turn(seconds=t, generating=t, learning=t) for t in own] for name, own in times.items()}
+
+    def train(bench: speed.Bench, checkout: Path, run: Path, overrides: tuple[str, ...]) -> Path:
+        trained.append(checkout)
+        run.mkdir()
+        times = (0.9, 0.3, 0.6) if checkout == code else (0.3, 0.2, 9.0)
+        (run / "metrics.jsonl").write_text("".join(f'{{"time/learn_s": {t}}}\n' for t in times))
+        return run
+
+    monkeypatch.setattr(speed, "checked_out", lambda commit, folder: nullcontext(code))
+    monkeypatch.setattr(speed, "rounds", rounds)
+    monkeypatch.setattr(speed, "train_plan_path", train)
+    monkeypatch.setattr(speed.Bench, "keep", lambda self, name, values, unit: kept.update({name: values}))
+    speed.e2e(speed.Bench(options))
+    assert kept["e2e.vs_before.p200"] == [2.0, 1.5]
+    assert kept["e2e.vs_before.plan_path_update"] == [0.5, 0.5]  # medians 0.3 and 0.6
+    assert trained == [code, speed.ROOT] * 2
 
 
 def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

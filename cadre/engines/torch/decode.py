@@ -7,8 +7,7 @@ here uses asyncio. Letters: B sequences that hold cache slots, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -69,17 +68,6 @@ def start_batch(
     """Return a batch of these requests, in the form that the options ask for, after its prefill."""
     is_replayed = options.record is not None and not options.recompute
     return (ReplayedBatch if is_replayed else DecodingBatch)(loaded, requests, dtype, options)
-
-
-@contextmanager
-def use_threads(count: int) -> Iterator[None]:
-    """Make PyTorch compute on `count` threads for this thread."""
-    previous = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(previous)
 
 
 class DecodingBatch:

@@ -15,7 +15,8 @@ from cadre.engines.control_tokens import StopStrings
 from cadre.engines.model_text import ModelText
 from cadre.engines.torch import memory as memory_limits
 from cadre.engines.torch import storage
-from cadre.engines.torch.decode import CacheOptions, start_batch, use_threads
+from cadre.engines.torch.compute import ComputeThread, use_threads
+from cadre.engines.torch.decode import CacheOptions, start_batch
 from cadre.engines.torch.forward import MicroBatchRunner
 from cadre.engines.torch.kv_cache import Recorder, record_graph
 from cadre.engines.torch.llama_step import transposed_matmul
@@ -50,7 +51,7 @@ T = TypeVar("T")
 
 
 class TorchEngine:
-    """A `Sampler` of policies on one base model. Lives as long as the run; `close` ends its thread.
+    """A `Sampler` of policies on one base model. Lives as long as the run.
 
     `model` is "seed", a folder or a hub name. `policies` is either one policy that has the model to itself, or any
     number of adapters and frozen policies, which share the base; fresh adapters are drawn by `seed`. A `TorchLearner`
@@ -80,7 +81,8 @@ class TorchEngine:
         self.seed = seed
         self.dtype = DTYPES[next(iter(policies.values())).dtype]
         self.versions = dict.fromkeys(policies, 0)
-        self._batcher = RequestBatcher(self._decode)
+        self.thread = ComputeThread(device)
+        self._batcher = RequestBatcher(self._decode, self.thread)
         if device.type == "cuda" and device.index is not None:
             self.work(torch.cuda.set_device, device)  # of this thread; decoding steps are recorded on its current GPU
         self.loaded = self.work(load, source, policies, device, seed)
@@ -129,11 +131,11 @@ class TorchEngine:
 
     def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in the engine's thread, after the batch that it has, and wait for it."""
-        return self._batcher.work(function, *args, **kwargs)
+        return self.thread.work(function, *args, **kwargs)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do the same without blocking the event loop."""
-        return await self._batcher.run(function, *args, **kwargs)
+        return await self.thread.run(function, *args, **kwargs)
 
     def answer_probabilities(self, policy: str, choices: Sequence[Choice]) -> list[tuple[float, ...]]:
         """Return the probabilities of every choice's answers among each other, at temperature 1; they sum to 1.
@@ -153,7 +155,7 @@ class TorchEngine:
                 yield TrainingSequence(policy, role, prompt + answer_ids, mask, zeros, zeros, 0, images=images)
 
         no_heads = ValueHeads({}, 0, torch.device("cpu"))
-        runner = MicroBatchRunner(self.loaded, self.dtype, no_heads, [ANSWER_BATCHES])
+        runner = self.work(MicroBatchRunner, self.loaded, self.dtype, no_heads, [ANSWER_BATCHES])
         sequences = [sequence for choice in choices for sequence in make_sequences(choice)]
         totals = iter([sum(logprobs) for logprobs in self.work(runner.compute_logprobs, sequences)])
         probabilities = []
@@ -207,8 +209,8 @@ class TorchEngine:
             self.loaded.pictures.save(folder)
 
     def close(self) -> None:
-        """End the thread that samples and learns, and return memory that is free now to the system."""
-        self._batcher.close()
+        """Wait for the call that computes, and return memory that is free now to the system."""
+        self.thread.close()
         memory_limits.release_freed_memory()
 
     def _load(self, weights: Weights) -> None:

@@ -28,6 +28,7 @@ import torch
 from torch import distributed, multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
 
+from cadre.concurrency import count_threads
 from cadre.engines import host
 from cadre.engines.torch import storage
 from cadre.engines.torch.forward import MicroBatchRunner, Scorer
@@ -298,11 +299,12 @@ class GroupLearner:
         # Before multiprocessing ends its children by a signal that these ignore.
         atexit.register(self.close)
         self._call_lock = threading.Lock()
+        threads = max(1, count_threads() // ranks)
         spawning = multiprocessing.get_context("spawn")
         pipes = [spawning.Pipe() for _ in range(ranks)]
         self._pipes: list[Connection] = [parent_end for parent_end, _ in pipes]
         self._processes = [
-            spawning.Process(target=run_rank, args=(child_end, part, rank, ranks, self._folder), daemon=True)
+            spawning.Process(target=run_rank, args=(child_end, part, rank, ranks, self._folder, threads), daemon=True)
             for rank, (_, child_end) in enumerate(pipes)
         ]
         for process, (_, child_end) in zip(self._processes, pipes, strict=True):
@@ -436,16 +438,16 @@ def _receive(pipe: Connection, process: Any) -> Any:
 # In a rank's process.
 
 
-def run_rank(pipe: Connection, part: LearnerPart, rank: int, ranks: int, folder: Path) -> None:
+def run_rank(pipe: Connection, part: LearnerPart, rank: int, ranks: int, folder: Path, threads: int) -> None:
     """Make the calls that come through the pipe and answer each, until told to close; the life of a rank.
 
-    The ranks meet in `folder`, and leave published weights there.
+    The ranks meet in `folder`, and leave published weights there. Each computes with so many threads.
     """
     end_with_parent(folder)
     freeze_files()
     # The ranks of one machine talk to each other over its own interface, whatever its name resolves to.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    torch.set_num_threads(max(1, torch.get_num_threads() // ranks))
+    torch.set_num_threads(threads)
     with _report_failure(pipe):
         learner = RankLearner(part, rank, ranks, f"file://{folder}/meeting", folder)
         method, arguments = "", ()

@@ -19,8 +19,7 @@ from cadre.learn.loss import ValueHeads
 from cadre.team import Metrics, Weights
 from cadre.types import Message, Tool, TrainingSequence
 
-# Updates on one device take turns. On a CPU each would take all cores, and threads that outnumber them wait for each
-# other; on a GPU each would choose its micro-batches by all the memory that is free.
+# Updates on one GPU take turns, as each chooses its micro-batches by all the memory that is free.
 _device_locks: dict[torch.device, threading.Lock] = {}
 
 
@@ -31,9 +30,12 @@ class TorchLearner:
     """
 
     def __init__(self, engine: TorchEngine, settings: TrainingSettings) -> None:
-        model = engine.loaded.model
-        check_flex_attention(settings.learners, model.device)
         self.engine = engine
+        engine.work(self._prepare, settings)
+
+    def _prepare(self, settings: TrainingSettings) -> None:
+        engine, model = self.engine, self.engine.loaded.model
+        check_flex_attention(settings.learners, model.device)
         model.requires_grad_(any(is_fully_trained(policy) for policy in engine.policies.values()))
         self._heads = ValueHeads(settings.heads, model.config.get_text_config().hidden_size, model.device)
         self._optimisers = {
@@ -48,7 +50,7 @@ class TorchLearner:
         self._start = settings.start
         self._start_adapters = storage.copy_adapters(engine.loaded.adapters, settings.start or {})
         if self._optimisers:
-            engine.work(check_projection, model)
+            check_projection(model)
 
     @property
     def policies(self) -> tuple[str, ...]:

@@ -2,10 +2,6 @@
 
 Meanwhile the event loop continues, so programs in the sandbox run beside the model. A request resolves as soon as its
 own completions have ended. Works with a new event loop each time, as several calls of `asyncio.run` make.
-
-Learning runs in the same thread. Each thread that computes parallel products has its own threads for them, and once
-there are more of these than cores, OpenMP puts them to sleep between any two products: on two cores a step took 1.35
-times as long with a second one.
 """
 
 from __future__ import annotations
@@ -13,19 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import ParamSpec, Protocol, TypeVar
-
-import torch
+from typing import Protocol
 
 from cadre.engines.model_text import Completion
-from cadre.errors import EngineError
+from cadre.engines.torch.compute import ComputeThread
 from cadre.rollout import batching
 from cadre.types import Media, Sampling
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,44 +97,24 @@ class FutureListener:
 
 
 class RequestBatcher:
-    """Passes each round's requests to `decode`, one batch at a time. Owned by one engine, closed with it."""
+    """Passes each round's requests to `decode`, one batch at a time, in the thread of the engine that owns both."""
 
-    def __init__(self, decode: Decode) -> None:
-        self._decode = decode
-        # Set explicitly, as a new thread may otherwise inherit what decoding sets in another one at that moment.
-        threads = torch.get_num_threads()
-        self._pool = ThreadPoolExecutor(1, "torch", torch.set_num_threads, (threads,))
-        self._closed = False
+    def __init__(self, decode: Decode, thread: ComputeThread) -> None:
+        self._decode, self._thread = decode, thread
 
     async def submit(self, request: GenerationRequest) -> list[Completion]:
         """Return the completions, in order. Raises what the decode loop raised, and EngineError once closed."""
-        if self._closed:
-            raise EngineError(
-                "The engine was closed, and is asked for completions; expected an open one. Load it again."
-            )
+        self._thread.check_open()
         pending = PendingRequest(request, asyncio.get_running_loop().create_future(), batching.current_barrier())
         with batching.wait_for_batch(self._decode_batch, pending):
             return await pending.future
-
-    def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call the function in the worker, after the batch that it has, and return or raise what it does."""
-        return self._pool.submit(function, *args, **kwargs).result()
-
-    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do the same without blocking the event loop."""
-        return await asyncio.wrap_future(self._pool.submit(function, *args, **kwargs))
-
-    def close(self) -> None:
-        """Wait for the batch in the worker, then end the worker."""
-        self._closed = True
-        self._pool.shutdown(wait=True, cancel_futures=True)
 
     async def _decode_batch(self, batch: Sequence[PendingRequest]) -> None:
         """Decode one batch; return once the worker is done with it, which is at once if nobody waits any more."""
         listener = FutureListener(batch)
         requests = [pending.request for pending in batch]
         scope = batch[0].scope
-        worker = asyncio.get_running_loop().run_in_executor(self._pool, self._decode, requests, listener, scope)
+        worker = asyncio.wrap_future(self._thread.submit(self._decode, requests, listener, scope))
         try:
             await asyncio.wait([worker])
         finally:

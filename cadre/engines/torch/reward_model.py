@@ -30,6 +30,7 @@ from cadre import random_keys
 from cadre.engines import chat_template
 from cadre.engines.model_folder import context_length, wrap_load_errors
 from cadre.engines.model_text import AnswerEncoder
+from cadre.engines.torch.compute import ComputeThread
 from cadre.engines.torch.model import locate, pick_device
 from cadre.errors import ConfigError, DataError, DivergedError, EngineError, first_line
 from cadre.file_limits import LINE, read_json
@@ -53,9 +54,13 @@ EncodedPair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class RewardModel:
-    """A reward model with its tokenizer; lives with its owner. `tokens` bounds the padded size of a forward."""
+    """A reward model with its tokenizer; lives with its owner. `tokens` bounds the padded size of a forward.
 
-    def __init__(self, model: Any, tokenizer: Any, tokens: int = TOKENS) -> None:
+    Answers are scored in `thread`; None for that of the caller.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, tokens: int = TOKENS, thread: ComputeThread | None = None) -> None:
+        self._thread = thread
         self.model, self.tokenizer, self.tokens = model.eval(), tokenizer, tokens
         self._encoder = AnswerEncoder(tokenizer, context_length(model.config))
         self.pad = model.config.get_text_config().pad_token_id
@@ -63,7 +68,8 @@ class RewardModel:
 
     @classmethod
     def load(cls, folder: Path) -> RewardModel:
-        """Load a trained reward model. Raises EngineError if the folder holds another kind of model."""
+        """Load a trained reward model, which scores beside engines. Raises EngineError if the folder holds another
+        kind of model."""
         source = locate(folder)
         config = AutoConfig.from_pretrained(source)
         if config.num_labels != 1 or not _is_classifier(config):
@@ -71,14 +77,14 @@ class RewardModel:
                 f"The reward model {source!r} is a {_architecture(config)} with {config.num_labels} labels; expected a "
                 "sequence classifier with one. Train one: cadre reward-model PAIRS.jsonl --model MODEL --out DIR."
             )
-        return cls(*load_classifier(source, seed=0))
+        thread = ComputeThread(pick_device("auto"))
+        return cls(*thread.work(load_classifier, source, seed=0), thread=thread)
 
     def centre(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> None:
         """Change the mean so that these answers have mean score 0."""
         self.mean += fmean(self.score(prompts, completions))
         setattr(self.model.config, MEAN, self.mean)
 
-    @torch.no_grad()
     def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> list[float]:
         """Return the score of each completion as the answer to its prompt, less the model's mean.
 
@@ -87,10 +93,15 @@ class RewardModel:
         """
         encoded = [self.encode(prompt, answer) for prompt, answer in zip(prompts, completions, strict=True)]
         order = sorted(dict.fromkeys(encoded), key=len, reverse=True)
+        scores = self._thread.work(self._score, order) if self._thread else self._score(order)
+        return [scores[ids] - self.mean for ids in encoded]
+
+    @torch.no_grad()
+    def _score(self, order: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
         scores: dict[tuple[int, ...], float] = {}
         for part in split_by_size(order, len, self.tokens):
             scores |= dict(zip(part, self.forward(part).tolist(), strict=True))
-        return [scores[ids] - self.mean for ids in encoded]
+        return scores
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
         """Return the ids of a scored sequence. Raises EngineError if it is longer than the model's context."""

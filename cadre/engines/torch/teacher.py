@@ -27,7 +27,7 @@ class TorchTeacher:
         self._engine, self._policy = engine, policy
         engine.work(check_projection, engine.loaded.model)
         no_heads = ValueHeads({}, 0, torch.device("cpu"))
-        self._runner = MicroBatchRunner(engine.loaded, engine.dtype, no_heads, [LearnerConfig()])
+        self._runner = engine.work(MicroBatchRunner, engine.loaded, engine.dtype, no_heads, [LearnerConfig()])
         self._rows = engine.loaded.model.get_input_embeddings().weight.shape[0]
 
     def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:

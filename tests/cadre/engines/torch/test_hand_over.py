@@ -201,5 +201,5 @@ def test_samplers_without_weights_of_ours_say_so(make, message):
 def test_closing_twice_is_closing_once(learner):
     mine = learner()
     Team({"r": "p"}, {"p": mine.engine}, {}, [mine]).close()
-    with pytest.raises(RuntimeError, match="shutdown"):
+    with pytest.raises(EngineError, match="was closed"):
         mine.engine.work(int)

@@ -9,6 +9,7 @@ import torch
 
 from cadre.engines.model_text import Completion
 from cadre.engines.torch import decode as decoding
+from cadre.engines.torch.compute import ComputeThread
 from cadre.engines.torch.request_batcher import GenerationRequest, RequestBatcher
 from cadre.errors import EngineError
 from cadre.rollout.batching import gather
@@ -38,9 +39,10 @@ def batcher():
     made = []
 
     def make(decode):
-        made.append(RequestBatcher(decode))
-        return made[-1]
+        made.append(ComputeThread(torch.device("cpu")))
+        return RequestBatcher(decode, made[-1])
 
+    make.threads = made
     yield make
     for one in made:
         one.close()
@@ -113,7 +115,7 @@ def test_errors_reach_every_request_that_waits(batcher):
 
 def test_a_closed_engine_refuses_instead_of_waiting(batcher):
     mine = batcher(Scripted())
-    mine.close()
+    batcher.threads[-1].close()
     with pytest.raises(EngineError, match="Load it again"):
         asyncio.run(submit(mine, 0))
 
@@ -145,8 +147,7 @@ def test_cancellation_stops_the_batch_and_the_next_run_works(batcher):
     assert left == [0, 1]
 
 
-def test_work_runs_in_the_thread_that_decodes(batcher):
-    """One pool of threads for sampling and learning, with the caller's number of them."""
+def test_decoding_runs_in_the_thread_of_the_engine(batcher):
     threads = []
 
     def decode(requests, listener, scope):
@@ -156,15 +157,9 @@ def test_work_runs_in_the_thread_that_decodes(batcher):
 
     mine = batcher(decode)
     asyncio.run(submit(mine, 0))
-    worker = mine.work(lambda wanted: (threading.current_thread(), wanted, torch.get_num_threads()), 3)
-    assert worker == (threads[0], 3, torch.get_num_threads())
-    assert threads[0] is not threading.current_thread()
-    with pytest.raises(ZeroDivisionError):
-        mine.work(lambda: 1 / 0)
-    assert mine.work(lambda: "still here") == "still here"
+    assert threads == [batcher.threads[0].work(threading.current_thread)]
 
 
-@pytest.mark.skipif(torch.get_num_threads() < 2, reason="one thread has no fewer")
 def test_steps_of_little_work_take_one_thread_and_give_the_same(engine, monkeypatch):
     counts = []
 
@@ -172,17 +167,19 @@ def test_steps_of_little_work_take_one_thread_and_give_the_same(engine, monkeypa
         counts.append(torch.get_num_threads())
         return draw(batch)
 
+    mine = engine("llama")
+    mine.work(torch.set_num_threads, 2)
     draw = decoding.DecodingBatch.sample
     monkeypatch.setattr(decoding.DecodingBatch, "sample", counted)
-    mine = engine("llama")
-    asked = [tiny.request("move it", 4, key, max_tokens=12) for key in range(3)]
+    asked = [tiny.request("move it", 4, key, max_tokens=3) for key in range(3)]
     few = sample(mine, *asked)
     assert set(counts) == {1}
     counts.clear()
     monkeypatch.setattr(decoding, "SERIAL_FLOPS", 0)
-    many = sample(engine("llama"), *asked)
-    assert set(counts) == {torch.get_num_threads()}
-    assert mine.work(torch.get_num_threads) == torch.get_num_threads()
+    many = sample(mine, *asked)
+    assert set(counts) == {2}
+    assert mine.work(torch.get_num_threads) == 2
+    mine.work(torch.set_num_threads, 1)
     for one, other in zip(few, many, strict=True):
         assert [first.token_ids for first in one] == [second.token_ids for second in other]
         for first, second in zip(one, other, strict=True):
