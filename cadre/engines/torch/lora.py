@@ -307,6 +307,6 @@ def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn
             without = ", ".join(["the vocabulary projection", *weights_without_adapters(model)])
             raise EngineError(
                 f"Policy {policy!r}: lora.targets names {target!r}, and no layer that takes an adapter ends with that "
-                f"(none: {without}). Expected 'all-linear', or some of {names}."
+                f"(these take none: {without}). Expected 'all-linear', or some of {names}."
             )
     return {name: linear for name, linear in linears.items() if any(matches(name, end) for end in config.targets)}

@@ -200,11 +200,11 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
 
     loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
     adapters = Adapters(model, loras, seed)
-    for policy, pairs in adapters.pairs.items():
+    for adapted, pairs in adapters.pairs.items():
         reach, is_partial = describe_reach(model, map(model.get_submodule, pairs))
-        if is_partial and loras[policy].targets == "all-linear":
+        if is_partial and loras[adapted].targets == "all-linear":
             warnings.warn(
-                f"Policy {policy!r}: {reach}, and stay as they are. Leave lora out to train them too.", stacklevel=2
+                f"Policy {adapted!r}: {reach}, and stay as they are. Leave lora out to train them too.", stacklevel=2
             )
     for name, lora in loras.items():
         if lora.path is not None:
