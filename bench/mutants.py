@@ -52,6 +52,7 @@ OF_OPTIMISERS = "tests/cadre/learn/test_optimiser.py::"
 OF_LEARNING = "tests/cadre/engines/torch/test_trainer.py::"
 OF_GRADIENTS = "tests/cadre/engines/torch/test_gradients.py::"
 OF_PREFIX_FORWARDS = "tests/cadre/engines/torch/test_prefix_tree.py::"
+OF_LOGPROBS = "tests/cadre/engines/torch/test_logprobs.py::"
 OF_LORA = "tests/cadre/engines/torch/test_lora.py::"
 OF_FAMILIES = "tests/cadre/engines/torch/test_families.py::"
 
@@ -68,7 +69,7 @@ class Mutant:
     tests: tuple[str, ...]
 
 
-LOSS_VALUE = "value = correction * -token_loss + config.entropy * tokens.entropy"
+LOSS_VALUE = "value = value + config.entropy * tokens.entropy"
 KL_VALUE = "value = value - config.kl * on_policy * divergence"
 MASK = "mask=(False,) * prompt + (True,) * completion,"
 CLAMP = "bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages"
@@ -199,6 +200,34 @@ MUTANTS = (
         "scores = scores / to_device(chunk.temperatures, scores.device).unsqueeze(1)",
         "scores = scores * 1.0",
         (OF_LEARNING + "test_log_probabilities_are_those_at_the_temperature_of_the_sample",),
+    ),
+    Mutant(
+        "sums over the vocabulary under autocast",
+        "cadre/engines/torch/logprobs.py",
+        "with torch.autocast(values.device.type, enabled=False):",
+        "with torch.enable_grad():",
+        (OF_LOGPROBS + "test_statistics_of_a_bfloat16_forward_are_those_of_its_logits_in_float32",),
+    ),
+    Mutant(
+        "statistics in the precision of the projection",
+        "cadre/engines/torch/logprobs.py",
+        "scores = project(model, states).float()",
+        "scores = project(model, states)",
+        (OF_LOGPROBS + "test_statistics_of_a_bfloat16_forward_are_those_of_its_logits_in_float32",),
+    ),
+    Mutant(
+        "a score of minus infinity in the entropy",
+        "cadre/engines/torch/logprobs.py",
+        "if not bool(expectation.isnan().any()):",
+        "if True:",
+        (OF_LOGPROBS + "test_a_score_that_is_ruled_out_counts_0",),
+    ),
+    Mutant(
+        "a score of minus infinity in the gradient of the entropy",
+        "cadre/engines/torch/logprobs.py",
+        "logs = (scores - (log_z - entropy).unsqueeze(1)).clamp_(min=LOWEST)",
+        "logs = scores - (log_z - entropy).unsqueeze(1)",
+        (OF_LOGPROBS + "test_a_score_that_is_ruled_out_counts_0",),
     ),
     Mutant(
         "temperature ignored in the fused projection",

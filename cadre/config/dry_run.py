@@ -163,6 +163,8 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
             f"weights {sizes.base / GIB:.1f} GiB, training {sizes.training / GIB:.1f} GiB"
             + (f", a copy from before it {policy.reference / GIB:.1f} GiB" if policy.reference else "")
         )
+        if sizes.reach:
+            yield f"  {sizes.reach}"
         if load.sequences:
             yield (
                 f"  sampling: {policy.memory / GIB:g} GiB for keys and values ({sizes.sequence.slot / 1024:,.0f} KiB a "

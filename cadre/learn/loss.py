@@ -144,8 +144,11 @@ def policy_loss(
             "they can be summed. Return all of them, with zeros where one means nothing."
         )
     correction, corrected = importance(tokens.old - tokens.rollout_logprobs, tokens.mask, config, functions)
-    value = correction * -token_loss + config.entropy * tokens.entropy
-    if config.kl > 0.0:  # 0 times a ratio that overflows would be no number
+    value = correction * -token_loss
+    # 0 times an entropy that is no number, or a ratio that overflows, would be none either.
+    if config.entropy > 0.0:
+        value = value + config.entropy * tokens.entropy
+    if config.kl > 0.0:
         divergence = 0.5 * (tokens.logprobs - tokens.reference).square()
         on_policy = correction * tokens.log_ratio.detach().exp()
         value = value - config.kl * on_policy * divergence

@@ -25,7 +25,7 @@ from transformers import AttentionInterface, AutoConfig, LlamaConfig
 from cadre.engines import model_folder
 from cadre.engines.model_folder import check_parameters, wrap_load_errors
 from cadre.engines.torch.logprobs import CHUNK, KEPT
-from cadre.engines.torch.lora import Adapters, targeted_layers
+from cadre.engines.torch.lora import Adapters, describe_reach, targeted_layers
 from cadre.engines.torch.memory import SequenceMemory
 from cadre.engines.torch.model import (
     DTYPES,
@@ -56,6 +56,7 @@ class Sizes:
     training     gradients and AdamW's two moments, and the adapter itself if there is one
     sequence     of one sequence in sampling
     vocabulary   count of scores of one token
+    reach        how much of the model gets an adapter, in words
     """
 
     parameters: int
@@ -64,6 +65,7 @@ class Sizes:
     training: int
     sequence: SequenceMemory
     vocabulary: int
+    reach: str = ""
 
 
 @cache
@@ -75,15 +77,16 @@ def measure(name: str, policy: PolicyConfig) -> Sizes:
         model = model_class.from_config(config, trust_remote_code=policy.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     check_parameters(name, parameters)
-    dtype = DTYPES[policy.dtype]
+    dtype, reach = DTYPES[policy.dtype], ""
     if policy.frozen:
         trained = 0
     elif policy.lora is None:
         trained = parameters
     else:
         # An adapter has rank times the inputs and outputs of each of its layers.
-        layers = targeted_layers(model, policy.lora, name).values()
-        trained = sum(policy.lora.rank * (linear.in_features + linear.out_features) for linear in layers)
+        layers = targeted_layers(model, policy.lora, name)
+        trained = sum(policy.lora.rank * (linear.in_features + linear.out_features) for linear in layers.values())
+        reach, _ = describe_reach(model, layers.values())
     is_full = trained == parameters
     return Sizes(
         parameters=parameters,
@@ -93,6 +96,7 @@ def measure(name: str, policy: PolicyConfig) -> Sizes:
         training=trained * (12 if is_full else 16),
         sequence=SequenceMemory.from_config(config.get_text_config(), dtype),
         vocabulary=config.get_text_config().vocab_size,
+        reach=reach,
     )
 
 

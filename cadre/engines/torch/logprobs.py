@@ -38,6 +38,9 @@ GPU_KEPT = 1 << 32
 # Bytes of a score while its chunk is computed, in all tensors that are held at once.
 CHUNK_BYTES, FUSED_CHUNK_BYTES = 16, 8
 ALL_TOKENS = 1 << 62  # more than any vocabulary has
+# Below this a log-probability is that of a probability 0. The logits of ids that are never sampled, such as those that
+# pad a vocabulary, are minus infinity or the lowest float.
+LOWEST = -1e4
 
 Scaling = Callable[[Tensor, float], Tensor]
 
@@ -148,9 +151,10 @@ def check_projection(model: Any) -> None:
     ids = torch.arange(8, device=model.device).unsqueeze(0)  # several, as the embedding of padding may be 0
     logits = model(input_ids=ids, use_cache=False).logits[0]
     difference = project(model, compute_last_states(model, input_ids=ids)[0]) - logits
+    never_sampled = logits <= LOWEST
+    largest, furthest = (float(numbers.masked_fill(never_sampled, 0.0).abs().max()) for numbers in (logits, difference))
     # One product may differ by this much between two shapes.
-    tolerance = 0.02 if logits.dtype == torch.bfloat16 else 1e-3
-    if float(difference.abs().max()) > tolerance * float(logits.abs().max()):
+    if furthest > (0.02 if logits.dtype == torch.bfloat16 else 1e-3) * largest:
         raise EngineError(
             f"Models of type {model.config.model_type!r} take their logits from more than their vocabulary projection; "
             "expected it alone. Such a model can be played with frozen: true, and not trained."
@@ -202,7 +206,7 @@ def compute_token_logprobs(
     """Return log-probabilities and entropies float32 [M] in the order before sorting; `states` [N, H].
 
     Entropies are those of the `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all
-    tokens, without one.
+    tokens, without one. The projection alone runs under the caller's autocast.
     """
     device, vocabulary = states.device, model.config.get_text_config().vocab_size
     blank = torch.zeros(len(query.tokens), device=device)
@@ -243,8 +247,22 @@ def compute_top_entropy(scores: Tensor, tokens: int) -> Tensor:
 
     A bonus for the entropy of a whole vocabulary goes mostly to tokens that mean nothing (arXiv 2509.03493).
     """
-    logprobs = scores.topk(tokens, dim=-1).values.log_softmax(dim=-1)
-    return -torch.linalg.vecdot(logprobs.exp(), logprobs)
+    logprobs = scores.topk(tokens, dim=-1).values.log_softmax(dim=-1).clamp(min=LOWEST)
+    return -compute_expectation(logprobs.exp(), logprobs)
+
+
+def compute_expectation(probabilities: Tensor, values: Tensor) -> Tensor:
+    """Return the sums [S] of probabilities times values [S, V]; a value of minus infinity counts 0.
+
+    Autocast would round both to its precision, as for any product of matrices.
+    """
+    with torch.autocast(values.device.type, enabled=False):
+        if values.device.type == "cpu":
+            # Most chunks have no such value and need no copy. A GPU would have to be waited for to know.
+            expectation = torch.linalg.vecdot(probabilities, values)
+            if not bool(expectation.isnan().any()):
+                return expectation
+        return torch.linalg.vecdot(probabilities, values.clamp(min=torch.finfo(values.dtype).min))
 
 
 class SelectedLogprobs(torch.autograd.Function):
@@ -262,7 +280,7 @@ class SelectedLogprobs(torch.autograd.Function):
         # log Z = highest - log p(likeliest); logsumexp would hold one more tensor of this size.
         highest, likeliest = scores.max(dim=-1)
         log_z = highest - probabilities.gather(1, likeliest.unsqueeze(1)).squeeze(1).log()
-        entropy = log_z - torch.linalg.vecdot(probabilities, scores)
+        entropy = log_z - compute_expectation(probabilities, scores)
         ctx.save_for_backward(probabilities, rows, tokens, log_z, entropy, *([scores] if entropy_gradient else []))
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
@@ -275,7 +293,7 @@ class SelectedLogprobs(torch.autograd.Function):
         scores_gradient = probabilities * -sum_at(rows, logprobs_gradient, len(log_z)).unsqueeze(1)
         for scores in saved_scores:
             # log p + H = scores - (log Z - H)
-            logs = scores - (log_z - entropy).unsqueeze(1)
+            logs = (scores - (log_z - entropy).unsqueeze(1)).clamp_(min=LOWEST)
             scores_gradient.addcmul_(probabilities.mul(logs), entropy_gradient.unsqueeze(1), value=-1.0)
         add_at(scores_gradient.view(-1), rows * scores_gradient.shape[1] + tokens, logprobs_gradient)
         return scores_gradient, None, None, None
@@ -383,7 +401,7 @@ def _row_statistics(scores: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
     highest = scaled.amax(dim=1, keepdim=True)
     exponentials = (scaled - highest).exp()
     total = exponentials.sum(dim=1)
-    mean = (exponentials * (scaled - highest)).sum(dim=1) / total
+    mean = (exponentials * (scaled - highest).clamp(min=LOWEST)).sum(dim=1) / total
     return highest.squeeze(1) + total.log(), total.log() - mean
 
 
@@ -391,7 +409,7 @@ def _scores_gradient(
     scores: Tensor, inverse: Tensor, log_z: Tensor, entropy: Tensor, of_rows: Tensor, slope: Tensor
 ) -> Tensor:
     """Return the gradient in the scores but for the sampled tokens' own, in their precision."""
-    logs = scores.float() * inverse.unsqueeze(1) - log_z.unsqueeze(1)
+    logs = (scores.float() * inverse.unsqueeze(1) - log_z.unsqueeze(1)).clamp(min=LOWEST)
     factor = of_rows.unsqueeze(1) + slope.unsqueeze(1) * (logs + entropy.unsqueeze(1))
     return (-logs.exp() * factor * inverse.unsqueeze(1)).to(scores.dtype)
 

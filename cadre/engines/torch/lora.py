@@ -8,7 +8,7 @@ forward hooks, so its own parameters, names and files are as if they were not th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, groupby
@@ -23,6 +23,9 @@ from cadre.errors import EngineError
 from cadre.file_limits import size_of
 from cadre.learn.tensors import to_device
 from cadre.settings import LoraConfig
+
+# Of a model's weights: the rest is then no more than routers, convolutions and the like.
+FULL_REACH = 0.95
 
 Segments = Sequence[tuple[str, int]]  # a policy, and how many consecutive rows belong to it
 
@@ -241,6 +244,42 @@ def linear_layers(model: Any) -> dict[str, nn.Linear]:
     }
 
 
+def weights_without_adapters(model: Any) -> dict[str, int]:
+    """Return the sizes of the decoder's other matrices by name, without layer numbers; embeddings are left out.
+
+    Such are experts, whose weights transformers holds as one tensor of all of them.
+    """
+    taking = {id(linear) for linear in linear_layers(model).values()} | {id(model.get_output_embeddings())}
+    decoder = model.get_decoder() if model.config.get_text_config() is not model.config else model
+    sizes: dict[str, int] = {}
+    for name, module in decoder.named_modules():
+        if id(module) in taking or isinstance(module, nn.Embedding):
+            continue
+        for leaf, weight in module.named_parameters(recurse=False):
+            if weight.dim() > 1:
+                key = ".".join(part for part in [*name.split("."), leaf][-3:] if not part.isdigit())
+                sizes[key] = sizes.get(key, 0) + weight.numel()
+    return sizes
+
+
+def describe_reach(model: Any, layers: Iterable[nn.Linear]) -> tuple[str, bool]:
+    """Return how much of the decoder's matrices these layers are, and True if many of them take no adapter.
+
+    Embeddings are not counted.
+    """
+
+    def size(linears: Iterable[nn.Linear]) -> int:
+        return sum(linear.in_features * linear.out_features for linear in linears)
+
+    others = weights_without_adapters(model)
+    taking = size(linear_layers(model).values())
+    total = taking + sum(others.values())
+    reach = f"adapters on {size(layers) / total:.0%} of the weights of the model's layers"
+    if taking >= FULL_REACH * total:
+        return reach, False
+    return f"{reach}; {', '.join(others)} are no linear layers and take none", True
+
+
 def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn.Linear]:
     """Return the layers that `lora.targets` selects, by name: a target matches the end of a name, as in PEFT.
 
@@ -265,8 +304,9 @@ def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn
     for target in config.targets:
         if not any(matches(name, target) for name in linears):
             names = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
+            without = ", ".join(["the vocabulary projection", *weights_without_adapters(model)])
             raise EngineError(
-                f"Policy {policy!r}: lora.targets names {target!r}, which is no linear layer of the model (the "
-                f"vocabulary projection takes no adapter). Expected 'all-linear' or some of {names}."
+                f"Policy {policy!r}: lora.targets names {target!r}, and no layer that takes an adapter ends with that "
+                f"(these take none: {without}). Expected 'all-linear', or some of {names}."
             )
     return {name: linear for name, linear in linears.items() if any(matches(name, end) for end in config.targets)}

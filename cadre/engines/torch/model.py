@@ -44,7 +44,7 @@ from cadre.engines.model_folder import (
 )
 from cadre.engines.model_text import collect_stops
 from cadre.engines.torch import memory, storage
-from cadre.engines.torch.lora import Adapters
+from cadre.engines.torch.lora import Adapters, describe_reach
 from cadre.errors import EngineError
 from cadre.file_limits import read_json, size_of
 from cadre.learn import tensor_files
@@ -200,6 +200,12 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
 
     loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
     adapters = Adapters(model, loras, seed)
+    for adapted, pairs in adapters.pairs.items():
+        reach, is_partial = describe_reach(model, map(model.get_submodule, pairs))
+        if is_partial and loras[adapted].targets == "all-linear":
+            warnings.warn(
+                f"Policy {adapted!r}: {reach}, and stay as they are. Leave lora out to train them too.", stacklevel=2
+            )
     for name, lora in loras.items():
         if lora.path is not None:
             storage.load_adapter(adapters.parameters(name), Path(lora.path))

@@ -30,7 +30,7 @@ from cadre.engines.torch import shared_prefix_cache, vision
 from cadre.engines.torch.decode import CacheOptions, start_batch
 from cadre.engines.torch.kv_cache import Recorder, run_eagerly
 from cadre.engines.torch.llama_step import transposed_matmul
-from cadre.engines.torch.logprobs import project
+from cadre.engines.torch.logprobs import LOWEST, project
 from cadre.engines.torch.lora import Adapters
 from cadre.engines.torch.model import LOADING_LOCK, LayerAttention, LoadedModel, autocast
 from cadre.engines.torch.prefix_cache import PrefixCache
@@ -160,7 +160,7 @@ def compute_plain_logits(loaded: LoadedModel, ids: Iterable[int]) -> Tensor:
 
 def logit_distance(logits: Tensor, expected: Tensor) -> Tensor:
     """Return |logits - expected| / |expected - mean(expected)| for each of T rows [T, V]; 0 if none is finite."""
-    finite = expected.isfinite()
+    finite = expected.isfinite() & (expected > LOWEST)
     blank = torch.zeros_like(expected)
     mean = torch.where(finite, expected, blank).sum(1, keepdim=True) / finite.sum(1, keepdim=True).clamp(min=1)
     difference = torch.where(finite, logits - expected, blank).norm(dim=1)

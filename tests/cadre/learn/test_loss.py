@@ -232,6 +232,13 @@ def test_entropy_lowers_the_loss_and_its_gradient_passes():
     assert float(figures["entropy"]) == pytest.approx(0.7)
 
 
+def test_an_entropy_of_weight_0_is_not_in_the_loss():
+    old, mask = column(-1.0), torch.tensor([[True]])
+    loss, figures = policy_loss(tokens(old, old, column(1.0), mask, entropy=column(math.nan)), each(2.0), LossConfig())
+    assert loss.item() == -2.0
+    assert math.isnan(float(figures["entropy"]))
+
+
 RHO = column(math.log(0.5), math.log(3.0), math.log(2.0))
 
 

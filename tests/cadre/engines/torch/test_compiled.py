@@ -399,6 +399,23 @@ def test_the_fused_projection_equals_the_plain_one(monkeypatch, spread, chunk):
         assert float((mine - theirs).abs().max()) < 5e-6
 
 
+def test_the_fused_projection_counts_a_score_of_minus_infinity_0():
+    """A product of 16 positive states with a row of large negative weights is beyond the lowest number."""
+    torch.manual_seed(0)
+    model = Head(16, 97)
+    states = torch.rand(20, 16, dtype=torch.float64, requires_grad=True)
+    query = LogprobQuery.make(torch.arange(20), torch.ones(20), torch.randint(0, 90, (20,)))
+    found = []
+    for lowest in (-1e40, -1e3):  # minus infinity in float32, and a number whose probability is 0
+        model.head.weight.data[95] = lowest
+        told, entropy = fused_logprobs(model, states, query, True)
+        (gradient,) = torch.autograd.grad(told.sum() + 1e3 * entropy.sum(), states)
+        found.append((told.detach(), entropy.detach(), gradient))
+    for infinite, finite in zip(*found, strict=True):
+        assert float(finite.abs().max()) > 0.1
+        assert torch.equal(infinite, finite)
+
+
 @pytest.mark.parametrize("spread", [False, True])
 def test_the_fused_projection_in_bfloat16_is_as_close_as_the_plain_one(spread):
     """Both round the scores. The plain form keeps their gradient in float32 for the softmax and rounds it once, before

@@ -1,9 +1,11 @@
 """Log-probabilities and entropies of tokens, and the vocabulary projection that they are read from."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -17,11 +19,15 @@ from transformers import (
     LlamaForCausalLM,
 )
 
+from cadre.engines.torch import logprobs
 from cadre.engines.torch.logprobs import (
+    ALL_TOKENS,
     SCALINGS,
+    LogprobQuery,
     SelectedLogprobs,
     check_projection,
     compute_last_states,
+    compute_token_logprobs,
     compute_top_entropy,
     project,
 )
@@ -67,12 +73,39 @@ def test_gradients_equal_finite_differences_and_torchs_own(spread):
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_scores_that_are_ruled_out_stay_so():
-    scores = torch.tensor([[0.0, -math.inf, 0.0]], requires_grad=True)
-    chosen, _ = SelectedLogprobs.apply(scores, torch.tensor([0]), torch.tensor([0]), False)
-    assert chosen.item() == pytest.approx(math.log(0.5))
-    chosen.backward()
-    assert scores.grad[0].tolist() == [0.5, 0.0, -0.5]
+RULED_OUT = (-math.inf, torch.finfo(torch.float32).min)
+
+
+@pytest.mark.parametrize("ruled_out", RULED_OUT)
+@pytest.mark.parametrize("spread", [False, True])
+def test_a_score_that_is_ruled_out_counts_0(ruled_out, spread):
+    """Scores 0 and log 3 of the numbers above, and one between them that has no probability."""
+    scores = torch.tensor([[0.0, ruled_out, math.log(3.0)]], requires_grad=True)
+    chosen, entropy = SelectedLogprobs.apply(scores, torch.tensor([0]), torch.tensor([0]), spread)
+    assert chosen.item() == pytest.approx(math.log(0.25))
+    assert entropy.item() == pytest.approx(0.25 * math.log(4.0) + 0.75 * math.log(4.0 / 3.0))
+    (gradient,) = torch.autograd.grad(chosen.sum(), scores, retain_graph=True)
+    assert gradient[0].tolist() == pytest.approx([0.75, 0.0, -0.75])
+    if spread:  # times a thousand: a gradient that many tokens of one distribution add to
+        (gradient,) = torch.autograd.grad(1e3 * entropy.sum(), scores)
+        assert gradient[0].tolist() == pytest.approx([187.5 * math.log(3.0), 0.0, -187.5 * math.log(3.0)])
+
+
+@pytest.mark.parametrize("ruled_out", RULED_OUT)
+def test_a_score_that_is_ruled_out_counts_0_among_the_likeliest(ruled_out):
+    scores = torch.tensor([[0.0, ruled_out, math.log(3.0)]], requires_grad=True)
+    entropy = compute_top_entropy(scores, 3)
+    assert entropy.tolist() == pytest.approx([0.25 * math.log(4.0) + 0.75 * math.log(4.0 / 3.0)])
+    (1e3 * entropy).backward()
+    assert scores.grad[0].tolist() == pytest.approx([187.5 * math.log(3.0), 0.0, -187.5 * math.log(3.0)])
+
+
+def test_scores_that_are_no_numbers_stay_so():
+    """Mistake: an entropy of 0 for a model that has diverged."""
+    for wrong in (math.nan, math.inf):
+        scores = torch.tensor([[0.0, wrong, 1.0]])
+        assert SelectedLogprobs.apply(scores, torch.tensor([0]), torch.tensor([0]), False)[1].isnan().all()
+        assert compute_top_entropy(scores, 2).isnan().all()
 
 
 def test_entropies_have_no_gradient_unless_asked():
@@ -96,6 +129,56 @@ def test_the_entropy_of_as_many_as_there_are_is_that_of_all():
     scores = torch.randn(5, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     _, entropy = SelectedLogprobs.apply(scores, torch.tensor([0]), torch.tensor([0]), True)
     torch.testing.assert_close(compute_top_entropy(scores, 9), entropy, rtol=1e-12, atol=1e-12)
+
+
+class BiasedHead:
+    """A model of nothing but a vocabulary projection of 450 tokens, whose logits are far from 0."""
+
+    def __init__(self):
+        self.head = nn.Linear(32, 450)
+        with torch.no_grad():
+            self.head.weight.normal_()
+            self.head.bias.fill_(20.0)
+            self.head.bias[440:] = -math.inf
+        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(vocab_size=450))
+        self._logit_scalings = ()
+
+    def get_output_embeddings(self):
+        return self.head
+
+
+@pytest.mark.parametrize("kept", [0, 1 << 27])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("entropy_tokens", [0, 3, ALL_TOKENS])
+def test_statistics_of_a_bfloat16_forward_are_those_of_its_logits_in_float32(
+    monkeypatch, entropy_tokens, temperature, kept
+):
+    """Mistake: sums over the vocabulary under autocast, in bfloat16, with entropies below 0."""
+    torch.manual_seed(0)
+    model = BiasedHead()
+    monkeypatch.setattr(logprobs, "KEPT", kept)  # with 0 all is computed again in the backward pass
+    states = torch.randn(200, 32, requires_grad=True)
+    tokens, weights = torch.randint(0, 440, (200,)), torch.randn(2, 200)
+    query = LogprobQuery.make(torch.arange(200), torch.full((200,), temperature), tokens)
+
+    def gradients(chosen, entropy):
+        assert chosen.dtype == entropy.dtype == torch.float32
+        model.head.zero_grad()
+        states.grad = None
+        ((chosen * weights[0]).sum() + ((entropy * weights[1]).sum() if entropy_tokens else 0.0)).backward()
+        return chosen.detach(), entropy.detach(), states.grad.clone(), model.head.weight.grad.clone()
+
+    with torch.autocast("cpu", torch.bfloat16):
+        mine = gradients(*compute_token_logprobs(model, states, query, entropy_tokens))
+        logits = model.head(states)
+    assert logits.dtype == torch.bfloat16
+    scores = logits.float() / temperature
+    chosen, entropy = plain(scores[:, :440], torch.arange(200), tokens)
+    if entropy_tokens == 3:
+        _, entropy = plain(scores.topk(3).values, torch.arange(200), torch.zeros_like(tokens))
+    for number, (own, right) in enumerate(zip(mine, gradients(chosen, entropy), strict=True)):
+        # Gradients of scores are rounded to bfloat16 on their way: a number at a bound may fall to its other side.
+        assert float((own - right).norm()) < (1e-5 if number < 2 else 1e-3) * float(right.norm())
 
 
 SHAPE = {
@@ -163,6 +246,23 @@ def test_a_scaling_that_is_not_known_is_refused(kind, monkeypatch):
         EngineError, match=f"type '{made(kind).config.model_type}' do something to their logits.*frozen: true"
     ):
         check_projection(made(kind))
+
+
+@pytest.mark.parametrize("ruled_out", RULED_OUT)
+def test_ids_that_are_never_sampled_hide_no_other_difference(ruled_out):
+    """Mistake: a tolerance of the largest logit, or a difference of two infinities, by which everything is equal."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("phi", **SHAPE)).eval()
+    with torch.no_grad():
+        model.lm_head.bias[40:] = ruled_out
+    check_projection(model)
+
+    def shift(module, inputs, output):
+        output.logits[..., :3] += 1.0
+
+    model.register_forward_hook(shift)
+    with pytest.raises(EngineError, match="take their logits from more than their vocabulary projection"):
+        check_projection(model)
 
 
 def test_the_forward_is_the_root_modules_and_projects_nothing(folders):

@@ -1,13 +1,22 @@
 """Adapters: mixed equals alone, the base never moves, files that PEFT and transformers read."""
 
 import dataclasses
+import warnings
 
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from cadre.engines.torch import TorchEngine
+from cadre.engines.torch.estimate import measure
 from cadre.engines.torch.llama_step import LlamaStep
 from cadre.errors import EngineError
 from cadre.settings import LearnerConfig, LoraConfig
@@ -256,6 +265,45 @@ def test_targets_are_matched_as_peft_does(folders, tmp_path):
     for wrong in ("q_prog", "lm_head"):
         with pytest.raises(EngineError, match=f"'{wrong}'.*q_proj"):
             made((wrong,))
+
+
+def experts(folder):
+    """Two layers of attention with 2 * 4 * 32 * 32 weights, 4 fused experts of 3 * 16 * 32, and a router of 4 * 32."""
+    moe = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    config = Qwen3MoeConfig(vocab_size=260, **{**tiny.SHAPE, "num_key_value_heads": 4}, head_dim=8, **moe)
+    tiny.save(lambda: Qwen3MoeForCausalLM(config), folder)
+    tiny.byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("targets", "percent"), [("all-linear", 40), (("q_proj",), 10)])
+def test_experts_that_get_no_adapter_are_named(tmp_path, targets, percent):
+    """Attention has 4,096 of the 10,368 weights of a layer, q_proj a quarter of these."""
+    policy = tiny.policy(experts(tmp_path), lora=LoraConfig(rank=2, targets=targets))
+    expected = (
+        f"adapters on {percent}% of the weights of the model's layers; mlp.experts.gate_up_proj, "
+        "mlp.experts.down_proj, mlp.gate.weight are no linear layers and take none"
+    )
+    assert measure(str(tmp_path), policy).reach == expected
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        TorchEngine(tmp_path, {"p": policy}, 0).close()
+    told = [str(warning.message) for warning in caught if "adapters on" in str(warning.message)]
+    assert told == [f"Policy 'p': {expected}, and stay as they are. Leave lora out to train them too."] * (
+        percent == 40
+    )
+
+
+def test_a_dense_model_gets_adapters_on_all_layers(folders):
+    assert measure(str(folders["llama"]), tiny.policy(folders["llama"], lora=LoraConfig(rank=2))).reach == (
+        "adapters on 100% of the weights of the model's layers"
+    )
+
+
+def test_an_expert_as_a_target_is_refused_as_a_weight_that_takes_no_adapter(tmp_path):
+    policy = tiny.policy(experts(tmp_path), lora=LoraConfig(rank=2, targets=("gate_up_proj",)))
+    with pytest.raises(EngineError, match=r"'gate_up_proj', .*none: the vocab.*mlp\.experts\.gate_up_proj.*of k_proj"):
+        TorchEngine(tmp_path, {"p": policy}, 0)
 
 
 @pytest.mark.parametrize("targets", ["all-linear", ("c_attn",)])

@@ -189,6 +189,22 @@ def test_a_bonus_falls_with_the_policys_own_updates(folders):
     mine.close()
 
 
+@pytest.mark.parametrize("entropy_tokens", [100, None])
+def test_a_bonus_in_bfloat16_has_nearly_the_gradient_of_float32(folders, entropy_tokens):
+    """Nothing but the bonus has a gradient; a forward in bfloat16 moves it by a few hundredths. Which tokens are the
+    few likeliest may change in it, so many are taken.
+    """
+    found, data = {}, []
+    for dtype in ("float32", "bfloat16"):
+        loss = LossConfig(entropy=0.5, entropy_tokens=entropy_tokens)
+        mine = TorchLearner(tiny.engine(folders["llama"], dtype=dtype), TrainingSettings({"p": LearnerConfig()}, loss))
+        data = data or rollouts(mine, advantage=lambda k: 0.0)
+        found[dtype] = torch.cat([value.flatten() for value in gradient(mine, data).values()])
+        mine.close()
+    error = float((found["bfloat16"] - found["float32"]).norm() / found["float32"].norm())
+    assert 0.0 < error < 0.05
+
+
 def test_a_part_of_a_minibatch_weighs_by_the_denominators_of_the_whole(learner):
     """Gradients of two halves, each told what the whole holds, add up to the gradient of the whole."""
     mine = learner()

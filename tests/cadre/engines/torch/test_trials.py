@@ -181,3 +181,12 @@ def test_a_form_that_is_slightly_wrong_shows_in_every_precision(folders, monkeyp
     assert mine.loaded.model.dtype == (torch.bfloat16 if frozen and dtype == "bfloat16" else torch.float32)
     assert not mine._form.share
     mine.close()
+
+
+def test_the_distance_of_logits_by_hand():
+    """Differences 3 and 4 from logits that are 6 and 8 off their mean, whatever stands for what is never sampled."""
+    for ruled_out in (-torch.inf, torch.finfo(torch.float32).min):
+        expected = torch.tensor([[0.0, 12.0, 6.0, ruled_out], [ruled_out] * 4])
+        logits = expected + torch.tensor([3.0, 4.0, 0.0, 0.0])
+        assert trials.logit_distance(logits, expected).tolist() == pytest.approx([5.0 / 72.0**0.5, 0.0])
+        assert trials.logit_distance(logits.fill_(torch.nan), expected).tolist() == [torch.inf, 0.0]
