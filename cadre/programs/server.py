@@ -234,7 +234,7 @@ async def post_chat_completion(session: Session, request: Request) -> Any:
     body = await read_call(session, request)
     call, reply_format = protocol.parse_chat_call(body), protocol.parse_chat_format(body)
     validate_constraints(call)
-    pending = session.attach_several(call, is_retry(request), reply_format.count)
+    pending = session.attach(call, is_retry(request), reply_format.count)
     return DelayedResponse(session, pending, reply_format, keep_alive_s(request))
 
 
@@ -242,7 +242,7 @@ async def post_message(session: Session, request: Request) -> Any:
     body = await read_call(session, request)
     call, reply_format = anthropic.parse_messages_call(body), anthropic.parse_messages_format(body)
     validate_constraints(call)
-    return DelayedResponse(session, [session.attach(call, is_retry(request))], reply_format, keep_alive_s(request))
+    return DelayedResponse(session, session.attach(call, is_retry(request)), reply_format, keep_alive_s(request))
 
 
 async def post_embeddings(session: Session, request: Request) -> Response:
@@ -289,7 +289,7 @@ async def post_response(session: Session, request: Request) -> Any:
     call, conversation = protocol.parse_responses_call(body, session.responses)
     reply_format = protocol.parse_responses_format(body)
     validate_constraints(call)
-    pending = session.attach(call, is_retry(request))
+    (pending,) = session.attach(call, is_retry(request))
 
     def store(answer: asyncio.Future[Any]) -> None:
         """Let later requests continue from the response."""

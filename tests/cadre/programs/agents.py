@@ -107,6 +107,20 @@ async def swarm(task, client):
     return float(made.choices[0].message.content == "yes")
 
 
+def several(task, client):
+    """Two plans in one request, and one call about both; a request that is refused is made once more, shorter."""
+    import openai
+
+    messages = [{"role": "user", "content": task["word"]}]
+    try:
+        made = client.chat.completions.create(model="planner", messages=messages, n=2)
+    except openai.BadRequestError:
+        messages[0]["content"] = "short"
+        made = client.chat.completions.create(model="planner", messages=messages, n=2)
+    plans = [choice.message.content for choice in made.choices]
+    return float(ask(client, "coder", " ".join(plans)) == plans[1])
+
+
 def odd(task, client):
     """Asks for something else each time that it is started."""
     ask(client, "planner", task["word"])

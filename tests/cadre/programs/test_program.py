@@ -22,7 +22,7 @@ from cadre.programs.settings import InstanceLimits
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
-from cadre.types import Message, Reward, Sample, Task, ToolCall
+from cadre.types import BranchFailure, Message, Reward, Sample, Task, ToolCall
 from tests.helpers.games import scripted_team
 from tests.helpers.programs import AGENTS, ROLES
 
@@ -193,6 +193,44 @@ def test_trees_fork_at_every_decision():
     paid = {sum(branch.reward.team for _, branch in path) for path in walk.episodes(trees[0].root)}
     assert paid == {0.0, 0.5, 1.0}
     assert [request.previous is None for request in sampler.asked[:2]] == [True, True]
+
+
+@pytest.mark.parametrize("isolation", ["fork", "thread"])
+def test_each_completion_of_a_request_for_several_is_a_decision(isolation):
+    """Mistake: the first is not taken in before the second is there, which nobody asks for until then."""
+    limits = InstanceLimits(seconds=10)
+    (trees, failures), _ = grown(
+        lambda task: program("several", task, isolation, limits=limits),
+        lambda request, index: request.messages[-1].content[:1] + "ab"[index],
+        shapes.full(2),
+    )
+    assert failures == []
+    paths = list(walk.episodes(trees[0].root))
+    prompts = {
+        tuple(node.observations[role].messages[-1].content for node, _ in path for role in node.samples)
+        for path in paths
+    }
+    assert sorted(prompts) == [("fox", "fox", pair) for pair in ("fa fa", "fa fb", "fb fa", "fb fb")]
+    # The coder says fa or fb: it repeats the second plan once for each pair.
+    assert sorted(path[-1][1].reward.team for path in paths) == [0.0] * 4 + [1.0] * 4
+
+
+def test_a_request_for_several_that_is_refused_is_made_anew_as_a_whole():
+    env = program("several", limits=InstanceLimits(seconds=10))
+    overflow = BranchFailure("prompt", "The prompt has 900 tokens, and the context holds 512.", rewarded=True)
+
+    async def played():
+        failed = Sample("planner", "p", "", (), (), (), "stop", 0, failure=overflow)
+        await env.step_samples({"planner": failed})
+        shown = []
+        for text in ("a", "b", "b"):
+            ((role, observation),) = env.observe().items()
+            shown.append(observation.messages[-1].content)
+            reward = await env.step({role: text})
+        return shown, reward
+
+    assert asyncio.run(played()) == (["short", "short", "a b"], Reward(team=1.0))
+    env.close()
 
 
 def test_tool_calls_go_to_the_program_and_what_it_returns_comes_back():
