@@ -335,15 +335,18 @@ def serve(
     from cadre.evaluation.loaded_team import open_team
 
     loaded = open_team(find_target(target, overrides or [], trust=trust), base)
-    role_of = serving.served_models(loaded.experiment)
-    server, session = serving.serve(loaded.team.tempered(temperature), role_of, port, key)
+    rules = serving.served_rules(loaded.experiment)
+    server, session = serving.serve(loaded.team.tempered(temperature), rules, port, key)
+    patterns = [f"{key} ({role})" for key, role in rules.rules.items() if key not in rules.models]
     print_lines(
         [
-            f"Models: {', '.join(role_of)}. Ctrl-C ends it.",
+            f"Models: {', '.join(rules.models)}. Ctrl-C ends it.",
+            *([f"Other calls, by settings.models: {', '.join(patterns)}."] if patterns else []),
             f"export OPENAI_BASE_URL={server.url}/v1",
             f"export OPENAI_API_KEY={session.key}",
         ]
     )
+    sys.stdout.flush()  # which is a file or a pipe, where the command runs beside the program
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
