@@ -112,8 +112,9 @@ class Session:
         if not is_known:
             agent = f" (agent {call.agent[:80]!r})" if call.agent else ""
             message = (
-                f"model: there is no {call.role[:80]!r}{agent}; expected {', '.join(self.models)}. A pattern gives "
-                f"agents a role by name: settings.models={{'{call.role[:20]}*': {self.models[-1]}}}."
+                f"model: there is no {call.role[:80]!r}{agent}; expected {', '.join(self.models)}. Map it to a role: "
+                f"settings.models={{'{call.role[:80]}': {self.models[-1]}}}. One that is not to be trained, such as a "
+                "judge, is a role of its own whose policy is frozen: team.policies.NAME={model: ..., frozen: true}."
             )
             raise RequestError(404, message, "model", "model_not_found")
         equal_calls = self.calls.get(call.content, [])

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,14 @@ import pytest
 from cadre.errors import ConfigError, ContractError
 from cadre.programs import instances
 from cadre.programs.instances import shared_host
-from cadre.programs.processes import ProgramDiverged, ProgramFailed, ProgramResult, StartOrder, Stuck
+from cadre.programs.processes import (
+    ProgramDiverged,
+    ProgramFailed,
+    ProgramResult,
+    StartOrder,
+    Stuck,
+    cache_variables,
+)
 from cadre.programs.program import Program
 from cadre.programs.rewards import compute_outcome
 from cadre.programs.settings import InstanceLimits
@@ -113,6 +121,19 @@ def test_a_chosen_path_does_not_hide_what_programs_may_import():
     env = Program(TASK, [sys.executable, "-c", code], ROLES, environment={"PYTHONPATH": "/elsewhere"})
     assert env.observe() == {}
     assert env.outcome.reward == Reward(team=1.0)
+
+
+@pytest.mark.parametrize("configured", [{}, {"TIKTOKEN_CACHE_DIR": "/mine"}, {"DATA_GYM_CACHE_DIR": "/old"}])
+def test_the_folder_of_tiktokens_tables_is_the_users_or_the_librarys(monkeypatch, configured):
+    """Mistake: a variable that the user has not set, so that libraries ignore the tables that they bring."""
+    for name in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in configured.items():
+        monkeypatch.setenv(name, value)
+    program = {**os.environ, **cache_variables("/caches")}
+    assert program.get("TIKTOKEN_CACHE_DIR") == configured.get("TIKTOKEN_CACHE_DIR")
+    default = f"{tempfile.gettempdir()}/data-gym-cache"  # tiktoken's own, and not in the folder of an instance
+    assert program["DATA_GYM_CACHE_DIR"] == configured.get("DATA_GYM_CACHE_DIR", default)
 
 
 def test_patience_begins_anew_with_every_call():
