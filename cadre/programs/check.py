@@ -64,12 +64,17 @@ async def examine(env_spec: EnvSpec, seed: int = 0) -> CheckReport:
     checks = await asyncio.gather(*(check_in_place(*place) for place in enumerate(env_spec.tasks("train"))))
 
     diverged = [f"task {check.task.id}: {check.divergence}\n{DIVERGED_ADVICE}" for check in checks if check.divergence]
-    failures = dict.fromkeys(check.failure for check in checks if check.failure)  # each once
-    notes = []
-    for failure in failures:
-        failed = [check.task.id for check in checks if check.failure == failure]
-        others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        notes.append(f"task {failed[0]}{others}: {failure}\n{FAILED_ADVICE}")
+    # Failures are equal if their first lines are: a traceback may name what differs from task to task.
+    failed: dict[str, list[EpisodeCheck]] = {}
+    for check in checks:
+        if check.failure:
+            failed.setdefault(check.failure.partition("\n")[0], []).append(check)
+    none_completes = all(check.failure for check in checks)
+    notes: list[str] = []
+    for line, (first, *others) in failed.items():
+        more = f" and {len(others)} more" if others else ""
+        is_in_broken = none_completes and not notes
+        notes.append(f"task {first.task.id}{more}: {line if is_in_broken else first.failure}\n{FAILED_ADVICE}")
     prompts: dict[str, tuple[Message, ...]] = {}
     tools: dict[str, tuple[Tool, ...]] = {}
     for check in checks:
@@ -78,7 +83,7 @@ async def examine(env_spec: EnvSpec, seed: int = 0) -> CheckReport:
     notes += [f"{role} was never asked for; a role that never acts is not trained." for role in silent]
     passed = [check for check in checks if not check.divergence and not check.failure]
     broken = [*diverged]
-    if not any(not check.failure for check in checks):
+    if none_completes:
         broken = [f"No task completes. The first, task {checks[0].task.id}: {checks[0].failure}"]
     results = [f"{len(passed)} of {len(checks)} tasks, played again with the same answers, asked for the same."]
     if passed:

@@ -113,8 +113,8 @@ class Session:
             agent = f" (agent {call.agent[:80]!r})" if call.agent else ""
             message = (
                 f"model: there is no {call.role[:80]!r}{agent}; expected {', '.join(self.models)}. Map it to a role: "
-                f"settings.models={{'{call.role[:80]}': {self.models[-1]}}}. One that is not to be trained, such as a "
-                "judge, is a role of its own whose policy is frozen: team.policies.NAME={model: ..., frozen: true}."
+                f"settings.models={{'{call.role[:80]}': {self.models[-1]}}}. If it is not to be trained, as a judge, "
+                "give it a role of its own with a frozen policy: team.policies.NAME.frozen=true."
             )
             raise RequestError(404, message, "model", "model_not_found")
         equal_calls = self.calls.get(call.content, [])

@@ -201,6 +201,15 @@ def measured(task, client):
     return 1.0
 
 
+def unmapped(task, client):
+    ask(client, "planner", task["word"])
+    try:
+        ask(client, "gpt-judge", task["word"])
+    except Exception as error:
+        error.add_note(f"During task {task['word']} with id {secrets.token_hex(4)}")
+        raise
+
+
 def warmed(task, client):
     """Whether the types of answers were built before this program was started."""
     from openai.types.chat import ChatCompletion

@@ -74,7 +74,16 @@ def test_answers_have_as_many_calls_as_the_request_allows(demands, counts):
 def test_a_program_that_fails_on_nonsense(tmp_path):
     told = report(tmp_path, "raises")
     assert told.broken[0].startswith("No task completes. The first, task train-0: KeyError: 'mistake'")
-    assert "KeyError: 'mistake'" in told.notes[0]
+    assert told.notes[0].startswith("task train-0 and 1 more: KeyError: 'mistake'\nThe answers were made up")
+
+
+def test_a_model_without_a_role_is_reported_once_with_a_count(tmp_path):
+    """Mistake: a traceback for each task, as each names something of its own task."""
+    told = report(tmp_path, "unmapped")
+    reports = [text for text in (*told.broken, *told.notes) if "most recent call last" in text]
+    assert len(reports) == 1
+    assert "there is no 'gpt-judge'" in reports[0].splitlines()[0]
+    assert told.notes[0].startswith("task train-0 and 1 more: NotFoundError: Error code: 404 - model: there is no ")
 
 
 def test_missing_settings_are_named():

@@ -138,7 +138,7 @@ def test_models_are_the_roles():
     with answering(echo) as endpoint:
         assert [model.id for model in client(endpoint).models.list()] == ["planner", "coder"]
         assert client(endpoint).models.retrieve("coder").owned_by == "cadre"
-        with pytest.raises(openai.NotFoundError, match=r"expected planner, coder\..*a judge,.* frozen: true"):
+        with pytest.raises(openai.NotFoundError, match=r"expected planner, coder\..*as a judge,.* a frozen policy"):
             client(endpoint).chat.completions.create(model="gpt-4", messages=USER)
 
 
