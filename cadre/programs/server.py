@@ -33,7 +33,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from cadre.errors import EngineError
 from cadre.file_limits import raise_descriptor_limit, too_few_descriptors
 from cadre.programs import anthropic, protocol, writers
-from cadre.programs.calls import RequestError, validate_constraints
+from cadre.programs.calls import ModelCall, RequestError, validate_constraints
 from cadre.programs.rewards import parse_reward
 from cadre.programs.sessions import FOLDER, PendingCall, Session, Sessions
 
@@ -316,7 +316,7 @@ async def get_models(session: Session, request: Request) -> Response:
 
 async def get_model(session: Session, request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in session.models:
+    if not session.has_model(ModelCall(name, ())):
         raise RequestError(404, f"There is no model {name[:80]!r}; expected {', '.join(session.models)}.", "model")
     return JSONResponse(describe_model(name))
 

@@ -108,8 +108,7 @@ class Session:
         """
         if self.end_error is not None:
             raise self.end_error
-        is_known = self.accepts(call) is not None if self.accepts else not self.models or call.role in self.models
-        if not is_known:
+        if not self.has_model(call):
             agent = f" (agent {call.agent[:80]!r})" if call.agent else ""
             message = (
                 f"model: there is no {call.role[:80]!r}{agent}; expected {', '.join(self.models)}. Map it to a role: "
@@ -148,6 +147,10 @@ class Session:
         self._remove_old(call.content)
         self.on_call(pending)
         return pending
+
+    def has_model(self, call: ModelCall) -> bool:
+        """Return True if some role answers the call."""
+        return self.accepts(call) is not None if self.accepts else not self.models or call.role in self.models
 
     def end(self, reason: str) -> None:
         """Answer all pending and future calls with an error."""

@@ -307,8 +307,8 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
         await interrupt.stoppable(evaluate_step(training, checkpointer.state.step, queue))
         if checkpointer.state.step and not (has_complete_episode or interrupt.requested):
             raise ContractError(
-                f"Every episode of the {checkpointer.state.step} steps failed, so nothing was learned; expected some "
-                f"that end. The first failures are in {training.failed.path}: mend what they name, and train again."
+                "Every episode of the training failed, so nothing was learned; expected some that end. The first "
+                f"failures are in {training.failed.path}: mend what they name, and train again."
             )
     return checkpointer.state.step
 

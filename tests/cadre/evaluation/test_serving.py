@@ -77,6 +77,7 @@ def test_the_rules_of_the_program_hold_when_it_is_served(loaded, monkeypatch, mo
         messages = [{"role": "system", "content": system}, {"role": "user", "content": "x"}]
         client.chat.completions.create(model=model, messages=messages, metadata=metadata)
         assert asked == [role]
+        assert client.models.retrieve("gpt-4o-mini").id == "gpt-4o-mini"  # by a pattern
         with pytest.raises(openai.NotFoundError):
             client.chat.completions.create(model="gpt-5", messages=messages[1:])
     finally:

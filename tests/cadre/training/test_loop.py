@@ -181,7 +181,7 @@ def test_a_training_in_which_every_episode_failed_ends_with_an_error(
     """Each step has too few of them to stop it: failures that the samples cause are no error of a step."""
     few = {"algorithm": {"name": "at_grpo", "k": 2}, "train": {"steps": 2, "tasks_per_step": 2}}
     chosen = configured(speaker, Broken.__name__, evaluate={"tasks": 0}, **few)
-    with pytest.raises(ContractError, match=r"Every episode of the 2 steps failed.*failures\.jsonl: mend"):
+    with pytest.raises(ContractError, match=r"Every episode of the training failed.*failures\.jsonl: mend"):
         play(chosen, tmp_path / "run", quiet)
     assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 2
 
