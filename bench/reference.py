@@ -49,7 +49,8 @@ METRICS = {
     "rollout/failed/diverged": "because a restarted program sent another request than before",
     "rollout/failed_branches": "failed branches in the trees that were not dropped; see faults.md",
     "rollout/failed_branches/REASON": "the same by reason, as in `rollout/failed/REASON`, if there are any",
-    "rollout/divergence_rate": "fraction of started trees, retries included, that ended with the reason `diverged`",
+    "rollout/divergence_rate": "fraction of started trees, retries included, that were lost for the reason `diverged`; "
+    "a tree that keeps other branches counts by the fraction of its branches",
     "rollout/retried": "episodes that failed and were retried",
     "rollout/decisions": "decisions per episode, mean",
     "rollout/zero_variance_groups": "fraction of trained roles' groups that are dropped, or have no advantage",

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from cadre import random_keys
 from cadre.envs.check import CheckReport
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ProgramFailed
 from cadre.types import Message, Sample, Task, Tool, ToolCall
-from cadre_programs.calls import ModelCall
+from cadre_programs.calls import ModelCall, RequestError, is_satisfied
 from cadre_programs.examples import make_example
 from cadre_programs.processes import ProgramDiverged
 
@@ -30,7 +32,13 @@ DIVERGED_ADVICE = (
 FAILED_ADVICE = "The answers were made up, so this may be right; settings.errors sets the reward of such an episode."
 # Tasks that are played at once.
 AT_ONCE = 8
-TEXTS = ("yes", "no", "1", "Moves: RRD", '{"answer": 1}', "")
+# What is run or looked up must do no harm: no text here is a command of a shell.
+TEXTS = ("Yes.", "No.", "1", "Moves: RRD", '{"answer": 1}', "")
+JSON_OBJECT = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+# Tool calls in the answers to calls that offer tools, in turn: models make several at once, and end a loop by a text.
+TOOL_CALLS = (2, 3, 0, 1)
+# Attempts at JSON that a schema accepts.
+TRIES = 50
 
 
 @dataclass
@@ -52,19 +60,24 @@ async def examine(env_spec: EnvSpec, seed: int = 0) -> CheckReport:
         return CheckReport((), (words,), (), {})
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def check_in_place(task: Task) -> EpisodeCheck:
+    async def check_in_place(first: int, task: Task) -> EpisodeCheck:
         async with places:
-            return await _check_task(env_spec, task, seed)
+            return await _check_task(env_spec, task, seed, first)
 
-    checks = await asyncio.gather(*map(check_in_place, env_spec.tasks("train")))
+    checks = await asyncio.gather(*(check_in_place(*place) for place in enumerate(env_spec.tasks("train"))))
 
     diverged = [f"task {check.task.id}: {check.divergence}\n{DIVERGED_ADVICE}" for check in checks if check.divergence]
-    failures = dict.fromkeys(check.failure for check in checks if check.failure)  # each once
-    notes = []
-    for failure in failures:
-        failed = [check.task.id for check in checks if check.failure == failure]
-        others = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
-        notes.append(f"task {failed[0]}{others}: {failure}\n{FAILED_ADVICE}")
+    # Failures are equal if their first lines are: a traceback may name what differs from task to task.
+    failed: dict[str, list[EpisodeCheck]] = {}
+    for check in checks:
+        if check.failure:
+            failed.setdefault(check.failure.partition("\n")[0], []).append(check)
+    none_completes = all(check.failure for check in checks)
+    notes: list[str] = []
+    for line, (first, *others) in failed.items():
+        more = f" and {len(others)} more" if others else ""
+        is_in_broken = none_completes and not notes
+        notes.append(f"task {first.task.id}{more}: {line if is_in_broken else first.failure}\n{FAILED_ADVICE}")
     prompts: dict[str, tuple[Message, ...]] = {}
     tools: dict[str, tuple[Tool, ...]] = {}
     for check in checks:
@@ -73,7 +86,7 @@ async def examine(env_spec: EnvSpec, seed: int = 0) -> CheckReport:
     notes += [f"{role} was never asked for; a role that never acts is not trained." for role in silent]
     passed = [check for check in checks if not check.divergence and not check.failure]
     broken = [*diverged]
-    if not any(not check.failure for check in checks):
+    if none_completes:
         broken = [f"No task completes. The first, task {checks[0].task.id}: {checks[0].failure}"]
     results = [f"{len(passed)} of {len(checks)} tasks, played again with the same answers, asked for the same."]
     if passed:
@@ -85,9 +98,10 @@ async def examine(env_spec: EnvSpec, seed: int = 0) -> CheckReport:
     )
 
 
-async def _check_task(env_spec: EnvSpec, task: Task, seed: int) -> EpisodeCheck:
+async def _check_task(env_spec: EnvSpec, task: Task, seed: int, first: int) -> EpisodeCheck:
+    """Check one task; `first` is where in `TOOL_CALLS` its answers begin."""
     env = cast("Program", env_spec.make(task))
-    check = EpisodeCheck(task)
+    check, offers = EpisodeCheck(task), 0
     try:
         await env.until_ready()
         while observations := env.observe():
@@ -95,9 +109,12 @@ async def _check_task(env_spec: EnvSpec, task: Task, seed: int) -> EpisodeCheck:
             check.prompts = {role: observation.messages for role, observation in observations.items()} | check.prompts
             check.tools = {role: observation.tools for role, observation in observations.items()} | check.tools
             acting = env.acting_calls()
-            await env.step_samples(
-                {role: _draw_answer(call.call, role, seed, check.calls) for role, call in acting.items()}
-            )
+            answers = {}
+            for role, call in acting.items():
+                tool_calls = TOOL_CALLS[(first + offers) % len(TOOL_CALLS)]
+                offers += bool(call.call.tools)
+                answers[role] = _draw_answer(call.call, role, seed, check.calls, tool_calls)
+            await env.step_samples(answers)
         await env.check_replay()
     except ProgramDiverged as error:
         check.divergence = str(error)
@@ -108,18 +125,37 @@ async def _check_task(env_spec: EnvSpec, task: Task, seed: int) -> EpisodeCheck:
     return check
 
 
-def _draw_answer(call: ModelCall, role: str, seed: int, number: int) -> Sample:
-    """Return an answer that keeps to the call: JSON of its schema, a tool call if it demands one, else a text or, half
-    of the time if there are tools, a tool call. Arguments are of the tool's schema."""
+def _draw_answer(call: ModelCall, role: str, seed: int, number: int, tool_calls: int) -> Sample:
+    """Return an answer that keeps to the call, with log-probabilities and a length that are made up: so many tool calls
+    if it offers tools, as many as it demands otherwise, JSON of its schema, or a text."""
     generator = random_keys.generator(seed, role, number, call.messages[-1].content)
-    text = generator.choice(TEXTS)
-    if call.schema is not None:
-        text = json.dumps(make_example(call.schema or {"type": "object"}, generator))
-    message = Message("assistant", text)
-    must_call = call.choice not in ("auto", "none")
-    if call.tools and (must_call or (call.schema is None and generator.random() < 0.5)):
-        named = [tool for tool in call.tools if tool.name == call.choice]
+    named = [tool for tool in call.tools if tool.name == call.choice]
+    if named or call.choice == "required":
+        tool_calls = 1 if named else max(1, tool_calls)
+    elif call.schema is not None or not call.tools:
+        tool_calls = 0
+    text, made = "", []
+    for index in range(tool_calls):
         tool = generator.choice(named or call.tools)
-        arguments = make_example({"type": "object", **tool.parameters}, generator)
-        message = Message("assistant", "", (ToolCall("call_0", tool.name, json.dumps(arguments)),))
-    return Sample(role, "check", text, (), (), (), "stop", 0, message)
+        arguments = _draw_json({"type": "object", **tool.parameters}, generator)
+        made.append(ToolCall(f"call_{index}", tool.name, arguments))
+    if not made:
+        text = generator.choice(TEXTS) if call.schema is None else _draw_json(call.schema or JSON_OBJECT, generator)
+    length = min(1 + len(text.split()) + 8 * len(made), call.max_tokens or 100)
+    prompt_length = sum(len(message.content.split()) for message in call.messages) + 4 * len(call.messages)
+    logprobs = tuple(-generator.random() for _ in range(length))
+    message = Message("assistant", text, tuple(made))
+    return Sample(role, "check", text, (0,) * prompt_length, (0,) * length, logprobs, "stop", 0, message)
+
+
+def _draw_json(schema: Mapping[str, Any], generator: random.Random) -> str:
+    """Return JSON text that the schema accepts; the last of some tries, if it demands what `make_example` ignores."""
+    checked = ModelCall("", (), schema=dict(schema))
+    for _ in range(TRIES):
+        text = json.dumps(make_example(schema, generator))
+        try:
+            if is_satisfied(checked, Message("assistant", text)):
+                break
+        except RequestError:  # a tool's schema of another draft
+            break
+    return text

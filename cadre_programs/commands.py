@@ -1,7 +1,8 @@
-"""`cadre serve`: a team behind the endpoint that programs call."""
+"""Commands that talk with a team: chat, and serve, which puts it behind the endpoint that programs call."""
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Annotated
 
@@ -9,10 +10,12 @@ import typer
 
 from cadre.cli.terminal import Base, Overrides, Target, Trust, console, print_lines
 from cadre.config.resolve import find_target
+from cadre_programs.chat import chat
 
 
 def add_commands(app: typer.Typer) -> None:
     """Add these commands to `cadre`."""
+    app.command()(chat)
     app.command()(serve)
 
 
@@ -30,15 +33,18 @@ def serve(
     from cadre_programs import serving
 
     loaded = open_team(find_target(target, overrides or [], trust=trust), base)
-    role_of = serving.served_models(loaded.experiment)
-    server, session = serving.serve(loaded.team.tempered(temperature), role_of, port, key)
+    rules = serving.served_rules(loaded.experiment)
+    server, session = serving.serve(loaded.team.tempered(temperature), rules, port, key)
+    patterns = [f"{key} ({role})" for key, role in rules.rules.items() if key not in rules.models]
     print_lines(
         [
-            f"Models: {', '.join(role_of)}. Ctrl-C ends it.",
+            f"Models: {', '.join(rules.models)}. Ctrl-C ends it.",
+            *([f"Other calls, by settings.models: {', '.join(patterns)}."] if patterns else []),
             f"export OPENAI_BASE_URL={server.url}/v1",
             f"export OPENAI_API_KEY={session.key}",
         ]
     )
+    sys.stdout.flush()  # which is a file or a pipe, where the command runs beside the program
     try:
         threading.Event().wait()
     except KeyboardInterrupt:

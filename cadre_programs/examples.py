@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from re import _parser  # type: ignore[attr-defined] # the tree of a pattern has no public interface
 from typing import Any
 
 MAX_DEPTH = 8
@@ -20,12 +24,16 @@ FORMATS = {
     "url": "https://example.org/",
     "uuid": "00000000-0000-4000-8000-000000000000",
 }
-WORDS = ("yes", "no", "x", "a plan", "RRD")
+# No word is a command: an agent may run its argument in a shell.
+WORDS = ("apple", "blue", "seven", "a plan", "RRD")
+# Letters of texts that match a pattern, and the classes of letters that a set in one may name.
+LETTERS = "xabc0123456789defghijklmnopqrstuvwyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_. /:@,#+*()"
+CATEGORIES = {"DIGIT": r"\d", "NOT_DIGIT": r"\D", "SPACE": r"\s", "NOT_SPACE": r"\S", "WORD": r"\w", "NOT_WORD": r"\W"}
 
 
 def make_example(schema: Any, generator: random.Random, root: Any = None, depth: int = 0) -> Any:
     """Return a value that the schema accepts, drawn where it leaves a choice. Optional properties are left out half of
-    the time. What few schemas have (`pattern`, `not`, `if`) is not followed."""
+    the time. What few schemas have (`not`, `if`, `contains`) is not followed."""
     root = schema if root is None else root
     if not isinstance(schema, Mapping):
         return generator.choice(WORDS)
@@ -70,6 +78,9 @@ def make_example(schema: Any, generator: random.Random, root: Any = None, depth:
         return generator.random() < 0.5
     if kind == "null":
         return None
+    if isinstance(pattern := schema.get("pattern"), str):
+        with contextlib.suppress(re.error):  # a pattern of another language demands nothing
+            return _make_matching(_parser.parse(pattern), generator)
     text = FORMATS.get(str(schema.get("format"))) or generator.choice(WORDS)
     text = text.ljust(int(schema.get("minLength", 0)), "x")
     return text[: int(schema["maxLength"])] if "maxLength" in schema else text
@@ -81,24 +92,67 @@ def _make_object(schema: Mapping[str, Any], generator: random.Random, root: Any,
     required = schema.get("required", [])
     names = [name for name in properties if name in required or (depth < MAX_DEPTH and generator.random() < 0.5)]
     names += [name for name in required if name not in properties]
-    return {name: make_example(properties.get(name, {}), generator, root, depth + 1) for name in names}
+    others = schema.get("additionalProperties")
+    others = others if isinstance(others, Mapping) else {}
+    least = max(int(schema.get("minProperties", 0)), bool(others) and depth < MAX_DEPTH)
+    names += [f"key_{number}" for number in range(least - len(names))]
+    return {name: make_example(properties.get(name, others), generator, root, depth + 1) for name in names}
 
 
 def _make_number(schema: Mapping[str, Any], generator: random.Random, is_integer: bool) -> int | float:
-    low = schema.get("minimum", schema.get("exclusiveMinimum"))
-    high = schema.get("maximum", schema.get("exclusiveMaximum"))
-    step = 1 if is_integer else 0.5
-    low = low + (step if "minimum" not in schema else 0) if low is not None else None
-    high = high - (step if "maximum" not in schema else 0) if high is not None else None
+    low = max((schema[name] for name in ("minimum", "exclusiveMinimum") if name in schema), default=None)
+    high = min((schema[name] for name in ("maximum", "exclusiveMaximum") if name in schema), default=None)
     if low is None:
         low = 0 if high is None else high - 3
     high = low + 3 if high is None else high
-    number = generator.uniform(low, high)
-    value: float = min(max(round(number) if is_integer else round(number, 2), low), high)
-    multiple = schema.get("multipleOf")
-    if multiple:
-        value = -(-low // multiple) * multiple
-    return int(value) if is_integer else float(value)
+    multiple = schema.get("multipleOf", 1 if is_integer else None)
+    if multiple is None:  # away from both ends, which may be excluded
+        part = generator.choice((0.25, 0.5, 0.75))
+        return float((1 - part) * low + part * high)
+    first, last = math.ceil(low / multiple), math.floor(high / multiple)
+    first += first * multiple == schema.get("exclusiveMinimum")
+    last -= last * multiple == schema.get("exclusiveMaximum")
+    number = generator.randint(first, max(first, last)) * multiple
+    return int(number) if is_integer else float(number)
+
+
+def _make_matching(parsed: Iterable[tuple[Any, Any]], generator: random.Random) -> str:
+    """Return a text that matches a parsed regular expression; what looks around a place is not followed."""
+    text = ""
+    for kind, value in parsed:
+        match str(kind):
+            case "LITERAL":
+                text += chr(value)
+            case "ANY":
+                text += "x"
+            case "NOT_LITERAL":
+                text += "x" if value != ord("x") else "y"
+            case "IN":
+                is_excluded = str(value[0][0]) == "NEGATE"
+                named = "".join(chr(code) for name, code in value if str(name) == "LITERAL")
+                letters = [letter for letter in LETTERS + named if _is_member(letter, value) != is_excluded]
+                text += generator.choice(letters or ["x"])
+            case "BRANCH":
+                text += _make_matching(generator.choice(value[1]), generator)
+            case "SUBPATTERN":
+                text += _make_matching(value[3], generator)
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                least, most, part = value
+                count = generator.randint(least, min(most, least + 8))
+                text += "".join(_make_matching(part, generator) for _ in range(count))
+    return text
+
+
+def _is_member(letter: str, members: Iterable[tuple[Any, Any]]) -> bool:
+    """Return True if a set of a regular expression names the letter."""
+    for kind, value in members:
+        if str(kind) == "LITERAL" and value == ord(letter):
+            return True
+        if str(kind) == "RANGE" and value[0] <= ord(letter) <= value[1]:
+            return True
+        if str(kind) == "CATEGORY" and re.match(CATEGORIES[str(value).removeprefix("CATEGORY_")], letter):
+            return True
+    return False
 
 
 def _resolve(root: Any, reference: str) -> Any:

@@ -75,7 +75,7 @@ class Instance:
         self._sessions, self._roles, self._limits = sessions, roles, limits
         self._waiting: dict[tuple[str, int], PendingCall] = {}
         self._arrivals: dict[tuple[str, int], float] = {}
-        self._undelivered: list[PendingCall] = []
+        self._sent: list[PendingCall] = []
         self._changed = asyncio.Event()
         self._call_count = 0
         self._answered_at = self._blocked_since = 0.0
@@ -280,10 +280,13 @@ class Instance:
     def _send(self, pending: PendingCall, answered: AnsweredCall) -> None:
         answer, self._answered_at = answered.answer, time.monotonic()
         if answer.error is not None:
-            pending.answer.set_exception(answer.error)
+            for other in pending.request:  # the request gets the error, so its other completions are not waited for
+                self._waiting.pop(ProgramCall(other.call, other.occurrence).key, None)
+                if not other.answer.done():
+                    other.answer.set_exception(answer.error)
             return
         pending.answer.set_result(answer.with_tool_call_ids(pending.id))
-        self._undelivered.append(pending)
+        self._sent.append(pending)
         texts = self._equal_answers.setdefault(answered.call.content, set())
         message = answer.message
         texts.update(
@@ -310,11 +313,9 @@ class Instance:
     async def _is_blocked(self) -> bool:
         """Return True if every thread sleeps, and does nothing while all that was sent is taken in."""
         assert self.running is not None
-        self._undelivered = [
-            pending for pending in self._undelivered if not pending.is_delivered and not pending.is_abandoned
-        ]
-        if self._undelivered:
+        if any(pending.is_being_delivered for pending in self._sent):
             return False
+        self._sent = [pending for pending in self._sent if not pending.is_delivered and not pending.is_abandoned]
         threads, call_count = self.running.threads(), self._call_count
         if not is_asleep(threads):
             return False

@@ -67,7 +67,7 @@ IMPORT_KEY = "cadre-imported-client"
 # The descriptor of the folder that caches are in while a program is imported; in an instance it is one of its own.
 CACHE_DESCRIPTOR = 199
 # Variables with paths of the host, which a container does not get.
-HOST_CACHES = ("HF_HUB_CACHE", "HF_TOKEN_PATH", "TIKTOKEN_CACHE_DIR")
+HOST_CACHES = ("HF_HUB_CACHE", "HF_TOKEN_PATH", "DATA_GYM_CACHE_DIR")
 NO_PROXY = dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost")
 
 
@@ -86,7 +86,8 @@ def cache_variables(folder: str) -> dict[str, str]:
     """Return the variables that put caches into a folder: an answer from a cache that instances share is no call.
 
     Hugging Face's hub and tiktoken keep their own folders: they hold files by their content, which every instance would
-    load anew.
+    load anew. Tiktoken's is named by its second variable: libraries that bring its tables set the first where nobody
+    has.
     """
     home = Path.home()
     hub_home = os.environ.get("HF_HOME") or f"{os.environ.get('XDG_CACHE_HOME') or home / '.cache'}/huggingface"
@@ -100,9 +101,7 @@ def cache_variables(folder: str) -> dict[str, str]:
         "HF_HOME": f"{folder}/huggingface",
         "HF_HUB_CACHE": os.environ.get("HF_HUB_CACHE") or f"{hub_home}/hub",
         "HF_TOKEN_PATH": os.environ.get("HF_TOKEN_PATH") or f"{hub_home}/token",
-        "TIKTOKEN_CACHE_DIR": os.environ.get("TIKTOKEN_CACHE_DIR")
-        or os.environ.get("DATA_GYM_CACHE_DIR")
-        or f"{tempfile.gettempdir()}/data-gym-cache",
+        "DATA_GYM_CACHE_DIR": os.environ.get("DATA_GYM_CACHE_DIR") or f"{tempfile.gettempdir()}/data-gym-cache",
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,6 +20,8 @@ from cadre_programs.protocol import describe_value, parse_flag, parse_object
 
 FROM_PROGRAM = "program"
 FIELDS = ("team", "local", "parts", "success")
+# Set once a program that failed has been reported in this process.
+_warned = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,12 @@ async def compute_outcome(
     if error:
         if failure_reward is None:
             raise ProgramFailed(error)
+        if not _warned.is_set():  # no branch fails, so nothing else reports the error
+            _warned.set()
+            sys.stderr.write(
+                f"warning: a program failed; settings.errors gives it the reward {failure_reward:g}, and "
+                f"parts/program_failed counts those that do. The first: {error}\n"
+            )
         return EpisodeOutcome(Reward(team=failure_reward, parts={"program_failed": 1.0}), False)
     if reward == FROM_PROGRAM:
         try:

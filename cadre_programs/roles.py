@@ -21,7 +21,7 @@ class RoleRules:
     """The roles of a program, and the rules of the setting `models`, in their order.
 
     A rule's key is the name of a model or an agent, a pattern of such names (`helper-*`), `agent:NAME` for agents
-    alone, or `system:TEXT` for calls whose system prompt holds the text, or matches it as a pattern.
+    alone, or `system:TEXT` for calls whose system prompt holds the text, or a part that matches it as a pattern.
     """
 
     roles: tuple[str, ...]
@@ -42,7 +42,7 @@ class RoleRules:
         system = "\n".join(message.content for message in call.messages if message.role == "system")
         for key, role in self.rules.items():
             text = key.removeprefix(SYSTEM)
-            if key.startswith(SYSTEM) and (text in system or (is_pattern(text) and fnmatchcase(system, text))):
+            if key.startswith(SYSTEM) and (text in system or (is_pattern(text) and fnmatchcase(system, f"*{text}*"))):
                 return role
         for key, role in self.rules.items():
             name = key.removeprefix(AGENT)

@@ -29,7 +29,7 @@ from starlette.routing import Route
 from cadre.errors import EngineError
 from cadre.sockets import HOST, connection_limit, limited_protocol, listen
 from cadre_programs import anthropic, protocol, writers
-from cadre_programs.calls import RequestError, validate_constraints
+from cadre_programs.calls import ModelCall, RequestError, validate_constraints
 from cadre_programs.rewards import parse_reward
 from cadre_programs.sessions import FOLDER, PendingCall, Session, Sessions
 
@@ -203,7 +203,7 @@ async def post_chat_completion(session: Session, request: Request) -> Any:
     body = await read_call(session, request)
     call, reply_format = protocol.parse_chat_call(body), protocol.parse_chat_format(body)
     validate_constraints(call)
-    pending = session.attach_several(call, is_retry(request), reply_format.count)
+    pending = session.attach(call, is_retry(request), reply_format.count)
     return DelayedResponse(session, pending, reply_format, keep_alive_s(request))
 
 
@@ -211,7 +211,7 @@ async def post_message(session: Session, request: Request) -> Any:
     body = await read_call(session, request)
     call, reply_format = anthropic.parse_messages_call(body), anthropic.parse_messages_format(body)
     validate_constraints(call)
-    return DelayedResponse(session, [session.attach(call, is_retry(request))], reply_format, keep_alive_s(request))
+    return DelayedResponse(session, session.attach(call, is_retry(request)), reply_format, keep_alive_s(request))
 
 
 async def post_embeddings(session: Session, request: Request) -> Response:
@@ -258,7 +258,7 @@ async def post_response(session: Session, request: Request) -> Any:
     call, conversation = protocol.parse_responses_call(body, session.responses)
     reply_format = protocol.parse_responses_format(body)
     validate_constraints(call)
-    pending = session.attach(call, is_retry(request))
+    (pending,) = session.attach(call, is_retry(request))
 
     def store(answer: asyncio.Future[Any]) -> None:
         """Let later requests continue from the response."""
@@ -285,7 +285,7 @@ async def get_models(session: Session, request: Request) -> Response:
 
 async def get_model(session: Session, request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in session.models:
+    if not session.has_model(ModelCall(name, ())):
         raise RequestError(404, f"There is no model {name[:80]!r}; expected {', '.join(session.models)}.", "model")
     return JSONResponse(describe_model(name))
 

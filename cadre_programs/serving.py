@@ -10,7 +10,7 @@ import asyncio
 import sys
 import traceback
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ from cadre.types import Message, Observation, PreviousTurn, Sample
 from cadre_programs.calls import Answer, ModelCall, RequestError, add_constraints_to_prompt
 from cadre_programs.instances import start_server
 from cadre_programs.program import Program
+from cadre_programs.roles import RoleRules, make_role_rules
 from cadre_programs.sessions import PendingCall, Session
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ MAX_TURNS = 10_000
 class TeamEndpoint:
     """Answers the calls of one session with a team. Belongs to the server's loop.
 
-    role_of   the role of each model that may be asked for
+    rules     the role of each call
     turns     what was said lately, by the conversation that it answered
     """
 
     team: Team
-    role_of: Mapping[str, str]
+    rules: RoleRules
     seed: int = 0
     turns: OrderedDict[str, PreviousTurn] = field(default_factory=OrderedDict)
     _waiting: list[PendingCall] = field(default_factory=list)
@@ -86,7 +87,8 @@ class TeamEndpoint:
 
     async def _sample(self, pending: PendingCall) -> Sample:
         call = add_constraints_to_prompt(pending.call)
-        role = self.role_of[call.role]
+        role = self.rules.find(pending.call)
+        assert role is not None  # the session accepts no other
         seen = Observation(role, call.messages, call.tools, call.stop, call.max_tokens)
         key = random_keys.key(self.seed, "serve", pending.id)
         (sample,) = await self.team.sample(seen, 1, key, self._previous(role, call))
@@ -111,20 +113,19 @@ def _conversation_key(role: str, messages: Sequence[Message]) -> str:
     return ModelCall(role, tuple(messages)).content
 
 
-def served_models(experiment: Experiment) -> dict[str, str]:
-    """The models that may be asked for, each with its role: the roles, and what a program calls them beside."""
-    roles = {role: role for role in experiment.roles}
-    others = (
-        experiment.env_spec.all_settings.get("models") if issubclass(experiment.env_spec.declared, Program) else None
+def served_rules(experiment: Experiment) -> RoleRules:
+    """Return which role answers a call: a role's name is a model, and a program's `models` hold as in training."""
+    is_program = issubclass(experiment.env_spec.declared, Program)
+    return make_role_rules(
+        list(experiment.roles), experiment.env_spec.all_settings.get("models") if is_program else None
     )
-    return {**roles, **(others or {})}
 
 
-def serve(team: Team, role_of: Mapping[str, str], port: int = 0, key: str = "") -> tuple[Server, Session]:
+def serve(team: Team, rules: RoleRules, port: int = 0, key: str = "") -> tuple[Server, Session]:
     """Answer calls at `server.url` with the key of the session, until the server is closed."""
     server = start_server(port)
-    serving = TeamEndpoint(team, role_of)
-    session = Session(list(role_of), serving.receive, max_kept=MAX_TURNS)
+    serving = TeamEndpoint(team, rules)
+    session = Session(rules.models, serving.receive, accepts=rules.find, max_kept=MAX_TURNS)
     session.key = key or session.key
 
     async def add() -> None:

@@ -33,11 +33,13 @@ class PendingCall:
     connections     connections that wait for the answer now
     was_connected   whether there has been one yet
     is_delivered    whether the answer was sent to the end
+    request         the calls of the request that it belongs to, itself included: more than one with `n`
     """
 
     call: ModelCall
     occurrence: int
     answer: asyncio.Future[Answer]
+    request: Sequence[PendingCall] = ()
     connections: int = 0
     was_connected: bool = False
     is_delivered: bool = False
@@ -51,6 +53,12 @@ class PendingCall:
     def has_failed(self) -> bool:
         """True if the call was answered with an error; sent again, it counts as another call."""
         return self.answer.done() and not self.answer.cancelled() and self.answer.exception() is not None
+
+    @property
+    def is_being_delivered(self) -> bool:
+        """True if its request has all answers, and the client is there that has not read them to the end."""
+        has_all = all(other.answer.done() for other in self.request)
+        return has_all and not self.is_delivered and not self.is_abandoned
 
     @property
     def id(self) -> str:
@@ -91,51 +99,45 @@ class Session:
     _unanswered: list[PendingCall] = field(default_factory=list)
     _forgotten_count: int = 0
 
-    def attach_several(self, call: ModelCall, is_retry: bool, count: int) -> list[PendingCall]:
-        """Return the pending calls of a request for several completions, as `attach` does."""
-        if count == 1:
-            return [self.attach(call, is_retry)]
-        equal_calls = self.calls.get(call.content, [])
-        abandoned = [pending for pending in equal_calls if pending.is_abandoned]
-        repeated = abandoned[:count] if not is_retry else equal_calls[-count:]
-        if len(repeated) == count and not any(pending.has_failed for pending in repeated):
-            return repeated
-        return [self.attach(call, False) for _ in range(count)]
+    def attach(self, call: ModelCall, is_retry: bool, count: int = 1) -> list[PendingCall]:
+        """Return the pending calls of a request for `count` completions: new ones, or those that the client repeats.
 
-    def attach(self, call: ModelCall, is_retry: bool) -> PendingCall:
-        """Return the pending call of a request: a new one, or the one that the client repeats.
-
-        A request repeats an equal call that was abandoned, or, if the client marks it as a retry (`is_retry`), the
-        latest equal one. Raises RequestError if the session has ended, has no such model, or waits for too many
+        A request repeats equal calls that were abandoned, or, if the client marks it as a retry (`is_retry`), the
+        latest equal ones. Raises RequestError if the session has ended, has no such model, or waits for too many
         answers.
         """
         if self.end_error is not None:
             raise self.end_error
-        is_known = self.accepts(call) is not None if self.accepts else not self.models or call.role in self.models
-        if not is_known:
+        if not self.has_model(call):
             agent = f" (agent {call.agent[:80]!r})" if call.agent else ""
             message = (
-                f"model: there is no {call.role[:80]!r}{agent}; expected {', '.join(self.models)}. A pattern gives "
-                f"agents a role by name: settings.models={{'{call.role[:20]}*': {self.models[-1]}}}."
+                f"model: there is no {call.role[:80]!r}{agent}; expected {', '.join(self.models)}. Map it to a role: "
+                f"settings.models={{'{call.role[:80]}': {self.models[-1]}}}. If it is not to be trained, as a judge, "
+                "give it a role of its own with a frozen policy: team.policies.NAME.frozen=true."
             )
             raise RequestError(404, message, "model", "model_not_found")
         equal_calls = self.calls.get(call.content, [])
-        abandoned = [pending for pending in equal_calls if pending.is_abandoned]
+        repeated = [pending for pending in equal_calls if pending.is_abandoned][:count]
         failed = [pending for pending in equal_calls if pending.has_failed]
-        if abandoned:
-            return abandoned[0]
-        if is_retry and equal_calls and not failed:
-            return equal_calls[-1]
-
+        if is_retry and not repeated and not failed:
+            repeated = equal_calls[-count:]
+        new_count = count - len(repeated)
         # Answered calls are sorted out only when the list is full, so that a call costs no scan.
-        if len(self._unanswered) >= MAX_PENDING:
+        if len(self._unanswered) + new_count > MAX_PENDING:
             self._unanswered = [pending for pending in self._unanswered if not pending.answer.done()]
-        if len(self._unanswered) >= MAX_PENDING:
+        if new_count and len(self._unanswered) + new_count > MAX_PENDING:
             raise RequestError(
                 429, f"This session waits for {MAX_PENDING} answers; expected fewer at once. Ask again later."
             )
-        if is_retry and failed:
-            self._remove(failed[0])  # one retry makes one new call
+        for pending in failed[:new_count] if is_retry else ():
+            self._remove(pending)  # a retry makes as many new calls as have failed
+        request = [*repeated, *(self._add(call) for _ in range(new_count))]
+        for pending in request:
+            pending.request = request
+        return request
+
+    def _add(self, call: ModelCall) -> PendingCall:
+        """Return a new pending call."""
         pending = PendingCall(call, self._count(call.content), asyncio.get_running_loop().create_future())
         # Without a reader of the error, asyncio would log it when the last connection is gone.
         pending.answer.add_done_callback(lambda future: future.cancelled() or future.exception())
@@ -145,6 +147,10 @@ class Session:
         self._remove_old(call.content)
         self.on_call(pending)
         return pending
+
+    def has_model(self, call: ModelCall) -> bool:
+        """Return True if some role answers the call."""
+        return self.accepts(call) is not None if self.accepts else not self.models or call.role in self.models
 
     def end(self, reason: str) -> None:
         """Answer all pending and future calls with an error."""

@@ -12,7 +12,7 @@ from typing import Annotated, cast
 import typer
 
 import cadre
-from cadre.cli import chat, evaluate, listing, play, runs, tasks, train
+from cadre.cli import evaluate, listing, play, runs, tasks, train
 from cadre.cli.terminal import console, escape_unprintable, print_error
 from cadre.concurrency import configure_threads
 from cadre.errors import CadreError, RunError, as_sentence
@@ -57,7 +57,6 @@ app.command()(train.fork)
 app.command(name="warm-start")(train.warm_start)
 app.command(name="eval")(evaluate.evaluate)
 app.command()(play.play)
-app.command()(chat.chat)
 app.command()(runs.status)
 app.command()(tasks.check)
 app.command(name="list")(listing.list_all)

@@ -122,14 +122,19 @@ def check_failures(failures: Sequence[Failure], tasks: int, limit: float) -> Non
     A tree of which only some branches failed counts by their fraction. Failures that are kept as episodes without
     success (`BranchFailure.kept`) count only if there are many of them and nothing else.
     """
-    lost = sum(failure.lost for failure in failures)
+    lost = round(sum(failure.lost for failure in failures), 9)  # a tree's parts add up to a whole
     counted = sum(failure.lost for failure in failures if not failure.kept)
     is_certain = counted > 0 or sum(failure.branches for failure in failures) >= MANY_BRANCHES
     if not lost or (counted <= limit * tasks and not (lost >= tasks and is_certain)):
         return
     by_reason = {reason: sum(failure.lost for failure in failures if failure.reason == reason) for reason in REASONS}
-    reasons = ", ".join(f"{count:.3g} {reason}" for reason, count in by_reason.items() if count)
-    many = "Every episode failed" if lost == tasks else f"{lost:.3g} of {tasks} episodes failed"
+    many = f"{lost:.0f} of {tasks} episodes failed"
+    if any(round(count, 9) % 1 for count in by_reason.values()):  # parts of trees are counted in branches
+        for reason in REASONS:
+            by_reason[reason] = sum(failure.branches or 1 for failure in failures if failure.reason == reason)
+        many = f"{sum(by_reason.values()):.0f} branches failed, {lost / tasks:.0%} of the episodes"
+    many = "Every episode failed" if lost >= tasks else many
+    reasons = ", ".join(f"{count:.0f} {reason}" for reason, count in by_reason.items() if count)
     raise ContractError(
         f"{many} ({reasons}); expected at most {limit:.0%} (episodes.failed_fraction). The first, of task "
         f"{failures[0].task.id}: {failures[0].error}"
@@ -295,7 +300,8 @@ class SampledTrees:
 
     replaced         how many of the tasks, the last ones, were replacements
     retried          how many episodes failed and were tried again
-    diverged         how many of those, dropped or tried again, had a program that acted differently when restarted
+    diverged         how many trees were lost, dropped or tried again, because a program acted differently when
+                     restarted; a tree that keeps other branches counts by the fraction of its branches
     failed_branches  how many branches of the trees failed, kept with a reward or left out, by reason
     """
 
@@ -303,7 +309,7 @@ class SampledTrees:
     failures: list[Failure]
     replaced: int = 0
     retried: int = 0
-    diverged: int = 0
+    diverged: float = 0.0
     failed_branches: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -357,7 +363,7 @@ async def sample_step(
         failures,
         replaced,
         retried=sum(not (failure.dropped or failure.branches) for failure in reported),
-        diverged=sum(failure.reason == "diverged" for failure in reported),
+        diverged=sum(failure.lost or 1.0 for failure in reported if failure.reason == "diverged"),
         failed_branches={reason: count for reason, count in branches.items() if count},
     )
 

@@ -29,6 +29,7 @@ from cadre.learn.token_notes import TokenNotes
 from cadre.plugins import configure_sandbox, program_sandbox
 from cadre.rollout import episodes
 from cadre.rollout.episodes import Replacements, SampledTrees, replacement_tasks
+from cadre.rollout.failures import is_complete
 from cadre.rollout.shapes import success_label
 from cadre.runs.folder import FailureLog, Run, RunLock
 from cadre.runs.kept_trees import StepRecord, Vocabulary
@@ -259,6 +260,8 @@ def restore_state(run: Run, team: Team) -> TrainingState:
 async def train_loop(training: Training, start: TrainingState, interrupt: Interrupt) -> int:
     """Train from `start` to the end that `find_end` or `train.on_step` gives; return the number of updates made in all.
 
+    Raises ContractError at the end if every episode since the first step failed: nothing was learned.
+
     Sampling runs ahead of learning as far as `train.max_staleness` allows. After an interrupt, a step that is being
     sampled is dropped if it can be sampled again, a step that is learning is finished, and the state is saved.
     """
@@ -267,6 +270,7 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
     queue = StepQueue(partial(sample_step, training), training.team, limit, start.sampled_steps)
     checkpointer = Checkpointer(training.run, training.team, start, queue, interrupt)
     status, tokens = StatusWriter(checkpointer, queue), training.run.total("rollout/tokens")
+    has_complete_episode = start.step > 0  # the trees of a resumed run's earlier steps are not at hand
     async with status.writing(), checkpointer.save_on_exit():
         await queue.sync_weights()
         if is_due(start.step, every) or start.step == 0:
@@ -290,6 +294,8 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
                     training.gpu.reset_peak()
                 status.metrics = learned = await learn_step(training, checkpointer.state, sampled, queue, waited)
             tokens += learned["rollout/tokens"]
+            branches = (branch for tree in sampled.sampled.trees for branch in tree.root.branches)
+            has_complete_episode = has_complete_episode or any(map(is_complete, branches))
 
             # Evaluate and save when due, and find out if this was the last step.
             if is_due(checkpointer.state.step, every):
@@ -299,6 +305,11 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
             if goal.on_step is not None and call_on_step(goal.on_step, checkpointer.state.step, learned):
                 training.run.ended = training.run.ended or f"train.on_step ({goal.on_step}) returned True"
         await interrupt.stoppable(evaluate_step(training, checkpointer.state.step, queue))
+        if checkpointer.state.step and not (has_complete_episode or interrupt.requested):
+            raise ContractError(
+                "Every episode of the training failed, so nothing was learned; expected some that end. The first "
+                f"failures are in {training.failed.path}: mend what they name, and train again."
+            )
     return checkpointer.state.step
 
 

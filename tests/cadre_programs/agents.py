@@ -107,6 +107,20 @@ async def swarm(task, client):
     return float(made.choices[0].message.content == "yes")
 
 
+def several(task, client):
+    """Two plans in one request, and one call about both; a request that is refused is made once more, shorter."""
+    import openai
+
+    messages = [{"role": "user", "content": task["word"]}]
+    try:
+        made = client.chat.completions.create(model="planner", messages=messages, n=2)
+    except openai.BadRequestError:
+        messages[0]["content"] = "short"
+        made = client.chat.completions.create(model="planner", messages=messages, n=2)
+    plans = [choice.message.content for choice in made.choices]
+    return float(ask(client, "coder", " ".join(plans)) == plans[1])
+
+
 def odd(task, client):
     """Asks for something else each time that it is started."""
     ask(client, "planner", task["word"])
@@ -158,6 +172,42 @@ def calls(task, client):
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(value)})
         said = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
     return float(said.content == "3")
+
+
+def several_calls(task, client):
+    """An agent whose tools leave marks that differ each time, but only where it makes several calls at once."""
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    messages = [{"role": "user", "content": task["word"]}]
+    said = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
+    if said.tool_calls:
+        messages.append(said)
+        for call in said.tool_calls:
+            mark = secrets.token_hex(8) if len(said.tool_calls) > 1 else "seen"
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": mark})
+        client.chat.completions.create(model="planner", messages=messages, tools=[tool])
+    return 1.0
+
+
+def measured(task, client):
+    """Reads what answers of a model have beside their text."""
+    messages = [{"role": "user", "content": task["word"]}]
+    made = client.chat.completions.create(model="planner", messages=messages, logprobs=True, max_tokens=3)
+    tokens = made.choices[0].logprobs.content
+    assert len(tokens) == made.usage.completion_tokens in (1, 2, 3)
+    assert made.usage.prompt_tokens > 0
+    assert max(token.logprob for token in tokens) <= 0.0
+    made = client.chat.completions.create(model="coder", messages=messages, response_format={"type": "json_object"})
+    assert json.loads(made.choices[0].message.content)
+    return 1.0
+
+
+def unmapped(task, client):
+    ask(client, "planner", task["word"])
+    try:
+        ask(client, "gpt-judge", task["word"])
+    except Exception as error:
+        error.add_note(f"During task {task['word']} with id {secrets.token_hex(4)}")
+        raise
 
 
 def warmed(task, client):

@@ -3,9 +3,13 @@
 import asyncio
 import json
 
+import pytest
+
 from cadre.envs.spec import EnvSpec
+from cadre.types import Message, Tool
 from cadre_programs import instances
-from cadre_programs.check import examine
+from cadre_programs.calls import ModelCall, is_satisfied
+from cadre_programs.check import TOOL_CALLS, _draw_answer, examine
 from tests.helpers.programs import AGENTS, ROLES
 
 
@@ -35,10 +39,51 @@ def test_a_program_that_does_not(tmp_path, monkeypatch):
     assert report(tmp_path, "odd", replayable=False).broken == ()
 
 
+def test_a_program_that_diverges_where_it_gets_several_calls_at_once(tmp_path, monkeypatch):
+    """Mistake: made-up answers have one tool call each, so that the program diverges in training alone."""
+    monkeypatch.setattr(instances, "REPLACED_S", 0.2)
+    told = report(tmp_path, "several_calls")
+    assert [text.splitlines()[0] for text in told.broken] == [
+        f"task train-{number}: The program, started again, asks for something else." for number in range(2)
+    ]
+
+
+def test_made_up_answers_have_what_those_of_a_model_have(tmp_path):
+    told = report(tmp_path, "measured")
+    assert (told.broken, told.notes) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("demands", "counts"),
+    [
+        ({}, [2, 3, 0, 1]),
+        ({"choice": "required"}, [2, 3, 1, 1]),
+        ({"choice": "look"}, [1, 1, 1, 1]),
+        ({"schema": {}}, [0, 0, 0, 0]),
+    ],
+)
+def test_answers_have_as_many_calls_as_the_request_allows(demands, counts):
+    tools = (Tool("look", "", {"type": "object", "properties": {"where": {"enum": ["up"]}}, "required": ["where"]}),)
+    call = ModelCall("planner", (Message("user", "Go."),), tools, **demands)
+    answers = [_draw_answer(call, "planner", 0, 1, number).message for number in TOOL_CALLS]
+    assert [len(answer.tool_calls) for answer in answers] == counts
+    assert {made.arguments for answer in answers for made in answer.tool_calls} <= {'{"where": "up"}'}
+    assert all(is_satisfied(call, answer) for answer in answers)
+
+
 def test_a_program_that_fails_on_nonsense(tmp_path):
     told = report(tmp_path, "raises")
     assert told.broken[0].startswith("No task completes. The first, task train-0: KeyError: 'mistake'")
-    assert "KeyError: 'mistake'" in told.notes[0]
+    assert told.notes[0].startswith("task train-0 and 1 more: KeyError: 'mistake'\nThe answers were made up")
+
+
+def test_a_model_without_a_role_is_reported_once_with_a_count(tmp_path):
+    """Mistake: a traceback for each task, as each names something of its own task."""
+    told = report(tmp_path, "unmapped")
+    reports = [text for text in (*told.broken, *told.notes) if "most recent call last" in text]
+    assert len(reports) == 1
+    assert "there is no 'gpt-judge'" in reports[0].splitlines()[0]
+    assert told.notes[0].startswith("task train-0 and 1 more: NotFoundError: Error code: 404 - model: there is no ")
 
 
 def test_missing_settings_are_named():

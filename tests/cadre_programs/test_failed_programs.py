@@ -1,6 +1,7 @@
 """A program that fails is a branch with a reward, and an overflow of the context reaches it as the API's error."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -9,6 +10,7 @@ from cadre.rollout import shapes
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
 from cadre.types import Task
+from cadre_programs import rewards
 from cadre_programs.program import Program
 from cadre_programs.settings import ErrorRule
 from tests.helpers.games import scripted_team
@@ -84,6 +86,16 @@ def test_a_failed_sibling_is_worth_less_than_the_lowest(file):
     assert [branch.reward.parts["program_failed"] for branch in root.branches] == [1.0, 0.0, 0.0]
     root, _ = grow(file, "picky", lambda request, index: str(index), errors="drop")
     assert [branch.reward.team for branch in root.branches] == [0.5, 0.5]
+
+
+def test_the_first_program_that_fails_and_is_rewarded_is_reported(file, monkeypatch, capfd):
+    """Mistake: with a number for settings.errors no branch fails, and a run of failures alone is silent."""
+    monkeypatch.setattr(rewards, "_warned", threading.Event())
+    grow(file, "picky", lambda request, index: "0", errors=-2.0)
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning")]
+    assert line.startswith(
+        "warning: a program failed; settings.errors gives it the reward -2, and parts/program_failed"
+    )
 
 
 def test_a_tree_of_failures_alone_is_kept(file):

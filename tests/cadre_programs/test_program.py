@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,16 @@ from cadre.errors import ConfigError, ContractError, ProgramFailed
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
-from cadre.types import Message, Reward, Sample, Task, ToolCall
+from cadre.types import BranchFailure, Message, Reward, Sample, Task, ToolCall
 from cadre_programs import instances
 from cadre_programs.instances import shared_host
-from cadre_programs.processes import ProgramDiverged, ProgramResult, StartOrder, Stuck
+from cadre_programs.processes import (
+    ProgramDiverged,
+    ProgramResult,
+    StartOrder,
+    Stuck,
+    cache_variables,
+)
 from cadre_programs.program import Program
 from cadre_programs.rewards import compute_outcome
 from cadre_programs.settings import InstanceLimits
@@ -115,6 +122,19 @@ def test_a_chosen_path_does_not_hide_what_programs_may_import():
     assert env.outcome.reward == Reward(team=1.0)
 
 
+@pytest.mark.parametrize("configured", [{}, {"TIKTOKEN_CACHE_DIR": "/mine"}, {"DATA_GYM_CACHE_DIR": "/old"}])
+def test_the_folder_of_tiktokens_tables_is_the_users_or_the_librarys(monkeypatch, configured):
+    """Mistake: a variable that the user has not set, so that libraries ignore the tables that they bring."""
+    for name in ("TIKTOKEN_CACHE_DIR", "DATA_GYM_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in configured.items():
+        monkeypatch.setenv(name, value)
+    program = {**os.environ, **cache_variables("/caches")}
+    assert program.get("TIKTOKEN_CACHE_DIR") == configured.get("TIKTOKEN_CACHE_DIR")
+    default = f"{tempfile.gettempdir()}/data-gym-cache"  # tiktoken's own, and not in the folder of an instance
+    assert program["DATA_GYM_CACHE_DIR"] == configured.get("DATA_GYM_CACHE_DIR", default)
+
+
 def test_patience_begins_anew_with_every_call():
     """Mistake: a time for what one step takes, in which a fork has to do all steps again."""
     env = program("slow", limits=InstanceLimits(seconds=0.9))
@@ -193,6 +213,44 @@ def test_trees_fork_at_every_decision():
     paid = {sum(branch.reward.team for _, branch in path) for path in walk.episodes(trees[0].root)}
     assert paid == {0.0, 0.5, 1.0}
     assert [request.previous is None for request in sampler.asked[:2]] == [True, True]
+
+
+@pytest.mark.parametrize("isolation", ["fork", "thread"])
+def test_each_completion_of_a_request_for_several_is_a_decision(isolation):
+    """Mistake: the first is not taken in before the second is there, which nobody asks for until then."""
+    limits = InstanceLimits(seconds=10)
+    (trees, failures), _ = grown(
+        lambda task: program("several", task, isolation, limits=limits),
+        lambda request, index: request.messages[-1].content[:1] + "ab"[index],
+        shapes.full(2),
+    )
+    assert failures == []
+    paths = list(walk.episodes(trees[0].root))
+    prompts = {
+        tuple(node.observations[role].messages[-1].content for node, _ in path for role in node.samples)
+        for path in paths
+    }
+    assert sorted(prompts) == [("fox", "fox", pair) for pair in ("fa fa", "fa fb", "fb fa", "fb fb")]
+    # The coder says fa or fb: it repeats the second plan once for each pair.
+    assert sorted(path[-1][1].reward.team for path in paths) == [0.0] * 4 + [1.0] * 4
+
+
+def test_a_request_for_several_that_is_refused_is_made_anew_as_a_whole():
+    env = program("several", limits=InstanceLimits(seconds=10))
+    overflow = BranchFailure("prompt", "The prompt has 900 tokens, and the context holds 512.", rewarded=True)
+
+    async def played():
+        failed = Sample("planner", "p", "", (), (), (), "stop", 0, failure=overflow)
+        await env.step_samples({"planner": failed})
+        shown = []
+        for text in ("a", "b", "b"):
+            ((role, observation),) = env.observe().items()
+            shown.append(observation.messages[-1].content)
+            reward = await env.step({role: text})
+        return shown, reward
+
+    assert asyncio.run(played()) == (["short", "short", "a b"], Reward(team=1.0))
+    env.close()
 
 
 def test_tool_calls_go_to_the_program_and_what_it_returns_comes_back():

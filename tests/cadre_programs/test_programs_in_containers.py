@@ -19,16 +19,19 @@ from tests.helpers.containers import fake_runtime, forget
 AGENT = """
 import json, os, urllib.request
 
-def ask(model, text):
-    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}]}).encode()
+def ask(model, text, **fields):
+    body = json.dumps({"model": model, "messages": [{"role": "user", "content": text}], **fields}).encode()
     headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
     request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", body, headers)
-    return json.load(urllib.request.urlopen(request))["choices"][0]["message"]["content"]
+    choices = json.load(urllib.request.urlopen(request))["choices"]
+    return " ".join(choice["message"]["content"] for choice in choices)
 
 def main(task):
     if task["word"] == "memo":
         import cadre_program
         cadre_program.memo(len, "word")
+    if task["word"] == "both":
+        return float(ask("scout", "Go.", n=2) == "a b")
     with open("note", "w") as file:
         file.write(task["word"])
     secret = os.environ.get("SECRET_OF_THE_HOST", "none")
@@ -68,6 +71,17 @@ def test_a_program_in_a_container_is_observed_and_answered(agent, tmp_path):
         assert env.observe()["scout"].messages[0].content == "well again"
         assert await env.step({"scout": "yes"}) == Reward(team=1.0)
         assert (env.success, env.observe()) == (True, {})
+        await end(env, tmp_path)
+
+    asyncio.run(play())
+
+
+def test_a_request_for_several_completions_from_a_container(agent, tmp_path):
+    async def play():
+        limits = InstanceLimits(seconds=20)
+        env = Program(Task("t", {"word": "both"}), agent, ROLES, isolation="container", limits=limits)
+        rewards = [await env.step({"scout": text}) for text in ("a", "b")]
+        assert rewards == [Reward(), Reward(team=1.0)]
         await end(env, tmp_path)
 
     asyncio.run(play())

@@ -30,6 +30,8 @@ def find(rules, model, system="", agent=""):
         ({"system:You plan": "lead", "gpt-4o": "helper"}, {"model": "gpt-4o", "system": "You plan trips."}, "lead"),
         ({"system:You plan": "lead", "gpt-4o": "helper"}, {"model": "gpt-4o", "system": "You help."}, "helper"),
         ({"system:You * trips*": "lead"}, {"model": "gpt-4o", "system": "You plan trips."}, "lead"),
+        ({"system:You * trips": "lead"}, {"model": "gpt-4o", "system": "Hello.\nYou plan trips."}, "lead"),
+        ({"system:plan * trips": "lead"}, {"model": "gpt-4o", "system": "You plan trips."}, None),
         ({}, {"model": "gpt-4o"}, None),
     ],
 )

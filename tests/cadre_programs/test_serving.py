@@ -11,17 +11,19 @@ import pytest
 import cadre
 from cadre.errors import DivergedError, EngineError
 from cadre.rollout import walk
-from cadre_programs.serving import serve, served_models
+from cadre_programs.serving import serve, served_rules
 from tests.cadre.engines import tiny
 from tests.cadre_programs import agents
 from tests.helpers.programs import AGENTS
+
+MODELS = {"gpt": "coder", "gpt-4o*": "coder", "agent:plan*": "planner", "system:You * trips": "planner"}
 
 
 @pytest.fixture
 def loaded(tmp_path):
     rows = [{"id": str(number), "word": "abcdefgh"[number], "turns": 2} for number in range(8)]
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = {"run": f"{AGENTS}:likeness", "roles": ["planner", "coder"], "models": {"gpt": "coder"}}
+    settings = {"run": f"{AGENTS}:likeness", "roles": ["planner", "coder"], "models": MODELS}
     settings |= {"tasks": str(tmp_path / "tasks.jsonl"), "held_out": 0.0, "test": str(tmp_path / "tasks.jsonl")}
     team = str(tiny.build(tmp_path / "model"))
     team = cadre.load(
@@ -33,7 +35,7 @@ def loaded(tmp_path):
 
 def test_a_program_does_outside_as_in_an_evaluation(loaded):
     evaluated = {tree.task.id: tree for tree in (loaded.play(number) for number in range(4))}
-    server, session = serve(loaded.team.greedy(), served_models(loaded.experiment))
+    server, session = serve(loaded.team.greedy(), served_rules(loaded.experiment))
     try:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key)
         for tree in evaluated.values():
@@ -50,6 +52,38 @@ def test_a_program_does_outside_as_in_an_evaluation(loaded):
         server.close()
 
 
+@pytest.mark.parametrize(
+    ("model", "system", "metadata", "role"),
+    [
+        ("gpt-4o-mini", "Help.", {}, "coder"),
+        ("gpt-5", "Hello. You plan trips.", {}, "planner"),
+        ("gpt-5", "Help.", {"agent": "planning"}, "planner"),
+        ("coder-2", "Help.", {}, "coder"),
+    ],
+)
+def test_the_rules_of_the_program_hold_when_it_is_served(loaded, monkeypatch, model, system, metadata, role):
+    """Mistake: each rule is a name of a model, so that the unchanged program gets 404."""
+    asked = []
+    sample = type(loaded.team).sample
+
+    def sampling(self, observation, *given):
+        asked.append(observation.role)
+        return sample(self, observation, *given)
+
+    monkeypatch.setattr(type(loaded.team), "sample", sampling)
+    server, session = serve(loaded.team.greedy(), served_rules(loaded.experiment))
+    try:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key)
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": "x"}]
+        client.chat.completions.create(model=model, messages=messages, metadata=metadata)
+        assert asked == [role]
+        assert client.models.retrieve("gpt-4o-mini").id == "gpt-4o-mini"  # by a pattern
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(model="gpt-5", messages=messages[1:])
+    finally:
+        server.close()
+
+
 @pytest.mark.parametrize("raised", [EngineError("busy"), DivergedError("once")])
 def test_a_call_that_failed_once_may_be_answered_when_it_is_made_again(loaded, monkeypatch, raised):
     """Mistake: the error held as the answer, for ever; an engine that is busy said to be a prompt too long."""
@@ -62,7 +96,7 @@ def test_a_call_that_failed_once_may_be_answered_when_it_is_made_again(loaded, m
         return await sample(self, seen, *given)
 
     monkeypatch.setattr(type(team), "sample", once)
-    server, session = serve(team, served_models(loaded.experiment))
+    server, session = serve(team, served_rules(loaded.experiment))
     try:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key, max_retries=0, timeout=20)
         with pytest.raises(openai.InternalServerError) as refused:
@@ -86,7 +120,7 @@ def test_one_call_that_fails_leaves_no_other_waiting(loaded, monkeypatch):
         return await sample(self, seen, *given)
 
     monkeypatch.setattr(type(team), "sample", failed)
-    server, session = serve(team, served_models(loaded.experiment))
+    server, session = serve(team, served_rules(loaded.experiment))
     try:
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key, max_retries=0, timeout=20)
 

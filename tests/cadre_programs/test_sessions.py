@@ -43,12 +43,12 @@ def test_of_equal_calls_the_latest_is_kept() -> None:
 
     def ask() -> None:
         session = Session((), said, max_kept=REMEMBERED)
-        names = {session.attach(call(), False).id for _ in range(1000)}
+        names = {session.attach(call(), False)[0].id for _ in range(1000)}
         assert len(names) == 1000
         assert kept(session) == 1
-        last = session.attach(call(), False)
-        assert session.attach(call(), True) is last
-        assert session.attach(call(), False) is not last
+        (last,) = session.attach(call(), False)
+        assert session.attach(call(), True) == [last]
+        assert session.attach(call(), False) != [last]
 
     run(ask)
 
@@ -70,13 +70,13 @@ def test_no_more_are_kept_than_is_said(answered: Callable[[PendingCall], None]) 
 def test_what_waits_is_kept_and_refused_at_the_end() -> None:
     def ask() -> None:
         session = Session((), lambda pending: None, max_kept=10)
-        waiting = [session.attach(call(f"Wait for {number}."), False) for number in range(MAX_PENDING - 1)]
+        waiting = [session.attach(call(f"Wait for {number}."), False)[0] for number in range(MAX_PENDING - 1)]
         session.on_call = said
         for number in range(100):
             session.attach(call(f"Go to {number}."), False)
         assert kept(session) == MAX_PENDING
         session.on_call = lambda pending: None
-        waiting.append(session.attach(call(), False))
+        waiting += session.attach(call(), False)
         with pytest.raises(RequestError, match="waits for 256 answers"):
             session.attach(call("More."), False)
         said(waiting.pop())
@@ -93,7 +93,7 @@ def test_no_two_calls_have_one_name() -> None:
     def ask() -> None:
         session = Session((), said, max_kept=4)
         texts = [f"Go to {number % 50}." for number in range(200)]
-        assert len({session.attach(call(text), False).id for text in texts}) == 200
+        assert len({session.attach(call(text), False)[0].id for text in texts}) == 200
         assert len(session.counts) <= COUNTS_PER_CALL * 4
 
     run(ask)
@@ -105,7 +105,7 @@ def test_a_refused_repetition_can_be_made_again() -> None:
     def ask() -> None:
         came: list[PendingCall] = []
         session = Session((), came.append)
-        first, failed = session.attach(call(), False), session.attach(call(), False)
+        (first,), (failed,) = session.attach(call(), False), session.attach(call(), False)
         said(first)
         refused(failed)
         for number in range(MAX_PENDING):
@@ -113,7 +113,25 @@ def test_a_refused_repetition_can_be_made_again() -> None:
         with pytest.raises(RequestError, match="waits for"):
             session.attach(call(), True)
         said(came[-1])
-        assert session.attach(call(), True) is came[-1] is not first
+        assert session.attach(call(), True) == [came[-1]] != [first]
+
+    run(ask)
+
+
+def test_a_repeated_request_for_several_has_several_calls() -> None:
+    """Mistake: a call that was abandoned stands for both completions."""
+
+    def ask() -> None:
+        session = Session((), lambda pending: None)
+        first, second = session.attach(call(), False, 2)
+        for pending in (first, second):
+            pending.was_connected = True
+        assert session.attach(call(), True, 2) == [first, second]
+        refused(first)
+        again = session.attach(call(), True, 2)
+        assert again[0] is second
+        assert again[1] not in (first, second)
+        assert again[1].request == again
 
     run(ask)
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.team import Team
 from cadre.types import Message, Observation, Request, Reward, Sample, Sampling, Task
+from cadre_programs.processes import ProgramFailed
 
 
 class Digit(Env):
@@ -119,6 +120,15 @@ class Moody(Digit):
         if self.task.data["split"] == "train" and (self.task.data["digit"] == 1 or self.made > 2 * (4 + 1)):
             raise ValueError("in a mood")
         return await super().step(actions)
+
+
+class Broken(Digit):
+    """Digit played by a program that fails in every episode, which the samples are to blame for."""
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        failure = ProgramFailed("it cannot read its answers")
+        failure.margin = 0.1
+        raise failure
 
 
 class Handshake(Env):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -9,14 +10,15 @@ import pytest
 
 from cadre.advantages.returns import RETURNS, Credit
 from cadre.env import Env, Split
-from cadre.errors import ContractError, EngineError, PromptError, SandboxUnavailable
+from cadre.errors import ContractError, EngineError, PromptError, ReplayDiverged, SandboxUnavailable
 from cadre.rollout import shapes, walk
-from cadre.rollout.episodes import Failure, grow_many
-from cadre.rollout.failures import final_branches, set_failure_rewards, without_unrewarded
+from cadre.rollout.episodes import Failure, Replacements, check_failures, grow_many, sample_step
+from cadre.rollout.failures import Reason, final_branches, set_failure_rewards, without_unrewarded
 from cadre.rollout.grow import Rollout
 from cadre.rollout.shapes import branch
 from cadre.settings import EpisodesConfig
 from cadre.team import Team
+from cadre.training.metrics import failure_metrics
 from cadre.types import Branch, BranchFailure, Message, Node, Observation, Request, Reward, Sample, Sampling, Task, Tree
 from tests.helpers.rounds import finished
 
@@ -185,6 +187,38 @@ def test_branches_count_by_their_fraction_in_the_share_that_may_fail() -> None:
     grown(shapes.independent(4), fails_at=failing, failed_fraction=0.5)
     with pytest.raises(ContractError, match=r"2 of 4 episodes failed \(2 raised\); expected at most 40%"):
         grown(shapes.independent(4), fails_at=failing, failed_fraction=0.4)
+
+
+def test_counts_of_failures_are_whole() -> None:
+    """Three of five branches of one task failed, in two kinds; of another task all, which was dropped."""
+
+    def branches(count: int, reason: Reason, lost: float) -> Failure:
+        return Failure(Task("a", {}), reason, "x", "", False, branches=count, lost=lost)
+
+    part = [branches(2, "diverged", 0.4), branches(1, "raised", 0.2)]
+    dropped = Failure(Task("b", {}), "diverged", "x", "", True, lost=1.0)
+    for failures, tasks, words in (
+        (part, 1, "3 branches failed, 60% of the episodes (1 raised, 2 diverged)"),
+        ([*part, dropped], 3, "4 branches failed, 53% of the episodes (1 raised, 3 diverged)"),
+        ([branches(1, "raised", 1 / 6)] * 6, 1, "Every episode failed (1 raised)"),
+    ):
+        with pytest.raises(ContractError, match=re.escape(f"{words}; expected at most 50%")):
+            check_failures(failures, tasks, 0.5)
+
+
+def test_a_tree_that_loses_branches_to_divergence_counts_by_their_fraction() -> None:
+    """Three of the four branches of each tree diverge, each in its own way. Mistake: each of them counts as a tree."""
+
+    class Diverging(Chain):
+        fails_at: ClassVar = {(number,): ReplayDiverged(f"asks for {number}") for number in (1, 2, 3)}
+
+    team = Team({"a": "p"}, {"p": Numbers()}, {"a": Sampling()})  # type: ignore[dict-item]
+    rollout = Rollout(Diverging, team, shapes.independent(4), 1.0, EpisodesConfig(retries=0, failed_fraction=1.0))
+    none = Replacements(iter(()), 0, lambda tree: True)
+    sampled = finished(sample_step(Diverging.tasks("train"), none, rollout, 0, lambda tasks: lambda: None))
+    assert len(sampled.trees) == 4
+    assert sampled.diverged == pytest.approx(3.0)
+    assert failure_metrics(sampled)["rollout/divergence_rate"] == pytest.approx(0.75)
 
 
 def sample(text: str = "x") -> Sample:

@@ -18,7 +18,7 @@ from cadre.training.checkpoint import checkpoint_steps, latest_checkpoint
 from cadre.training.loop import pick_tasks, run_training
 from tests.helpers.coordination import experiment
 from tests.helpers.forked import Forked, run
-from tests.helpers.games import Moody
+from tests.helpers.games import Broken, Moody
 from tests.helpers.slow import few_of
 from tests.helpers.training import configured, play, weights
 
@@ -173,6 +173,17 @@ def test_a_step_that_was_too_long_is_found_at_once_and_the_last_good_checkpoint_
     with pytest.raises(DivergedError, match=r"log-probabilities after the update are not finite"):
         play(chosen, tmp_path / "run", quiet)
     assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [0]
+
+
+def test_a_training_in_which_every_episode_failed_ends_with_an_error(
+    speaker: Path, tmp_path: Path, quiet: Console
+) -> None:
+    """Each step has too few of them to stop it: failures that the samples cause are no error of a step."""
+    few = {"algorithm": {"name": "at_grpo", "k": 2}, "train": {"steps": 2, "tasks_per_step": 2}}
+    chosen = configured(speaker, Broken.__name__, evaluate={"tasks": 0}, **few)
+    with pytest.raises(ContractError, match=r"Every episode of the training failed.*failures\.jsonl: mend"):
+        play(chosen, tmp_path / "run", quiet)
+    assert checkpoint_steps(tmp_path / "run" / "checkpoints")[-1] == 2
 
 
 def test_an_environment_that_fails_too_often_stops_the_run_saved_with_the_reason(

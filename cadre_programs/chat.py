@@ -17,6 +17,8 @@ from cadre.errors import ConfigError, PromptError, nearest
 from cadre.team import Team
 from cadre.training.checkpoint import CheckpointChoice
 from cadre.types import Message, Observation, PreviousTurn
+from cadre_programs.calls import ModelCall
+from cadre_programs.roles import RoleRules
 
 HELP = "/role NAME talks with another role, /new begins again, /end or Ctrl-D ends."
 
@@ -30,6 +32,7 @@ class Conversations:
     """
 
     team: Team
+    rules: RoleRules
     role: str
     seed: int = 0
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +54,7 @@ class Conversations:
 
     def select_role(self, name: str) -> None:
         """Talk with another role, whose own conversation goes on. Raises ConfigError if the team has no such role."""
-        self.role = _check_role(name, list(self.team.assignment))
+        self.role = _find_role(name, self.rules)
 
     def restart(self) -> None:
         """Forget the conversation with the present role."""
@@ -59,11 +62,13 @@ class Conversations:
         self.previous.pop(self.role, None)
 
 
-def _check_role(name: str, roles: list[str]) -> str:
-    if name in roles:
-        return name
+def _find_role(name: str, rules: RoleRules) -> str:
+    """Return the role of a name, as in training: its own, or that of a model. Raises ConfigError if it has none."""
+    if (role := rules.find(ModelCall(name, ()))) is not None:
+        return role
     raise ConfigError(
-        f"chat: got role {name!r}; expected one of {', '.join(roles)}. Name one of them.{nearest(name, roles)}"
+        f"chat: got role {name!r}; expected one of {', '.join(rules.models)}. Name one of "
+        f"them.{nearest(name, rules.models)}"
     )
 
 
@@ -81,6 +86,7 @@ def chat(
 ) -> None:
     """Talk with the roles of a team. Lines are read from the terminal or a pipe; /role, /new and /end are commands."""
     from cadre.evaluation.loaded_team import load_team
+    from cadre_programs.serving import served_rules
 
     if base:
         reject_beside(context, "--base", ["best", "at"])
@@ -90,11 +96,12 @@ def chat(
         reject_beside(context, "temperature 0", ["seed"])
     resolved = find_target(target, overrides or [], trust=trust)
     experiment = resolve_for_evaluation(resolved.config, resolved.env)
-    first = _check_role(role, list(experiment.roles)) if role else next(iter(experiment.roles))
+    rules = served_rules(experiment)
+    first = _find_role(role, rules) if role else next(iter(experiment.roles))
     loaded = load_team(experiment, resolved.run, base, CheckpointChoice(best, at))
     try:
         print_lines([f"Roles: {', '.join(experiment.roles)}. {HELP}"])
-        _talk(Conversations(loaded.team.tempered(temperature), first, seed, resolved.config.team.prompts))
+        _talk(Conversations(loaded.team.tempered(temperature), rules, first, seed, resolved.config.team.prompts))
     finally:
         loaded.close()
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from cadre.cli.chat import Conversations
 from cadre.errors import PromptError
 from cadre.types import Message, Sample
+from cadre_programs.chat import Conversations
+from cadre_programs.roles import make_role_rules
 from tests.cadre.cli.calling import call
+
+RULES = make_role_rules(["tool", "planner"], {"gpt-*": "planner"})
 
 
 class EchoTeam:
@@ -28,10 +31,12 @@ class EchoTeam:
 
 def test_each_role_has_its_own_conversation_below_its_prompt():
     team = EchoTeam()
-    talk = Conversations(team, "tool", prompts={"planner": "Plan."})
+    talk = Conversations(team, RULES, "tool", prompts={"planner": "Plan."})
     assert [talk.answer("x"), talk.answer("y")] == ["1 x", "3 y"]
     talk.select_role("planner")
     assert talk.answer("z") == "2 z"  # its prompt, and z
+    talk.select_role("gpt-4o")  # a model of the program, whose role is the planner
+    assert talk.role == "planner"
     talk.select_role("tool")
     assert talk.answer("w") == "5 w"
     _, messages, previous = team.asked[-1]
@@ -43,7 +48,7 @@ def test_each_role_has_its_own_conversation_below_its_prompt():
 
 
 def test_a_text_that_is_too_long_leaves_the_conversation_as_it_was():
-    talk = Conversations(EchoTeam(), "tool")
+    talk = Conversations(EchoTeam(), RULES, "tool")
     talk.answer("x")
     before = dict(talk.messages), dict(talk.previous)
     try:
