@@ -129,7 +129,7 @@ class EnvSpec:
     central       play it with the one role `team`, which writes the parts of all roles
     prompts       system messages by role
     declared      the class itself, without the wrappers
-    settings      those that were given; `all_settings` have the defaults
+    settings      those that were given; `all_settings` have the defaults, `episode_settings` are those of `__init__`
     missing       settings that have no default and were not given
 
     A setting is declared once, with its default, in `__init__`, `tasks` or `roles_of`, whichever uses it; the others
@@ -163,7 +163,7 @@ class EnvSpec:
         defaults = {name: p.default for name, p in declared.items() if p.default is not p.empty}
         self.all_settings, self._declared_settings = defaults | self.settings, defaults | checked
         constructor = _declared(self.declared, "__init__", 2)
-        self._of_episodes = {name: value for name, value in checked.items() if name in constructor}
+        self.episode_settings = {name: value for name, value in checked.items() if name in constructor}
         if self.declared.tools:
             check_tools(self.declared, self.roles)
         self.missing = [name for name in declared if name not in self.all_settings]
@@ -175,7 +175,7 @@ class EnvSpec:
 
     def make(self, task: Task) -> Env:
         """Return a new episode of the task."""
-        return self.env_class(task, **self._of_episodes)
+        return self.env_class(task, **self.episode_settings)
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Return the tasks of a split. Raises ContractError if the environment's own code fails."""

@@ -306,7 +306,7 @@ def declaration_faults(env_spec: EnvSpec) -> list[Fault]:
                 "split. Give it that form."
             )
             faults.append(Fault("tasks", text))
-    settings = env_spec.settings
+    settings = env_spec.episode_settings
     try:
         inspect.signature(env).bind(None, **settings)
     except TypeError as error:

@@ -9,6 +9,7 @@ import pytest
 
 from cadre.env import Env, GeneratedTasks
 from cadre.envs.spec import EnvSpec, env_class, name_of
+from cadre.envs.validation import declaration_faults
 from cadre.errors import ConfigError
 from cadre.types import Task
 from cadre_tasks.maths.maths import Maths
@@ -104,6 +105,10 @@ def test_a_module_that_is_not_there_is_one_paragraph() -> None:
 class Counted(Base):
     """A setting of its tasks alone."""
 
+    @classmethod
+    def roles_of(cls, **settings: object) -> tuple[str, ...]:
+        return ("a",)
+
     def __init__(self, task: Task) -> None:
         super().__init__(task)
 
@@ -116,3 +121,4 @@ class Counted(Base):
 def test_a_setting_of_the_tasks_is_not_asked_of_an_episode(central: bool) -> None:
     spec = EnvSpec(Counted, {"count": 2}, central)
     assert (len(spec.tasks("test")), spec.make(spec.tasks("test")[0]).task.id) == (2, "test-0")
+    assert "__init__" not in {fault.name for fault in declaration_faults(spec)}
