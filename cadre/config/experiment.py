@@ -314,7 +314,8 @@ Details = Mapping[str, Any]
 
 def explain_error(error: ValidationError) -> str:
     """Return a paragraph about the first thing that is wrong in a configuration, and how many more there are."""
-    first, alike = _join_alternatives(error.errors())
+    # A misspelt name is why another is missing.
+    first, alike = _join_alternatives(sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"))
     location = [str(part) for part in first["loc"]]
     others = error.error_count() - alike
     more = f" ({others} more after it.)" if others else ""

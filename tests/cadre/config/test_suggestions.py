@@ -47,7 +47,7 @@ def test_every_suggested_setting_exists_and_no_name_is_given_twice() -> None:
 
 
 def test_from_python_too() -> None:
-    with pytest.raises(ConfigError, match=r"lr: unknown section.*Did you mean learner\.learning_rate\?"):
+    with pytest.raises(ConfigError, match=r"lr: unknown option.*Did you mean learner\.learning_rate\?"):
         cadre.train("plan-path", lr=1e-3)  # type: ignore[call-arg]
 
 
