@@ -7,6 +7,7 @@ import json
 import keyword
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,7 +24,7 @@ from cadre.cli.terminal import (
     require_new,
     visible,
 )
-from cadre.envs.check import examine
+from cadre.envs.check import examine, tasks_by_process
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import publish_atomically
@@ -52,7 +53,8 @@ def check(
         reject_beside(context, "sandbox", ["settings", "step_seconds", "model"])
         _print_sandbox()
         return
-    env_spec = EnvSpec(target, parse_overrides(settings or []))
+    given = parse_overrides(settings or [])
+    env_spec = EnvSpec(target, given)
     is_program = issubclass(env_spec.declared, Program)
     if is_program:
         reject_beside(context, "a program, whose settings have limits", ["step_seconds"])
@@ -66,6 +68,8 @@ def check(
         report = asyncio.run(examine_program(env_spec))
     else:
         report = asyncio.run(examine(env_spec, step_seconds=step_seconds))
+        if not report.broken and (fault := tasks_by_process(target, given)):
+            report = replace(report, broken=(fault,))
     for fault in report.broken:
         print_error(fault)
 

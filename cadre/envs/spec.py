@@ -17,7 +17,7 @@ import pydantic
 from cadre.env import Env, Split
 from cadre.envs.tools import check_tools, with_tools
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
-from cadre.errors import ConfigError, nearest
+from cadre.errors import ConfigError, ContractError, nearest
 from cadre.plugins import environments, recipe_folders
 from cadre.settings.section import NUMBER, PLAIN_TYPES, is_bool_for_number, quoting_advice
 from cadre.settings.trust import check_code, find_module_file
@@ -178,9 +178,21 @@ class EnvSpec:
         return self.env_class(task, **self.episode_settings)
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        """Return the tasks of a split. Raises ContractError if the environment's own code fails."""
-        with describe_errors(f"{self.declared.__name__}.tasks({split!r})"):
-            return self.declared.tasks(split, **self._taken_by(self.declared.tasks))
+        """Return the tasks of a split. Raises ContractError if the environment's own code fails, or returns others."""
+        where = f"{self.declared.__name__}.tasks({split!r})"
+        with describe_errors(where):
+            tasks: object = self.declared.tasks(split, **self._taken_by(self.declared.tasks))
+        advice = "Return a list, or GeneratedTasks(count, make, name)."
+        if not isinstance(tasks, Sequence) or isinstance(tasks, str):
+            raise ContractError(
+                f"{where}: got {'nothing (None)' if tasks is None else f'a {type(tasks).__name__}'}; expected a "
+                f"sequence of Task with a length and items by index. {advice}"
+            )
+        for number, task in enumerate(tasks if isinstance(tasks, list | tuple) else ()):
+            if not isinstance(task, Task):
+                got = f"a {type(task).__name__} {repr(task)[:40]}"
+                raise ContractError(f"{where}: task {number} is {got}; expected a cadre Task. {advice}")
+        return tasks
 
     def close(self) -> None:
         """Release what all episodes share, if they share something."""
