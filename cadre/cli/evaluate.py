@@ -36,6 +36,7 @@ from cadre.errors import ConfigError
 from cadre.evaluation.evaluate import Repeats
 from cadre.files import publish_atomically, to_json
 from cadre.runs.progress import EvaluationProgress
+from cadre.runs.sweeps import expand_sweeps
 from cadre.statistics import Interval
 from cadre.training.checkpoint import CheckpointChoice
 
@@ -192,7 +193,7 @@ def compare(
         raise ConfigError(f"--measure: got {measure}; expected {' or '.join(MEASURES)}. Name one of them.")
     if at not in ("last", "best") and not (at.isascii() and at.isdigit()):
         raise ConfigError(f"--at: got {at}; expected last, best, or the step of an evaluation, such as 30. Name one.")
-    comparison = compare_runs(folders, measure, at, max_tokens, unpaired)
+    comparison = compare_runs(expand_sweeps(folders), measure, at, max_tokens, unpaired)
     if as_json:
         sys.stdout.write(to_json(asdict(comparison)) + "\n")
     else:
@@ -284,18 +285,21 @@ def audit(
     from cadre.config.resolve import resolve_for_trees
     from cadre.evaluation.audit import AuditSettings, check_auditable, run_audit
 
-    resolved = find_target(target, overrides or [], trust=trust)
-    experiment = resolve_for_trees(resolved.config, resolved.env)
-    check_auditable(experiment)
     # With --json stdout holds nothing but the report.
     report_progress = sys.stderr.write if as_json else lambda line: print_lines([line.rstrip()])
     settings = AuditSettings(tasks, decisions, plays, seed)
-    audits = run_audit(experiment, resolved.run, settings, base, report_progress)
-    report = {name: audited.as_dict() for name, audited in audits.items()}
+    runs = [str(folder) for folder in expand_sweeps([Path(target)])]
+    reports: dict[str, dict[str, Any]] = {}
+    for name in runs:
+        resolved = find_target(name, overrides or [], trust=trust)
+        experiment = resolve_for_trees(resolved.config, resolved.env)
+        check_auditable(experiment)
+        audits = run_audit(experiment, resolved.run, settings, base, report_progress)
+        reports[name] = {part: audited.as_dict() for part, audited in audits.items()}
+        if not as_json:
+            print_lines([*([name] if len(runs) > 1 else []), *format_audit(reports[name])])
     if as_json:
-        sys.stdout.write(to_json(report) + "\n")
-    else:
-        print_lines(format_audit(report))
+        sys.stdout.write(to_json(reports if len(runs) > 1 else reports[runs[0]]) + "\n")
 
 
 def format_audit(report: Mapping[str, Mapping]) -> list[str]:

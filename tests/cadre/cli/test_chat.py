@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from cadre.cli.chat import Conversations
+from cadre.cli.chat import Conversations, roles_with_tools
 from cadre.errors import PromptError
 from cadre.types import Message, Sample
 from tests.cadre.cli.calling import call
@@ -66,3 +66,9 @@ def test_lines_of_a_pipe(monkeypatch, tmp_path):
     assert said[4].startswith("/role NAME")
     assert len(said) == 5
     assert call("chat", "plan-path", "--role", "nobody").code == 2
+
+
+def test_a_role_that_has_tools_in_its_environment_is_told_that_chat_offers_none():
+    assert roles_with_tools({"clerk": [len], "judge": []}, ["clerk", "judge"]) == "clerk"
+    assert roles_with_tools([len], ["clerk", "judge"]) == "clerk, judge"
+    assert roles_with_tools((), ["clerk"]) == ""
