@@ -12,7 +12,7 @@ import typer
 
 from cadre.cli.terminal import WIDTH, print_lines
 from cadre.config.recipes import LEVELS, compose_recipe, example_recipe, real_tasks, recipes, task_groups, task_variants
-from cadre.errors import ConfigError, nearest
+from cadre.errors import ConfigError, nearest, reject_name
 from cadre.plugins import distributions, recipe_folders
 from cadre.settings.models import KNOWN_MODELS
 
@@ -36,7 +36,8 @@ def list_all(
     elif (real_recipe := compose_recipe(name)) is not None:
         lines = real_recipe.text().splitlines()
     else:
-        raise ConfigError(f"list: got {name!r}; expected a recipe or one of {', '.join(tasks)}.{nearest(name, tasks)}")
+        expected = f"expected a recipe or one of {', '.join(tasks)}."
+        raise ConfigError(reject_name(f"list: got {name!r}", expected, nearest(name, tasks)))
     print_lines(lines)
 
 

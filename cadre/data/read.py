@@ -15,7 +15,7 @@ from cadre.data import hub
 from cadre.data.public_sets import SPECS, DatasetSpec, TooLongError
 from cadre.data.records import Record, check_fields, prompt_text
 from cadre.data.rows import ENDINGS, FileState, file_state, read_rows
-from cadre.errors import ConfigError, DataError, nearest
+from cadre.errors import ConfigError, DataError, nearest, reject_name
 
 HUB = "hub"
 VARIABLE = "CADRE_DATA"
@@ -36,10 +36,8 @@ class NoSourceError(DataError):
 def find_spec(name: str) -> DatasetSpec:
     """Return the spec of a data set. Raises ConfigError for an unknown name."""
     if name not in SPECS:
-        raise ConfigError(
-            f"data: got {name!r}; expected one of {', '.join(SPECS)}, or a file of your own that ends in .jsonl."
-            f"{nearest(name, SPECS)}"
-        )
+        expected = f"expected one of {', '.join(SPECS)}, or a file of your own that ends in .jsonl."
+        raise ConfigError(reject_name(f"data: got {name!r}", expected, nearest(name, SPECS)))
     return SPECS[name]
 
 

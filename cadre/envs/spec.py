@@ -17,7 +17,7 @@ import pydantic
 from cadre.env import Env, Split
 from cadre.envs.tools import check_tools, with_tools
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
-from cadre.errors import ConfigError, ContractError, nearest
+from cadre.errors import ConfigError, ContractError, nearest, reject_name
 from cadre.plugins import environments, recipe_folders
 from cadre.settings.section import NUMBER, PLAIN_TYPES, is_bool_for_number, quoting_advice
 from cadre.settings.trust import check_code, find_module_file
@@ -70,9 +70,8 @@ def env_class(name: str) -> type[Env]:
         if name.endswith(".py"):
             raise _no_class_named(Path(name))
         names = ", ".join(environments())
-        raise ConfigError(
-            f"env: got {name!r}; expected one of {names} or file.py:Class.{nearest(name, environments())}"
-        )
+        expected = f"expected one of {names} or file.py:Class."
+        raise ConfigError(reject_name(f"env: got {name!r}", expected, nearest(name, environments())))
     if not source.endswith(".py") and (file := find_module_reference(target, Path.cwd())):
         source = file.rpartition(":")[0]
     module = load_file("env", Path(source)) if source.endswith(".py") else _from_package(source, name)
@@ -266,9 +265,8 @@ def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings
                     f"settings.{key}: got it for {env.__name__}, which has no settings; expected none. Remove it, or "
                     f"add a parameter {key} after the task in {env.__name__}.__init__."
                 )
-            raise ConfigError(
-                f"settings.{key}: unknown to {env.__name__}; expected one of {names}.{nearest(key, declared)}"
-            )
+            got = f"settings.{key}: unknown to {env.__name__}"
+            raise ConfigError(reject_name(got, f"expected one of {names}.", nearest(key, declared)))
         if is_bool_for_number(declared[key].annotation, value):
             raise ConfigError(f"settings.{key}: got {value!r}; expected {NUMBER}. Write a number.")
         usual = declared[key].default
