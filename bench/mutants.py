@@ -55,6 +55,7 @@ OF_PREFIX_FORWARDS = "tests/cadre/engines/torch/test_prefix_tree.py::"
 OF_LOGPROBS = "tests/cadre/engines/torch/test_logprobs.py::"
 OF_LORA = "tests/cadre/engines/torch/test_lora.py::"
 OF_FAMILIES = "tests/cadre/engines/torch/test_families.py::"
+OF_REPORTS = "tests/cadre/evaluation/test_report.py::"
 
 
 @dataclass(frozen=True)
@@ -492,6 +493,20 @@ MUTANTS = (
         'layer.__dict__["forward"] = _checkpointed(model, layer, layer.forward)',
         'layer.train().__dict__["forward"] = _checkpointed(model, layer, layer.forward)',
         (OF_FAMILIES + "test_sampler_and_learner_are_the_plain_forward[opt]",),
+    ),
+    Mutant(
+        "a step that does not name a part counts as 0",
+        "cadre/evaluation/evaluate.py",
+        "means_of_part[name].append(fmean(values))",
+        "means_of_part[name].append(sum(values) / len(episode))",
+        (OF_REPORTS + "test_a_part_is_averaged_over_the_steps_that_name_it",),
+    ),
+    Mutant(
+        "an episode that does not name a part counts as 0",
+        "cadre/evaluation/evaluate.py",
+        "return {name: fmean(means) for name, means in sorted(means_of_part.items())}",
+        "return {name: sum(means) / len(episodes) for name, means in sorted(means_of_part.items())}",
+        (OF_REPORTS + "test_a_part_is_averaged_over_the_steps_that_name_it",),
     ),
 )
 

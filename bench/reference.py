@@ -68,8 +68,8 @@ METRICS = {
     "preference/accuracy": "fraction of pairs in which the team prefers the better joint action",
     "preference/pairs": "pairs of joint actions with different returns",
     "reward_model/score": "score of the reward model, mean (algorithm.reward_model)",
-    "parts/PART": "a part of the reward, named by the environment: mean over the steps of the roles that receive it, "
-    "steps without it left out; trained on with algorithm.parts only",
+    "parts/PART": "a part of the reward, named by the environment: mean over the steps that name it, others left out; "
+    "trained on with algorithm.parts only",
     "ROLE/reward": "alpha * team + local per sample, mean; includes local rewards of steps in which the role did not "
     "act",
     "ROLE/tokens": "tokens per completion, mean",
@@ -139,7 +139,7 @@ EVALUATION = {
     "reward": "sum of team and local rewards per episode, mean",
     "decisions": "decisions per episode, mean",
     "tokens": "sampled tokens per episode, mean",
-    "parts": "parts of the reward by name: mean over episodes of the mean over their steps, as `parts/PART`",
+    "parts": "parts of the reward by name: mean over episodes of the mean over their steps that name it",
     "outcomes": "success and reward of each task; the reward is null if the episode failed. `cadre compare` pairs them",
     "tasks_sha256": "hash of the tasks' names and contents",
     "exact": "exact figures of a game whose decisions can be listed (games_of_theory.md)",

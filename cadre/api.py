@@ -1,24 +1,24 @@
 """Cadre from Python: `cadre.train`, `cadre.evaluate` and `cadre.load` are what the commands of those names are.
 
-Sections of a configuration are keyword arguments: `algorithm="grpo"`, `learner={"learning_rate": 1e-3}`. Every function
-may be called beside a running event loop (in a notebook, say): it then works in a thread of its own, and blocks like
-any other function; `await asyncio.to_thread(cadre.train, ...)` keeps that loop free."""
+Every section of a configuration is a keyword argument, as in a YAML file (docs/settings.md): `algorithm="grpo"`,
+`learner={"learning_rate": 1e-3}`. `env` may be the class itself, and `steps` is short for `train={"steps": ...}`. Every
+function may be called beside a running event loop (in a notebook, say): it then works in a thread of its own, and
+blocks like any other function; `await asyncio.to_thread(cadre.train, ...)` keeps that loop free."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from rich.console import Console
 
 from cadre.concurrency import configure_threads
 from cadre.config.engines import check_hub_models
-from cadre.config.experiment import parse, section_settings
+from cadre.config.experiment import parse
 from cadre.config.recipes import merge_with_base, read_recipe
 from cadre.config.resolve import Target, find_target, resolve
-from cadre.config.suggestions import suggest
 from cadre.env import Env
 from cadre.envs.spec import name_of
 from cadre.errors import ConfigError, RunError
@@ -32,32 +32,6 @@ from cadre.training.loop import run_training
 Section = Mapping[str, Any]
 
 
-class Sections(TypedDict, total=False):
-    """The sections of a configuration, each as in a YAML file; see docs/settings.md.
-
-    env     also the class itself
-    team    also the name of one model, which then plays every role
-    steps   short for `train={"steps": ...}`
-    """
-
-    env: str | type[Env]
-    settings: Section
-    team: str | Section
-    algorithm: str | Section
-    credit: Section
-    loss: Section
-    sampling: Section
-    vllm: Section
-    learner: Section
-    train: Section
-    episodes: Section
-    evaluate: Section
-    trackers: Section
-    cluster: Section
-    sandbox: Section
-    steps: int
-
-
 def train(
     recipe: str | Path | Section | None = None,
     *,
@@ -65,7 +39,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     trust: bool = False,
-    **sections: Unpack[Sections],
+    **sections: Any,
 ) -> LoadedTeam:
     """Train a team; return it with its trained weights and its run.
 
@@ -105,7 +79,7 @@ def evaluate(
     first: int = 0,
     untrained: bool = False,
     trust: bool = False,
-    **sections: Unpack[Sections],
+    **sections: Any,
 ) -> Report:
     """Play held-out tasks once each at temperature 0, with a run, a recipe or a model, as the sections change them.
 
@@ -134,7 +108,7 @@ def load(
     *,
     untrained: bool = False,
     trust: bool = False,
-    **sections: Unpack[Sections],
+    **sections: Any,
 ) -> LoadedTeam:
     """Load the team of a run with its latest weights, or that of a recipe or a model; arguments as for `evaluate`.
 
@@ -148,14 +122,14 @@ def load(
     return open_team(_find_target(target, sections, trust), untrained)
 
 
-def _find_target(target: str | Path | Section | None, sections: Sections, trust: bool) -> Target:
+def _find_target(target: str | Path | Section | None, sections: Section, trust: bool) -> Target:
     env = _env_class(sections)
     if isinstance(target, str | Path):
         return find_target(str(target), changes=_section_changes(sections), env=env, trust=trust)
     return Target(parse(_merge_sections(target, sections), env), env)
 
 
-def _merge_sections(recipe: str | Path | Section | None, sections: Sections) -> Raw:
+def _merge_sections(recipe: str | Path | Section | None, sections: Section) -> Raw:
     """Return the configuration of a recipe with the sections merged in."""
     if isinstance(recipe, str | Path):
         raw = copy.deepcopy(read_recipe(str(recipe)))
@@ -165,15 +139,9 @@ def _merge_sections(recipe: str | Path | Section | None, sections: Sections) -> 
     return raw
 
 
-def _section_changes(sections: Sections) -> Raw:
-    """Return the sections as a YAML file has them. Raises ConfigError for an unknown section."""
+def _section_changes(sections: Section) -> Raw:
+    """Return the sections as a YAML file has them."""
     changes: Raw = dict(sections)
-    for name in changes:
-        if name not in Sections.__annotations__:
-            raise ConfigError(
-                f"{name}: unknown section; expected one of {', '.join(Sections.__annotations__)}. Remove or rename it."
-                f"{suggest(name, list(Sections.__annotations__), section_settings())}"
-            )
     if (steps := changes.pop("steps", None)) is not None:
         changes["train"] = {**changes.get("train", {}), "steps": steps}
     if (env := _env_class(sections)) is not None:
@@ -181,7 +149,7 @@ def _section_changes(sections: Sections) -> Raw:
     return changes
 
 
-def _env_class(sections: Sections) -> type[Env] | None:
+def _env_class(sections: Section) -> type[Env] | None:
     env = sections.get("env")
     if env is None or isinstance(env, str):
         return None
@@ -197,7 +165,7 @@ def _run_name(recipe: str | Path | Section | None, raw: Raw) -> str:
     return str(raw["env"]).rpartition(":")[2].lower()
 
 
-def _open_resumed(recipe: str | Path | Section | None, run: str | Path | None, sections: Sections, trust: bool) -> Run:
+def _open_resumed(recipe: str | Path | Section | None, run: str | Path | None, sections: Section, trust: bool) -> Run:
     """Return the run to resume, with its own configuration, changed by the sections."""
     if run is None or recipe is not None:
         raise RunError(

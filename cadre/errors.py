@@ -127,6 +127,11 @@ def as_sentence(text: str) -> str:
     return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
+def reject_name(got: str, expected: str, hint: str) -> str:
+    """Return what is wrong with a name, and what is expected. A hint, as of `nearest`, comes before a long list."""
+    return f"{got}.{hint} E{expected[1:]}" if hint else f"{got}; {expected}"
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return a sentence with the nearest of the names, or nothing."""
     close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)

@@ -17,7 +17,7 @@ A package declares them as entry points in its pyproject.toml; `cadre_tasks` doe
     default = "my_package.sandbox"              # a module with the functions of `ProgramSandbox`
 
     [project.entry-points."cadre.commands"]
-    my_package = "my_package.commands:add_commands"     # a function that adds commands to the `typer.Typer` of `cadre`
+    my_package = "my_package.commands:COMMANDS"     # functions for typer by name, by panel of `cadre --help`
 
     [project.entry-points."cadre.cluster"]
     default = "my_package.cluster:Cluster"      # a class with the methods of `ActorCluster`, for the section `cluster`
@@ -111,8 +111,8 @@ def configure_sandbox(level: str, cgroup: str) -> None:
         sandbox.configure(level, cgroup=cgroup)
 
 
-def command_packages() -> list[Callable[[Any], None]]:
-    """Return the functions that add the commands of installed packages to `cadre`."""
+def command_packages() -> list[dict[str, dict[str, Callable[..., None]]]]:
+    """Return the commands of installed packages: functions for typer by name, by panel of `cadre --help`."""
     return [point.load() for point in _declared("cadre.commands").values()]
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -23,18 +23,11 @@ from cadre.cli.terminal import (
 from cadre.config.resolve import find_target, resolve_for_trees
 from cadre.errors import ConfigError
 from cadre.files import to_json
+from cadre.runs.sweeps import expand_sweeps
 from cadre.statistics import Interval
 from cadre_analysis.audit import AuditSettings, check_auditable, run_audit
 from cadre_analysis.compare import MEASURES, compare_runs, format_comparison
 from cadre_analysis.sweep import sweep
-
-
-def add_commands(app: typer.Typer) -> None:
-    """Add these commands to `cadre`."""
-    app.command()(sweep)
-    app.command()(compare)
-    app.command()(audit)
-
 
 # ---- cadre compare
 
@@ -58,7 +51,7 @@ def compare(
         raise ConfigError(f"--measure: got {measure}; expected {' or '.join(MEASURES)}. Name one of them.")
     if at not in ("last", "best") and not (at.isascii() and at.isdigit()):
         raise ConfigError(f"--at: got {at}; expected last, best, or the step of an evaluation, such as 30. Name one.")
-    comparison = compare_runs(folders, measure, at, max_tokens, unpaired)
+    comparison = compare_runs(expand_sweeps(folders), measure, at, max_tokens, unpaired)
     if as_json:
         sys.stdout.write(to_json(asdict(comparison)) + "\n")
     else:
@@ -83,18 +76,21 @@ def audit(
 ) -> None:
     """Compare a run's advantages with executed counterfactuals: completions rolled out to the end with fresh noise."""
 
-    resolved = find_target(target, overrides or [], trust=trust)
-    experiment = resolve_for_trees(resolved.config, resolved.env)
-    check_auditable(experiment)
     # With --json stdout holds nothing but the report.
     report_progress = sys.stderr.write if as_json else lambda line: print_lines([line.rstrip()])
     settings = AuditSettings(tasks, decisions, plays, seed)
-    audits = run_audit(experiment, resolved.run, settings, base, report_progress)
-    report = {name: audited.as_dict() for name, audited in audits.items()}
+    runs = [str(folder) for folder in expand_sweeps([Path(target)])]
+    reports: dict[str, dict[str, Any]] = {}
+    for name in runs:
+        resolved = find_target(name, overrides or [], trust=trust)
+        experiment = resolve_for_trees(resolved.config, resolved.env)
+        check_auditable(experiment)
+        audits = run_audit(experiment, resolved.run, settings, base, report_progress)
+        reports[name] = {part: audited.as_dict() for part, audited in audits.items()}
+        if not as_json:
+            print_lines([*([name] if len(runs) > 1 else []), *format_audit(reports[name])])
     if as_json:
-        sys.stdout.write(to_json(report) + "\n")
-    else:
-        print_lines(format_audit(report))
+        sys.stdout.write(to_json(reports if len(runs) > 1 else reports[runs[0]]) + "\n")
 
 
 def format_audit(report: Mapping[str, Mapping]) -> list[str]:
@@ -115,3 +111,7 @@ def format_audit(report: Mapping[str, Mapping]) -> list[str]:
         "correlation of the advantage with the executed effect, its square, the most that plays so few let explain,",
         "and the share of decisions whose siblings really differ; 95% intervals by bootstrap over tasks",
     ]
+
+
+# By panel of `cadre --help`.
+COMMANDS = {"Train": {"sweep": sweep}, "Evaluate": {"compare": compare, "audit": audit}}

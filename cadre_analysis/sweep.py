@@ -18,12 +18,11 @@ from cadre.cli.terminal import STOPPED, Overrides, complete_recipe, print_lines,
 from cadre.config.experiment import load
 from cadre.config.unused import check_overrides_read
 from cadre.errors import ConfigError, RunError
-from cadre.files import OpenRecord, publish_atomically, read_record, write_text_atomically
+from cadre.files import publish_atomically, read_record, write_text_atomically
+from cadre.runs.sweeps import RECORD, SweepRecord
 from cadre.settings.yaml_file import parse_yaml
 from cadre_analysis.compare import compare_runs, format_comparison
 
-# In the folder of a sweep: what all its runs have in common.
-RECORD = "sweep.json"
 MAX_RUNS = 1000
 
 
@@ -130,14 +129,6 @@ def _check_runs(recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> 
                 f"--over: {' '.join(other.overrides)} and {' '.join(run.overrides)} are the same settings; expected "
                 "each combination once. Leave one out."
             )
-
-
-class SweepRecord(OpenRecord):
-    """What the runs of a sweep have in common, and what is set in each of them."""
-
-    recipe: str
-    overrides: list[str]
-    runs: dict[str, list[str]] = {}
 
 
 def _claim_folder(folder: Path, recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -101,9 +101,16 @@ def chat(
     loaded = load_team(experiment, resolved.run, base, CheckpointChoice(best, at))
     try:
         print_lines([f"Roles: {', '.join(experiment.roles)}. {HELP}"])
+        if offered := roles_with_tools(experiment.env_spec.declared.tools, list(experiment.roles)):
+            print_lines([f"Chat offers no tools, as a conversation has no episode to run them in: {offered} has some."])
         _talk(Conversations(loaded.team.tempered(temperature), rules, first, seed, resolved.config.team.prompts))
     finally:
         loaded.close()
+
+
+def roles_with_tools(tools: Mapping[str, object] | Sequence[object], roles: list[str]) -> str:
+    """Return the names of the roles that an environment with these tools offers some to, "" for none."""
+    return ", ".join(role for role in roles if (tools.get(role) if isinstance(tools, Mapping) else tools))
 
 
 def _talk(conversations: Conversations) -> None:

@@ -13,12 +13,6 @@ from cadre.config.resolve import find_target
 from cadre_programs.chat import chat
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add these commands to `cadre`."""
-    app.command()(chat)
-    app.command()(serve)
-
-
 def serve(
     target: Target,
     overrides: Overrides = None,
@@ -52,3 +46,7 @@ def serve(
     finally:
         server.close()
         loaded.close()
+
+
+# By panel of `cadre --help`.
+COMMANDS = {"Use a team": {"chat": chat, "serve": serve}}

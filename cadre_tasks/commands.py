@@ -16,12 +16,6 @@ from cadre.plugins import package
 from cadre.settings.yaml_file import parse_overrides
 
 
-def add_commands(app: typer.Typer) -> None:
-    """Add these commands to `cadre`."""
-    app.command()(data)
-    app.command(name="serve-env")(serve_env)
-
-
 def serve_env(
     target: Annotated[str, typer.Argument(help="FILE.py:Env or a bundled environment")],
     settings: Annotated[list[str] | None, typer.Argument(help="environment settings, such as turns=2")] = None,
@@ -91,3 +85,7 @@ def data(
         )
     chosen_split = split or ("train" if "train" in read.find_spec(name).splits else "test")
     print_lines([examine.prepare(name, chosen_split, source, out).line(out)])
+
+
+# By panel of `cadre --help`.
+COMMANDS = {"Tasks": {"data": data, "serve-env": serve_env}}

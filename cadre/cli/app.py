@@ -6,10 +6,12 @@ import errno
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import cadre
 from cadre.cli import evaluate, listing, play, runs, tasks, train
@@ -25,7 +27,32 @@ MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOM
 # The error of a wrong call, such as an unknown option. typer exports only a class that is derived from it.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 
-app = typer.Typer(help="Train teams of LLM agents with reinforcement learning.", invoke_without_command=True)
+
+class Command(TyperCommand):
+    """A command whose help names no type of flags, as they take no value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, flags with an empty type."""
+        return without_flag_types(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """The same for the command `cadre` itself."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, flags with an empty type."""
+        return without_flag_types(super().get_params(ctx))
+
+
+def without_flag_types(parameters: list[Any]) -> list[Any]:
+    """Return the parameters of a command; help shows a flag by its name alone."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+app = typer.Typer(cls=Group, help="Train teams of LLM agents with reinforcement learning.", invoke_without_command=True)
 
 
 @app.callback()
@@ -51,27 +78,29 @@ def bench(context: typer.Context) -> None:
     sys.exit(subprocess.run([sys.executable, str(script), *context.args], check=False).returncode)
 
 
-# In the order of `cadre --help`.
-app.command()(train.train)
-app.command()(train.fork)
-app.command(name="warm-start")(train.warm_start)
-app.command(name="eval")(evaluate.evaluate)
-app.command()(play.play)
-app.command()(runs.status)
-app.command()(tasks.check)
-app.command(name="list")(listing.list_all)
-app.command()(runs.export)
-app.command()(tasks.init)
-app.command()(runs.report)
-app.command()(runs.trees)
-app.command()(runs.view)
-app.command(name="preference-pairs")(train.preference_pairs)
-app.command(name="reward-model")(train.reward_model)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})(bench)
-
-
-for add_commands in command_packages():
-    add_commands(app)
+# By purpose, in the order of `cadre --help`; installed packages add theirs to these panels.
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
+    "Train": {
+        "train": train.train,
+        "fork": train.fork,
+        "warm-start": train.warm_start,
+        "preference-pairs": train.preference_pairs,
+        "reward-model": train.reward_model,
+    },
+    "Evaluate": {"eval": evaluate.evaluate},
+    "Look at runs": {"status": runs.status, "view": runs.view, "report": runs.report, "trees": runs.trees},
+    "Use a team": {"play": play.play, "export": runs.export},
+    "Tasks": {"list": listing.list_all, "init": tasks.init, "check": tasks.check},
+}
+for panel, commands in COMMANDS.items():
+    added = {name: function for package in command_packages() for name, function in package.get(panel, {}).items()}
+    for command_name, function in {**commands, **added}.items():
+        app.command(name=command_name, cls=Command, rich_help_panel=panel)(function)
+app.command(
+    cls=Command,
+    rich_help_panel="Installation",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+)(bench)
 
 
 def main() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Annotated
@@ -10,7 +12,7 @@ import typer
 
 from cadre.cli.terminal import WIDTH, print_lines
 from cadre.config.recipes import LEVELS, compose_recipe, example_recipe, real_tasks, recipes, task_groups, task_variants
-from cadre.errors import ConfigError, nearest
+from cadre.errors import ConfigError, nearest, reject_name
 from cadre.plugins import distributions, recipe_folders
 from cadre.settings.models import KNOWN_MODELS
 
@@ -34,7 +36,8 @@ def list_all(
     elif (real_recipe := compose_recipe(name)) is not None:
         lines = real_recipe.text().splitlines()
     else:
-        raise ConfigError(f"list: got {name!r}; expected a recipe or one of {', '.join(tasks)}.{nearest(name, tasks)}")
+        expected = f"expected a recipe or one of {', '.join(tasks)}."
+        raise ConfigError(reject_name(f"list: got {name!r}", expected, nearest(name, tasks)))
     print_lines(lines)
 
 
@@ -113,10 +116,13 @@ def _ungrouped(names: Mapping[str, str]) -> list[str]:
 
 
 def _list_recipes_of(task: str) -> list[str]:
-    """Return each recipe of a task with the first line of its file."""
+    """Return each recipe of a task with the first sentence of its file."""
     lines = []
     for name in _names_of(task, recipes()):
-        title = recipes()[name].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        comment = itertools.takewhile(
+            lambda line: line.startswith("#"), recipes()[name].read_text("utf-8").splitlines()
+        )
+        title = re.split(r"(?<=\.) ", " ".join(line.removeprefix("#").strip() for line in comment), maxsplit=1)[0]
         lines += [name, *textwrap.wrap(title, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)]
     for name in _names_of(task, real_tasks()):
         lines += textwrap.wrap(f"{name}-MODEL for {', '.join(task_variants(name))}", WIDTH, subsequent_indent=INDENT)

@@ -30,6 +30,7 @@ from cadre.runs.folder import Run
 from cadre.runs.model_card import check_repository, push_to_hub
 from cadre.runs.progress import format_gpu, read_status
 from cadre.runs.resume import check_same_policies
+from cadre.runs.sweeps import expand_sweeps
 from cadre.training.checkpoint import CheckpointChoice
 from cadre.view.reading import open_runs
 
@@ -112,7 +113,7 @@ def view(
         reject_beside(context, "--export", ["port", "token"])
     else:
         reject_without(context, "--export", ["megabytes"])
-    runs = open_runs(folders)
+    runs = open_runs(expand_sweeps(folders))
     if token and not token.replace("-", "").replace("_", "").isalnum():
         raise ConfigError("--token: got other signs; expected letters, digits, - and _ alone. Change it.")
     if export is not None:

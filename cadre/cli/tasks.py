@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import keyword
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +20,7 @@ from cadre.cli.terminal import (
     require_new,
     visible,
 )
-from cadre.envs.check import ExaminedByOwnRules, examine
+from cadre.envs.check import ExaminedByOwnRules, examine, tasks_by_process
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import publish_atomically
@@ -47,7 +48,8 @@ def check(
         reject_beside(context, "sandbox", ["settings", "step_seconds", "model"])
         _print_sandbox()
         return
-    env_spec = EnvSpec(target, parse_overrides(settings or []))
+    given = parse_overrides(settings or [])
+    env_spec = EnvSpec(target, given)
     declared = env_spec.declared
     if isinstance(declared, ExaminedByOwnRules):
         reject_beside(context, f"{target}, whose settings have limits", ["step_seconds"])
@@ -59,6 +61,8 @@ def check(
         report = asyncio.run(declared.examine(env_spec))
     else:
         report = asyncio.run(examine(env_spec, step_seconds=step_seconds))
+        if not report.broken and (fault := tasks_by_process(target, given)):
+            report = replace(report, broken=(fault,))
     for fault in report.broken:
         print_error(fault)
 

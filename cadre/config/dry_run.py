@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,11 @@ from cadre.config.resolve import find_model, resolve
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, ContractError, EngineError, NoSourceError
 from cadre.rollout import batching, episodes
+from cadre.rollout.shapes import independent
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.settings.objective import needs_reference
 from cadre.team import Team, Weights
-from cadre.types import Message, Request, Sample, Sampling, Tool, ToolCall, media_of
+from cadre.types import Message, Request, Sample, Sampling, Task, Tool, ToolCall, media_of
 
 if TYPE_CHECKING:
     from cadre.engines.torch.estimate import Sizes
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 CHARACTERS_PER_TOKEN = 3
 # Tool calls in a row that a role with tools is assumed to make, and samples of a tree after which it makes none.
 TOOL_CALLS, MAX_SAMPLES = 8, 4096
+CHECKED_EPISODES = 16  # whose prompts are compared with the context of a model
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class ResourceEstimate:
     samples      completions that each role samples in one step, if all answers are empty
     tokens       the most tokens that they can have together
     characters   of the longest prompt
+    long_prompts by policy, (episodes with a prompt that fills its model's context, episodes, that context)
     policies     every policy with weights on this machine
     devices      their devices, with the bytes of each
     gpu          what a run would choose on the GPU; None unless all policies are on one
@@ -110,6 +113,7 @@ class ResourceEstimate:
     devices: dict[str, int]
     tool_calls: int = 0
     gpu: GpuPlan | None = None
+    long_prompts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
 def estimate_resources(config: Config) -> ResourceEstimate:
@@ -139,6 +143,7 @@ def estimate_resources(config: Config) -> ResourceEstimate:
         samples=dict(samples),
         tokens=sum(count * experiment.sampling[role].max_tokens for role, count in samples.items()),
         characters=max(_count_characters(request) for request in requests),
+        long_prompts=count_long_prompts(experiment),
         policies=policies,
         devices=_device_memory(experiment),
         gpu=plan_gpu(experiment, policies),
@@ -156,6 +161,11 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
     if estimate.tool_calls:
         yield f"tools are offered: counted with up to {estimate.tool_calls} calls in a row, each a turn of its own"
     yield f"the longest prompt that was met: {estimate.characters:,} characters"
+    for name, (over, played, context) in estimate.long_prompts.items():
+        yield (
+            f"warning: in {over} of {played} episodes a prompt of {name} fills the {context:,} tokens that its model "
+            "reads, so that they fail. Show less, or take a model that reads more."
+        )
     for name, policy in estimate.policies.items():
         sizes, load = policy.sizes, policy.load
         yield (
@@ -291,6 +301,41 @@ def count_requests(experiment: Experiment) -> tuple[list[list[Request]], int]:
     except ContractError:  # a tool call without meaning may be no legal step
         return batches, 0
     return sampler.batches, sampler.most_calls
+
+
+def count_long_prompts(experiment: Experiment) -> dict[str, tuple[int, int, int]]:
+    """Return, by policy, (episodes with a prompt that fills the context of its model, episodes, that context), of
+    policies that have any. The episodes are of the first training tasks, with answers of spaces. Loads tokenizers."""
+    from cadre.engines.model_text import Previewer
+
+    roles, longest = experiment.roles, defaultdict[str, list[Request]](list)
+
+    async def play(task: Task) -> SpaceSampler:
+        sampler = SpaceSampler()
+        team = Team(roles, dict.fromkeys(roles.values(), sampler), dict.fromkeys(roles, Sampling()))
+        rollout = replace(experiment.rollout(team), shape=independent(1), ablation="none", signs=False)
+        await episodes.grow_many([task], rollout, random_keys.key("dry"))
+        return sampler
+
+    tasks = experiment.training_tasks
+    for index in range(min(CHECKED_EPISODES, len(tasks))):
+        try:
+            requests = [request for batch in asyncio.run(play(tasks[index])).batches for request in batch]
+        except ContractError:  # an answer without meaning may be no legal step
+            continue
+        for name in {request.policy for request in requests}:
+            longest[name].append(max((one for one in requests if one.policy == name), key=_count_characters))
+    found = {}
+    for name, source in experiment.models.items():
+        if not longest[name] or not any(Path(source).glob("tokenizer*")):
+            continue
+        previewer = Previewer(source)
+        texts = [request for request in longest[name] if not media_of(request.messages)]
+        if previewer.context is not None:
+            tokens = [previewer.preview(request.messages, request.tools).tokens for request in texts]
+            if over := sum(count >= previewer.context for count in tokens):
+                found[name] = (over, len(texts), previewer.context)
+    return found
 
 
 def check_templates(experiment: Experiment, requests: Sequence[Request]) -> None:

@@ -29,7 +29,7 @@ from cadre.config.suggestions import suggest
 from cadre.engines.factory import SAMPLERS, SamplerKind
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError, nearest
+from cadre.errors import ConfigError, nearest, reject_name
 from cadre.rollout.episodes import Failure
 from cadre.rollout.grow import Rollout
 from cadre.settings import (
@@ -312,7 +312,8 @@ Details = Mapping[str, Any]
 
 def explain_error(error: ValidationError) -> str:
     """Return a paragraph about the first thing that is wrong in a configuration, and how many more there are."""
-    first, alike = _join_alternatives(error.errors())
+    # A misspelt name is why another is missing.
+    first, alike = _join_alternatives(sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"))
     location = [str(part) for part in first["loc"]]
     others = error.error_count() - alike
     more = f" ({others} more after it.)" if others else ""
@@ -326,13 +327,14 @@ def explain_error(error: ValidationError) -> str:
                 if others_with_it
                 else suggest(location[-1], names, section_settings())
             )
-            text = f"{_key(location)}: unknown option; expected one of {', '.join(names)}. Remove or rename it.{hint}"
+            expected = f"expected one of {', '.join(names)}. Remove or rename it."
+            text = reject_name(f"{_key(location)}: unknown option", expected, hint)
         case "missing":
             text = f"{_key(location)}: missing; expected {_description(location)}. Add it to the YAML."
         case "union_tag_invalid" | "union_tag_not_found":
             got = first["input"].get("name") if isinstance(first["input"], dict) else first["input"]
             hint = nearest(str(got), ALGORITHMS)
-            text = f"{_key(location)}: got {got!r}; expected one of {', '.join(ALGORITHMS)}.{hint}"
+            text = reject_name(f"{_key(location)}: got {got!r}", f"expected one of {', '.join(ALGORITHMS)}.", hint)
         case "refused":
             parts = [_key(location), first["ctx"]["key"]]
             text = f"{'.'.join(filter(None, parts))}: {first['msg']}"

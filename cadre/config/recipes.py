@@ -20,7 +20,7 @@ from typing import Any
 from cadre.algorithms import ALGORITHMS
 from cadre.config.paths import relocate, resolve_from_file
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError, nearest
+from cadre.errors import ConfigError, nearest, reject_name
 from cadre.plugins import environments, recipe_folders
 from cadre.settings.models import KNOWN_MODELS, KnownModel
 from cadre.settings.yaml_file import Raw, dump_yaml, merge_sections, read_yaml
@@ -137,10 +137,8 @@ def compose_recipe(name: str) -> RealRecipe | None:
     variant = stem.removesuffix(f"-{model}")
     variants = {form: (task, env) for task in real_tasks() for form, env in task_variants(task).items()}
     if variant not in variants:
-        raise ConfigError(
-            f"recipe: got {name!r}, and {variant!r} is no task to be played by {model}; expected one of "
-            f"{', '.join(variants)}.{nearest(variant, variants)}"
-        )
+        got = f"recipe: got {name!r}, and {variant!r} is no task to be played by {model}"
+        raise ConfigError(reject_name(got, f"expected one of {', '.join(variants)}.", nearest(variant, variants)))
     return RealRecipe(*variants[variant], model, level)
 
 
@@ -182,11 +180,9 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
             f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}; expected a YAML file or a run that "
             f"exists, or a name of `cadre list`.{nearest(recipe, beside) or ' Fix the path.'}"
         )
-    raise ConfigError(
-        f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}; expected one of {', '.join(bundled)}, "
-        "one of TASK-MODEL (cadre list), or the path of a YAML file."
-        f"{nearest(recipe, [*bundled, *_possible_names(recipe), *beside])}"
-    )
+    got = f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}"
+    expected = f"expected one of {', '.join(bundled)}, one of TASK-MODEL (cadre list), or the path of a YAML file."
+    raise ConfigError(reject_name(got, expected, nearest(recipe, [*bundled, *_possible_names(recipe), *beside])))
 
 
 def names_beside(name: str) -> list[str]:

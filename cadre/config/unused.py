@@ -7,16 +7,18 @@ a command line sets.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cadre.algorithms import ALGORITHMS
+from cadre.advantages.batch import Plan
+from cadre.algorithms import ALGORITHMS, plan_of
 from cadre.algorithms.custom import DISCOUNTED_RETURNS, OPTIONS, shape_options
 from cadre.config.conditions import Condition, Setting, explain
 from cadre.config.experiment import Config, Experiment
 from cadre.engines.factory import SAMPLERS, TORCH, SamplerKind
 from cadre.errors import ConfigError
-from cadre.rollout.shapes import SHAPES
+from cadre.rollout.shapes import CARRIES, SHAPES
 from cadre.settings.engines import LearnerConfig
 from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import makes_several_steps, needs_entropy_gradient, needs_reference
@@ -293,6 +295,31 @@ def _reads_text_alone(setting: Setting, experiment: Experiment) -> bool:
     return not models or any(read_model_type(Path(model)) not in MEDIA_MODELS for model in models)
 
 
+def _teaches_alone(experiment: Experiment) -> bool:
+    return experiment.plan.teacher is not None and experiment.plan.teacher.alone
+
+
+def _advantage_axes(plan: Plan) -> tuple[object, ...]:
+    """Return what of a plan decides the advantages of samples, and not which samples there are or their loss."""
+    shape, credit = plan.shape, plan.credit
+    if not shape.selects_all and (shape.select is not CARRIES["random"] or shape.lookahead):
+        credit = replace(credit, alpha=1.0)  # branches are selected by the same reward
+    return credit, plan.kl, plan.critic, plan.reward_model, plan.influence
+
+
+def _outlives_rewards(setting: Setting, experiment: Experiment) -> bool:
+    """Return True unless a teacher gives all advantages and the algorithm's setting changes nothing but advantages."""
+    section, name = setting.section, setting.names[0]
+    field = type(section).model_fields[name]
+    if not _teaches_alone(experiment) or field.is_required():
+        return True
+    try:
+        usual = plan_of(section.model_copy(update={name: field.get_default(call_default_factory=True)}))
+    except ConfigError:
+        return True  # other settings need this one
+    return _advantage_axes(usual) == _advantage_axes(plan_of(section))
+
+
 LEARNERS = ("learner", "team.policies.*.learner", "algorithm.critic.policy.learner", "algorithm.critic.learner")
 
 TRAINING_CONDITIONS: tuple[Condition[Experiment], ...] = (
@@ -395,6 +422,18 @@ TRAINING_CONDITIONS: tuple[Condition[Experiment], ...] = (
             expected=expected,
         )
         for setting, expected in {"credit.without_std": "keep", "credit.drop_groups": "none"}.items()
+    ),
+    *(
+        Condition[Any](
+            setting,
+            is_read,
+            "teacher.alone learns from the teacher's log-probabilities and not from rewards",
+            "Remove it, or teacher.alone.",
+        )
+        for setting, is_read in {
+            "algorithm.*": _outlives_rewards,
+            "credit.overlong_buffer": lambda setting, experiment: not _teaches_alone(experiment),
+        }.items()
     ),
     Condition(
         "train.replacements",

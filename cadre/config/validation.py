@@ -421,6 +421,12 @@ def check_teacher(experiment: Experiment) -> None:
                 "are those at temperature 1; expected 1, so that both are of one distribution. Set it, or load the "
                 "teacher here."
             )
+    if teacher.alone and (plan.critic is not None or plan.reward_model is not None or plan.influence):
+        raise ConfigError(
+            f"teacher.alone: got true with algorithm.name={name}, which computes values, scores or influences that no "
+            "advantage would contain; expected an algorithm that compares rewards, such as grpo. Set it, or remove "
+            "alone."
+        )
     unfit: dict[str, tuple[object, bool]] = {
         "algorithm": (name, plan.preference is not None or plan.only_positive),
         "credit.without_std": ("drop", plan.selection.without_std == "drop"),

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
 import inspect
 import json
 import math
+import os
 import random
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, Protocol, get_args, runtime_checkable
 
 from cadre import random_keys
 from cadre.env import Env, Split
@@ -30,6 +36,7 @@ from cadre.rollout.deadlines import Deadline
 from cadre.settings.user_code import describe_errors
 from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCall
 
+SPLITS: tuple[Split, ...] = get_args(Split)
 SPLIT_SAMPLE = 200
 # A program whose answer is drawn: it must draw the same in equal states.
 DRAWN_MOVES = "```python\nimport random\nprint('Moves: ' + ''.join(random.choices('UDLR', k=12)))\n```"
@@ -117,7 +124,7 @@ async def examine(
 
     # The tasks.
     name = env_spec.env_class.__name__
-    splits = {split: _checked_tasks(findings, env_spec, split) for split in ("train", "test")}
+    splits = {split: _checked_tasks(findings, env_spec, split) for split in SPLITS}
     shared = shared_tasks(splits["train"], splits["test"])
     findings.require(
         not shared,
@@ -216,6 +223,57 @@ def _tools(names: Iterable[str]) -> str:
     return f"the tool{'s' if len(listed) > 1 else ''} {', '.join(listed)} {'were' if len(listed) > 1 else 'was'}"
 
 
+def task_digests(env_spec: EnvSpec) -> dict[str, list[str]]:
+    """Return a digest of each of the first tasks of the splits, the same in every process for equal tasks."""
+
+    def plain(value: Any) -> Any:  # the text of an object may hold its address, and that of a set has an order
+        return sorted(map(repr, value)) if isinstance(value, set | frozenset) else type(value).__name__
+
+    digests: dict[str, list[str]] = {}
+    for split in SPLITS:
+        tasks = env_spec.tasks(split)
+        texts = (json.dumps([task.id, task.data], default=plain) for task in tasks[:SPLIT_SAMPLE])
+        digests[split] = [hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest() for text in texts]
+    return digests
+
+
+def tasks_by_process(target: str, settings: Mapping[str, Any], seconds: float = 120.0) -> str:
+    """Return a paragraph if another process, in which texts have other hashes, has other tasks or another order of
+    them; "" if it has the same. Raises ContractError if they cannot be listed there."""
+    env_spec = EnvSpec(target, settings)
+    code = (
+        "import json, sys; from cadre.envs.check import task_digests; from cadre.envs.spec import EnvSpec; "
+        "open(sys.argv[1], 'w').write(json.dumps(task_digests(EnvSpec(sys.argv[2], json.loads(sys.argv[3])))))"
+    )
+    other_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "digests.json"
+        try:
+            subprocess.run(
+                [sys.executable, "-c", code, str(path), target, json.dumps(settings, default=str)],
+                env={**os.environ, "PYTHONHASHSEED": other_seed},
+                capture_output=True,
+                timeout=seconds,
+                check=True,
+            )
+        except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
+            raise ContractError(
+                f"{target}: its tasks could not be listed in another process ({type(error).__name__}); expected the "
+                "same tasks there. Let tasks() depend on its settings alone."
+            ) from None
+        elsewhere = json.loads(path.read_text())
+    here = task_digests(env_spec)
+    for split, digests in here.items():
+        if digests != elsewhere[split]:
+            what = "other tasks" if sorted(digests) != sorted(elsewhere[split]) else "the tasks in another order"
+            return (
+                f"{env_spec.env_class.__name__}.tasks({split!r}): another process has {what}; expected the same in "
+                "every process, as a resumed run and a comparison need them. Sort what comes out of a set, and use no "
+                "hash() of a text: both differ by process."
+            )
+    return ""
+
+
 def _checked_tasks(findings: Findings, env_spec: EnvSpec, split: Split) -> list[Task]:
     """Return the first tasks of a split; none if something is wrong with them."""
     where = f"{env_spec.env_class.__name__}.tasks({split!r})"
@@ -223,12 +281,6 @@ def _checked_tasks(findings: Findings, env_spec: EnvSpec, split: Split) -> list[
     def first_tasks() -> list[Any]:
         with findings.calling("tasks", where):
             tasks = env_spec.tasks(split)
-            if not isinstance(tasks, Sequence) or isinstance(tasks, str):
-                raise Broken(
-                    "tasks",
-                    f"{where}: got {described(tasks)}; expected a sequence of Task with a length and items by "
-                    "index. Return a list, or GeneratedTasks(count, make, name).",
-                )
             return [tasks[i] for i in range(min(SPLIT_SAMPLE, len(tasks)))]
 
     with findings.noting():
@@ -327,6 +379,7 @@ class Findings:
 MAX_DECISIONS = 200
 THOROUGH_DECISIONS = 8
 QUOTED = 40
+OBSERVED_AGAIN = 3  # calls of observe in one state
 # Arguments with which a tool is called until it raises nothing, and their texts.
 ARGUMENTS_TRIED = 4
 EXAMPLE_TEXTS = ("x", "1", "1 + 1", "2026-01-31")
@@ -485,14 +538,20 @@ class Episode:
         return bool(success)
 
     def _check_pure(self, env: Env, observations: dict[str, Observation]) -> None:
-        self.findings.require(
-            self._observed(env) == observations,
-            "observe",
-            f"{self.name}.observe changes what it observes; expected no side effect. Change the state in step alone.",
-        )
+        before = copy_of(vars(env))
+        if any(self._observed(env) != observations for _ in range(OBSERVED_AGAIN)):
+            moved = _attribute(difference(before, vars(env), "self")) if before is not None else ""
+            if moved:
+                cause, advice = f"changes {moved}", "Change the state in step alone"
+            else:
+                cause = "returned another observation when it was called again"
+                advice = "Draw nothing and read no clock in observe: do it in __init__ or step, seeded by the task"
+            # Whatever is compared after it differs, too.
+            raise Broken("observe", f"{self.name}.observe: {cause}; expected the same at every call. {advice}.")
         texts = {"privileged": env.privileged, "signature": env.signature}
         texts["default_action"] = partial(env.default_action, next(iter(observations)))
-        for method, text_of in texts.items():
+        own = {name: text for name, text in texts.items() if getattr(type(env), name) is not getattr(Env, name)}
+        for method, text_of in own.items():
             with self.findings.calling("observe", f"{self.name}.{method}"):
                 shown, again = (self._deadline(method).blocking(text_of) for _ in range(2))
             self.findings.require(
@@ -503,7 +562,8 @@ class Episode:
             self.findings.require(
                 shown == again and self._observed(env) == observations,
                 "observe",
-                f"{self.name}.{method} changes what it tells of; expected no side effect. Change state in step alone.",
+                f"{self.name}.{method}: returned another text when it was called again, or changed what observe "
+                "returns; expected no side effect and the same text. Change the state, and draw, in step alone.",
             )
 
     async def _check_fork(self, env: Env, chosen: dict[str, Sample], observations: dict[str, Observation]) -> None:

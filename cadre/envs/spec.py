@@ -17,7 +17,7 @@ import pydantic
 from cadre.env import Env, Split
 from cadre.envs.tools import check_tools, with_tools
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
-from cadre.errors import ConfigError, nearest
+from cadre.errors import ConfigError, ContractError, nearest, reject_name
 from cadre.plugins import environments
 from cadre.settings.section import NUMBER, PLAIN_TYPES, is_bool_for_number, quoting_advice
 from cadre.settings.trust import check_code, find_module_file
@@ -51,9 +51,8 @@ def env_class(name: str) -> type[Env]:
         if name.endswith(".py"):
             raise _no_class_named(Path(name))
         names = ", ".join(environments())
-        raise ConfigError(
-            f"env: got {name!r}; expected one of {names} or file.py:Class.{nearest(name, environments())}"
-        )
+        expected = f"expected one of {names} or file.py:Class."
+        raise ConfigError(reject_name(f"env: got {name!r}", expected, nearest(name, environments())))
     if not source.endswith(".py") and (file := find_module_reference(target, Path.cwd())):
         source = file.rpartition(":")[0]
     module = load_file("env", Path(source)) if source.endswith(".py") else _from_package(source, name)
@@ -110,7 +109,7 @@ class EnvSpec:
     central       play it with the one role `team`, which writes the parts of all roles
     prompts       system messages by role
     declared      the class itself, without the wrappers
-    settings      those that were given; `all_settings` have the defaults
+    settings      those that were given; `all_settings` have the defaults, `episode_settings` are those of `__init__`
     missing       settings that have no default and were not given
 
     A setting is declared once, with its default, in `__init__`, `tasks` or `roles_of`, whichever uses it; the others
@@ -144,7 +143,7 @@ class EnvSpec:
         defaults = {name: p.default for name, p in declared.items() if p.default is not p.empty}
         self.all_settings, self._declared_settings = defaults | self.settings, defaults | checked
         constructor = _declared(self.declared, "__init__", 2)
-        self._of_episodes = {name: value for name, value in checked.items() if name in constructor}
+        self.episode_settings = {name: value for name, value in checked.items() if name in constructor}
         if self.declared.tools:
             check_tools(self.declared, self.roles)
         self.missing = [name for name in declared if name not in self.all_settings]
@@ -156,12 +155,24 @@ class EnvSpec:
 
     def make(self, task: Task) -> Env:
         """Return a new episode of the task."""
-        return self.env_class(task, **self._of_episodes)
+        return self.env_class(task, **self.episode_settings)
 
     def tasks(self, split: Split) -> Sequence[Task]:
-        """Return the tasks of a split. Raises ContractError if the environment's own code fails."""
-        with describe_errors(f"{self.declared.__name__}.tasks({split!r})"):
-            return self.declared.tasks(split, **self._taken_by(self.declared.tasks))
+        """Return the tasks of a split. Raises ContractError if the environment's own code fails, or returns others."""
+        where = f"{self.declared.__name__}.tasks({split!r})"
+        with describe_errors(where):
+            tasks: object = self.declared.tasks(split, **self._taken_by(self.declared.tasks))
+        advice = "Return a list, or GeneratedTasks(count, make, name)."
+        if not isinstance(tasks, Sequence) or isinstance(tasks, str):
+            raise ContractError(
+                f"{where}: got {'nothing (None)' if tasks is None else f'a {type(tasks).__name__}'}; expected a "
+                f"sequence of Task with a length and items by index. {advice}"
+            )
+        for number, task in enumerate(tasks if isinstance(tasks, list | tuple) else ()):
+            if not isinstance(task, Task):
+                got = f"a {type(task).__name__} {repr(task)[:40]}"
+                raise ContractError(f"{where}: task {number} is {got}; expected a cadre Task. {advice}")
+        return tasks
 
     def close(self) -> None:
         """Release what all episodes share, if they share something."""
@@ -235,9 +246,8 @@ def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings
                     f"settings.{key}: got it for {env.__name__}, which has no settings; expected none. Remove it, or "
                     f"add a parameter {key} after the task in {env.__name__}.__init__."
                 )
-            raise ConfigError(
-                f"settings.{key}: unknown to {env.__name__}; expected one of {names}.{nearest(key, declared)}"
-            )
+            got = f"settings.{key}: unknown to {env.__name__}"
+            raise ConfigError(reject_name(got, f"expected one of {names}.", nearest(key, declared)))
         if is_bool_for_number(declared[key].annotation, value):
             raise ConfigError(f"settings.{key}: got {value!r}; expected {NUMBER}. Write a number.")
         usual = declared[key].default

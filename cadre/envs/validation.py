@@ -8,7 +8,6 @@ nothing, so that it can come before anything else.
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -152,6 +151,8 @@ def reward_faults(env: str, reward: Any, acting: Mapping[str, Any], roles: tuple
         for name, number in numbers.items():
             if not isinstance(name, str):
                 yield f"{where}: got {name!r} as a name in Reward.{kind}; expected a text. Rename it."
+            elif kind == "parts" and not (name and name.isprintable()):  # it names a metric
+                yield f"{where}: got the name {name!r} in Reward.parts; expected printable characters. Rename it."
             yield from number_faults(f"{where}: Reward.{kind}[{name!r}]", number)
     for role in reward.local if isinstance(reward.local, Mapping) else ():
         if role not in roles:
@@ -191,13 +192,17 @@ def raise_first(faults: Iterable[str]) -> None:
         raise ContractError(fault)
 
 
+# Sums and squares of rewards stay finite below it.
+LARGEST = 1e100
+
+
 def number_faults(where: str, number: Any) -> Iterator[str]:
-    """Yield a fault if `number` is no finite real number; scalars of numpy and torch are numbers."""
+    """Yield a fault if `number` is no real number of at most LARGEST; scalars of numpy and torch are numbers."""
     value = as_number(number)
     if value is None:
         yield f"{where} is {described(number)}; expected a number. Write float(...), or the item of an array."
-    elif not math.isfinite(value):
-        yield f"{where} is {value}; expected a finite number. Bound it before it is returned."
+    elif not abs(value) <= LARGEST:
+        yield f"{where} is {value}; expected a finite number of at most {LARGEST:g}. Bound it before it is returned."
 
 
 def as_number(value: Any) -> float | None:
@@ -306,7 +311,7 @@ def declaration_faults(env_spec: EnvSpec) -> list[Fault]:
                 "split. Give it that form."
             )
             faults.append(Fault("tasks", text))
-    settings = env_spec.settings
+    settings = env_spec.episode_settings
     try:
         inspect.signature(env).bind(None, **settings)
     except TypeError as error:

@@ -36,7 +36,7 @@ class Report:
     success            rate of tasks that were solved; `low` and `high` are its 95% Wilson interval
     failures           episodes that failed in the environment; each counts as a task that was not solved
     reward, decisions, tokens   means per episode
-    parts              by name, the mean over episodes of a reward part's mean over the steps that report it
+    parts              by name, the mean over episodes of a reward part's mean over the steps that name it
     outcomes           by task, its success and reward; the reward is None if the episode failed
     tasks_sha256       of the tasks' names and contents
     """
@@ -139,26 +139,20 @@ def mean_reward(paths: Sequence[TreePath]) -> float:
 
 
 def mean_parts(episodes: Sequence[Sequence[Branch]]) -> dict[str, float]:
-    """Return the mean over episodes of each part's mean over an episode's steps, over the episodes that report it.
+    """Return the mean over episodes of each part's mean over the episode's steps that name it.
 
-    A step of other roles does not report a part, and neither does one that names no part, such as a draft that is not
-    judged yet. In any other step of those roles a missing part counts as 0.
+    A step that does not name a part, such as one of another role or a turn of tool calls, says nothing of it, and
+    neither does an episode without such a step.
     """
-    actors_of_part: dict[str, set[frozenset[str]]] = defaultdict(set)
-    for branch in (branch for episode in episodes for branch in episode):
-        for name in branch.reward.parts:
-            actors_of_part[name].add(frozenset(branch.choice))
-    # A part may be reported by several sets of acting roles.
-    means: dict[str, float] = {}
-    for name, actors in sorted(actors_of_part.items()):
-        reporting = (
-            [branch for branch in episode if branch.reward.parts and frozenset(branch.choice) in actors]
-            for episode in episodes
-        )
-        means[name] = fmean(
-            fmean(branch.reward.parts.get(name, 0.0) for branch in steps) for steps in reporting if steps
-        )
-    return means
+    means_of_part: dict[str, list[float]] = defaultdict(list)
+    for episode in episodes:
+        values_of_part: dict[str, list[float]] = defaultdict(list)
+        for branch in episode:
+            for name, value in branch.reward.parts.items():
+                values_of_part[name].append(value)
+        for name, values in values_of_part.items():
+            means_of_part[name].append(fmean(values))
+    return {name: fmean(means) for name, means in sorted(means_of_part.items())}
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:

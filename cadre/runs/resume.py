@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cadre.config.experiment import Config, Experiment, flatten, parse
+from cadre.config.experiment import Config, Experiment, flatten, load, parse
 from cadre.config.paths import find_roots, resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, user_settings
@@ -42,7 +42,7 @@ from cadre.runs.records import (
 )
 from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
-from cadre.settings.trust import check_trusted, print_import_notice, queue_import_notice, record_begun_run
+from cadre.settings.trust import check_trusted, only_reading, print_import_notice, queue_import_notice, record_begun_run
 from cadre.settings.yaml_file import apply_overrides
 from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
 from cadre.training.warm_start import SETTINGS, WARM_START
@@ -442,6 +442,17 @@ def describe_missing_logs(run: Run, state: TrainingState) -> Iterator[str]:
     # Reports of other held-out tasks were set aside by `adopt_config`, and are not lost.
     files = run.folder.glob(f"{Path(EVALUATIONS).stem}*.jsonl")
     reports = {report["step"] for file in files for report in jsonl.records(file, EvaluationLine)}
+    due: list[int] = []
+    if state.step:
+        with only_reading():  # the settings when these steps were trained
+            config = load(str(run.folder / "checkpoints" / checkpoint_name(state.step) / "config.yaml"))
+        every = config.evaluate.every or state.step
+        due = list(range(0, state.step, every)) if config.evaluate.tasks else []
+    if lost := [step for step in due if step not in {*reports, state.best_step}]:
+        yield (
+            f"{run.folder / EVALUATIONS} lacks the report after step {_format_steps(lost)}; it is lost, unless "
+            "evaluate.every was another then, and the run goes on without it."
+        )
     if state.best_step is not None and state.best_step not in reports:
         yield (
             f"{run.folder / EVALUATIONS} lacks the report after {state.best_step} steps, of which the checkpoint of "

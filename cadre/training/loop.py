@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -19,6 +19,7 @@ from rich.console import Console
 
 from cadre import random_keys
 from cadre.advantages.batch import build_batch, is_useful
+from cadre.advantages.groups import AdvantageGroup
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import Diagnostics, build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
@@ -67,30 +68,58 @@ PATIENCE = 5  # steps
 FRACTION_SUFFIX = "/zero_variance_groups"
 
 
-class ZeroVarianceMonitor:
-    """Counts, by role, the consecutive steps in which all groups of the role had zero variance. Owned by a loop, so
-    that there is one warning per role and start."""
+class RoleMonitor:
+    """Finds the roles of which something held in each of `patience` steps in a row. Owned by a loop, so that there is
+    one warning per role and start."""
 
     def __init__(self, patience: int = PATIENCE) -> None:
         self.patience = patience
         self._consecutive: Counter[str] = Counter()
         self._warned: set[str] = set()
 
-    def warnings(self, step_metrics: Mapping[str, float]) -> list[str]:
-        """Return the warnings that are due after a step with these metrics."""
-        for name, fraction in step_metrics.items():
-            role = name.removesuffix(FRACTION_SUFFIX)
-            if role not in (name, "rollout"):
-                self._consecutive[role] = self._consecutive[role] + 1 if fraction == 1.0 else 0
+    def due(self, held: Mapping[str, bool]) -> list[str]:
+        """Return the roles to warn of after a step in which it held, or not, of these roles."""
+        for role, holds in held.items():
+            self._consecutive[role] = self._consecutive[role] + 1 if holds else 0
         new = [role for role, steps in self._consecutive.items() if steps >= self.patience and role not in self._warned]
         self._warned.update(new)  # each role once
+        return new
+
+
+class ZeroVarianceMonitor(RoleMonitor):
+    """Warns of roles all of whose groups had zero variance."""
+
+    def warnings(self, step_metrics: Mapping[str, float]) -> list[str]:
+        """Return the warnings that are due after a step with these metrics."""
+        fractions = {name.removesuffix(FRACTION_SUFFIX): value for name, value in step_metrics.items()}
+        flat = {role: value == 1.0 for role, value in fractions.items() if f"{role}{FRACTION_SUFFIX}" in step_metrics}
+        flat.pop("rollout", None)
         return [
             f"warning: {role} learned nothing in the last {self.patience} steps: in each of its groups all returns "
             "were equal, or it was dropped for equal rewards (credit.without_std). Look at its completions (cadre play "
-            "RUN --step N). If its reward comes at a later step, take an algorithm that credits that (algorithm=grpo); "
-            "if all completions are equal, raise sampling.temperature or algorithm.k; if the tasks are always or never "
-            "solved, change them."
-            for role in new
+            "RUN --step N). If its reward comes at a later step, take an algorithm that credits that "
+            "(algorithm=grpo_by_role); if all completions are equal, raise sampling.temperature or algorithm.k; if the "
+            "tasks are always or never solved, change them."
+            for role in self.due(flat)
+        ]
+
+
+class OneSignMonitor(RoleMonitor):
+    """Warns of roles that are compared with others and whose advantages all had one sign."""
+
+    def warnings(self, groups: Iterable[AdvantageGroup], trained: Container[str]) -> list[str]:
+        """Return the warnings that are due after a step with these groups; `trained` are the roles that learn."""
+        signs: dict[str, set[bool]] = defaultdict(set)
+        for group in groups:
+            if len({scored.sample.role for scored in group.samples}) > 1:
+                for scored in group.samples:
+                    signs[scored.sample.role].update(advantage > 0.0 for advantage in scored.advantages if advantage)
+        one_sign = {role: len(found) == 1 for role, found in signs.items() if role in trained}
+        return [
+            f"warning: all advantages of {role} were {'positive' if True in signs[role] else 'negative'} in the last "
+            f"{self.patience} steps, whatever it wrote: it is compared with roles that are rewarded differently. "
+            "Compare each role with itself (algorithm=grpo_by_role), or reward all roles alike."
+            for role in self.due(one_sign)
         ]
 
 
@@ -122,7 +151,8 @@ class Training:
     run: Run
     team: Team
     progress: Progress
-    monitor: ZeroVarianceMonitor = field(default_factory=ZeroVarianceMonitor)
+    zero_variance: ZeroVarianceMonitor = field(default_factory=ZeroVarianceMonitor)
+    one_sign: OneSignMonitor = field(default_factory=OneSignMonitor)
     notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
 
     @cached_property
@@ -411,9 +441,11 @@ def log_step(training: Training, step: int, step_metrics: Metrics, record: StepR
     run.keep(step, record, training.experiment.plan.selection)
     run.log(step, step_metrics)
     progress.step(step, step_metrics)
-    # Under a teacher groups without variance are learned from too.
-    warnings = training.monitor.warnings(step_metrics) if training.experiment.plan.teacher is None else []
-    for warning in warnings + training.absent_roles.warnings(step_metrics):
+    warnings = training.absent_roles.warnings(step_metrics)
+    if training.experiment.plan.teacher is None:  # under a teacher any group is learned from
+        warnings += training.zero_variance.warnings(step_metrics)
+        warnings += training.one_sign.warnings(record.batch.groups, training.experiment.trained_roles)
+    for warning in warnings:
         progress.console.print(warning, markup=False, highlight=False)
 
 

@@ -63,7 +63,7 @@ def failure_metrics(sampled: SampledTrees) -> Metrics:
 def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
     """Return rewards and lengths by role, and the success of the episodes that were rolled out to the end.
 
-    A reward part is the mean over the steps that report it (`mean_parts`), branches that were not selected included.
+    A reward part is the mean over the steps that name it (`mean_parts`), branches that were not selected included.
     """
     nodes = [node for tree in trees for node in walk.nodes(tree.root)]
     paths = [path for tree in trees for path in walk.episodes(tree.root)]

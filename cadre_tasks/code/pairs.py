@@ -24,6 +24,7 @@ from cadre_tasks.exchange import Exchange, SingleAgent
 Feedback = Literal["none", "passed", "levels", "failures", "expert"]
 EXPERT = "expert"
 # The levels that a role reaches by itself, by role; the others need both.
+LEVELS = ("aux", "main", "parses", "tests", "calls", "more", "ignored")
 LEVELS_OF = {"aux": ("aux",), "main": ("main", "calls", "more", "ignored")}
 # Without it an instructed model spends its tokens on words before the code and on examples after it.
 ONLY = "Answer with the code of your function alone: no explanation, no tests, no examples.\n\n{task}"
@@ -124,7 +125,7 @@ class Pairs(Exchange):
             return Reward()
         self.graded = await grade(self.program, actions["aux"], actions["main"])
         self.wrote, self.advice, self.turn = dict(actions), "", self.turn + 1
-        parts = self.graded.parts
+        parts = {**dict.fromkeys(LEVELS, 0.0), **self.graded.parts}  # a level that is not reached is 0 in the logs
         if self.codebleu:
             written = "\n\n".join(extract_code(actions[role]) for role in self.writers)
             parts = parts | await likeness(self.program.reference, written)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cadre.errors import ConfigError, DataError, NoSourceError, nearest
+from cadre.errors import ConfigError, DataError, NoSourceError, nearest, reject_name
 from cadre.rows import ENDINGS, FileState, file_state, read_rows
 from cadre_tasks.data import hub
 from cadre_tasks.data.public_sets import SPECS, DatasetSpec, TooLongError
@@ -32,10 +32,8 @@ class MissingFilesError(DataError):
 def find_spec(name: str) -> DatasetSpec:
     """Return the spec of a data set. Raises ConfigError for an unknown name."""
     if name not in SPECS:
-        raise ConfigError(
-            f"data: got {name!r}; expected one of {', '.join(SPECS)}, or a file of your own that ends in .jsonl."
-            f"{nearest(name, SPECS)}"
-        )
+        expected = f"expected one of {', '.join(SPECS)}, or a file of your own that ends in .jsonl."
+        raise ConfigError(reject_name(f"data: got {name!r}", expected, nearest(name, SPECS)))
     return SPECS[name]
 
 

@@ -13,6 +13,7 @@ import yaml
 
 import cadre
 from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task
+from cadre.config.experiment import Config
 from cadre.errors import CadreError, ConfigError, RunError
 from cadre.evaluation.evaluate import Repeats
 from cadre.evaluation.loaded_team import LoadedTeam
@@ -98,7 +99,7 @@ def test_a_dictionary_and_a_yaml_say_the_same_as_sections(speaker: Path, tmp_pat
     reports = [
         cadre.evaluate(raw, tasks=4),
         cadre.evaluate(tmp_path / "digit.yaml", tasks=4),
-        cadre.evaluate(tasks=4, **raw),  # type: ignore[arg-type]
+        cadre.evaluate(tasks=4, **raw),
         cadre.evaluate(str(speaker), tasks=4, env="tests.helpers.games:Digit", sampling={"max_tokens": 1}),
     ]
     assert len({json.dumps(report.as_dict()) for report in reports}) == 1
@@ -121,9 +122,26 @@ def test_sections_change_a_recipe(speaker: Path, tmp_path: Path) -> None:
     assert (other.algorithm.name, other.algorithm.k, other.team.roles["tool"]) == ("grpo", 4, "shared")
 
 
+def test_every_section_of_the_settings_is_an_argument(speaker: Path) -> None:
+    """The defaults of all sections, given one by one, change nothing; two that no list of the module names do."""
+    plain = {"env": "plan-path", "team": str(speaker), "algorithm": "grpo"}
+    config = cadre.load(**plain).experiment.config
+    written = config.model_dump(mode="json")
+    assert written.keys() == Config.model_fields.keys()
+    for name in written.keys() - plain.keys():
+        if written[name] is not None:
+            assert cadre.load(**plain, **{name: written[name]}).experiment.config == config
+    changed = cadre.load(**plain, teacher={"weights": "initial", "coefficient": 2.0}, kl={"reference": "start"})
+    assert changed.experiment.config.teacher.coefficient == 2.0
+    assert changed.experiment.config.kl.reference == "start"
+    for target in (str(speaker), "plan-path"):
+        with pytest.raises(ConfigError, match=r"lerner: unknown option.*Did you mean learner\?"):
+            cadre.evaluate(target, env="plan-path", lerner={})
+
+
 def test_errors_are_a_paragraph_before_a_model_loads() -> None:
     for wrong, wanted in (
-        ({"lerner": {}}, "lerner: unknown section.*Did you mean learner?"),
+        ({"lerner": {}}, "lerner: unknown option.*Did you mean learner?"),
         ({"team": "seed", "algorithm": "grpo"}, "env: missing"),
         ({"env": Echo, "team": "seed"}, "algorithm"),
         ({"env": dict, "team": "seed", "algorithm": "grpo"}, "expected a subclass of cadre.Env"),

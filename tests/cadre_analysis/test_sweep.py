@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cadre.errors import ConfigError
+from cadre.runs.sweeps import RECORD, SweepRecord, expand_sweeps
 from cadre_analysis import sweep
 from cadre_analysis.sweep import make_runs
 from tests.cadre.cli.calling import call
@@ -117,3 +118,27 @@ def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "sweep.json").write_text("{")
     done = call("sweep", "plan-path", "--over", RATES, "--run", str(tmp_path))
     assert (done.code, "sweep.json" in done.err) == (2, True)
+
+
+def test_the_folder_of_a_sweep_stands_for_its_runs_that_have_begun(tmp_path):
+    """A record's names that lead out of the folder, and trainings that have not begun, are left out."""
+    names = ["b", "a", "later", "../outside"]
+    (tmp_path / "s").mkdir()
+    record = SweepRecord(recipe="plan-path", overrides=[], runs={name: [] for name in names})
+    (tmp_path / "s" / RECORD).write_text(record.model_dump_json())
+    for folder in (tmp_path / "s" / "a", tmp_path / "s" / "b", tmp_path / "outside", tmp_path / "plain"):
+        folder.mkdir()
+        (folder / "config.yaml").write_text("")
+    begun = [tmp_path / "s" / "b", tmp_path / "s" / "a"]
+    assert expand_sweeps([tmp_path / "s", tmp_path / "plain"]) == [*begun, tmp_path / "plain"]
+
+
+@pytest.mark.parametrize("command", ["compare", "view", "audit"])
+def test_commands_take_the_folder_of_a_sweep(tmp_path, command):
+    """Its only run is opened, which is damaged: its configuration is empty."""
+    (tmp_path / RECORD).write_text(SweepRecord(recipe="plan-path", overrides=[], runs={"one": []}).model_dump_json())
+    assert "a sweep without any run" in call(command, str(tmp_path)).err
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "config.yaml").write_text("")
+    failed = call(command, str(tmp_path))
+    assert (failed.code, str(tmp_path / "one") in failed.err) == (2, True)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from cadre.errors import PromptError
 from cadre.types import Message, Sample
-from cadre_programs.chat import Conversations
+from cadre_programs.chat import Conversations, roles_with_tools
 from cadre_programs.roles import make_role_rules
 from tests.cadre.cli.calling import call
 
@@ -71,3 +71,9 @@ def test_lines_of_a_pipe(monkeypatch, tmp_path):
     assert said[4].startswith("/role NAME")
     assert len(said) == 5
     assert call("chat", "plan-path", "--role", "nobody").code == 2
+
+
+def test_a_role_that_has_tools_in_its_environment_is_told_that_chat_offers_none():
+    assert roles_with_tools({"clerk": [len], "judge": []}, ["clerk", "judge"]) == "clerk"
+    assert roles_with_tools([len], ["clerk", "judge"]) == "clerk, judge"
+    assert roles_with_tools((), ["clerk"]) == ""

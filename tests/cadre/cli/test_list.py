@@ -50,6 +50,15 @@ def test_a_tasks_recipes_are_told_in_words() -> None:
     assert "debate has no recipe" in call("list", "debate").out
 
 
+def test_a_recipes_first_sentence_is_whole() -> None:
+    """It goes on in the second line of the file."""
+    assert call("list", "hanabi").out.splitlines()[:3] == [
+        "hanabi",
+        "    Two-player Hanabi, the small game: two policies, whole episodes compared",
+        "    (GRPO).",
+    ]
+
+
 def test_an_unknown_task_is_refused_with_the_nearest() -> None:
     done = call("list", "sokobn")
     assert done.code == 2

@@ -294,3 +294,31 @@ def test_a_template_that_forgets_calls_is_refused_before_weights_load(
         return
     with pytest.raises(EngineError, match="leaves out parts of a conversation with tools"):
         estimate_resources(chosen)
+
+
+LONG = """
+from cadre.types import Message, Observation, Task
+from tests.helpers.games import Digit
+
+class Long(Digit):
+    @classmethod
+    def tasks(cls, split):
+        return [Task(f"{split}-{number}", {"digit": 1, "words": 300 if number % 4 == 3 else 1}) for number in range(40)]
+
+    def observe(self):
+        seen = super().observe()
+        return {role: Observation(role, (Message("user", "Left " * self.task.data["words"]),)) for role in seen}
+"""
+
+
+def test_prompts_that_fill_the_context_are_told(tmp_path: Path) -> None:
+    """Every fourth task has 300 words, and `games` reads 256 tokens, `seed` 2,048."""
+    (tmp_path / "long.py").write_text(LONG)
+    raw = {"env": f"{tmp_path}/long.py:Long", "algorithm": {"name": "grpo", "k": 2}, "sampling": {"max_tokens": 2}}
+    estimate = estimate_resources(parse({**raw, "team": "games"}))
+    (name,) = estimate.policies
+    assert estimate.long_prompts == {name: (4, 16, 256)}
+    assert f"warning: in 4 of 16 episodes a prompt of {name} fills the 256 tokens" in "\n".join(
+        format_estimate(estimate)
+    )
+    assert estimate_resources(parse({**raw, "team": "seed"})).long_prompts == {}

@@ -37,6 +37,7 @@ PARTED: dict[str, tuple[str, ...]] = {
     "flow_grpo": (STILL,),
     **dict.fromkeys(("m_grpo", "teamtr"), ("team={policies: {a: seed, b: seed}, roles: {tool: a, planner: b}}",)),
 }
+ALONE, GRPO = "teacher={model: seed, alone: true}", "algorithm={{name: grpo, k: 3, {}}}"
 VLLM, TORCH = "sampling.engine=vllm", "sampling.engine=torch"
 
 
@@ -301,6 +302,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "algorithm.kl": (["algorithm={name: ma_dpo, k: 2, kl: 0.1}"], ["algorithm.kl=0.1"]),
     "credit.overlong_buffer": (["algorithm=ma_dpo", "credit.overlong_buffer=4"], ["credit.overlong_buffer=4"]),
     "credit.without_std": (["algorithm=ma_dpo", "credit.without_std=drop"], ["credit.without_std=drop"]),
+    "algorithm.* where a teacher teaches alone": ([ALONE, GRPO.format("scale: none")], [ALONE, "algorithm=grpo"]),
+    "credit.overlong_buffer where a teacher teaches alone": (
+        [ALONE, "credit.overlong_buffer=4"],
+        [ALONE, "credit.truncated=mask"],
+    ),
     "credit.drop_groups": (
         ["algorithm=ma_dpo", "credit={drop_groups: lowest_mean, drop_fraction: 0.5}"],
         ["credit={drop_groups: lowest_mean, drop_fraction: 0.5}"],
@@ -350,6 +356,7 @@ def plain(case: str) -> str:
         " of an endpoint",
         " in layers that are not compiled",
         " in a short training",
+        " where a teacher teaches alone",
     ):
         case = case.removesuffix(circumstance)
     return case
@@ -419,6 +426,47 @@ def test_a_run_records_what_works_and_reads_it_back(case: str, tmp_path: Path) -
         return
     (tmp_path / "config.yaml").write_text(dump(chosen(works)))
     resolve(load(str(tmp_path / "config.yaml")))
+
+
+ADVANTAGES_ALONE = (
+    *("{name: grpo, alpha: 0}", "{name: grpo, kl: 0.5}", "{name: grpo, parts: {goal: 1}}"),
+    *("{name: magrpo, k: 2, gamma: 0.1}", "{name: magrpo, k: 2, lenient: true}", "{name: magrpo, k: 2, kl: 0.5}"),
+    *("{name: gigpo, step_weight: 0.5}", "{name: gigpo, gamma: 0.1}", "{name: state_value, prior: 9}"),
+    *("{name: counterfactual, broadcast: 0.3}", "{name: spiral, decay: 0.5}", "{name: tree_grpo, alpha: 2}"),
+    "{name: at_grpo, alpha: 2, carry: random, lookahead: 0}",
+    "{name: at_grpo, scale: mean}",
+    "{name: custom, k: 2, shape: full, returns: reward_to_go, group: node, baseline: mean, scale: none, gamma: 0.5}",
+)
+READ_ALONE = (
+    *(
+        "{name: grpo, k: 5}",
+        "{name: at_grpo, carry: random}",
+        "{name: at_grpo, alpha: 2}",
+        "{name: at_grpo, k: [2, 3]}",
+    ),
+    *("{name: magrpo, k: 2, stop_at: 0.5}", "{name: c3, k: 2, joint: aligned}", "{name: tree_grpo, siblings: 2}"),
+    "{name: custom, k: 2, shape: greedy, returns: step, group: node, baseline: mean, scale: none, carry: random}",
+)
+
+
+@pytest.mark.parametrize("algorithm", ADVANTAGES_ALONE)
+def test_settings_of_advantages_are_refused_where_a_teacher_gives_them(algorithm: str) -> None:
+    """A setting that changes nothing but how rewards become advantages has no effect under teacher.alone."""
+    trained([f"algorithm={algorithm}", "teacher={model: seed}"])
+    with pytest.raises(ConfigError, match=r"which has no effect: teacher\.alone learns from"):
+        trained([f"algorithm={algorithm}", ALONE])
+
+
+@pytest.mark.parametrize("algorithm", READ_ALONE)
+def test_settings_of_sampling_and_selection_are_read_where_a_teacher_gives_advantages(algorithm: str) -> None:
+    trained([f"algorithm={algorithm}", ALONE])
+
+
+@pytest.mark.parametrize("algorithm", ["ippo", "mappo", "{name: dr_mamr, k: 3}"])
+def test_values_and_influences_are_refused_where_a_teacher_gives_advantages(algorithm: str) -> None:
+    trained([f"algorithm={algorithm}", "teacher={model: seed}"])
+    with pytest.raises(ConfigError, match=r"^teacher.alone: got true with algorithm.name=\w+, which computes values"):
+        trained([f"algorithm={algorithm}", ALONE])
 
 
 def test_a_policys_own_settings_count_where_another_sampler_draws() -> None:

@@ -8,6 +8,7 @@ import json
 import random
 import threading
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -16,7 +17,7 @@ from pydantic import Field
 
 from cadre.env import Env
 from cadre.envs import check
-from cadre.envs.check import ACTIONS, DRAWN_MOVES, check_env, examine
+from cadre.envs.check import ACTIONS, DRAWN_MOVES, check_env, examine, tasks_by_process
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ContractError
 from cadre.types import Message, Observation, Reward, Task, Tool
@@ -41,6 +42,40 @@ def test_what_is_bundled_passes(name: str) -> None:
     assert len(asyncio.run(check_env(EnvSpec(name, {}), episodes=1))) == 6
 
 
+def test_unseeded_numbers_in_observe_are_one_paragraph() -> None:
+    """None about methods that the class does not define, and whose texts are compared with what it shows."""
+    (paragraph,) = asyncio.run(examine(game_of(DrawsWhatItShows))).broken
+    assert paragraph.startswith("DrawsWhatItShows.observe: returned another observation when it was called again;")
+    assert paragraph.endswith(
+        "Draw nothing and read no clock in observe: do it in __init__ or step, seeded by the task."
+    )
+
+
+SET_ORDER = """
+from tests.helpers.games import Digit
+from cadre.types import Task
+
+class Unsorted(Digit):
+    @classmethod
+    def tasks(cls, split):
+        return [Task(word, {"digit": 1}) for word in {f"{split}-{letter}" for letter in "abcdefgh"}]
+
+class Hashed(Digit):
+    @classmethod
+    def tasks(cls, split):
+        return [Task(f"{split}-{number}", {"digit": hash(f"{split}{number}")}) for number in range(3)]
+"""
+
+
+def test_tasks_are_compared_with_those_of_another_process(tmp_path: Path) -> None:
+    """Eight texts of a set have one order of 40,320 here, and another in a process with other hashes."""
+    file = tmp_path / "orders.py"
+    file.write_text(SET_ORDER)
+    unsorted = tasks_by_process(f"{file}:Unsorted", {})
+    assert unsorted.startswith("Unsorted.tasks('train'): another process has the tasks in another order; expected")
+    assert "has other tasks; expected" in tasks_by_process(f"{file}:Hashed", {})
+
+
 @pytest.mark.parametrize(
     "name",
     few_of(["plan-path", "plan-path-tool", "plan-path-single-agent", "sudoku", "sokoban"], ["plan-path", "sudoku"]),
@@ -56,6 +91,12 @@ class ObserveMoves(Digit):
         self.count = getattr(self, "count", 0) + 1
         seen = super().observe()
         return seen if self.count % 2 else {}
+
+
+class DrawsWhatItShows(Relay):
+    def observe(self):
+        seen = super().observe()
+        return {role: Observation(role, (Message("user", str(random.random())),)) for role in seen}
 
 
 class SharedState(Relay):
@@ -103,8 +144,8 @@ class Forgetful(Digit):
 @pytest.mark.parametrize(
     ("env", "complaint"),
     [
-        (Forgetful, "privileged changes"),
-        (ObserveMoves, "observe changes"),
+        (Forgetful, "privileged: returned another text"),
+        (ObserveMoves, r"observe: changes self\.count"),
         (SharedState, r"\.fork"),
         (Unseeded, "fork: two forks gave the rewards"),
         (NotFinite, "expected a finite number"),

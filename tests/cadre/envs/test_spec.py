@@ -9,7 +9,8 @@ import pytest
 
 from cadre.env import Env, GeneratedTasks
 from cadre.envs.spec import EnvSpec, env_class, name_of
-from cadre.errors import ConfigError
+from cadre.envs.validation import declaration_faults
+from cadre.errors import ConfigError, ContractError
 from cadre.types import Task
 from cadre_tasks.maths.maths import Maths
 from tests.helpers.games import Digit
@@ -104,6 +105,10 @@ def test_a_module_that_is_not_there_is_one_paragraph() -> None:
 class Counted(Base):
     """A setting of its tasks alone."""
 
+    @classmethod
+    def roles_of(cls, **settings: object) -> tuple[str, ...]:
+        return ("a",)
+
     def __init__(self, task: Task) -> None:
         super().__init__(task)
 
@@ -116,3 +121,30 @@ class Counted(Base):
 def test_a_setting_of_the_tasks_is_not_asked_of_an_episode(central: bool) -> None:
     spec = EnvSpec(Counted, {"count": 2}, central)
     assert (len(spec.tasks("test")), spec.make(spec.tasks("test")[0]).task.id) == (2, "test-0")
+    assert "__init__" not in {fault.name for fault in declaration_faults(spec)}
+
+
+def returns(tasks: object) -> EnvSpec:
+    """A class whose `tasks` returns this."""
+    return EnvSpec(type("Returns", (Counted,), {"tasks": classmethod(lambda cls, split: tasks)}), {})
+
+
+@pytest.mark.parametrize(
+    ("tasks", "got"),
+    [
+        ((Task(str(n), {}) for n in range(3)), "got a generator; expected a sequence of Task"),
+        (map(str, ()), "got a map; expected a sequence"),
+        (None, "got nothing \\(None\\); expected a sequence"),
+        ({0: Task("t", {})}, "got a dict; expected a sequence"),
+        ("tasks", "got a str; expected a sequence"),
+        ([Task("t", {}), "t"], "task 1 is a str 't'; expected a cadre Task"),
+    ],
+)
+def test_tasks_that_are_no_sequence_of_tasks_are_a_paragraph(tasks: object, got: str) -> None:
+    with pytest.raises(ContractError, match=rf"^Returns\.tasks\('train'\): {got}"):
+        returns(tasks).tasks("train")
+
+
+def test_a_list_of_tasks_is_returned_as_it_is() -> None:
+    tasks = [Task("t", {})]
+    assert returns(tasks).tasks("test") is tasks

@@ -32,13 +32,23 @@ def test_episodes_weigh_alike_however_long_they_are() -> None:
     short = node(0, {"coder": 1}, [branch({"tests": 1.0, "builds": 0.1})])
     long = node(0, {"coder": 1}, [branch({"tests": 0.0}, node(1, {"coder": 1}, [branch({"tests": 0.5})]))])
     parts = summarize([tree(long), tree(short)], [Task("t", {})] * 2, 0).parts
-    assert parts == pytest.approx({"tests": (0.25 + 1.0) / 2, "builds": 0.05})
+    assert parts == pytest.approx({"tests": (0.25 + 1.0) / 2, "builds": 0.1})
 
 
-def test_a_part_that_a_judged_step_does_not_name_is_0_there() -> None:
-    """Of three episodes one calls: its share is a third, and not 1."""
-    episodes = [[branch({"tests": 0.0})], [branch({"tests": 1.0, "calls": 1.0})], [branch({"tests": 1.0})]]
-    assert mean_parts(episodes) == pytest.approx({"calls": 1 / 3, "tests": 2 / 3})
+def test_a_part_is_averaged_over_the_steps_that_name_it() -> None:
+    """A clerk that calls tools in two turns and tells in the last: turns of calls do not dilute what is told."""
+    calls = [branch({"tools/calls": 3.0}), branch({"tools/calls": 1.0})]
+    told = branch({"told": 1.0})
+    assert mean_parts([[*calls, told]]) == {"told": 1.0, "tools/calls": 2.0}
+    assert mean_parts([[*calls, told], [branch({"told": 0.5})]]) == {"told": 0.75, "tools/calls": 2.0}
+
+
+def test_parts_are_the_same_in_a_step_as_in_an_evaluation() -> None:
+    told = node(1, {"coder": 1}, [branch({"told": 1.0})])
+    one = tree(node(0, {"coder": 1}, [branch({"tools/calls": 2.0}, told)]))
+    evaluated = summarize([one], [Task("t", {})], 0).parts
+    assert evaluated == {"told": 1.0, "tools/calls": 2.0}
+    assert {name: metrics.tree_metrics([one], 1.0)[f"parts/{name}"] for name in evaluated} == evaluated
 
 
 def test_steps_of_other_roles_say_nothing_of_a_part() -> None:

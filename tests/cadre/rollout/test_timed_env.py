@@ -41,12 +41,19 @@ def test_scalars_of_any_kind_become_floats(number: Any) -> None:
     json.dumps(asdict(reward))
 
 
-@pytest.mark.parametrize("number", [math.nan, math.inf, "1", None, 1j, np.ones(2), torch.ones(2), [1.0]])
+@pytest.mark.parametrize("number", [math.nan, math.inf, 1e308, -1e101, "1", None, 1j, np.ones(2), torch.ones(2), [1.0]])
 @pytest.mark.parametrize("field", ["team", "local", "parts"])
 def test_what_is_no_finite_number_is_refused(number: Any, field: str) -> None:
     named = {"local": {"speaker": number}, "parts": {"part": number}}
     with pytest.raises(ContractError, match=rf"Reward.{field}.*expected"):
         stepped(Reward(**{field: named.get(field, number)}))
+
+
+@pytest.mark.parametrize("name", ["x\udc80", "", "two\nlines"])
+def test_a_part_has_a_name_that_can_be_printed(name: str) -> None:
+    with pytest.raises(ContractError, match=r"^Paying.step: got the name .* in Reward.parts; expected printable"):
+        stepped(Reward(parts={name: 1.0}))
+    assert stepped(Reward(1e100, parts={"größe/2": 1.0})) == Reward(1e100, parts={"größe/2": 1.0})
 
 
 @pytest.mark.parametrize("local", [{"nobody": 1.0}, {1: 1.0}])

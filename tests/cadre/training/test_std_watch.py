@@ -1,13 +1,18 @@
 """A role whose samples are all worth the same, or that never acts, is told of once, after some steps."""
 
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
 
+from cadre.advantages.groups import AdvantageGroup
+from cadre.advantages.returns import samples_of
 from cadre.config.resolve import resolve
 from cadre.runs.folder import Run
-from cadre.training.loop import AbsentRoleMonitor, ZeroVarianceMonitor, run_training
+from cadre.training.loop import AbsentRoleMonitor, OneSignMonitor, ZeroVarianceMonitor, run_training
+from cadre.types import Task, Tree
+from tests.cadre.advantages.trees import leaf, node
 from tests.helpers.training import configured
 
 
@@ -25,6 +30,34 @@ def test_roles_are_counted_apart() -> None:
     assert watch.warnings(dict.fromkeys(names, 1.0)) == []
     (only,) = watch.warnings(dict(zip(names, (0.0, 1.0), strict=True)))
     assert only.startswith("warning: planner learned nothing")
+
+
+def compared(**advantages: tuple[float, ...]) -> AdvantageGroup:
+    """A group of samples of these roles with these advantages."""
+    siblings = {role: len(values) for role, values in advantages.items()}
+    tree = Tree(Task("t", {}), node(0, siblings, [leaf(dict.fromkeys(siblings, 0))]))
+    values = (value for values in advantages.values() for value in values)
+    samples = [replace(scored, advantages=(value,)) for scored, value in zip(samples_of([tree]), values, strict=True)]
+    return AdvantageGroup((), tuple(samples), 1.0, 1.0)
+
+
+def test_a_role_whose_advantages_have_one_sign_is_told_of_once() -> None:
+    """The pilot is rewarded less than the lookout: right or wrong, all its completions become less likely."""
+    watch = OneSignMonitor(patience=2)
+    one_sign = [compared(lookout=(0.9, 0.3), pilot=(-0.4, -0.8, 0.0))]
+    both = [*one_sign, compared(lookout=(0.1,), pilot=(0.2,))]
+    zeros = [compared(lookout=(0.0,), pilot=(0.0,))]
+    told = [watch.warnings(step, ["pilot"]) for step in (one_sign, both, one_sign, zeros, one_sign, one_sign, one_sign)]
+    assert [len(paragraphs) for paragraphs in told] == [0, 0, 0, 0, 0, 1, 0]
+    assert told[5][0].startswith("warning: all advantages of pilot were negative in the last 2 steps")
+    assert "algorithm=grpo_by_role" in told[5][0]
+
+
+def test_a_role_that_is_compared_with_itself_is_not_told_of() -> None:
+    """Samples of one role have one sign where completions that are cut off are left out, or without a baseline."""
+    watch = OneSignMonitor(patience=1)
+    assert watch.warnings([compared(pilot=(0.5, 0.25)), compared(lookout=(0.5,))], ["pilot", "lookout"]) == []
+    assert watch.warnings([compared(lookout=(0.9,), pilot=(-0.9,))], ["lookout"])[0].count("positive") == 1
 
 
 def test_a_role_that_never_acts_is_told_of_once() -> None:
