@@ -53,6 +53,7 @@ OF_LEARNING = "tests/cadre/engines/torch/test_trainer.py::"
 OF_GRADIENTS = "tests/cadre/engines/torch/test_gradients.py::"
 OF_PREFIX_FORWARDS = "tests/cadre/engines/torch/test_prefix_tree.py::"
 OF_LORA = "tests/cadre/engines/torch/test_lora.py::"
+OF_TOOL_USE = "tests/cadre/engines/test_tool_use.py::"
 OF_FAMILIES = "tests/cadre/engines/torch/test_families.py::"
 
 
@@ -463,6 +464,20 @@ MUTANTS = (
         'layer.__dict__["forward"] = _checkpointed(model, layer, layer.forward)',
         'layer.train().__dict__["forward"] = _checkpointed(model, layer, layer.forward)',
         (OF_FAMILIES + "test_sampler_and_learner_are_the_plain_forward[opt]",),
+    ),
+    Mutant(
+        "a turn with calls is cut out of the next prompt without its calls",
+        "cadre/engines/chat_template.py",
+        'turn = replace(turn, content="" if turn.tool_calls else PROBE, thinking=thought)',
+        "turn = replace(turn, content=PROBE, thinking=thought, tool_calls=())",
+        (OF_TOOL_USE + "test_a_result_is_headed_as_the_template_heads_it_after_words_and_a_call",),
+    ),
+    Mutant(
+        "a turn whose calls have results between them goes on as it was sampled",
+        "cadre/engines/chat_template.py",
+        "if not (written and thought in written and text.startswith(rendered) and after.startswith(written)):",
+        "if not (written and thought in written and text.startswith(rendered)):",
+        (OF_TOOL_USE + "test_two_calls_that_the_template_writes_in_two_turns_are_rendered_anew",),
     ),
 )
 

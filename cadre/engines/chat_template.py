@@ -121,7 +121,7 @@ class Template:
 
     def render(self, messages: Sequence[Message], generation: bool, tools: Sequence[Tool] = ()) -> str:
         """Return the conversation as text, with the opening of an assistant's turn if `generation`."""
-        use = self._use_for(tools) if tools or _uses_tools(messages) else ToolUse()
+        use = self._use_for(tools, messages)
         try:
             broken = [self._break_message(message) for message in messages]
             offered = [_map_tool(tool, self._control.break_up) for tool in tools]
@@ -333,14 +333,20 @@ class Template:
         text, images = self.render(messages, generation=True, tools=tools), media_of(messages)
         if previous is None:
             return Prompt(self._encode(text, images), "first", images)
-        rest, history = self._text_after(text, messages, previous, tools)
-        if rest is None:
+        after = self._text_after(text, messages, previous, tools)
+        if after is None:
             return Prompt(self._encode(text, images), "new", images)
-        sample, new_images = previous.sample, media_of(messages[len(previous.messages) :])
-        appended = self._encode(rest, new_images)
+        (rest, history), sample = after, previous.sample
+        new_images = media_of(messages[len(previous.messages) :])
         last = sample.token_ids[-1] if sample.token_ids else None
-        # The turn is closed already, be it by another token. A token that opens the next turn stays.
-        if appended and last in stops and appended[0] in {last, self.end_of_turn, *self.call_ends}:
+        # The turn is closed already, be it by another token. A token that opens the next turn stays, and so does one
+        # that ends turns of calls by opening their results.
+        ends = {self.end_of_turn, *(end for end in self.call_ends if self.token(end) in CALL_ENDS)}
+        closing = [end for end in (last, *ends) if end is not None] if last in stops else []
+        if history == "realigned" and rest.lstrip().startswith(tuple(map(self.token, closing))):
+            rest = rest.lstrip()
+        appended = self._encode(rest, new_images)
+        if appended and appended[0] in closing:
             appended = appended[1:]
         return Prompt(sample.prompt_ids + sample.token_ids + appended, history, sample.images + new_images)
 
@@ -361,11 +367,11 @@ class Template:
 
     def _text_after(
         self, text: str, messages: Sequence[Message], previous: PreviousTurn, tools: Sequence[Tool]
-    ) -> tuple[str | None, History]:
-        """Return what `text` has after the turn that was sampled, or None if it does not extend that turn."""
+    ) -> tuple[str, History] | None:
+        """Return what `text` has after the turn that was sampled, and how; None if it does not extend that turn."""
         count = len(previous.messages)
         if self._images is not None and self._images.token in previous.sample.token_ids:
-            return None, "new"  # a sampled placeholder must not be taken for an image
+            return None  # a sampled placeholder must not be taken for an image
         extends = (
             tuple(messages[:count]) == previous.messages
             and tuple(tools) == previous.tools
@@ -373,30 +379,35 @@ class Template:
             and tool_calls.is_sampled_message(messages[count], previous.sample)
         )
         if not (extends and self.extends):
-            return None, "new"
+            return None
         rendered = self.render(previous.messages, generation=True, tools=tools)
         # Many templates trim answers; the ids keep them as they were sampled.
         answer = self.break_tokens(previous.sample.text, "assistant")
         for content in (answer, answer.strip()):
             if text.startswith(rendered + content):
                 return text[len(rendered + content) :], "clean"
-        # Templates and programs rewrite a turn with tool calls or thinking in their own way: render the conversation
-        # with a placeholder in its place and cut that out. Thinking that is dropped makes that impossible.
-        sampled = previous.sample.message or Message("assistant", previous.sample.text)
-        thought = THOUGHT if sampled.thinking and messages[count].thinking else ""
-        if thought and self.break_tokens(sampled.thinking, "assistant") not in text[len(rendered) :]:
-            return None, "realigned"
-        if not thought and (not sampled.tool_calls or call_forms.THINK_CLOSE.search(previous.sample.text)):
-            return None, "realigned"
-        placeholder = list(messages)
-        placeholder[count] = Message("assistant", PROBE, thinking=thought)
+        # Templates and programs rewrite a turn with tool calls or thinking in their own way: render it by itself, and
+        # cut that out of the conversation. The calls stay in both, as templates take results, or the names in them,
+        # from there; words beside them do not, as some templates write those after the results. A turn that a later
+        # message changes (its thinking is dropped, results stand between its calls) cannot be cut out.
+        turn = messages[count]
+        thought = THOUGHT if turn.thinking else ""
+        if not thought and (not turn.tool_calls or call_forms.THINK_CLOSE.search(previous.sample.text)):
+            return None
+        turn = replace(turn, content="" if turn.tool_calls else PROBE, thinking=thought)
         try:
-            text = self.render(placeholder, generation=True, tools=tools)
+            text = self.render([*messages[:count], turn, *messages[count + 1 :]], generation=True, tools=tools)
         except EngineError:
-            return None, "realigned"
-        opening, _, rest = text[len(rendered) :].partition(PROBE)
-        is_kept = text.startswith(rendered) and (thought in opening if thought else not opening)
-        return rest if is_kept and PROBE in text[len(rendered) :] else None, "realigned"
+            return None
+        broken = [self._break_message(message) for message in (*messages[:count], turn)]
+        offered = self._broken_tools(tools)
+        written = self._write_last_turn(broken, offered, self._use_for(tools, messages))
+        for end in map(self.token, self.call_ends):
+            written = written.removesuffix(end)
+        after = text.removeprefix(rendered).lstrip("\n ")
+        if not (written and thought in written and text.startswith(rendered) and after.startswith(written)):
+            return None
+        return after.removeprefix(written), "realigned"
 
     def break_tokens(self, text: str, role: str = "user") -> str:
         """Return the text as a message by `role` has it in a prompt: with control tokens broken."""
@@ -454,7 +465,7 @@ class Template:
         # Else calls are read in the form that was learned from the template, after thinking.
         if use is None or use.form is None:
             return answer
-        schemas = {tool.name: tool.parameters for tool in self._broken_names(tools)}
+        schemas = {tool.name: tool.parameters for tool in self._broken_tools(tools)}
         result = use.form.read(content, schemas)
         if not content and text.strip():  # thinking without an end holds calls only if it holds nothing else
             result = use.form.read(text, schemas)
@@ -467,7 +478,7 @@ class Template:
         self, answer: Message, calls: Sequence[call_forms.Call], content: str, tools: Sequence[Tool]
     ) -> Message:
         """Return the answer with these calls, by the tools' real names; without them if a call is invalid."""
-        shown = self._broken_names(tools)
+        shown = self._broken_tools(tools)
         parsed = {"tool_calls": [{"function": {"name": n, "arguments": a}} for n, a in calls], "content": content}
         message = tool_calls.make_message(answer, parsed, shown)
         real = dict(zip((tool.name for tool in shown), (tool.name for tool in tools), strict=True))
@@ -478,7 +489,7 @@ class Template:
 
         Returns "" if it attempts none. `answer` is the completion's message, which calls nothing.
         """
-        shown, use = self._broken_names(tools), self._use_for(tools)
+        shown, use = self._broken_tools(tools), self._use_for(tools)
         channels = call_forms.read_channels(text) if self._has_channels else None
         calls = list[call_forms.Call]()
         if channels is not None:
@@ -501,7 +512,7 @@ class Template:
                 )
         return ""
 
-    def _broken_names(self, tools: Sequence[Tool]) -> list[Tool]:
+    def _broken_tools(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools by the names that the prompt has for them."""
         return [_map_tool(tool, self._control.break_up) for tool in tools]
 
@@ -580,8 +591,10 @@ class Template:
         """The text of the template that renders conversations with tools."""
         return self._templates.get("tool_use", self._templates["default"])
 
-    def _use_for(self, tools: Sequence[Tool]) -> ToolUse:
+    def _use_for(self, tools: Sequence[Tool], messages: Sequence[Message] = ()) -> ToolUse:
         """Return how a conversation with these tools, or with calls and no tools, is written."""
+        if not tools and not _uses_tools(messages):
+            return ToolUse()
         use = self.tool_use
         if not use.complete:
             raise EngineError(
