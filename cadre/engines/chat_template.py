@@ -3,7 +3,7 @@
 Sampled tokens are never tokenised again: where a conversation extends an earlier turn of the model, its prompt
 continues the sampled ids. Where the template rewrites that turn (it strips thinking, say), all is rendered anew.
 
-The content of a message stays text: an added token of the tokenizer that is spelled out in it (by a task, a tool, or a
+The content of a message stays text: a control token of the tokenizer that is spelled out in it (by a task, a tool, or a
 model that answers another) is broken by a space, `< |im_end|>`, so that nobody speaks in another's turn. A role's own
 earlier words keep the tokens of thinking and of calls, which it may write.
 """
@@ -44,6 +44,10 @@ PROBE, THOUGHT = "qzx", "qxthought"
 
 # Ends of turns that no probe finds: Llama 3.1 writes the first after calls of its builtin tools alone.
 CALL_ENDS = ("<|eom_id|>", "<|call|>")
+
+# A text with more characters than this for each token that fits is probably too long: its beginning is counted first.
+# A cut may split a token in a few.
+CHARACTERS_PER_TOKEN, SPLIT_TOKENS = 6, 100
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +94,7 @@ class Template:
                 "ask for it; expected a model that can be told, such as Qwen3. Remove the setting from the policy."
             )
         self._control = ControlTokens(tokenizer)
-        self._warned = self._warned_of_end = False
+        self._warned = self._warned_of_end = self._warned_of_tokens = False
         self.takes_system = True  # the probe for a system message must not be merged into the user's
         if opening := self._missing_opening():
             log.warning(
@@ -106,6 +110,7 @@ class Template:
             }
         text = self._try_to_write([Message("system", PROBE), Message("user", "x")], (), False, ToolUse())
         self.takes_system = text is not None and PROBE in text
+        self._control = ControlTokens(tokenizer, self._added_words())
         text = self.render([Message("user", "x"), Message("assistant", PROBE)], generation=False)
         ending = self._encode(text.partition(PROBE)[2])
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
@@ -124,10 +129,13 @@ class Template:
         use = self._use_for(tools, messages)
         try:
             broken = [self._break_message(message) for message in messages]
-            offered = [_map_tool(tool, self._control.break_up) for tool in tools]
+            offered = self._broken_tools(tools)
+            strings = _all_strings(broken, offered)
+            if not self._warned_of_tokens:
+                self._warn_of_tokens(_all_strings(messages, tools), strings)
             text = self._write(broken, offered, generation, use)
             # Texts without a token may form one together. Rendered again with their edges marked, such tokens show.
-            if any(self._control.may_join(part) for part in _all_strings(broken, offered)):
+            if any(self._control.may_join(part) for part in strings):
                 marked = self._write(
                     [_map_message(message, self._mark) for message in broken],
                     [_map_tool(tool, self._mark) for tool in offered],
@@ -146,6 +154,19 @@ class Template:
                 "most templates expect an optional system message, then user and assistant in turn. Change what "
                 "observe() returns."
             ) from error
+
+    def _warn_of_tokens(self, strings: Sequence[str], broken: Sequence[str]) -> None:
+        """Warn, once, if a string has a control token, which is broken in the other form of the string."""
+        changed = (pair for pair in zip(strings, broken, strict=False) if pair[0] != pair[1])
+        found = (token for text, shown in changed for *_, token in self._control.find(text) if token not in shown)
+        if token := next(found, ""):
+            self._warned_of_tokens = True
+            log.warning(
+                "A text in a prompt has %r, a control token of %s. A space is put into such tokens, so that the model "
+                "reads them as text.",
+                token,
+                self._name,
+            )
 
     def check_kept(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
         """Raise EngineError if the template drops messages of such a conversation.
@@ -321,8 +342,12 @@ class Template:
         previous: PreviousTurn | None,
         stops: Sequence[int],
         tools: Sequence[Tool] = (),
+        context: int | None = None,
     ) -> Prompt:
-        """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it."""
+        """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it.
+
+        Raises PromptError for a text that exceeds `context` tokens by far, without tokenising all of it.
+        """
         if messages[-1].role == "assistant" and not self._warned_of_end:
             self._warned_of_end = True
             log.warning(
@@ -332,10 +357,10 @@ class Template:
             )
         text, images = self.render(messages, generation=True, tools=tools), media_of(messages)
         if previous is None:
-            return Prompt(self._encode(text, images), "first", images)
+            return Prompt(self._encode(text, images, context), "first", images)
         after = self._text_after(text, messages, previous, tools)
         if after is None:
-            return Prompt(self._encode(text, images), "new", images)
+            return Prompt(self._encode(text, images, context), "new", images)
         (rest, history), sample = after, previous.sample
         new_images = media_of(messages[len(previous.messages) :])
         last = sample.token_ids[-1] if sample.token_ids else None
@@ -345,7 +370,7 @@ class Template:
         closing = [end for end in (last, *ends) if end is not None] if last in stops else []
         if history == "realigned" and rest.lstrip().startswith(tuple(map(self.token, closing))):
             rest = rest.lstrip()
-        appended = self._encode(rest, new_images)
+        appended = self._encode(rest, new_images, context)
         if appended and appended[0] in closing:
             appended = appended[1:]
         return Prompt(sample.prompt_ids + sample.token_ids + appended, history, sample.images + new_images)
@@ -360,9 +385,20 @@ class Template:
         """Return the ids of the prompt of a conversation."""
         return self.prompt(messages, previous, stops, tools).ids
 
-    def _encode(self, text: str, images: Sequence[Media] = ()) -> tuple[int, ...]:
+    def _encode(self, text: str, images: Sequence[Media] = (), context: int | None = None) -> tuple[int, ...]:
         if self._images is not None:
             text = self._images.expand_markers(text, images)
+        # Tokenising takes seconds a megabyte, during which nobody else is answered.
+        cut = len(text) if context is None else CHARACTERS_PER_TOKEN * context
+        while context is not None and cut < len(text):
+            count = len(self._tokenizer(text[:cut], add_special_tokens=False).input_ids)
+            if count > context + SPLIT_TOKENS:
+                raise PromptError(
+                    f"A prompt has {len(text):,} characters, the first {cut:,} of which are {count:,} tokens, and the "
+                    f"model's context holds {context:,} with the completion. Shorten what observe() returns, or take "
+                    "another model."
+                )
+            cut *= 2
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def _text_after(
@@ -653,6 +689,25 @@ class Template:
         tokens = {token for _, _, token in self._control.find(shown)}
         tokens |= {self._tokenizer.bos_token, self._tokenizer.eos_token, self._tokenizer.pad_token}
         return frozenset({mark for mark in tokens if mark and not control_tokens.THINKING.fullmatch(mark)})
+
+    def _added_words(self) -> list[str]:
+        """Return the added tokens that are words of a domain, which texts may contain.
+
+        Neither special tokens nor those around turns are words, nor marks in the form of a control token, in the text
+        of the template, in what it writes for a result, or of a model with images.
+        """
+        result = [QUESTION, Message("assistant", "", tool_calls.PROBE_CALLS[:1]), tool_calls.RESULT_MESSAGES[0]]
+        written = "\n".join([*self._templates.values(), self._try_to_write(result, (), True, ToolUse()) or ""])
+
+        def is_word(token: str) -> bool:
+            if token in self._control.special or token in self._turn_tokens:
+                return False
+            if control_tokens.COMMON.fullmatch(token) or control_tokens.THINKING.fullmatch(token):
+                return False
+            is_mark = not (token[0].isalnum() and token[-1].isalnum())
+            return not (is_mark and (self._images is not None or token in written))
+
+        return [token for token in self._control.tokens if is_word(token)]
 
     @cached_property
     def _own_tokens(self) -> frozenset[str]:
