@@ -690,7 +690,7 @@ class Template:
         tokens |= {self._tokenizer.bos_token, self._tokenizer.eos_token, self._tokenizer.pad_token}
         return frozenset({mark for mark in tokens if mark and not control_tokens.THINKING.fullmatch(mark)})
 
-    def _added_words(self) -> list[str]:
+    def _added_words(self) -> frozenset[str]:
         """Return the added tokens that are words of a domain, which texts may contain.
 
         Neither special tokens nor those around turns are words, nor marks in the form of a control token, in the text
@@ -707,7 +707,7 @@ class Template:
             is_mark = not (token[0].isalnum() and token[-1].isalnum())
             return not (is_mark and (self._images is not None or token in written))
 
-        return [token for token in self._control.tokens if is_word(token)]
+        return frozenset(token for token in self._control.tokens if is_word(token))
 
     @cached_property
     def _own_tokens(self) -> frozenset[str]:
