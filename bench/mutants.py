@@ -54,6 +54,7 @@ OF_GRADIENTS = "tests/cadre/engines/torch/test_gradients.py::"
 OF_PREFIX_FORWARDS = "tests/cadre/engines/torch/test_prefix_tree.py::"
 OF_LOGPROBS = "tests/cadre/engines/torch/test_logprobs.py::"
 OF_LORA = "tests/cadre/engines/torch/test_lora.py::"
+OF_TOOL_USE = "tests/cadre/engines/test_tool_use.py::"
 OF_FAMILIES = "tests/cadre/engines/torch/test_families.py::"
 OF_REPORTS = "tests/cadre/evaluation/test_report.py::"
 
@@ -507,6 +508,20 @@ MUTANTS = (
         "return {name: fmean(means) for name, means in sorted(means_of_part.items())}",
         "return {name: sum(means) / len(episodes) for name, means in sorted(means_of_part.items())}",
         (OF_REPORTS + "test_a_part_is_averaged_over_the_steps_that_name_it",),
+    ),
+    Mutant(
+        "a turn with calls is cut out of the next prompt without its calls",
+        "cadre/engines/chat_template.py",
+        'turn = replace(turn, content="" if turn.tool_calls else PROBE, thinking=thought)',
+        "turn = replace(turn, content=PROBE, thinking=thought, tool_calls=())",
+        (OF_TOOL_USE + "test_a_result_is_headed_as_the_template_heads_it_after_words_and_a_call",),
+    ),
+    Mutant(
+        "a turn whose calls have results between them goes on as it was sampled",
+        "cadre/engines/chat_template.py",
+        "if not (written and thought in written and text.startswith(rendered) and after.startswith(written)):",
+        "if not (written and thought in written and text.startswith(rendered)):",
+        (OF_TOOL_USE + "test_two_calls_that_the_template_writes_in_two_turns_are_rendered_anew",),
     ),
 )
 

@@ -1,20 +1,24 @@
 """Chat templates probed whole: `python bench/templates.py [MODEL ...] [--write]`.
 
 A template counts if a conversation with two tools is in its prompt with their offer, a call, its arguments, a result
-and a later turn, and if the call that it writes is read back with name and arguments. Probed are the forms in which
-models of these years write calls (tests/cadre/engines/forms.py) and the templates of the named models.
+and a later turn, and if the call that it writes is read back with name and arguments. It keeps results if they are in
+the prompt of the turn after a sampled call: one as the template writes it, one with words before it, and two calls.
+Probed are the forms in which models of these years write calls (tests/cadre/engines/forms.py), ways of writing results,
+and the templates of the named models.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator
 
 from transformers import AutoTokenizer
 
 from cadre.engines.chat_template import Template
-from cadre.types import Message, Tool, ToolCall
+from cadre.engines.model_text import collect_stops
+from cadre.types import Message, PreviousTurn, Sample, Tool, ToolCall
 from common import record
 from tests.cadre.engines import forms
 
@@ -41,10 +45,43 @@ def is_whole(template: Template) -> bool:
     return use.complete and has_all and [(c.name, json.loads(c.arguments)) for c in read] == [("find", ARGUMENTS)]
 
 
+def keeps_results(template: Template) -> bool:
+    """Return True if the results of every sampled call are in the next prompt, headed as the template heads them."""
+    use, second = template.tool_use, ToolCall("call_1", "stop", "{}")
+    one, two = (
+        template._write_last_turn([*QUESTION, Message("assistant", "", calls)], TOOLS, use)
+        for calls in (CALL.tool_calls, (*CALL.tool_calls, second))
+    )
+    # Bare JSON is no call after words, nor beside another call.
+    turns = ((one, 1), (f"I look.\n{one}", 0), (two if use.parallel else f"{one}\n{one}", 2 if use.parallel else 0))
+    return all(keeps_results_of(template, said, calls) for said, calls in turns)
+
+
+def keeps_results_of(template: Template, said: str, calls: int) -> bool:
+    """Return True if a sampled turn has at least so many calls, and the next prompt what all of them return."""
+    tokenizer, prompt = template._tokenizer, template.prompt(QUESTION, None, (), TOOLS).ids
+    sampled = tuple(tokenizer(said, add_special_tokens=False).input_ids)
+    message, end = template.parse_answer(prompt, sampled, TOOLS), template.end_of_turn or tokenizer.eos_token_id
+    ids = (*sampled, end)
+    sample = Sample("role", "policy", template.decode(sampled), prompt, ids, (0.0,) * len(ids), "stop", 0, message)
+    results = [Message("tool", f"qzxresult{n}", tool_call_id=c.id) for n, c in enumerate(message.tool_calls)]
+    later, stops = (*QUESTION, message, *results), collect_stops(None, tokenizer, template)
+    shown = template.decode(template.prompt(later, PreviousTurn(QUESTION, sample, TOOLS), stops, TOOLS).ids)
+    # The heading of a result is what stands between it and the mark before it, with the tool's name or the call's id.
+    headings = [
+        [re.split(r"[<>]", text.partition(result.content)[0])[-1] for result in results]
+        for text in (shown, template.render(later, True, TOOLS))
+    ]
+    has_all = len(results) >= calls and all(result.content in shown for result in results)
+    return has_all and headings[0] == headings[1]
+
+
 def templates(models: list[str]) -> Iterator[tuple[str, Template]]:
     """Yield the templates with their names."""
     for name, text in forms.FORMS.items():
         yield name, Template(forms.tokenizer(forms.chat(text)))
+    for name, text in forms.RESULTS.items():
+        yield name, Template(forms.tokenizer(text))
     for model in models:
         yield model.rstrip("/").rpartition("/")[2], Template(AutoTokenizer.from_pretrained(model))
 
@@ -54,15 +91,18 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help="folders or hub names")
     parser.add_argument("--write", action="store_true", help="append to results/programs.jsonl")
     options = parser.parse_args()
-    whole = []
+    whole, kept = [], []
     for name, template in templates(options.models):
         whole.append(is_whole(template))
-        print(f"{'whole' if whole[-1] else 'NOT  '}  {name}")
+        kept.append(keeps_results(template))
+        print(f"{'whole' if whole[-1] else 'NOT  '}  {'results kept' if kept[-1] else 'results LOST'}  {name}")
     names = " ".join(model.rstrip("/").rpartition("/")[2] for model in options.models)
-    print(f"templates.probed: {sum(whole)} of {len(whole)}")
+    print(f"templates.probed: {sum(whole)} of {len(whole)}\ntemplates.results_kept: {sum(kept)} of {len(kept)}")
     if options.write:
         command = f"python bench/templates.py {names} --write".replace("  ", " ")
-        record("programs", "templates.probed", [sum(whole)], f"of {len(whole)} templates", command, n=len(whole))
+        for figure, templates_with in (("probed", whole), ("results_kept", kept)):
+            unit = f"of {len(whole)} templates"
+            record("programs", f"templates.{figure}", [sum(templates_with)], unit, command, n=len(whole))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> Trai
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -32,11 +33,18 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a tool, with its arguments as JSON text: `ToolCall("call_1", "add", '{"a": 1}')`."""
+    """A call of a tool, with its arguments as JSON text: `ToolCall("call_1", "add", '{"a": 1}')`.
+
+    A mapping is taken too, and is written as JSON: `ToolCall("call_1", "add", {"a": 1})`.
+    """
 
     id: str
     name: str
     arguments: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.arguments, Mapping):
+            object.__setattr__(self, "arguments", json.dumps(dict(self.arguments)))
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -19,6 +19,8 @@ from typing import Any
 
 from cadre.types import Finish, Message, Tool
 
+# Characters of a JSON schema, as many as OpenAI takes. It is in the prompt, and its validator is kept.
+MAX_SCHEMA = 120_000
 ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 410: "session_ended_error"}
 
 
@@ -212,8 +214,14 @@ def validate_constraints(call: ModelCall) -> None:
         raise RequestError(400, f"tool_choice: got {call.choice[:80]!r}, which is none of the tools.", "tool_choice")
     if call.choice == "required" and not call.tools:
         raise RequestError(400, "tool_choice: got required, and no tools; expected some to call.", "tool_choice")
-    if call.schema:
-        make_validator(canonical_json(call.schema))
+    if not call.schema:
+        return
+    schema = canonical_json(call.schema)
+    if len(schema) > MAX_SCHEMA:
+        raise RequestError(
+            400, f"The JSON schema of the answer has {len(schema):,} characters; expected at most {MAX_SCHEMA:,}."
+        )
+    make_validator(schema)
 
 
 def has_constraints(call: ModelCall) -> bool:
@@ -244,7 +252,7 @@ def is_satisfied(call: ModelCall, message: Message) -> bool:
         return True
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def make_validator(schema: str) -> Any:
     """Return the validator of a JSON schema (draft 2020-12). Raises RequestError for text that is no schema.
 

@@ -139,8 +139,17 @@ class Session:
     def _add(self, call: ModelCall) -> PendingCall:
         """Return a new pending call."""
         pending = PendingCall(call, self._count(call.content), asyncio.get_running_loop().create_future())
-        # Without a reader of the error, asyncio would log it when the last connection is gone.
-        pending.answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+        def forget_invalid(future: asyncio.Future[Answer]) -> None:
+            """Keep no call of a server that can never be answered, as it may be long."""
+            # Without a reader of the error, asyncio would log it when the last connection is gone.
+            error = None if future.cancelled() else future.exception()
+            is_invalid = isinstance(error, RequestError) and error.status < 500
+            if is_invalid and self.max_kept is not None and pending in self._in_order:
+                self._remove(pending)
+                self._unanswered = [other for other in self._unanswered if not other.answer.done()]
+
+        pending.answer.add_done_callback(forget_invalid)
         self.calls.setdefault(call.content, []).append(pending)
         self._in_order[pending] = None
         self._unanswered.append(pending)

@@ -3,7 +3,7 @@
 Sampled tokens are never tokenised again: where a conversation extends an earlier turn of the model, its prompt
 continues the sampled ids. Where the template rewrites that turn (it strips thinking, say), all is rendered anew.
 
-The content of a message stays text: an added token of the tokenizer that is spelled out in it (by a task, a tool, or a
+The content of a message stays text: a control token of the tokenizer that is spelled out in it (by a task, a tool, or a
 model that answers another) is broken by a space, `< |im_end|>`, so that nobody speaks in another's turn. A role's own
 earlier words keep the tokens of thinking and of calls, which it may write.
 """
@@ -44,6 +44,10 @@ PROBE, THOUGHT = "qzx", "qxthought"
 
 # Ends of turns that no probe finds: Llama 3.1 writes the first after calls of its builtin tools alone.
 CALL_ENDS = ("<|eom_id|>", "<|call|>")
+
+# A text with more characters than this for each token that fits is probably too long: its beginning is counted first.
+# A cut may split a token in a few.
+CHARACTERS_PER_TOKEN, SPLIT_TOKENS = 6, 100
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +94,7 @@ class Template:
                 "ask for it; expected a model that can be told, such as Qwen3. Remove the setting from the policy."
             )
         self._control = ControlTokens(tokenizer)
-        self._warned = self._warned_of_end = False
+        self._warned = self._warned_of_end = self._warned_of_tokens = False
         self.takes_system = True  # the probe for a system message must not be merged into the user's
         if opening := self._missing_opening():
             log.warning(
@@ -106,6 +110,7 @@ class Template:
             }
         text = self._try_to_write([Message("system", PROBE), Message("user", "x")], (), False, ToolUse())
         self.takes_system = text is not None and PROBE in text
+        self._control = ControlTokens(tokenizer, self._added_words())
         text = self.render([Message("user", "x"), Message("assistant", PROBE)], generation=False)
         ending = self._encode(text.partition(PROBE)[2])
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
@@ -121,13 +126,16 @@ class Template:
 
     def render(self, messages: Sequence[Message], generation: bool, tools: Sequence[Tool] = ()) -> str:
         """Return the conversation as text, with the opening of an assistant's turn if `generation`."""
-        use = self._use_for(tools) if tools or _uses_tools(messages) else ToolUse()
+        use = self._use_for(tools, messages)
         try:
             broken = [self._break_message(message) for message in messages]
-            offered = [_map_tool(tool, self._control.break_up) for tool in tools]
+            offered = self._broken_tools(tools)
+            strings = _all_strings(broken, offered)
+            if not self._warned_of_tokens:
+                self._warn_of_tokens(_all_strings(messages, tools), strings)
             text = self._write(broken, offered, generation, use)
             # Texts without a token may form one together. Rendered again with their edges marked, such tokens show.
-            if any(self._control.may_join(part) for part in _all_strings(broken, offered)):
+            if any(self._control.may_join(part) for part in strings):
                 marked = self._write(
                     [_map_message(message, self._mark) for message in broken],
                     [_map_tool(tool, self._mark) for tool in offered],
@@ -146,6 +154,19 @@ class Template:
                 "most templates expect an optional system message, then user and assistant in turn. Change what "
                 "observe() returns."
             ) from error
+
+    def _warn_of_tokens(self, strings: Sequence[str], broken: Sequence[str]) -> None:
+        """Warn, once, if a string has a control token, which is broken in the other form of the string."""
+        changed = (pair for pair in zip(strings, broken, strict=False) if pair[0] != pair[1])
+        found = (token for text, shown in changed for *_, token in self._control.find(text) if token not in shown)
+        if token := next(found, ""):
+            self._warned_of_tokens = True
+            log.warning(
+                "A text in a prompt has %r, a control token of %s. A space is put into such tokens, so that the model "
+                "reads them as text.",
+                token,
+                self._name,
+            )
 
     def check_kept(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
         """Raise EngineError if the template drops messages of such a conversation.
@@ -321,8 +342,12 @@ class Template:
         previous: PreviousTurn | None,
         stops: Sequence[int],
         tools: Sequence[Tool] = (),
+        context: int | None = None,
     ) -> Prompt:
-        """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it."""
+        """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it.
+
+        Raises PromptError for a text that exceeds `context` tokens by far, without tokenising all of it.
+        """
         if messages[-1].role == "assistant" and not self._warned_of_end:
             self._warned_of_end = True
             log.warning(
@@ -332,15 +357,21 @@ class Template:
             )
         text, images = self.render(messages, generation=True, tools=tools), media_of(messages)
         if previous is None:
-            return Prompt(self._encode(text, images), "first", images)
-        rest, history = self._text_after(text, messages, previous, tools)
-        if rest is None:
-            return Prompt(self._encode(text, images), "new", images)
-        sample, new_images = previous.sample, media_of(messages[len(previous.messages) :])
-        appended = self._encode(rest, new_images)
+            return Prompt(self._encode(text, images, context), "first", images)
+        after = self._text_after(text, messages, previous, tools)
+        if after is None:
+            return Prompt(self._encode(text, images, context), "new", images)
+        (rest, history), sample = after, previous.sample
+        new_images = media_of(messages[len(previous.messages) :])
         last = sample.token_ids[-1] if sample.token_ids else None
-        # The turn is closed already, be it by another token. A token that opens the next turn stays.
-        if appended and last in stops and appended[0] in {last, self.end_of_turn, *self.call_ends}:
+        # The turn is closed already, be it by another token. A token that opens the next turn stays, and so does one
+        # that ends turns of calls by opening their results.
+        ends = {self.end_of_turn, *(end for end in self.call_ends if self.token(end) in CALL_ENDS)}
+        closing = [end for end in (last, *ends) if end is not None] if last in stops else []
+        if history == "realigned" and rest.lstrip().startswith(tuple(map(self.token, closing))):
+            rest = rest.lstrip()
+        appended = self._encode(rest, new_images, context)
+        if appended and appended[0] in closing:
             appended = appended[1:]
         return Prompt(sample.prompt_ids + sample.token_ids + appended, history, sample.images + new_images)
 
@@ -354,18 +385,29 @@ class Template:
         """Return the ids of the prompt of a conversation."""
         return self.prompt(messages, previous, stops, tools).ids
 
-    def _encode(self, text: str, images: Sequence[Media] = ()) -> tuple[int, ...]:
+    def _encode(self, text: str, images: Sequence[Media] = (), context: int | None = None) -> tuple[int, ...]:
         if self._images is not None:
             text = self._images.expand_markers(text, images)
+        # Tokenising takes seconds a megabyte, during which nobody else is answered.
+        cut = len(text) if context is None else CHARACTERS_PER_TOKEN * context
+        while context is not None and cut < len(text):
+            count = len(self._tokenizer(text[:cut], add_special_tokens=False).input_ids)
+            if count > context + SPLIT_TOKENS:
+                raise PromptError(
+                    f"A prompt has {len(text):,} characters, the first {cut:,} of which are {count:,} tokens, and the "
+                    f"model's context holds {context:,} with the completion. Shorten what observe() returns, or take "
+                    "another model."
+                )
+            cut *= 2
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def _text_after(
         self, text: str, messages: Sequence[Message], previous: PreviousTurn, tools: Sequence[Tool]
-    ) -> tuple[str | None, History]:
-        """Return what `text` has after the turn that was sampled, or None if it does not extend that turn."""
+    ) -> tuple[str, History] | None:
+        """Return what `text` has after the turn that was sampled, and how; None if it does not extend that turn."""
         count = len(previous.messages)
         if self._images is not None and self._images.token in previous.sample.token_ids:
-            return None, "new"  # a sampled placeholder must not be taken for an image
+            return None  # a sampled placeholder must not be taken for an image
         extends = (
             tuple(messages[:count]) == previous.messages
             and tuple(tools) == previous.tools
@@ -373,30 +415,35 @@ class Template:
             and tool_calls.is_sampled_message(messages[count], previous.sample)
         )
         if not (extends and self.extends):
-            return None, "new"
+            return None
         rendered = self.render(previous.messages, generation=True, tools=tools)
         # Many templates trim answers; the ids keep them as they were sampled.
         answer = self.break_tokens(previous.sample.text, "assistant")
         for content in (answer, answer.strip()):
             if text.startswith(rendered + content):
                 return text[len(rendered + content) :], "clean"
-        # Templates and programs rewrite a turn with tool calls or thinking in their own way: render the conversation
-        # with a placeholder in its place and cut that out. Thinking that is dropped makes that impossible.
-        sampled = previous.sample.message or Message("assistant", previous.sample.text)
-        thought = THOUGHT if sampled.thinking and messages[count].thinking else ""
-        if thought and self.break_tokens(sampled.thinking, "assistant") not in text[len(rendered) :]:
-            return None, "realigned"
-        if not thought and (not sampled.tool_calls or call_forms.THINK_CLOSE.search(previous.sample.text)):
-            return None, "realigned"
-        placeholder = list(messages)
-        placeholder[count] = Message("assistant", PROBE, thinking=thought)
+        # Templates and programs rewrite a turn with tool calls or thinking in their own way: render it by itself, and
+        # cut that out of the conversation. The calls stay in both, as templates take results, or the names in them,
+        # from there; words beside them do not, as some templates write those after the results. A turn that a later
+        # message changes (its thinking is dropped, results stand between its calls) cannot be cut out.
+        turn = messages[count]
+        thought = THOUGHT if turn.thinking else ""
+        if not thought and (not turn.tool_calls or call_forms.THINK_CLOSE.search(previous.sample.text)):
+            return None
+        turn = replace(turn, content="" if turn.tool_calls else PROBE, thinking=thought)
         try:
-            text = self.render(placeholder, generation=True, tools=tools)
+            text = self.render([*messages[:count], turn, *messages[count + 1 :]], generation=True, tools=tools)
         except EngineError:
-            return None, "realigned"
-        opening, _, rest = text[len(rendered) :].partition(PROBE)
-        is_kept = text.startswith(rendered) and (thought in opening if thought else not opening)
-        return rest if is_kept and PROBE in text[len(rendered) :] else None, "realigned"
+            return None
+        broken = [self._break_message(message) for message in (*messages[:count], turn)]
+        offered = self._broken_tools(tools)
+        written = self._write_last_turn(broken, offered, self._use_for(tools, messages))
+        for end in map(self.token, self.call_ends):
+            written = written.removesuffix(end)
+        after = text.removeprefix(rendered).lstrip("\n ")
+        if not (written and thought in written and text.startswith(rendered) and after.startswith(written)):
+            return None
+        return after.removeprefix(written), "realigned"
 
     def break_tokens(self, text: str, role: str = "user") -> str:
         """Return the text as a message by `role` has it in a prompt: with control tokens broken."""
@@ -454,7 +501,7 @@ class Template:
         # Else calls are read in the form that was learned from the template, after thinking.
         if use is None or use.form is None:
             return answer
-        schemas = {tool.name: tool.parameters for tool in self._broken_names(tools)}
+        schemas = {tool.name: tool.parameters for tool in self._broken_tools(tools)}
         result = use.form.read(content, schemas)
         if not content and text.strip():  # thinking without an end holds calls only if it holds nothing else
             result = use.form.read(text, schemas)
@@ -467,7 +514,7 @@ class Template:
         self, answer: Message, calls: Sequence[call_forms.Call], content: str, tools: Sequence[Tool]
     ) -> Message:
         """Return the answer with these calls, by the tools' real names; without them if a call is invalid."""
-        shown = self._broken_names(tools)
+        shown = self._broken_tools(tools)
         parsed = {"tool_calls": [{"function": {"name": n, "arguments": a}} for n, a in calls], "content": content}
         message = tool_calls.make_message(answer, parsed, shown)
         real = dict(zip((tool.name for tool in shown), (tool.name for tool in tools), strict=True))
@@ -478,7 +525,7 @@ class Template:
 
         Returns "" if it attempts none. `answer` is the completion's message, which calls nothing.
         """
-        shown, use = self._broken_names(tools), self._use_for(tools)
+        shown, use = self._broken_tools(tools), self._use_for(tools)
         channels = call_forms.read_channels(text) if self._has_channels else None
         calls = list[call_forms.Call]()
         if channels is not None:
@@ -501,7 +548,7 @@ class Template:
                 )
         return ""
 
-    def _broken_names(self, tools: Sequence[Tool]) -> list[Tool]:
+    def _broken_tools(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools by the names that the prompt has for them."""
         return [_map_tool(tool, self._control.break_up) for tool in tools]
 
@@ -580,8 +627,10 @@ class Template:
         """The text of the template that renders conversations with tools."""
         return self._templates.get("tool_use", self._templates["default"])
 
-    def _use_for(self, tools: Sequence[Tool]) -> ToolUse:
+    def _use_for(self, tools: Sequence[Tool], messages: Sequence[Message] = ()) -> ToolUse:
         """Return how a conversation with these tools, or with calls and no tools, is written."""
+        if not tools and not _uses_tools(messages):
+            return ToolUse()
         use = self.tool_use
         if not use.complete:
             raise EngineError(
@@ -640,6 +689,25 @@ class Template:
         tokens = {token for _, _, token in self._control.find(shown)}
         tokens |= {self._tokenizer.bos_token, self._tokenizer.eos_token, self._tokenizer.pad_token}
         return frozenset({mark for mark in tokens if mark and not control_tokens.THINKING.fullmatch(mark)})
+
+    def _added_words(self) -> frozenset[str]:
+        """Return the added tokens that are words of a domain, which texts may contain.
+
+        Neither special tokens nor those around turns are words, nor marks in the form of a control token, in the text
+        of the template, in what it writes for a result, or of a model with images.
+        """
+        result = [QUESTION, Message("assistant", "", tool_calls.PROBE_CALLS[:1]), tool_calls.RESULT_MESSAGES[0]]
+        written = "\n".join([*self._templates.values(), self._try_to_write(result, (), True, ToolUse()) or ""])
+
+        def is_word(token: str) -> bool:
+            if token in self._control.special or token in self._turn_tokens:
+                return False
+            if control_tokens.COMMON.fullmatch(token) or control_tokens.THINKING.fullmatch(token):
+                return False
+            is_mark = not (token[0].isalnum() and token[-1].isalnum())
+            return not (is_mark and (self._images is not None or token in written))
+
+        return frozenset(token for token in self._control.tokens if is_word(token))
 
     @cached_property
     def _own_tokens(self) -> frozenset[str]:

@@ -2,13 +2,14 @@
 
 A tokenizer looks for its added tokens (`<|im_end|>`, `<think>`, `[INST]`) in a text before anything else, so a text of
 a task, a tool or another agent that spells one out would give the model the control token. Such a text is broken by a
-space, `< |im_end|>`. Exempt are added tokens that are whitespace, which some tokenizers have for indentation.
+space, `< |im_end|>`. Exempt are added tokens that are whitespace, which some tokenizers have for indentation, and words
+that somebody added to the vocabulary (`metoprolol`, `<move_left>`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 # Marks the edges of a text within a rendered conversation; private use, so that no text has a meaning for it.
@@ -32,15 +33,16 @@ def break_common(text: str) -> str:
 
 
 class ControlTokens:
-    """The added tokens of one tokenizer that are more than whitespace; immutable, lives as long as the tokenizer.
+    """The added tokens of one tokenizer that are more than whitespace and none of `words`; immutable, lives as long as
+    the tokenizer.
 
     `special` are those that the tokenizer calls special. They are found by the tokenizer itself if it normalises text
     first (another case or width can spell a token then) or takes a token as a whole word only, else by a pattern.
     """
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        added = {id_: token for id_, token in tokenizer.added_tokens_decoder.items() if str(token).strip()}
+    def __init__(self, tokenizer: Any, words: Collection[str] = ()) -> None:
+        self._tokenizer, decoder = tokenizer, tokenizer.added_tokens_decoder
+        added = {id_: token for id_, token in decoder.items() if str(token).strip() and str(token) not in words}
         self.special = {str(token) for token in added.values() if token.special} | set(tokenizer.all_special_tokens)
         contents = {str(token) for token in added.values()} | self.special
         # One character that is not special is a letter like others, and cannot be broken.

@@ -51,10 +51,11 @@ class ModelText:
     embeddings: int | None = None
 
     def prompt(self, request: Request) -> Prompt:
-        """Return the prompt of a request. Raises PromptError if it has a token without an embedding."""
+        """Return the prompt of a request. Raises PromptError if it has a token without an embedding, or is far too long
+        for the context."""
         template = self.templates[request.policy]
         template.check_kept(request.messages, request.tools)
-        prompt = template.prompt(request.messages, request.previous, self.stops, request.tools)
+        prompt = template.prompt(request.messages, request.previous, self.stops, request.tools, self.context)
         highest = max(prompt.ids, default=0)
         if self.embeddings is not None and highest >= self.embeddings:
             raise PromptError(

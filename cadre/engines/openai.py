@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 from collections.abc import AsyncIterator
 from typing import Any
@@ -32,6 +33,8 @@ INVALID_REQUEST = {400, 413, 422}
 # Seconds that one answer may take in all, and bytes that it may have: a body may come without end, byte by byte.
 ANSWER_S = 3_600.0
 MAX_BYTES = 64 * MIB
+
+log = logging.getLogger(__name__)
 
 
 class _BodyError(Exception):
@@ -72,6 +75,7 @@ class OpenAISampler:
         self._key = os.environ.get(key_variable, "none")
         self._enable_thinking = enable_thinking
         self._limit_field = "max_tokens"
+        self._completions = self._textless = 0
 
     async def sample(self, request: Request) -> list[Sample]:
         """Make one call a completion, all at once, each with its own seed.
@@ -94,6 +98,24 @@ class OpenAISampler:
             samples.append(Sample(request.role, request.policy, "", (), (), (), "stop", 0, failure=failure))
         if len(failures) == len(results):
             raise failures[0]
+        textless = [
+            sample
+            for sample in samples
+            if (m := sample.message) is not None and m.thinking and not m.content.strip() and not m.tool_calls
+        ]
+        if textless and not self._textless:
+            log.warning(
+                "Role %r: %d of %d completions of model %r have reasoning and no text, %d of them cut off at "
+                "sampling.max_tokens=%d. Raise it, or set enable_thinking: false on the policy.",
+                request.role,
+                len(textless),
+                len(samples),
+                self._model,
+                sum(sample.finish == "length" for sample in textless),
+                request.sampling.max_tokens,
+            )
+        self._completions += len(samples)
+        self._textless += len(textless)
         return samples
 
     async def load(self, weights: Weights) -> None:
@@ -104,7 +126,14 @@ class OpenAISampler:
         )
 
     def close(self) -> None:
-        """Do nothing: connections are closed after every request."""
+        """Log how many completions had no text; connections are closed after every request."""
+        if self._textless:
+            log.warning(
+                "In all, %d of %d completions of model %r have reasoning and no text.",
+                self._textless,
+                self._completions,
+                self._model,
+            )
 
     async def _complete(self, client: Any, request: Request, index: int) -> Sample:
         sampling = request.sampling

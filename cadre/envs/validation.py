@@ -17,7 +17,7 @@ from typing import Any, SupportsFloat, get_args, get_type_hints
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec, declared_settings
 from cadre.errors import ContractError, nearest
-from cadre.types import Image, Message, Observation, Reward, Sound, Task
+from cadre.types import Image, Message, Observation, Reward, Sound, Task, ToolCall
 
 SPEAKERS = get_args(get_type_hints(Message)["role"])
 PLAIN = (str, int, float, bool, type(None))
@@ -110,6 +110,11 @@ def _message_faults(where: str, messages: Any) -> Iterator[str]:
             yield f"{at} holds {described(message.content)}; expected a text. Write it out with str() or join()."
         elif not is_valid_unicode(message.content):
             yield f"{at} holds half a surrogate pair, which no file can hold; expected valid Unicode. Remove it."
+        if not (isinstance(message.tool_calls, tuple) and all(map(is_tool_call, message.tool_calls))):
+            yield (
+                f"{at} holds {described(message.tool_calls)} as tool_calls; expected a tuple of ToolCall. Write "
+                'tool_calls=(ToolCall("call_1", "name", {"argument": 1}),).'
+            )
         if not (isinstance(message.images, tuple) and all(isinstance(image, Image) for image in message.images)):
             yield (
                 f"{at} holds {described(message.images)} as images; expected a tuple of cadre Image. Write "
@@ -120,6 +125,11 @@ def _message_faults(where: str, messages: Any) -> Iterator[str]:
                 f"{at} holds {described(message.sounds)} as sounds; expected a tuple of cadre Sound. Write "
                 "sounds=(cadre.sound(source),), where the source is a WAV file, its bytes or an array."
             )
+
+
+def is_tool_call(value: Any) -> bool:
+    """Return True for a ToolCall whose id, name and arguments are texts."""
+    return isinstance(value, ToolCall) and all(isinstance(x, str) for x in (value.id, value.name, value.arguments))
 
 
 def is_valid_unicode(text: str) -> bool:

@@ -81,6 +81,8 @@ def test_demands_that_no_answer_can_keep_are_refused():
         validate_constraints(call(choice="required"))
     with pytest.raises(RequestError, match="JSON schema"):
         validate_constraints(call(schema={"type": 3}))
+    with pytest.raises(RequestError, match="has 120,011 characters; expected at most 120,000"):
+        validate_constraints(call(schema={"enum": ["x" * 119_998]}))
 
 
 @pytest.mark.parametrize(("said", "kept"), [('{"a": "x"}', True), ('{"a": 1}', False)])

@@ -147,3 +147,19 @@ def test_a_call_may_come_before_the_start_of_its_program_is_noted(monkeypatch):
     known.locate = lambda port: None
     with pytest.raises(RequestError, match="calls a model while it is imported"):
         asyncio.run(known.find("shared", 4000))
+
+
+@pytest.mark.parametrize(
+    ("status", "max_kept", "remaining"), [(400, REMEMBERED, 0), (503, REMEMBERED, 1), (400, None, 1)]
+)
+def test_a_served_call_that_cannot_be_answered_is_not_kept(status: int, max_kept: int | None, remaining: int) -> None:
+    """Mistake: thousands of prompts that are too long stay in memory."""
+
+    async def ask() -> None:
+        session = Session((), lambda pending: None, max_kept=max_kept)
+        session.attach(call(), False).answer.set_exception(RequestError(status, "No."))
+        await asyncio.sleep(0)
+        assert kept(session) == remaining
+        assert session.attach(call(), True).occurrence == 1
+
+    asyncio.run(ask())

@@ -69,6 +69,7 @@ GEMMA_4 = (
 LISTED = (
     "[{% for t in m.tool_calls %}{% set c = t.function %}" + PAIR + "{% if not loop.last %}, {% endif %}{% endfor %}]"
 )
+KIMI = "<|tool_call_begin|>{{ t.id }}<|tool_call_argument_begin|>{{ c.arguments | tojson }}<|tool_call_end|>"
 D = "\uff5c"
 
 # By name the part of a template that writes the calls of a message.
@@ -116,14 +117,90 @@ FORMS = {
     "gemma 4 of objects": each(
         "{% set arguments = c.arguments if c.arguments is mapping else raise_exception('no object') %}" + GEMMA_4
     ),
-    "kimi": "<|tool_calls_section_begin|>"
-    + each("<|tool_call_begin|>{{ t.id }}<|tool_call_argument_begin|>{{ c.arguments | tojson }}<|tool_call_end|>")
-    + "<|tool_calls_section_end|>",
+    "kimi": f"<|tool_calls_section_begin|>{each(KIMI)}<|tool_calls_section_end|>",
     "openai nested": each('<call>{"type": "function", "function": ' + PAIR + "}</call>"),
     "function tag": each("<function={{ c.name }}>{{ c.arguments | tojson }}</function>"),
     "arguments first": each('<tool_call>{"arguments": {{ c.arguments | tojson }}, "name": "{{ c.name }}"}</tool_call>'),
 }
-SPECIAL = ("<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|START_ACTION|>", "<|END_ACTION|>")
+# By name whole templates that write results in the turn of their call, or take the tool's name or its id from the call.
+HERMES = (
+    "{{ m.content }}{% for t in m.tool_calls or [] %}{% set c = t.function %}<tool_call>\n"
+    + PAIR
+    + "\n</tool_call>{% endfor %}"
+)
+# `write` for every result that follows the message m with calls.
+FOLLOWING = (
+    "{% set ns = namespace(on=true) %}{% for r in messages[loop.index0 + 1:] %}{% if r.role != 'tool' %}"
+    "{% set ns.on = false %}{% elif ns.on %}WRITE{% endif %}{% endfor %}"
+)
+NOT_AFTER_RESULTS = LAST.replace("add_generation_prompt", "add_generation_prompt and messages[-1].role != 'tool'")
+
+
+def turns(assistant: str, tool: str, last: str = LAST) -> str:
+    """ChatML with `assistant` for messages by it, and `tool` for results."""
+    return (
+        f"{OFFER}{{% for m in messages %}}{{% if m.role == 'assistant' %}}{assistant}{{% elif m.role == 'tool' %}}"
+        f"{tool}{{% else %}}{OPEN}{{{{ m.content }}}}{END}{{% endif %}}{{% endfor %}}{last}"
+    )
+
+
+RESULTS = {
+    "result in the turn of the call": turns(
+        OPEN
+        + HERMES
+        + "{% if m.tool_calls %}"
+        + FOLLOWING.replace("WRITE", "<tool_response>{{ r.content }}</tool_response>")
+        + f"{{% else %}}{END}{{% endif %}}",
+        "",
+        NOT_AFTER_RESULTS,
+    ),
+    "result after the turn of the call": turns(
+        OPEN
+        + HERMES
+        + END
+        + "{% if m.tool_calls %}"
+        + FOLLOWING.replace("WRITE", "<|im_start|>tool\n{{ r.content }}<|im_end|>\n")
+        + "{% endif %}",
+        "",
+    ),
+    # As Gemma 4's since April: words come after the results, and the mark that opens results ends a turn of calls.
+    "result before the words of its turn": turns(
+        OPEN
+        + each(GEMMA_4).removeprefix("{{ m.content or '' }}")
+        + "{% if m.tool_calls and (loop.last or messages[loop.index].role != 'tool') %}<|tool_response>"
+        + "{% elif m.tool_calls %}"
+        + FOLLOWING.replace(
+            "WRITE",
+            "<|tool_response>response:{% for t in m.tool_calls if t.id == r.tool_call_id %}{{ t.function.name }}"
+            "{% endfor %}{{ '{' }}{{ r.content }}{{ '}' }}<tool_response|>",
+        )
+        + "{% endif %}{{ m.content }}"
+        + f"{{% if not m.tool_calls %}}{END}{{% endif %}}",
+        "",
+        NOT_AFTER_RESULTS,
+    ),
+    "name in the result": turns(OPEN + HERMES + END, "<|im_start|>tool {{ m.name }}\n{{ m.content }}" + END),
+    "name from the call before": turns(
+        f"{{% set calls.name = m.tool_calls[0].function.name if m.tool_calls else '' %}}{OPEN}{HERMES}{END}",
+        "<|im_start|>functions.{{ calls.name }} to=assistant\n{{ m.content }}" + END,
+    ).replace("{% for m in", "{% set calls = namespace(name='') %}{% for m in", 1),
+    "id in the result": turns(
+        f"{OPEN}{each(KIMI)}{END}", "<|im_start|>tool\n## Return of {{ m.tool_call_id }}\n{{ m.content }}" + END
+    ),
+    "a line after the call": turns(
+        f"{OPEN}{HERMES}{{% if m.tool_calls %}}{{{{ '\n' }}}}{{% endif %}}{END}",
+        "<|im_start|>tool\n{{ m.content }}" + END,
+    ),
+}
+SPECIAL = (
+    "<|tool_response>",
+    "<|python_tag|>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]",
+    "<|START_ACTION|>",
+    "<|END_ACTION|>",
+)
 PLAIN = (
     "<tool_call>",
     "</tool_call>",

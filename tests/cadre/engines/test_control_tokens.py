@@ -75,10 +75,10 @@ def test_no_text_of_others_becomes_a_control_token(template, token):
         (AddedToken("<|x|>", normalized=True), "\uff1c|x|\uff1e", normalizers.NFKC()),
         (AddedToken("<|x|>", normalized=True), "<|x|>", None),
         (AddedToken("<|x|>", lstrip=True, rstrip=True, normalized=False), "  <|x|>\n", None),
-        (AddedToken("[x]", single_word=True, normalized=False), "a [x] b", None),
+        (AddedToken("[x]", single_word=True, special=True, normalized=False), "a [x] b", None),
         (AddedToken("<|x|>", special=True, normalized=False), "<|x|><|x|>", None),
         (AddedToken("<|x|>", normalized=False), "<|<|x|>x|>", None),
-        (AddedToken("tool_use", normalized=False), "tool_use", None),
+        (AddedToken("tool_use", special=True, normalized=False), "tool_use", None),
     ],
 )
 def test_other_spellings_of_a_token_are_broken_too(token, spelling, normalizer):
@@ -117,6 +117,46 @@ def test_text_without_a_token_is_tokenised_as_it_stands(text):
 def test_whitespace_that_is_an_added_token_stays():
     made = tokenizer(CHATML, AddedToken("    ", normalized=False), AddedToken("\n\n", normalized=False))
     assert Template(made).render((Message("user", "a\n\n    b"),), True).count("a\n\n    b") == 1
+
+
+WORDS = ("metoprolol", "<move_left>", "[C@H]", "ATGGCC", "東京都", "->", "0x", "ß", "<table>", "</td>")
+
+
+@pytest.mark.parametrize("template", [CHATML, TOOLING, None], ids=["words", "tools", "plain"])
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_that_was_added_to_the_vocabulary_is_read_as_it_is(template, word, caplog):
+    """Mistake: `metoprolol` reaches the model as `m etoprolol`."""
+    one = Template(tokenizer(template, *(AddedToken(added, normalized=False) for added in WORDS)))
+    text = f"Give {word}1."
+    for messages in ((Message("user", text),), (Message("user", "x"), Message("assistant", text))):
+        assert text in one.render(messages, True)
+        assert one._tokenizer.convert_tokens_to_ids(word) in one.prompt_ids(messages, None, STOPS)
+    assert "a control token" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("token", "template"),
+    [
+        ("<user>", "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"),
+        ("<tool>", "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}"),
+        ("USER", "{% for m in messages %}{{ m.role | upper }} {{ m.content }}</s>{% endfor %}"),
+        (
+            "<arg_key>",
+            CHATML.replace(
+                "{{ message.content }}",
+                "{{ message.content }}{{ message.x or '' }}{# #}{% if message.y %}<arg_key>{% endif %}",
+            ),
+        ),
+        ("<|fim_prefix|>", CHATML),
+        ("<tool_call>", CHATML),
+        ("<thinking>", CHATML),
+    ],
+)
+def test_a_token_of_the_template_or_in_the_form_of_one_is_no_word(token, template, caplog):
+    one = Template(tokenizer(template, AddedToken(token, normalized=False)))
+    assert f"{token[0]} {token[1:]}" in one.render((Message("user", f"a {token} b"),), True)
+    one.render((Message("user", token),), True)
+    assert caplog.text.count(f"has {token!r}, a control token") == 1
 
 
 def test_a_roles_own_words_keep_thinking_and_calls():

@@ -213,3 +213,38 @@ def test_thinking_of_an_endpoint_is_told_apart(
     made = sampled(OpenAISampler("echo", endpoint, "NO_SUCH_KEY"))[0]
     assert made.message == Message("assistant", "4", thinking="2 and 2")
     assert answer_text(made) == "4"
+
+
+@pytest.mark.parametrize(
+    ("finish", "message", "is_textless"),
+    [
+        ("length", {"content": "", "reasoning_content": "2 and"}, True),
+        ("length", {"content": None, "reasoning": "2 and"}, True),
+        ("length", {"content": "<think>2 and"}, True),
+        ("stop", {"content": "\n", "reasoning_content": "2 and 2"}, True),
+        ("stop", {"content": "4", "reasoning_content": "2 and 2"}, False),
+        ("stop", {"content": None, "reasoning_content": "2 and 2", "tool_calls": [CALL]}, False),
+        ("stop", {"content": ""}, False),
+    ],
+)
+def test_reasoning_without_a_text_is_warned_of_once_and_counted(
+    endpoint: str,
+    finish: str,
+    message: dict[str, object],
+    is_textless: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Mistake: the role answers nothing in a whole training, as all its tokens go into thinking."""
+    monkeypatch.setattr(Endpoint, "reply", completion(finish, **message))
+    sampler = OpenAISampler("echo", endpoint, "NO_SUCH_KEY")
+    for _ in range(2):
+        sampled(sampler, max_tokens=7)
+    sampler.close()
+    first, *rest = [record.getMessage() for record in caplog.records if "no text" in record.getMessage()] or [""]
+    assert (
+        first.startswith("Role 'guess': 2 of 2 completions of model 'echo' have reasoning and no text") is is_textless
+    )
+    assert f"{2 * (finish == 'length')} of them cut off at sampling.max_tokens=7" in first or not is_textless
+    expected = ["In all, 4 of 4 completions of model 'echo' have reasoning and no text."]
+    assert rest == (expected if is_textless else [])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.engines.chat_template import Template
+from cadre.engines.chat_template import Prompt, Template
 from cadre.engines.model_text import collect_stops
 from cadre.engines.tool_calls import is_sampled_message, split_parallel_calls, write_calls_as_text, write_result_as_text
 from cadre.errors import EngineError
@@ -298,6 +298,88 @@ def test_words_beside_a_call_that_the_program_changed_are_another_conversation(c
     after = one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
     assert (after.ids[: len(prompt) + len(sampled)] == prompt + sampled) is is_kept
     assert (after.history == "new") is not is_kept
+
+
+ALL_FORMS = {name: forms.chat(text) for name, text in forms.FORMS.items()} | forms.RESULTS
+TWO_CALLS = (call({"word": "x"}), call({"word": "y"}, 1, "stop"))
+
+
+def after_results(one: Template, said: str, end: int) -> tuple[Sample, tuple[Message, ...], Prompt]:
+    """A turn that was sampled so, the conversation with the results of its calls, R0 and R1, and its prompt."""
+    prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
+    sampled = (*ids(one, said), end)
+    message = one.parse_answer(prompt, sampled[:-1], TOOLS)
+    sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
+    results = [Message("tool", f"R{n}", tool_call_id=made.id) for n, made in enumerate(message.tool_calls)]
+    later = (*ASKED, message, *results)
+    stops = collect_stops(None, one._tokenizer, one)
+    return sample, later, one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), stops, TOOLS)
+
+
+@pytest.mark.parametrize("name", ALL_FORMS)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("words", ["", "I look.\n"], ids=["bare", "words"])
+def test_results_are_in_the_next_prompt_however_the_call_was_written(name, count, words):
+    """Mistake: a template takes results, or the names in them, from the calls, and the turn is rendered without."""
+    one = template(ALL_FORMS[name])
+    sample, later, after = after_results(one, words + written(one, TWO_CALLS[:count]), 259)
+    results = [message.content for message in later if message.role == "tool"]
+    # Bare JSON is no call after words, nor beside another call.
+    assert results or words or not one.tool_use.parallel
+    shown = one.decode(after.ids)
+    assert all(shown.count(result) == 1 for result in results)
+    if after.history != "new":
+        kept = len(sample.prompt_ids + sample.token_ids)
+        assert after.ids[:kept] == sample.prompt_ids + sample.token_ids
+        # What follows is what the template writes after the turn.
+        whole = one.render(later, True, TOOLS).removesuffix(words.strip())
+        assert whole.endswith(one.decode(after.ids[kept:]))
+
+
+@pytest.mark.parametrize(
+    ("name", "follows"),
+    [
+        ("result in the turn of the call", "<tool_response>R0</tool_response>"),
+        ("result after the turn of the call", "\n<|im_start|>tool\nR0<|im_end|>\n<|im_start|>assistant\n"),
+        ("result before the words of its turn", "<|tool_response>response:find{R0}<tool_response|>"),
+        ("name in the result", "\n<|im_start|>tool find\nR0<|im_end|>\n<|im_start|>assistant\n"),
+        (
+            "name from the call before",
+            "\n<|im_start|>functions.find to=assistant\nR0<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (
+            "id in the result",
+            "\n<|im_start|>tool\n## Return of functions.find:0\nR0<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        ("a line after the call", "\n<|im_start|>tool\nR0<|im_end|>\n<|im_start|>assistant\n"),
+    ],
+)
+def test_a_result_is_headed_as_the_template_heads_it_after_words_and_a_call(name, follows):
+    one = template(forms.RESULTS[name])
+    sample, _, after = after_results(one, "I look.\n" + written(one, TWO_CALLS[:1]), 259)
+    assert after.history == "realigned"
+    assert one.decode(after.ids[len(sample.prompt_ids + sample.token_ids) :]) == follows
+
+
+def test_a_mark_that_ends_a_turn_of_calls_and_opens_results_is_in_the_prompt_once():
+    """As `<|tool_response>` of Gemma 4: it is sampled, or the template writes it."""
+    one = template(forms.RESULTS["result before the words of its turn"])
+    (mark,) = one.call_ends
+    said = written(one, TWO_CALLS[:1]).removesuffix("<|tool_response>")
+    for end, follows in ((mark, ""), (259, "<|tool_response>")):
+        for words in ("", "I look.\n"):
+            sample, _, after = after_results(one, words + said, end)
+            appended = one.decode(after.ids[len(sample.prompt_ids + sample.token_ids) :])
+            assert appended == f"{follows}response:find{{R0}}<tool_response|>"
+
+
+def test_two_calls_that_the_template_writes_in_two_turns_are_rendered_anew():
+    """The template has the first result before the second call, so the turn cannot go on as it was sampled."""
+    one = template(forms.chat(forms.SINGLE + HERMES))
+    said = '<tool_call>\n{"name": "find", "arguments": {}}\n</tool_call>'
+    _, later, after = after_results(one, f"{said}{said}", 259)
+    assert (after.history, after.ids) == ("new", one.prompt_ids(later, None, STOPS, TOOLS))
+    assert [part[:2] for part in one.decode(after.ids).split("<|im_start|>tool\n")[1:]] == ["R0", "R1"]
 
 
 CHANNELS = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")

@@ -20,7 +20,7 @@ from cadre.envs import check
 from cadre.envs.check import ACTIONS, DRAWN_MOVES, check_env, examine, tasks_by_process
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ContractError
-from cadre.types import Message, Observation, Reward, Task, Tool
+from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
 from tests.helpers.environments import game_of
 from tests.helpers.games import Digit, Pair, Relay
 from tests.helpers.slow import few_of
@@ -292,6 +292,9 @@ def seen(*messages: object) -> dict[str, Observation]:
         (shows(seen(Message("guess", "x"))), "expected one of system, user, assistant"),  # type: ignore[arg-type]
         (shows(seen(Message("user", 7))), "holds an int 7; expected a text"),  # type: ignore[arg-type]
         (shows(seen(Message("user", "\ud83d"))), "half a surrogate pair"),
+        (shows(seen(Message("assistant", "", [ToolCall("1", "f", "{}")]))), "expected a tuple of ToolCall"),  # type: ignore[arg-type]
+        (shows(seen(Message("assistant", "", ({"name": "f"},)))), "expected a tuple of ToolCall"),  # type: ignore[arg-type]
+        (shows(seen(Message("assistant", "", (ToolCall("1", "f", [1]),)))), "expected a tuple of ToolCall"),  # type: ignore[arg-type]
         (pays(None), "Pays.step: got nothing (None); expected a Reward"),
         (pays(1.0), "Pays.step: got a float 1.0; expected a Reward"),
         (pays(Reward(team="1")), "Reward.team is a str '1'; expected a number"),  # type: ignore[arg-type]
