@@ -28,6 +28,7 @@ class FromData(Env):
     sets: ClassVar[tuple[str, str]]  # the data sets for training and for testing, where none is named
     held: ClassVar[float] = 0.1  # of a set that has to be divided, where `held_out` is not given
     functions: ClassVar[bool] = False  # whether a program has to name the function that is asked for
+    plain_text = {**dict.fromkeys(("data", "train", "test"), r"[\w-]+"), "source": "example", "fields": ".*"}
 
     def __init__(self, task: Task, **data: Any) -> None:
         super().__init__(task)

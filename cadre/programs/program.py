@@ -74,6 +74,7 @@ class Program(Env):
 
     roles: ClassVar[tuple[str, ...]] = ()
     pays_absent = True
+    plain_text = {**dict.fromkeys(("roles", "models", "clock", "limits", "errors"), ".*"), "reward": "program"}
     takes_failures = True
 
     def __init__(
