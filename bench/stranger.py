@@ -115,9 +115,7 @@ def play(folder: Path, only: str, commands: list[str]) -> tuple[int, list[str]]:
 
 def _call(command: str) -> None:
     """Call a command as a user does; what it says is not counted, and neither is a traceback."""
-    waiting = (
-        mock.patch("threading.Event.wait", side_effect=KeyboardInterrupt) if command == "serve" else mock.MagicMock()
-    )
+    waiting = mock.patch("cadre.cli.evaluate.threading", **{"Event.return_value.wait.side_effect": KeyboardInterrupt})
     signal.alarm(PATIENCE_S)
     try:
         with waiting, mock.patch("sys.stdin", open(os.devnull)):

@@ -177,6 +177,8 @@ def _is_plain(key: Key, policy: Key, text: str, raw: Mapping[str, Any], folder: 
         policy and field in (("model",), ("lora", "path"), ("lora", "adapter"))
     ):
         path = Path(os.path.realpath(os.path.expanduser(text))) if "\0" not in text else Path()
+        if text.startswith(("/", ".", "~")) and not path.exists():
+            return True  # nothing is there: `find_model` says so
         homes = [folder, *embedded_models().values()]
         return text in embedded_models() or any(path.is_relative_to(os.path.realpath(home)) for home in homes)
     if key[:2] == ("team", "prompts") or key in FREE_TEXT or (policy and field in FREE_TEXT_OF_POLICIES):

@@ -377,6 +377,7 @@ def test_what_asks(change: dict[str, Any], named: str, tmp_path: Path) -> None:
         {"env": "tldr", "settings": {"reward": "faithful", "data": "scitldr", "held_out": 3}},
         {"env": "openspiel", "settings": {"game": "leduc_poker(players=3)"}},
         {"team": {"policies": {"a": {"model": "seed", "device": "cuda:1", "sampling": {"stop": ["a/b.py:c"]}}}}},
+        {"team": "/nowhere/at/all"},
         {"trackers": {"names": ["tensorboard"], "project": "a/b"}, "cluster": {"address": "auto"}},
     ],
 )
