@@ -326,6 +326,10 @@ WORDS |= {"reasoning-gym.settings.dataset", "reasoning-gym.settings.options"}
 WORD_ENDS = ("settings.data", "settings.train", "settings.test")
 
 
+# What names a model: it may lie in the folder.
+MODELS = (".model", "lora.path", "reward_model", "policies.shared")
+
+
 def takes(setting: TextSetting, text: str, folder: Path) -> bool:
     """Return True if the setting takes the text in some shape without a question."""
     key = ".".join(setting.key)
@@ -340,15 +344,18 @@ def test_all_text_that_may_name_code_a_command_a_file_or_an_address_asks(tmp_pat
     hostile = texts(tmp_path / "RUN", "http://192.0.2.1/v1", tmp_path / "mark", "strange_module")
     word, inside = hostile.pop("package"), hostile.pop("file")
     settings, run = list(text_settings()), tmp_path / "RUN"
+    (tmp_path / "private.jsonl").touch()
+    (tmp_path / "strange_module.py:Pair").touch()  # a model's folder of that name would be asked for, too
+    command = hostile.pop("command")  # it is an absolute path of nothing, for a model
     free = {it.name for it in settings if any(takes(it, text, run) for text in hostile.values())}
+    free |= {it.name for it in settings if not it.name.endswith(MODELS) and takes(it, command, run)}
     free.discard("gymnasium.settings.id")  # NAMESPACE/NAME-v0
     words = {it.name for it in settings if it.env and takes(it, word, run)}
     folders = {it.name for it in settings if takes(it, inside, run)}
     assert len(settings) > 300
     assert {name for name in free if not name.endswith(FREE_ENDS)} == FREE
     assert {name for name in words - free if not name.endswith(WORD_ENDS)} == WORDS
-    # Models may lie in the folder.
-    assert all(name.endswith((".model", "lora.path", "reward_model", "policies.shared")) for name in folders - free)
+    assert all(name.endswith(MODELS) for name in folders - free)
 
 
 @pytest.mark.parametrize(
