@@ -124,6 +124,7 @@ real: $(COMPLETE)
 bench: $(COMPLETE)
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/bad_calls.py --write
+	$(BIN)/python bench/stranger.py --write
 	$(BIN)/python bench/adapters.py --write
 	$(BIN)/python bench/speed.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(VLLM),--vllm $(VLLM))
 	$(BIN)/python bench/readme.py

@@ -137,7 +137,7 @@ SITUATIONS = (
         "somebody else's run folder contains code",
         "review of Cadre",
         "`view`, `view --export`, `audit` and `fork` executed it",
-        "reading executes nothing; playing names the file and asks for `--trust`",
+        "reading executes nothing; playing asks for `--trust` unless all that is named is listed as harmless",
         ("tests/cadre/cli/test_strange_folders.py",),
     ),
     Situation(

@@ -49,6 +49,9 @@ class Env:
     tool_max_chars: int = 4_000
     # Completions with calls that a role may sample in one turn.
     tool_turns: int = 8
+    # By setting, a pattern of the text that a stranger's run may give it: text that names no file, module, command or
+    # address. Numbers and `Literal` names need none; all other text needs --trust.
+    plain_text: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, task: Task) -> None:
         self.task = task

@@ -28,7 +28,7 @@ MIN_CONNECTIONS = 4
 # Descriptors of this process that are kept for everything else.
 RESERVED_DESCRIPTORS = 24
 
-Phase = Literal["head", "body"]
+Phase = Literal["head", "body", "unread body"]
 
 
 def listen(port: int) -> socket.socket:
@@ -62,8 +62,9 @@ def limited_protocol(max_connections: int) -> Any:
 class LimitedProtocol(H11Protocol):
     """One connection, with time limits that uvicorn does not have.
 
-    A client that sends half a head, a body without end, or does not read its answer is closed; one connection too many
-    gets a 503. How long an answer may take is up to the application.
+    A client that sends half a head, a body without end or after its answer, or does not read that, is closed. One
+    connection too many takes the place of the oldest that has sent no whole head for REJECTED_S, or gets a 503. How
+    long an answer may take is up to the application.
     """
 
     max_connections = MAX_CONNECTIONS
@@ -71,8 +72,11 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._phase: Phase | None = None
+        self._phase_began = 0.0
         self._phase_timer: asyncio.TimerHandle | None = None
         self._read_timer: asyncio.TimerHandle | None = None
+        if len(self.connections) > self.max_connections:
+            self._close_oldest_half()
         self._is_rejected = len(self.connections) > self.max_connections
         if len(self.connections) > self.max_connections + MIN_CONNECTIONS:
             transport.abort()  # rejected connections take descriptors too, so only a few get the 503
@@ -93,7 +97,10 @@ class LimitedProtocol(H11Protocol):
                 503, f"This server has {self.max_connections} connections, as many as it may; ask again later."
             )
             return
-        super().data_received(data)
+        try:
+            super().data_received(data)
+        except h11.LocalProtocolError:  # what came is invalid, and its answer has been sent already
+            self.transport.close()
         self._limit_phase()
 
     def on_response_complete(self) -> None:
@@ -110,17 +117,27 @@ class LimitedProtocol(H11Protocol):
             self._read_timer.cancel()
             self._read_timer = None
 
+    def _close_oldest_half(self) -> None:
+        """Close the connection that has been without a whole head longest, so that half requests lock nobody out."""
+        before = self.loop.time() - REJECTED_S
+        connections = [other for other in self.connections if isinstance(other, LimitedProtocol)]
+        halves = [other for other in connections if other._phase == "head" and other._phase_began < before]
+        if halves:
+            oldest = min(halves, key=lambda other: other._phase_began)
+            self.connections.discard(oldest)
+            oldest.transport.abort()
+
     def _limit_phase(self) -> None:
         """Start the timer of the part that the client has to send next; more bytes of it do not prolong it."""
         # No phase while it is the server's turn, and between two requests.
         phase: Phase | None = None
         if self.conn.their_state is h11.SEND_BODY:
-            phase = "body"
+            phase = "unread body" if self.cycle is not None and self.cycle.response_complete else "body"
         elif self.conn.their_state is h11.IDLE and (self.cycle is None or bool(self.conn.trailing_data[0])):
             phase = "head"
         if phase == self._phase:
             return
-        self._phase = phase
+        self._phase, self._phase_began = phase, self.loop.time()
         if self._phase_timer is not None:
             self._phase_timer.cancel()
             self._phase_timer = None
@@ -129,6 +146,8 @@ class LimitedProtocol(H11Protocol):
             self._phase_timer = self.loop.call_later(HEAD_S, self._send_error, 408, message)
         elif phase == "body":
             self._phase_timer = self.loop.call_later(BODY_S, self.transport.abort)
+        elif phase == "unread body":  # the client may read its answer first
+            self._phase_timer = self.loop.call_later(REJECTED_S, self.transport.close)
 
     def _send_error(self, status: int, message: str) -> None:
         """Send an error and close the connection."""

@@ -34,6 +34,7 @@ class FromData(Env):
     held: ClassVar[float] = 0.1  # of a set that has to be divided, where `held_out` is not given
     splits_data = True
     functions: ClassVar[bool] = False  # whether a program has to name the function that is asked for
+    plain_text = {**dict.fromkeys(("data", "train", "test"), r"[\w-]+"), "source": "example", "fields": ".*"}
 
     def __init__(self, task: Task, **data: Any) -> None:
         super().__init__(task)

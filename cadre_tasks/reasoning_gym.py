@@ -38,6 +38,7 @@ class ReasoningGym(Env):
     """
 
     roles: ClassVar[tuple[str, ...]] = ("solver", "verifier")
+    plain_text = {"dataset": r"\w+", "options": r"[\w -]*"}
 
     def __init__(
         self, task: Task, dataset: str = "basic_arithmetic", options: Mapping[str, Any] = MappingProxyType({})

@@ -22,6 +22,8 @@ from cadre.cli.terminal import (
     require_new,
     visible,
 )
+from cadre.config.resolve import user_settings
+from cadre.config.trusted_runs import check_trusted
 from cadre.errors import ConfigError
 from cadre.files import to_json
 from cadre.plugins import install_command
@@ -172,7 +174,10 @@ def export(
         check_same_policies("export", run.config, changed.config)
         run = changed
     require_new(out, "export")
-    export_policy(run, policy, out, merge, trust, CheckpointChoice(best, at))
+    named = [pair.replace("policies.*.", f"policies.{policy}.", 1) for pair in overrides or []]
+    loaded = run.config.model_dump(mode="json", include={"team": {"policies": {policy}}})
+    check_trusted(folder, loaded, trust, user_settings({}, named))
+    export_policy(run, policy, out, merge, CheckpointChoice(best, at))
     print_lines([f"wrote {policy} to {out}"])
     if push:
         print_lines([f"uploaded to {push_to_hub(out, push, public)}"])

@@ -26,11 +26,12 @@ from cadre.config.engines import check_hub_models
 from cadre.config.experiment import Experiment, load
 from cadre.config.recipes import example_recipe
 from cadre.config.resolve import resolve, resolve_for_trees
+from cadre.config.trusted_runs import check_trusted
 from cadre.config.unused import check_overrides_read
 from cadre.errors import ConfigError
 from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
 from cadre.runs.resume import fork_run, open_to_resume
-from cadre.settings.trust import check_trusted, print_import_notice, queue_import_notice
+from cadre.settings.trust import print_import_notice, queue_import_notice
 from cadre.team import Metrics
 from cadre.training.checkpoint import best_evaluated_step
 from cadre.training.warm_start import (

@@ -51,6 +51,7 @@ from cadre.settings import (
     VllmConfig,
 )
 from cadre.settings.section import PLAIN_TYPES, SetKeysOnly, quoting_advice
+from cadre.settings.trust import is_only_reading
 from cadre.settings.yaml_file import apply_overrides, dump_yaml, expand_short_form
 from cadre.team import Team
 from cadre.types import Sampling, Task
@@ -114,7 +115,7 @@ def _fill_in_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str
     team, name, settings = raw.get("team"), raw.get("env"), raw.get("settings")
     if isinstance(team, str):
         team = expand_short_form(("team",), team)
-    if not isinstance(team, dict) or "roles" in team or not isinstance(name, str):
+    if not isinstance(team, dict) or "roles" in team or not isinstance(name, str) or is_only_reading():
         return raw
     policies = team.get("policies")
     if not isinstance(policies, dict) or len(policies) != 1:

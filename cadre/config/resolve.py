@@ -21,6 +21,7 @@ from cadre.config.adapters import is_adapter
 from cadre.config.experiment import TEACHER, Config, Experiment, parse
 from cadre.config.paths import relocate
 from cadre.config.recipes import names_beside, read_recipe
+from cadre.config.trusted_runs import check_trusted
 from cadre.config.validation import (
     EVALUATION_CHECKS,
     TRAINING_CHECKS,
@@ -37,7 +38,7 @@ from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
 from cadre.settings.team import LoraConfig
-from cadre.settings.trust import check_trusted, queue_import_notice
+from cadre.settings.trust import queue_import_notice
 from cadre.settings.yaml_file import Raw, apply_override, apply_overrides, merge_sections, parse_yaml, read_yaml
 from cadre.types import Sampling
 

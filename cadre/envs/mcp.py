@@ -14,15 +14,14 @@ import atexit
 import json
 import os
 import shutil
-import tempfile
 import threading
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 from cadre.envs.tools import RunnableTool, ServerLost, as_text
 from cadre.errors import ConfigError, ReplayDiverged, first_line
@@ -36,6 +35,9 @@ CONNECTION_CLOSED = -32000
 CLIENT_ERRORS = ("Session terminated", "Server returned an error response")
 CLOSE_S = 3.0
 MAX_PAGES = 50
+# Bytes that are kept of what a server writes on stderr, the last ones, for the message where it does not start.
+MAX_LOG = 65_536
+MAX_SAID = 300  # characters of its last line
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,29 @@ def _validate(tool: Tool, text: str) -> dict[str, Any]:
     return arguments
 
 
+@contextmanager
+def _bounded_log() -> Iterator[tuple[TextIO, Callable[[], str]]]:
+    """Return a file for a process to write to, and what returns the last MAX_LOG bytes of it. The running loop reads
+    the rest away."""
+    loop, log = asyncio.get_running_loop(), bytearray()
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+
+    def drain() -> str:
+        with suppress(BlockingIOError):
+            log.extend(os.read(reader, MAX_LOG))
+            del log[:-MAX_LOG]
+        return log.decode(errors="replace")
+
+    loop.add_reader(reader, drain)
+    try:
+        with open(writer, "w") as file:
+            yield file, drain
+    finally:
+        loop.remove_reader(reader)
+        os.close(reader)
+
+
 # Connections, in the event loop of a thread of their own
 
 
@@ -262,19 +287,18 @@ class _Connection:
         """Open the connection, and keep it until it is closed."""
         self._closing = asyncio.Event()
         mcp = package("mcp", "mcp")
-        with tempfile.TemporaryFile("w+", errors="replace") as log:
+        with _bounded_log() as (stderr, read_log):
             try:
                 async with AsyncExitStack() as stack:
                     async with asyncio.timeout(self.launch.start_s):
-                        client = await stack.enter_async_context(mcp.Client(self._transport(mcp, log)))
+                        client = await stack.enter_async_context(mcp.Client(self._transport(mcp, stderr)))
                         tools = await _list_tools(client)
                     self.opened.set_result((client, tools))
                     await self._closing.wait()
             except BaseException as error:
                 if not self.opened.done():
-                    log.seek(0)
-                    said = log.read(4000).strip().splitlines()[-1:]
-                    cause = f"{first_line(_innermost(error))}{f'; it wrote: {said[0]}' if said else ''}"
+                    said = read_log().strip().splitlines()[-1:]
+                    cause = f"{first_line(_innermost(error))}{f'; it wrote: {said[0][:MAX_SAID]}' if said else ''}"
                     self.opened.set_exception(
                         ConfigError(
                             f"McpServer: {self.launch} cannot be reached ({cause}); expected an MCP server within "
@@ -284,7 +308,7 @@ class _Connection:
                 if not isinstance(error, Exception | asyncio.CancelledError):
                     raise
 
-    def _transport(self, mcp: Any, log: Any) -> Any:
+    def _transport(self, mcp: Any, stderr: Any) -> Any:
         launch = self.launch
         if launch.url:
             from mcp.client.streamable_http import streamable_http_client
@@ -295,7 +319,7 @@ class _Connection:
             )
         program, *arguments = launch.command
         parameters = mcp.StdioServerParameters(command=program, args=arguments, env=dict(launch.environment))
-        return mcp.stdio_client(parameters, errlog=log)
+        return mcp.stdio_client(parameters, errlog=stderr)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> str:
         """Return the text that a call returns. Raises ServerLost if the connection breaks."""

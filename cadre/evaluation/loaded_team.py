@@ -16,6 +16,7 @@ from cadre.concurrency import run_coroutine
 from cadre.config.engines import add_untrained, build_team, parse_assignment, parse_untrained_roles
 from cadre.config.experiment import Experiment, load
 from cadre.config.resolve import Target, resolve_environments, resolve_for_evaluation
+from cadre.config.trusted_runs import check_trusted
 from cadre.config.warnings import find_warnings
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, RunError
@@ -34,7 +35,7 @@ from cadre.rollout.grow import Rollout
 from cadre.runs.export import to_dataset
 from cadre.runs.folder import Run
 from cadre.runs.kept_trees import KeptTree, read_all_trees
-from cadre.settings.trust import only_reading, print_import_notice
+from cadre.settings.trust import UNTRUSTED_FOLDERS, only_reading, print_import_notice
 from cadre.team import SamplingActivity, Team, closed_on_failure
 from cadre.training.checkpoint import LATEST, CheckpointChoice, load_weights, read_state
 from cadre.types import Task, Tree
@@ -237,6 +238,8 @@ def count_trained_on(run: Path | None, evaluated: EnvSpec, tasks: Sequence[Task]
     with only_reading():
         config = load(str(run / "config.yaml"))
     try:
+        if run.absolute() in UNTRUSTED_FOLDERS:  # the user may have named another environment
+            check_trusted(run, config.model_dump(mode="json"), trust=False)
         spec, kept_apart = resolve_environments(config, config.env)
     except ConfigError:  # its code is not on this machine, or not trusted
         return {"trained_on": None}

@@ -24,7 +24,6 @@ from cadre.runs.kept_trees import iterate_samples, read_entries, read_tree
 from cadre.runs.model_card import escape, write_model_card
 from cadre.runs.records import AnnotationLine
 from cadre.runs.resume import changed_bases
-from cadre.settings.trust import untrusted_code_message
 from cadre.training.checkpoint import LATEST, CheckpointChoice, read_state
 
 log = logging.getLogger(__name__)
@@ -35,14 +34,11 @@ DEFAULT_TEMPLATE, NAMED_TEMPLATES = "chat_template.jinja", "additional_chat_temp
 # ---- Weights: `cadre export`
 
 
-def export_policy(
-    run: Run, policy: str, out: Path, merge: bool, trust: bool = False, choice: CheckpointChoice = LATEST
-) -> None:
+def export_policy(run: Run, policy: str, out: Path, merge: bool, choice: CheckpointChoice = LATEST) -> None:
     """Write the policy of a checkpoint of the run to `out`: a Hugging Face folder, or a PEFT folder for an adapter that
     is not to be merged into its base, with a model card.
 
-    Nothing else of the run is read. Raises ConfigError if the run has not trained the policy, or if its model needs
-    code of its own that the user does not `trust`.
+    Nothing else of the run is read. Raises ConfigError if the run has not trained the policy.
     """
     trained = [name for name, settings in run.policies.items() if not settings.frozen]
     if policy not in trained:
@@ -52,9 +48,6 @@ def export_policy(
         )
     saved = choice.find(run.folder)
     settings = run.policies[policy]
-    if settings.trust_remote_code and not trust:
-        code = f"the code that ships with {settings.model!r} (team.policies.{policy}.trust_remote_code)"
-        raise ConfigError(untrusted_code_message([code], run.folder))
     model = find_model(policy, settings)
     if changed_bases(run, {policy: model}):
         log.warning("export: the model in %s has other weights than that which %s was begun with.", model, run.folder)

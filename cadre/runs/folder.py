@@ -43,6 +43,7 @@ from typing import Any, Self, TypeVar
 from cadre import __version__
 from cadre.config.experiment import Config, dump, load
 from cadre.config.paths import describe_root
+from cadre.config.trusted_runs import record_begun_run
 from cadre.errors import ConfigError, RunError, TakenError, as_sentence
 from cadre.files import (
     Record,
@@ -62,7 +63,7 @@ from cadre.runs.kept_trees import MediaStore, StepRecord, StepRecorder, Vocabula
 from cadre.runs.records import CommandRecord, EnvironmentRecord, EvaluationLine, StepMetrics
 from cadre.runs.trackers import TrackedRun, Trackers
 from cadre.settings import CreditConfig, PolicyConfig, TrainConfig
-from cadre.settings.trust import only_reading, record_begun_run
+from cadre.settings.trust import only_reading
 
 # Files of a run that was stopped before its first line.
 STARTED_FILES = {".lock", "config.yaml.new", "command.json.new", "command.json"}

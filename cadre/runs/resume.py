@@ -22,6 +22,7 @@ from cadre.config.experiment import Config, Experiment, flatten, load, parse
 from cadre.config.paths import find_roots, resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, user_settings
+from cadre.config.trusted_runs import check_trusted, record_begun_run
 from cadre.engines.model_folder import fingerprint_weights
 from cadre.env import GeneratedTasks, Split
 from cadre.errors import ConfigError, RunError
@@ -42,7 +43,7 @@ from cadre.runs.records import (
 )
 from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
-from cadre.settings.trust import check_trusted, only_reading, print_import_notice, queue_import_notice, record_begun_run
+from cadre.settings.trust import only_reading, print_import_notice, queue_import_notice
 from cadre.settings.yaml_file import apply_overrides
 from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
 from cadre.training.warm_start import SETTINGS, WARM_START

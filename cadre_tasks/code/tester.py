@@ -28,6 +28,36 @@ MOST = 8  # tests that are run of one answer
 MARKS = ("input", "output")
 TITLE = re.compile(r"\W{0,6}(?:(?:expected )?output)?\W{0,6}", re.IGNORECASE)
 REPEATS = 2  # runs of each program
+# Behind a mutant of `{entry}`: it answers as the right program wherever it raises or answers with another type.
+TAMED = """
+
+
+def cadre_tamed(mutant, source):
+    import copy
+    import itertools
+
+    space = {{"__name__": "right"}}
+    exec(compile(source, "<right>", "exec"), space)
+
+    def answer(function, arguments, keywords):
+        value = function(*arguments, **keywords)
+        is_iterator = hasattr(type(value), "__next__")
+        return (list(itertools.islice(value, 1000)) if is_iterator else value), is_iterator
+
+    def called(*arguments, **keywords):
+        right, is_iterator = answer(space[{entry!r}], *copy.deepcopy((arguments, keywords)))
+        try:
+            value, _ = answer(mutant, arguments, keywords)
+        except BaseException:
+            value = None
+        value = value if type(value) is type(right) else right
+        return iter(value) if is_iterator else value
+
+    return called
+
+
+{entry} = cadre_tamed({entry}, {source!r})
+"""
 T = TypeVar("T")
 
 
@@ -196,23 +226,40 @@ _mutants: dict[tuple[str, str, int], list[str]] = {}  # of references, which do 
 
 async def mutants(program: CodingProblem, right: str, count: int) -> list[str]:
     """Return up to `count` changed versions of a right program that fail the problem's own tests; the same each time.
-    If there is none, a program that does nothing, which any test must distinguish from a right one."""
+
+    Those of a function differ in the values of its answers: if one raised an error or answered with another type, every
+    call would show it, and a test that it fails would say nothing about the test. If there is none, the right program
+    with changed answers; if nothing of it can be changed, a program that does nothing.
+    """
     key = (program.id, program.reference, count)
     if right == program.reference and key in _mutants:
         return _mutants[key]
     changed = (await ask("mutants", source=right, count=count) if count else None) or []
-    wrong = await select_failing(changed, program) or await select_failing(
-        [empty_program(program)] * bool(count), program
-    )
+    others = [change_answers(program, right, kind) for kind in ("zero", "other")] if changed and program.entry else []
+    empty = [empty_program(program)] if count else []
+    wrong: list[str] = []
+    for candidates in ([tamed(program, right, mutant) for mutant in changed], others, empty):
+        wrong = wrong or await select_failing(candidates, program)
     if right == program.reference:
         _mutants[key] = wrong
     return wrong
 
 
+def tamed(program: CodingProblem, right: str, mutant: str) -> str:
+    """Return the mutant of a function with the right program's answers wherever it raises or answers with another type;
+    a script as it is, whose tests compare all that it prints."""
+    if not program.entry:
+        return mutant
+    return ready(program, mutant) + TAMED.format(entry=program.entry, source=ready(program, right))
+
+
 async def select_failing(programs: list[str], program: CodingProblem) -> list[str]:
-    """Return those of the programs that fail the problem's own tests."""
+    """Return those of the programs that fail the problem's own tests, without functions that do not end, which any call
+    shows."""
     verdicts = await asyncio.gather(*(judge(candidate, all_tests(program)) for candidate in programs))
-    return [candidate for candidate, verdict in zip(programs, verdicts, strict=True) if not verdict.ok]
+    left_out = ("timeout", "wall", "oom") if program.entry else ()
+    judged = zip(programs, verdicts, strict=True)
+    return [candidate for candidate, verdict in judged if not verdict.ok and verdict.status not in left_out]
 
 
 def empty_program(program: CodingProblem) -> str:

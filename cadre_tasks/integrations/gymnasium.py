@@ -36,6 +36,7 @@ class Gymnasium(Env):
     """
 
     roles = ("agent",)
+    plain_text = {"id": r"[\w-]+(/[\w-]+)?", "observation": ".*", "prompt": ".*"}  # without the MODULE: of an id
 
     def __init__(
         self,

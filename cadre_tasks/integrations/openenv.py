@@ -188,6 +188,7 @@ class OpenEnv(Env):
     """
 
     roles = ("agent",)
+    plain_text = dict.fromkeys(("action", "observation", "prompt"), ".*")
 
     def __init__(
         self,

@@ -71,6 +71,8 @@ class OpenSpiel(Env):
     """A game of OpenSpiel. An answer that is no legal move costs `penalty`, and a random move is played instead."""
 
     pays_absent = True  # a move may end the game and reward everybody
+    # Parameters of games are numbers: a text may be the name of a file, as in efg_game(filename=...).
+    plain_text = {"game": r"\w+(\((\w+=(-?[\d.]+|[Tt]rue|[Ff]alse),?)*\))?"}
     roles: ClassVar[tuple[str, ...]] = (f"{PREFIX}0", f"{PREFIX}1")
 
     def __init__(self, task: Task, game: str = "kuhn_poker", penalty: float = 1.0) -> None:

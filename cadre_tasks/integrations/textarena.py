@@ -36,6 +36,7 @@ class TextArena(Env):
     """
 
     pays_absent = True  # the end rewards everybody
+    plain_text = {"game": r"[\w-]+"}
     roles: ClassVar[tuple[str, ...]] = ("player_0", "player_1")
 
     def __init__(self, task: Task, game: str = "TicTacToe-v0") -> None:

@@ -143,6 +143,45 @@ def test_connections_are_counted(endpoint: Answering) -> None:
     raise AssertionError("what is closed counts no more")
 
 
+def test_half_requests_lock_nobody_out(endpoint: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All connections hold half a head that may take much longer; a new one takes the place of the oldest of them."""
+    monkeypatch.setattr(sockets, "HEAD_S", 60.0)
+    monkeypatch.setattr(sockets, "REJECTED_S", SECONDS)
+    with contextlib.ExitStack() as stack:
+        halves = [stack.enter_context(connected(endpoint)) for _ in range(8)]
+        for half in halves:
+            half.sendall(b"GET /v1/mo")
+        assert not is_answered(endpoint)  # they have only just come
+        time.sleep(1.5 * SECONDS)
+        assert is_answered(endpoint)
+        assert read(halves[0]) == b""
+        assert is_answered(endpoint)  # in the place of the one that was answered
+        halves[7].sendall(models(endpoint, "connection: close\r\n").removeprefix(b"GET /v1/mo"))
+        assert read(halves[7]).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("how", ["content-length: 100\r\n", "transfer-encoding: chunked\r\n"])
+def test_a_body_that_nobody_reads_holds_no_connection(
+    endpoint: Answering, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "BODY_S", 60.0)
+    monkeypatch.setattr(sockets, "REJECTED_S", SECONDS)
+    with connected(endpoint) as asking:
+        asking.sendall(models(endpoint, how))
+        assert read(asking).startswith(b"HTTP/1.1 200")
+
+
+def test_an_invalid_body_behind_its_answer_is_no_traceback(
+    endpoint: Answering, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(endpoint) as asking:
+        asking.sendall(models(endpoint, "transfer-encoding: chunked\r\n"))
+        assert asking.recv(15) == b"HTTP/1.1 200 OK"
+        asking.sendall(b"no size of a chunk\r\n")
+        read(asking)
+    assert "Traceback" not in caplog.text
+
+
 def test_a_flood_of_connections(endpoint: Answering) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(200):

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
 from cadre.config.resolve import find_target
+from cadre.config.trusted_runs import check_trusted, find_access
 from cadre.errors import ConfigError
 from tests.cadre.cli.bad_calls import plain_recipe
 from tests.cadre.cli.calling import call
+from tests.cadre.cli.stranger import TextSetting, text_settings, texts
 
 TRAP = "from pathlib import Path\nPath({marker!r}).touch()\nfrom tests.helpers.games import *\n"
 READING = {
@@ -126,18 +130,20 @@ def test_what_plays_names_the_file_and_asks_for_trust(name: str, run: Path) -> N
     assert f"imports {run / 'evil.py'} (env)" in done.err
 
 
-def test_a_file_elsewhere_is_named_and_played(run: Path) -> None:
+def test_a_file_that_the_user_trained_with_is_named_and_played(run: Path) -> None:
+    """In a copy of the run, too."""
     done = call(*PLAYING["eval"])
     assert done.code == 0
     assert "games.py (env)" in done.err
 
 
-def test_a_file_is_named_before_it_runs(run: Path, tmp_path: Path) -> None:
-    """A file beside the run may have come with it, and may end the process."""
+def test_a_file_beside_the_run_wants_trust_and_is_named_before_it_runs(run: Path, tmp_path: Path) -> None:
+    """It may have come with the run, and may end the process."""
     file, _ = trap(tmp_path)
     file.write_text(f"import sys\nsys.stderr.write('RAN')\n{file.read_text()}")
     changed(run, lambda config: config.update(env=f"{file}:Pair"))
-    done = call(*PLAYING["eval"])
+    assert f"{file} (env)" in call(*PLAYING["eval"]).err
+    done = call(*PLAYING["eval"], "--trust")
     assert done.err.index(f"imports {file} (env)") < done.err.index("RAN")
 
 
@@ -299,3 +305,131 @@ def test_from_python(run: Path) -> None:
         cadre.train(run=run, resume=True, steps=2)
     assert not marker.exists()
     assert cadre.evaluate(run, tasks=1, trust=True).tasks == 1
+
+
+# ---- What asks: all text but what is listed
+
+
+PLAIN_CONFIG = {
+    "team": {"policies": {"shared": {"model": "seed"}}, "roles": {"first": "shared"}},
+    "algorithm": {"name": "grpo"},
+}
+# Settings of policies, and of environments by their class, that take any text, since none of it is opened or run.
+FREE = {"trackers.project", "team.prompts.first", "program.settings.clock"}
+FREE |= {f"program.settings.{name}" for name in ("roles", "models", "errors", "limits")}
+FREE |= {f"gymnasium.settings.{name}" for name in ("observation", "prompt")}
+FREE |= {f"openenv.settings.{name}" for name in ("action", "observation", "prompt")}
+FREE_ENDS = ("lora.targets", "sampling.stop", "key_variable", "settings.fields")
+# Settings of environments that take a single word, which is a name of a list of theirs.
+WORDS = {"gymnasium.settings.id", "openspiel.settings.game", "hanabi.settings.game", "textarena.settings.game"}
+WORDS |= {"reasoning-gym.settings.dataset", "reasoning-gym.settings.options"}
+WORD_ENDS = ("settings.data", "settings.train", "settings.test")
+
+
+# What names a model: it may lie in the folder.
+MODELS = (".model", "lora.path", "reward_model", "policies.shared")
+
+
+def takes(setting: TextSetting, text: str, folder: Path) -> bool:
+    """Return True if the setting takes the text in some shape without a question."""
+    key = ".".join(setting.key)
+    return not all(
+        any(found.setting.startswith(key) for found in find_access(setting.put(PLAIN_CONFIG, value), folder))
+        for value in setting.values(text)
+    )
+
+
+def test_all_text_that_may_name_code_a_command_a_file_or_an_address_asks(tmp_path: Path) -> None:
+    """New settings are among them, unless they are listed here and there."""
+    hostile = texts(tmp_path / "RUN", "http://192.0.2.1/v1", tmp_path / "mark", "strange_module")
+    word, inside = hostile.pop("package"), hostile.pop("file")
+    settings, run = list(text_settings()), tmp_path / "RUN"
+    (tmp_path / "private.jsonl").touch()
+    (tmp_path / "strange_module.py:Pair").touch()  # a model's folder of that name would be asked for, too
+    command = hostile.pop("command")  # it is an absolute path of nothing, for a model
+    free = {it.name for it in settings if any(takes(it, text, run) for text in hostile.values())}
+    free |= {it.name for it in settings if not it.name.endswith(MODELS) and takes(it, command, run)}
+    free.discard("gymnasium.settings.id")  # NAMESPACE/NAME-v0
+    words = {it.name for it in settings if it.env and takes(it, word, run)}
+    folders = {it.name for it in settings if takes(it, inside, run)}
+    assert len(settings) > 300
+    assert {name for name in free if not name.endswith(FREE_ENDS)} == FREE
+    assert {name for name in words - free if not name.endswith(WORD_ENDS)} == WORDS
+    assert all(name.endswith(MODELS) for name in folders - free)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"sandbox": {"level": "process"}}, "process (sandbox.level)"),
+        ({"trackers": {"names": ["tensorboard", "wandb"]}}, "the tracker wandb (trackers.names)"),
+        ({"cluster": {"address": "localhost:6379"}}, "localhost:6379 (cluster.address)"),
+        ({"env": "repair", "settings": {"container": {"network": True}}}, "True (settings.container.network)"),
+        ({"env": "openspiel", "settings": {"game": "efg_game(filename=x)"}}, "efg_game(filename=x) (settings.game)"),
+        ({"env": "plan-path", "settings": {"size": "8"}}, "8 (settings.size)"),
+        ({"env": "tldr", "settings": {"reward": "published.py:f"}}, "published.py:f (settings.reward)"),
+        ({"team": "stranger/model"}, "stranger/model (team.model)"),
+        # The name of a policy is no way around the rule.
+        ({"team": {"policies": {"a.sampling.stop": "b/c"}}}, "b/c (team.policies.a.sampling.stop.model)"),
+    ],
+)
+def test_what_asks(change: dict[str, Any], named: str, tmp_path: Path) -> None:
+    assert [f"{it.description} ({it.setting})" for it in find_access({**PLAIN_CONFIG, **change}, tmp_path)] == [named]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env": "plan-path", "settings": {"size": 8, "prompts": "full", "reward": "shaped"}},
+        {"env": "tldr", "settings": {"reward": "faithful", "data": "scitldr", "held_out": 3}},
+        {"env": "openspiel", "settings": {"game": "leduc_poker(players=3)"}},
+        {"team": {"policies": {"a": {"model": "seed", "device": "cuda:1", "sampling": {"stop": ["a/b.py:c"]}}}}},
+        {"team": "/nowhere/at/all"},
+        {"trackers": {"names": ["tensorboard"], "project": "a/b"}, "cluster": {"address": "auto"}},
+    ],
+)
+def test_plain_settings_ask_nothing(change: dict[str, Any], tmp_path: Path) -> None:
+    assert list(find_access({**PLAIN_CONFIG, **change}, tmp_path)) == []
+
+
+def test_the_base_of_an_adapter_in_the_folder_asks(tmp_path: Path) -> None:
+    """Mistake: the folder of the adapter is the run's own, and the base that it names is another machine's."""
+    adapter = tmp_path / "RUN" / "adapter"
+    adapter.mkdir(parents=True)
+    described = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "base_model_name_or_path": "stranger/model"}
+    (adapter / "adapter_config.json").write_text(json.dumps(described))
+    names = [f"base_model.model.q_proj.lora_{matrix}.weight" for matrix in "AB"]
+    save_file({name: torch.zeros(1, 1) for name in names}, adapter / "adapter_model.safetensors")
+    raw = {**PLAIN_CONFIG, "team": {"policies": {"shared": {"model": str(adapter)}}, "roles": {"first": "shared"}}}
+    assert list(find_access(raw, tmp_path / "RUN")) == []
+    with pytest.raises(ConfigError, match="stranger/model"):
+        check_trusted(tmp_path / "RUN", raw, trust=False)
+
+
+def test_a_colleagues_run_of_a_bundled_task_with_its_model_needs_no_trust(
+    speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = json.loads(plain_recipe(speaker))
+    recipe.update(env="sudoku-no-tool", settings={"prompts": "compact", "turns": 1}, team=str(speaker))
+    (tmp_path / "RECIPE").write_text(json.dumps(recipe))
+    assert call("train", str(tmp_path / "RECIPE"), "--run", str(tmp_path / "RUN")).code == 0
+    run = shutil.copytree(tmp_path / "RUN", tmp_path / "copy")
+    shutil.copytree(speaker, run / "model")
+    changed(run, lambda config: config["team"]["policies"]["shared"].update(model=str(run / "model")))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "colleague"))
+    assert call("eval", str(run), "--tasks", "1").code == 0
+    assert call("fork", str(run), "--at", "1", "--run", str(tmp_path / "fork")).code == 0
+    assert call("eval", str(tmp_path / "RUN"), "--tasks", "1").code == 2  # its model lies elsewhere
+    assert call("eval", str(tmp_path / "RUN"), f"team.policies.shared.model={speaker}", "--tasks", "1").code == 0
+
+
+def test_held_out_tasks_of_another_environment_do_not_import_that_of_the_run(run: Path) -> None:
+    """Mistake: to count tasks that the run was trained on, its own environment is imported."""
+    file, marker = trap(run.parent / "beside")
+    changed(run, lambda config: config.update(env=f"{file}:Pair"))
+    (run.parent / "tasks.jsonl").write_text('{"question": "1?", "answer": "1"}\n{"question": "2?", "answer": "2"}\n')
+    roles = "team.roles={reasoner: shared, tool: shared}"
+    data = [f"settings.data={run.parent / 'tasks.jsonl'}", "settings.held_out=1", "settings.turns=1"]
+    done = call("eval", str(run), "--tasks", "1", "env=maths", roles, *data)
+    assert not marker.exists(), done.err
+    assert done.code == 0, done.err

@@ -4,13 +4,14 @@ import asyncio
 import itertools
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cadre_sandbox.checkers import Verdict
 from cadre_tasks.code import inspect, source, tester
-from cadre_tasks.code.judge import StdioTests, Tests, UnitTests, extract_code, fenced
+from cadre_tasks.code.judge import LIMITS, StdioTests, Tests, UnitTests, extract_code, fenced, judge
 from cadre_tasks.code.tester import Worth
 from cadre_tasks.data.records import CodingProblem
 from tests.helpers.slow import few_of
@@ -201,13 +202,38 @@ def test_two_problems_of_one_name_have_their_own_mutants() -> None:
         assert all(f"def {name}(" in mutant for mutant in wrong)
 
 
-def test_a_test_that_nearly_all_programs_pass_is_hardly_right() -> None:
-    """Of the mutants a - b, return None and two of other defaults, those that fail the problem's tests are the first
-    two; what is not None fails the second alone."""
-    found = worth_of("assert add(1, 2) is not None")
-    assert found == Worth(True, 1.0, 0.5)
-    assert found.parts == pytest.approx({"valid": 0.2, "agrees": 0.4 * 0.5, "kills": 0.4 * 0.5})
+@pytest.mark.parametrize(
+    "test", ["add(1, 2) is not None", "isinstance(add(7, 3), int)", "[add(n, n) for n in range(9)]"]
+)
+def test_a_test_that_no_value_fails_is_paid_for_being_a_test_alone(test: str) -> None:
+    """Of the mutants a - b, return None and two of other defaults the first and the second fail the problem's tests;
+    the second answers with another type, so that it is none."""
+    assert len(asyncio.run(tester.mutants(PROBLEM, REFERENCE, 4))) == 1
+    found = worth_of(f"assert {test}")
+    assert found == Worth(True, 1.0, 0.0)
+    assert found.parts == pytest.approx({"valid": 0.2, "agrees": 0.0, "kills": 0.0})
     assert Worth(True, 0.5).parts == pytest.approx({"valid": 0.2, "agrees": 0.2, "kills": 0.2})  # no wrong program
+
+
+# By name: the right program, its test, and a call with its answer. + to - raises at every call, [1] to [2] at most, and
+# n - 2 does not end for an odd n.
+CRASHING = {
+    "joined": ("return [0] + xs", "joined([1]) == [0, 1]", "joined([5, 6]) == [0, 5, 6]"),
+    "second": ("return [xs[1]]", "second([1, 2]) == [2]", "second([5, 6]) == [6]"),
+    "below": ("while xs != 0: xs = xs - 1\n    return [xs]", "below(3) == [0]", "below(5) == [0]"),
+}
+
+
+@pytest.mark.parametrize("name", CRASHING)
+def test_a_mutant_that_any_call_shows_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mistake: a test that looks at the type alone is paid for a crash, or a call without end."""
+    monkeypatch.setattr(tester, "judge", partial(judge, limits=replace(LIMITS, cpu_s=0.5)))
+    body, own, call = CRASHING[name]
+    right = f"def {name}(xs):\n    {body}"
+    problem = CodingProblem(name, "A list.", name, tests=f"assert {own}", names=(name,), reference=right)
+    trivial = worth_of(f"assert isinstance({call.partition(' == ')[0]}, list)", problem, right)
+    assert sum(trivial.parts.values()) == pytest.approx(0.2)
+    assert sum(worth_of(f"assert {call}", problem, right).parts.values()) == pytest.approx(1.0)
 
 
 def test_blocks_of_a_completion() -> None:
