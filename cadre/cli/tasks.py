@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import keyword
 import socket
@@ -23,6 +22,7 @@ from cadre.cli.terminal import (
     require_new,
     visible,
 )
+from cadre.concurrency import run_coroutine
 from cadre.envs.check import examine
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
@@ -63,9 +63,9 @@ def check(
     if is_program:
         from cadre.programs.check import examine as examine_program
 
-        report = asyncio.run(examine_program(env_spec))
+        report = run_coroutine(examine_program(env_spec))
     else:
-        report = asyncio.run(examine(env_spec, step_seconds=step_seconds))
+        report = run_coroutine(examine(env_spec, step_seconds=step_seconds))
     for fault in report.broken:
         print_error(fault)
 
