@@ -57,9 +57,10 @@ class Stream:
     def generator(self, kind: str) -> Any:
         """Return the generator of `random`, of `uuid`, of seeds, or NumPy's."""
         if kind not in self._generators:
-            seeded = random.Random(f"{kind} {self.seed}")
-            is_numpy = kind == "numpy"
-            self._generators[kind] = _numpy_state(seeded.getrandbits(32)) if is_numpy else seeded
+            generator: Any = random.Random(f"{kind} {self.seed}")
+            if kind == "numpy":
+                generator = sys.modules["numpy.random"].RandomState(generator.getrandbits(32))
+            self._generators[kind] = generator
         return self._generators[kind]
 
     def child(self, function: Any, name: str = "") -> Stream:
@@ -210,14 +211,6 @@ def _steady_uuid() -> None:
         if hasattr(uuid, name):
             original = getattr(uuid, name)
             original.__code__, original.__defaults__ = uuid1.__code__, uuid1.__defaults__
-
-
-def _numpy_state(seed: int) -> Any:
-    return sys.modules["numpy.random"].RandomState(seed)
-
-
-def _numpy_state(seed: int) -> Any:
-    return sys.modules["numpy.random"].RandomState(seed)
 
 
 def _steady_numpy() -> None:
@@ -501,6 +494,6 @@ def _separate_tasks() -> None:
         future.stream = stream
         return future
 
-    asyncio.BaseEventLoop.run_in_executor = run_in_executor  # type: ignore[method-assign]
+    asyncio.BaseEventLoop.run_in_executor = run_in_executor  # type: ignore[method-assign, assignment]
     asyncio.run_coroutine_threadsafe = asyncio.tasks.run_coroutine_threadsafe = run_coroutine_threadsafe
     asyncio.Task = asyncio.tasks.Task = SteadyTask  # type: ignore[misc]
