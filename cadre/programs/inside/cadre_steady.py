@@ -428,13 +428,15 @@ def _separate_pools() -> None:
         call = _call if mapper.__name__ == "mapstar" else _call_with_all
         return real["_map_async"](self, call, with_work(func, iterable), mapper, *args, **kwargs)
 
-    def imap(self: Any, func: Any, iterable: Any, chunksize: int = 1) -> Any:
-        return real["imap"](self, _call, with_work(func, iterable), chunksize)
+    def lazily(name: str) -> Any:
+        def imap(self: Any, func: Any, iterable: Any, chunksize: int = 1) -> Any:
+            return real[name](self, _call, with_work(func, iterable), chunksize)
 
-    def imap_unordered(self: Any, func: Any, iterable: Any, chunksize: int = 1) -> Any:
-        return real["imap_unordered"](self, _call, with_work(func, iterable), chunksize)
+        return imap
 
-    pool.apply_async, pool._map_async, pool.imap, pool.imap_unordered = apply_async, map_async, imap, imap_unordered
+    changed = {"apply_async": apply_async, "_map_async": map_async}
+    for name, method in {**changed, "imap": lazily("imap"), "imap_unordered": lazily("imap_unordered")}.items():
+        setattr(pool, name, method)
 
 
 class _Joins:
