@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 # PyTorch's number of threads in the thread that entered `one_thread`.
 _threads: ContextVar[int] = ContextVar("threads")
 
+# The event loop of each process by its id, as a forked one may not use that of its parent; held by the thread that
+# runs it.
+_runners: dict[int, asyncio.Runner] = {}
+_is_running = threading.Lock()
+
 
 def run_coroutine(work: Coroutine[Any, Any, T], interrupt: Callable[[], object] = lambda: None) -> T:
     """Run the coroutine and return its result.
 
-    If an event loop runs already (in a notebook), the work gets a thread and a loop of its own, and the caller waits
-    for it as for any other function. `interrupt` is then called on Ctrl-C, which the work itself does not receive.
-    PyTorch computes with one thread beside the loop, as engines compute in theirs (`cadre.engines.torch.compute`).
+    All work of a process runs in one event loop, so that an environment's module may hold clients and semaphores of
+    asyncio. Work that begins while the loop runs, in another thread or within it, gets a loop of its own. PyTorch
+    computes with one thread beside the loop, as engines compute in theirs (`cadre.engines.torch.compute`).
+
+    If an event loop runs already in this thread (in a notebook), the work gets a thread, and the caller waits for it as
+    for any other function. `interrupt` is then called on Ctrl-C, which the work itself does not receive.
     """
 
     def run() -> T:
         with one_thread():
-            return asyncio.run(work)
+            return _run_in_process_loop(work)
 
     try:
         asyncio.get_running_loop()
@@ -62,6 +72,36 @@ def count_threads() -> int:
     import torch
 
     return _threads.get(None) or torch.get_num_threads()
+
+
+def _run_in_process_loop(work: Coroutine[Any, Any, T]) -> T:
+    if not _is_running.acquire(blocking=False):
+        return asyncio.run(work)
+    try:
+        if os.getpid() not in _runners:
+            _runners[os.getpid()] = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+            atexit.register(_close_loop)
+        runner = _runners[os.getpid()]
+        before, has_failed = asyncio.all_tasks(runner.get_loop()), True
+        try:
+            result = runner.run(work, context=copy_context())
+            has_failed = False
+            return result
+        finally:
+            # What a client began in the background lives on, unless the work was broken off with all that it began.
+            begun = asyncio.all_tasks(runner.get_loop()) - before
+            for task in begun if has_failed else ():
+                task.cancel()
+            if ending := [task for task in begun if task.cancelling()]:
+                runner.run(asyncio.wait(ending))
+    finally:
+        _is_running.release()
+
+
+def _close_loop() -> None:
+    if os.getpid() in _runners and _is_running.acquire(blocking=False):
+        with suppress(RuntimeError):  # since Python 3.12 no thread may be started here to wait for idle ones
+            _runners[os.getpid()].close()
 
 
 def configure_threads() -> None:

@@ -8,15 +8,14 @@ are trained on; an answer that breaks a constraint is passed on as it is, and co
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
+from cadre.envs import schemas
 from cadre.types import Finish, Message, Tool
 
 # Characters of a JSON schema, as many as OpenAI takes. It is in the prompt, and its validator is kept.
@@ -246,33 +245,17 @@ def is_satisfied(call: ModelCall, message: Message) -> bool:
         if not call.schema:
             return isinstance(value, dict)
         return bool(make_validator(canonical_json(call.schema)).is_valid(value))
-    except (ValueError, OverflowError, RecursionError, Unresolvable):
+    except (ValueError, OverflowError, RecursionError, TimeoutError, Unresolvable):
         return False
-    except re.error:  # a name in `patternProperties` that is no pattern of Python's
-        return True
 
 
 @lru_cache(maxsize=64)
 def make_validator(schema: str) -> Any:
-    """Return the validator of a JSON schema (draft 2020-12). Raises RequestError for text that is no schema.
-
-    The empty registry keeps it from fetching what a `$ref` points to. Patterns are written for other languages too
-    (`\\p{L}`): a pattern that Python cannot compile is ignored.
-    """
+    """Return the validator of a JSON schema (draft 2020-12). Raises RequestError for text that is no schema."""
     import jsonschema
-    from referencing import Registry
-
-    draft = jsonschema.Draft202012Validator
-    check_pattern = draft.VALIDATORS["pattern"]
-
-    def check_python_pattern(*arguments: Any) -> Any:
-        with contextlib.suppress(re.error):
-            yield from check_pattern(*arguments)
 
     try:
-        draft.check_schema(json.loads(schema), format_checker=jsonschema.FormatChecker(()))
+        jsonschema.Draft202012Validator.check_schema(json.loads(schema), format_checker=jsonschema.FormatChecker(()))
     except (jsonschema.SchemaError, RecursionError):
         raise RequestError(400, "The JSON schema of the answer is none; expected one of draft 2020-12.") from None
-    return jsonschema.validators.extend(draft, {"pattern": check_python_pattern})(
-        json.loads(schema), registry=Registry()
-    )
+    return schemas.make_validator(json.loads(schema))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import keyword
 import sys
 from dataclasses import replace
@@ -20,6 +19,7 @@ from cadre.cli.terminal import (
     require_new,
     visible,
 )
+from cadre.concurrency import run_coroutine
 from cadre.envs.check import ExaminedByOwnRules, examine, tasks_by_process
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
@@ -58,9 +58,9 @@ def check(
 
     source = find_tokenizer(model)
     if isinstance(declared, ExaminedByOwnRules):
-        report = asyncio.run(declared.examine(env_spec))
+        report = run_coroutine(declared.examine(env_spec))
     else:
-        report = asyncio.run(examine(env_spec, step_seconds=step_seconds))
+        report = run_coroutine(examine(env_spec, step_seconds=step_seconds))
         if not report.broken and (fault := tasks_by_process(target, given)):
             report = replace(report, broken=(fault,))
     for fault in report.broken:

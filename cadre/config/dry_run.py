@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cadre import random_keys
+from cadre.concurrency import run_coroutine
 from cadre.config.engines import GIB, count_memory_sharers, sampling_memory_setting
 from cadre.config.experiment import Config, Experiment
 from cadre.config.gpu_plan import GpuPlan, format_gpu_plan, plan_gpu
@@ -293,11 +294,11 @@ def count_requests(experiment: Experiment) -> tuple[list[list[Request]], int]:
         await episodes.grow_many([experiment.training_tasks[0]], experiment.rollout(team), random_keys.key("dry"))
         return sampler
 
-    batches = asyncio.run(grow(0)).batches
+    batches = run_coroutine(grow(0)).batches
     if not any(request.tools for batch in batches for request in batch):
         return batches, 0
     try:
-        sampler = asyncio.run(grow(TOOL_CALLS))
+        sampler = run_coroutine(grow(TOOL_CALLS))
     except ContractError:  # a tool call without meaning may be no legal step
         return batches, 0
     return sampler.batches, sampler.most_calls

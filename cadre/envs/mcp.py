@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TextIO
 
+from cadre.envs.schemas import make_validator
 from cadre.envs.tools import RunnableTool, ServerLost, as_text
 from cadre.errors import ConfigError, ReplayDiverged, first_line
 from cadre.plugins import package
@@ -136,8 +137,11 @@ class McpServer:
             self._connection.close()
             self._connection = None
 
-    async def _connect(self) -> None:
-        """Connect to a server that is in this state, and to another one if the connection is lost."""
+    async def _connect(self, call_s: float | None = None) -> None:
+        """Connect to a server that is in this state, and to another one if the connection is lost.
+
+        Each call that led to the state may take `call_s` seconds again.
+        """
         if self._connection is not None and self._connection.is_open:
             return
         try:
@@ -152,15 +156,26 @@ class McpServer:
             if self.launch in _Shared.listings:  # it has started before
                 raise ServerLost(str(error)) from None
             raise
-        for name, arguments, result in self._calls:
-            repeated = await connection.call(name, json.loads(arguments))
-            if repeated != result:
-                connection.close()
-                raise ReplayDiverged(
-                    f"McpServer: {self.launch} returned {repeated[:200]!r} for {name} in place of {result[:200]!r} "
-                    "when a fork made the calls again that had led to its state; expected equal results. If no call "
-                    "changes what another returns, write stateless=True."
-                )
+        try:
+            for name, arguments, result in self._calls:
+                async with asyncio.timeout(call_s):
+                    repeated = await connection.call(name, json.loads(arguments))
+                if repeated != result:
+                    raise ReplayDiverged(
+                        f"McpServer: {self.launch} returned {repeated[:200]!r} for {name} in place of {result[:200]!r} "
+                        "when a fork made the calls again that had led to its state; expected equal results. If no "
+                        "call changes what another returns, write stateless=True."
+                    )
+        except TimeoutError:
+            connection.close()
+            raise ReplayDiverged(
+                f"McpServer: {self.launch} did not answer {name} within {call_s:g} s when a fork made the calls again "
+                "that had led to its state; expected the result that it had. If no call changes what another returns, "
+                "write stateless=True."
+            ) from None
+        except BaseException:
+            connection.close()
+            raise
         self._connection = connection
 
     async def _call_by_name(self, name: str, /, **arguments: Any) -> str:
@@ -180,7 +195,6 @@ class McpServer:
 def _validate(tool: Tool, text: str) -> dict[str, Any]:
     """Return the arguments of a call. Raises ValueError, with a message for the model, if the schema forbids them."""
     import jsonschema
-    from referencing import Registry
     from referencing.exceptions import Unresolvable
 
     try:
@@ -189,10 +203,10 @@ def _validate(tool: Tool, text: str) -> dict[str, Any]:
         raise ValueError("nested too deeply") from None
     if not isinstance(arguments, dict):
         raise ValueError("expected a JSON object")
-    # The empty registry keeps the validator from fetching what a `$ref` points to.
-    validator = jsonschema.Draft202012Validator(dict(tool.parameters), registry=Registry())
     try:
-        error = jsonschema.exceptions.best_match(validator.iter_errors(arguments))
+        error = jsonschema.exceptions.best_match(make_validator(tool.parameters).iter_errors(arguments))
+    except TimeoutError:
+        raise ValueError("a pattern of the schema could not be matched in time; write something simpler") from None
     except (Unresolvable, RecursionError, jsonschema.SchemaError):
         return arguments  # the server validates them itself
     if error is not None:

@@ -58,13 +58,13 @@ class RunnableTool:
     """A tool with the function that runs it, made by `tool`.
 
     validate   (JSON text) -> arguments by name. Raises ValueError with a message for the model
-    prepare    awaited before the call, without its time limit
+    prepare    (time limit of a call) -> None, awaited before the call, whose time it does not take
     """
 
     tool: Tool
     function: Callable[..., Any]
     validate: Callable[[str], dict[str, Any]]
-    prepare: Callable[[], Awaitable[None]] | None = None
+    prepare: Callable[[float], Awaitable[None]] | None = None
 
     def __call__(self, *arguments: Any, **named_arguments: Any) -> Any:
         return self.function(*arguments, **named_arguments)
@@ -289,7 +289,7 @@ async def run_call(
     limit: asyncio.Timeout | None = None
     try:
         if runnable.prepare is not None:
-            await runnable.prepare()
+            await runnable.prepare(timeout_s)
         async with asyncio.timeout(timeout_s) as limit:
             if inspect.iscoroutinefunction(runnable.function):
                 text = as_text(await runnable.function(**arguments))

@@ -7,13 +7,13 @@ empty for agents that do not act now. `Aec` skips agents that do not act, `Paral
 
 from __future__ import annotations
 
-import asyncio
 import string
 from typing import Any
 
 import numpy as np
 
 from cadre import random_keys
+from cadre.concurrency import run_coroutine
 from cadre.env import Split
 from cadre.envs.spec import EnvSpec
 from cadre_tasks.integrations import package
@@ -33,7 +33,7 @@ class Played:
 
     def __init__(self, env: str, split: Split = "train", longest: int = 8192, **settings: Any) -> None:
         self.spec, self.split, self.longest = EnvSpec(env, settings), split, longest
-        self.luck, self.loop = random_keys.generator(0), asyncio.Runner()
+        self.luck = random_keys.generator(0)
         self.possible_agents = list(self.spec.roles)
         self.observation_spaces = {agent: spaces.Box(0, 255, (longest,), np.uint8) for agent in self.possible_agents}
         self.action_spaces = {agent: spaces.Text(longest, charset=string.printable) for agent in self.possible_agents}
@@ -53,14 +53,14 @@ class Played:
 
     def look(self) -> None:
         """Update who acts now, and the observations."""
-        self.loop.run(self.env.until_ready())
+        run_coroutine(self.env.until_ready())
         self.acting = self.env.observe()
         texts = {name: "\n".join(message.content for message in now.messages) for name, now in self.acting.items()}
         self.infos = {agent: {"text": texts.get(agent, "")} for agent in self.agents}
 
     def play(self, actions: dict[str, str]) -> dict[str, float]:
         """Take a step and return each agent's reward: the team's and its own."""
-        reward = self.loop.run(self.env.step(actions))
+        reward = run_coroutine(self.env.step(actions))
         self.look()
         return {agent: reward.team + reward.local.get(agent, 0.0) for agent in self.agents}
 
@@ -70,7 +70,6 @@ class Played:
 
     def close(self) -> None:
         self.env.close()
-        self.loop.close()
 
 
 class Aec(Played, AECEnv):

@@ -10,40 +10,82 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import ctypes
 import inspect
 import itertools
 import json
 import math
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Self, TypeVar
 
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs.tools import RunnableTool, run_call, tool
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, ContractError
+from cadre.settings.user_code import describe_error
 from cadre.types import Message, Observation, Reward, Sample, Task, ToolCall
 from cadre_tasks.integrations import expect_equal, package
 
 T = TypeVar("T")
 # Tasks that are read of a taskset that never ends.
 INFINITE_TASKS = 1000
+# Seconds in which a loop that is not blocked answers.
+ANSWER_S = 0.3
+
+
+class Blocked(BaseException):
+    """Raised in code that blocks the event loop of the episodes."""
 
 
 @cache
-def event_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of a thread in which all episodes run, so that `observe` can wait for one."""
+def episode_thread() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+    """Return the event loop in which all episodes run, so that `observe` can wait for one, and its thread."""
     loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="cadre-verifiers", daemon=True).start()
-    return loop
+
+    def run() -> None:
+        while True:
+            with suppress(BaseException):  # a task that raises SystemExit has ended, the others have not
+                loop.run_forever()
+
+    thread = threading.Thread(target=run, name="cadre-verifiers", daemon=True)
+    thread.start()
+    return loop, thread
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    return asyncio.run_coroutine_threadsafe(work, event_loop())
+    return asyncio.run_coroutine_threadsafe(work, episode_thread()[0])
+
+
+@contextmanager
+def unblocked(future: Future[Any]) -> Iterator[None]:
+    """If the block is ended before the future, raise `Blocked` in what blocks the loop, if something does. Where that
+    does not end it, as `time.sleep`, other episodes get another thread."""
+    try:
+        yield
+    except BaseException:
+        if not future.done() or future.cancelled():
+            _end_blocking(*episode_thread())
+        raise
+
+
+def _end_blocking(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+    for _ in range(2):
+        answered = threading.Event()
+        loop.call_soon_threadsafe(answered.set)
+        if answered.wait(ANSWER_S):
+            return
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(Blocked))
+    episode_thread.cache_clear()
+
+
+async def wait_for(future: Future[T]) -> T:
+    with unblocked(future):
+        return await asyncio.wrap_future(future)
 
 
 @lru_cache(maxsize=16)
@@ -115,7 +157,7 @@ class PendingCall:
 
 
 class Episode:
-    """One execution of an environment's `run` and `finalize`. Its methods are awaited in the loop of `event_loop`."""
+    """One execution of an environment's `run` and `finalize`. Its methods are awaited in the loop of the episodes."""
 
     def __init__(self, env: Any, task: Any, tool_limits: tuple[float, int, int]) -> None:
         self.env, self.task = env, copy.deepcopy(task)
@@ -127,6 +169,17 @@ class Episode:
         self.running = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
+        try:
+            await self._play()
+        except (Exception, asyncio.CancelledError):
+            raise
+        except BaseException as error:
+            raise ContractError(
+                f"env: verifiers: the task's code raised {describe_error(error)}; expected no exit, and no call that "
+                "blocks. Return, raise an error, or await."
+            ) from error
+
+    async def _play(self) -> None:
         agents = package("verifiers.v1.agent", "verifiers").Agents(
             self.env.config, lambda name, config: ChatAgent(name, config, self)
         )
@@ -353,13 +406,14 @@ class Verifiers(Env):
         self.call: PendingCall | None = None
 
     async def _advance(self) -> None:
-        """Bring the episode to the call after the history; a fork starts a new one."""
-        if self.episode is None:
+        """Bring the episode to the call after the history; a fork, or a state of a thread that was left, starts a new
+        one."""
+        if self.episode is None or self.episode.running.get_loop() is not asyncio.get_running_loop():
             limits = (self.tool_timeout_s, self.tool_max_chars, self.tool_turns)
             source = load_tasks(self.names)[self.task.data["index"]]
             self.episode = Episode(load_environment(self.names), source, limits)
             # A state that is dropped without `close` leaves no coroutine behind.
-            loop, running = event_loop(), self.episode.running
+            loop, running = asyncio.get_running_loop(), self.episode.running
             cancel = weakref.finalize(self, lambda: loop.call_soon_threadsafe(running.cancel))
             cancel.atexit = False
             before, self.call = self.call, await self.episode.advance(self.history)
@@ -368,10 +422,12 @@ class Verifiers(Env):
                 expect_equal("verifiers", waited, waiting, "Take a taskset that draws from its task alone.")
 
     async def until_ready(self) -> None:
-        await asyncio.wrap_future(submit(self._advance()))
+        await wait_for(submit(self._advance()))
 
     def observe(self) -> dict[str, Observation]:
-        submit(self._advance()).result()
+        future = submit(self._advance())
+        with unblocked(future):
+            future.result()
         if self.call is None:
             return {}
         tools = tuple(entry.tool for entry in self.call.tools.values())
@@ -388,7 +444,7 @@ class Verifiers(Env):
         await self.until_ready()
         assert self.episode is not None
         self.history = (*self.history, sample)
-        self.call = await asyncio.wrap_future(submit(self.episode.advance((sample,))))
+        self.call = await wait_for(submit(self.episode.advance((sample,))))
         return Reward() if self.call is not None else self._reward(self.episode.traces)
 
     def _reward(self, traces: Sequence[Any]) -> Reward:
@@ -414,7 +470,8 @@ class Verifiers(Env):
 
     def close(self) -> None:
         if self.episode is not None:
-            event_loop().call_soon_threadsafe(self.episode.running.cancel)
+            running = self.episode.running
+            running.get_loop().call_soon_threadsafe(running.cancel)
 
     @property
     def success(self) -> bool:

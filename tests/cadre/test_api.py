@@ -176,6 +176,23 @@ def test_beside_a_running_loop_it_works_in_a_thread(speaker: Path, tmp_path: Pat
     assert trained.evaluate(4).success == success
 
 
+def test_a_semaphore_of_an_environment_works_through_trainings_and_evaluations(speaker: Path, tmp_path: Path) -> None:
+    class Judged(Echo):
+        gate = asyncio.Semaphore(1)
+
+        async def step(self, actions: dict[str, str]) -> Reward:
+            async with Judged.gate:
+                await asyncio.sleep(0.001)
+            return await super().step(actions)
+
+    for name in ("first", "second"):
+        trained = cadre.train(
+            env=Judged, team=str(speaker), algorithm="grpo", steps=1, run=tmp_path / name, quiet=True, **SMALL
+        )
+        assert trained.metrics()[0]["rollout/failed"] == 0.0
+        assert trained.evaluate(4).failures == 0
+
+
 def test_evaluation_never_asks_for_training_tasks(speaker: Path) -> None:
     class Held(Echo):
         @classmethod

@@ -6,6 +6,7 @@ import os
 import pathlib
 import random
 import secrets
+import select
 import sqlite3
 import subprocess
 import sys
@@ -89,6 +90,42 @@ async def voted(task):
     votes = await asyncio.gather(*(ask_async("planner", task["word"]) for _ in range(4)))
     verdict = await ask_async("coder", "|".join(votes))
     await ask_async("planner", f"{verdict}: {', '.join(votes)}")
+    return 1.0
+
+
+def looked_up(number):
+    """A tool whose work takes its time, never the same, and which draws."""
+    select.select([], [], [], random.SystemRandom().uniform(0, 0.05))
+    time.sleep(random.uniform(0, 0.05))
+    select.select([], [], [], random.SystemRandom().uniform(0, 0.05))
+    return f"{number} {uuid4().hex} {when.now()}"
+
+
+def drawn_in_threads(task):
+    """Tools at once in threads of a pool, and in threads of their own."""
+    ask("planner", task["word"])
+    with ThreadPoolExecutor(3) as pool:
+        results = list(pool.map(looked_up, range(4)))
+    threads = [threading.Thread(target=lambda number=number: results.append(looked_up(number))) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    ask("coder", f"{sorted(results)} {when.now()}")
+    return 1.0
+
+
+async def drawn_in_tasks(task):
+    """Tools at once in tasks that run a command."""
+
+    async def tool(number):
+        process = await asyncio.create_subprocess_exec("true")
+        await process.wait()
+        return f"{number} {uuid4().hex} {await asyncio.to_thread(looked_up, number)}"
+
+    await ask_async("planner", task["word"])
+    results = await asyncio.gather(*(tool(number) for number in range(4)))
+    await ask_async("coder", f"{results} {when.now()}")
     return 1.0
 
 

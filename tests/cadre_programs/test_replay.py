@@ -27,6 +27,8 @@ HELD = [
     "staggered",
     "polling",
     "cached",
+    "drawn_in_threads",
+    "drawn_in_tasks",
 ]
 
 
@@ -57,7 +59,7 @@ def branch(env, forks=2):
         env.close()
 
 
-@pytest.mark.parametrize("name", few_of(HELD, ["dated", "child", "staggered", "cached"]))
+@pytest.mark.parametrize("name", few_of(HELD, ["dated", "child", "staggered", "cached", "drawn_in_threads"]))
 def test_it_asks_for_the_same(name):
     assert len(branch(program(name))) >= 2
 

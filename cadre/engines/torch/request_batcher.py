@@ -1,7 +1,7 @@
 """Requests for completions, and the asyncio side of sampling: a round's requests become one batch in a worker thread.
 
 Meanwhile the event loop continues, so programs in the sandbox run beside the model. A request resolves as soon as its
-own completions have ended. Works with a new event loop each time, as several calls of `asyncio.run` make.
+own completions have ended. Each batch may run in another event loop.
 """
 
 from __future__ import annotations

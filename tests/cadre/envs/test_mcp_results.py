@@ -53,6 +53,31 @@ def test_a_fork_in_another_state_is_a_failure_of_the_machine(server: McpServer) 
     assert (failure.reason, failure.rewarded) == ("diverged", False)
 
 
+def test_a_call_that_a_fork_makes_again_has_the_time_limit_of_a_call(
+    server: McpServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeConnection.texts = ["7", "7"]
+    assert asyncio.run(server.call("draw", {})) == "7"
+    other = copy.deepcopy(server)
+
+    async def hang(self: FakeConnection, name: str, arguments: object) -> str:
+        await asyncio.sleep(1000.0)
+        return "7"
+
+    monkeypatch.setattr(FakeConnection, "call", hang)
+    tools = {"draw": SimpleNamespace(validate=lambda text: {}, prepare=other._connect, function=None)}
+    with pytest.raises(ReplayDiverged, match=r"did not answer draw within 0\.02 s when a fork"):
+        asyncio.run(run_call(tools, ToolCall("c", "draw", "{}"), 0.02, 100))  # type: ignore[arg-type]
+
+
+def test_arguments_that_a_pattern_matches_for_ages_are_an_error_for_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cadre.envs.schemas.PATTERN_S", 0.02)
+    slow = Tool("say", "", {"type": "object", "properties": {"text": {"pattern": "^(a|aa)+$"}}})
+    assert mcp._validate(slow, '{"text": "aaa"}') == {"text": "aaa"}
+    with pytest.raises(ValueError, match="could not be matched in time"):
+        mcp._validate(slow, f'{{"text": "{"a" * 60}!"}}')
+
+
 class McpError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

@@ -10,7 +10,9 @@ import pytest
 from cadre.env import Env
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, ContractError, DeadlineError
+from cadre.rollout.deadlines import TimedEnv
+from cadre.settings.run import EpisodesConfig
 from cadre.types import Message, Sample, ToolCall
 from cadre_tasks.integrations import verifiers
 from cadre_tasks.integrations.verifiers import Verifiers, settings_text
@@ -37,6 +39,27 @@ def test_equal_settings_are_one_environment() -> None:
 def _package(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("verifiers.v1", reason="the extra verifiers is not installed")
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "packages"))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_package")
+@pytest.mark.parametrize("mode", ["block", "loop", "exit", "interrupt"])
+def test_a_reward_that_never_returns_is_a_failure_of_its_episode_alone(mode: str) -> None:
+    def timed(id: str, **settings: object) -> TimedEnv:
+        spec = EnvSpec(Verifiers, {"id": id, **settings})
+        return TimedEnv.made(spec.make, spec.tasks("train")[0], ("agent",), EpisodesConfig(step_seconds=1.0))
+
+    async def play() -> None:
+        other, hostile = timed("cadre-sums-v1"), timed("cadre-hostile-v1", args={"mode": mode})
+        for env in (other, hostile):
+            await env.until_ready()
+            assert env.observe()["agent"].messages
+        with pytest.raises(ContractError if mode in ("exit", "interrupt") else DeadlineError):
+            await hostile.step_samples(answer("agent", "It is 4"))
+        assert (await other.step_samples(answer("agent", "It is 1"))).parts["right"] == 2.0
+        assert other.observe() == {}
+
+    asyncio.run(play())
 
 
 def make(**settings: object) -> Env:
