@@ -7,8 +7,20 @@ from typing import Literal
 from pydantic import Field
 
 from cadre.advantages.batch import Plan
-from cadre.advantages.returns import Credit
-from cadre.algorithms.common import CARRY, LOOKAHEAD, MANY, PARTS, SCALE, Algorithm, Carry, ManySiblings, Parts, Scale
+from cadre.advantages.groups import comparison_of
+from cadre.algorithms.common import (
+    CARRY,
+    LOOKAHEAD,
+    MANY,
+    PARTS,
+    SCALE,
+    Algorithm,
+    Carry,
+    ManySiblings,
+    Parts,
+    Scale,
+    with_parts,
+)
 from cadre.rollout import shapes
 from cadre.settings.user_code import load_function
 
@@ -27,5 +39,5 @@ class AtGrpo(Algorithm):
         """Return siblings at every decision, `(r - mean) / std` among them, the argmax continues (algorithm 1)."""
         carry = load_function("algorithm.carry", self.carry, shapes.CARRIES)
         shape = shapes.greedy(self.k, carry, self.lookahead)
-        credit = Credit("first_paid", "node", "mean", self.scale, self.alpha, parts=tuple(self.parts.items()))
-        return Plan(shape, credit, tree_weight="by_decision")
+        comparison = comparison_of("first_paid", "node", "mean", self.scale, self.alpha)
+        return Plan(shape, with_parts(comparison, self.parts), tree_weight="by_decision")

@@ -1,19 +1,31 @@
 """Properties that functions declare: those of the bundled ones hold, and those of a user's file reach Cadre."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cadre.advantages.groups import BASELINES, GroupReturns
+from cadre.advantages.groups import (
+    ADVANTAGES,
+    BASELINES,
+    GROUPINGS,
+    SCALES,
+    AdvantageGroup,
+    GroupReturns,
+    compare_samples,
+)
+from cadre.advantages.returns import RETURNS, samples_of
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
-from cadre.declare import declare, declared
+from cadre.declare import DEFAULTS, declare, declared
 from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.rollout import shapes
 from cadre.rollout.shapes import CARRIES, Shape, count_leaves, every_decision
 from cadre.settings.user_code import load_function
+from cadre.types import Branch, Node, Reward, Task, Tree
+from tests.cadre.advantages.trees import node
 
 CUSTOM = "algorithm={{name: custom, k: 3, shape: {}, returns: {}, group: node, baseline: {}, scale: none}}"
 
@@ -93,3 +105,101 @@ def test_a_declaration_in_a_users_file_counts(tmp_path: Path) -> None:
     assert chosen(CUSTOM.format(f"{tmp_path}/mine.py:whole", "episode", "mean")).plan.shape.selects_all
     assert chosen(f"algorithm={{name: at_grpo, carry: '{tmp_path}/mine.py:pair'}}").plan.shape.selects == 2
     assert declared(load_function("algorithm.carry", f"{tmp_path}/mine.py:pair", {}), "selects") == 2
+
+
+# Every bundled function under another name, by axis.
+TABLES = {
+    "returns": RETURNS,
+    "group": GROUPINGS,
+    "baseline": BASELINES,
+    "scale": SCALES,
+    "advantages": ADVANTAGES,
+}
+BUNDLED = [(axis, name) for axis, table in TABLES.items() for name in table]
+# Settings under which some of them are refused.
+SITUATIONS = (
+    [],
+    ["algorithm.shape=greedy"],
+    ["algorithm.shape=greedy", "algorithm.lookahead=3"],
+    ["algorithm.gamma=0.5"],
+    ["algorithm.k=1", "algorithm.shape=independent"],
+    ["algorithm.k=1", "algorithm.shape=independent", "algorithm.returns=episode"],
+    ["algorithm.k=1", "algorithm.shape=independent", "algorithm.group=task_role"],
+    ["algorithm.k=1", "algorithm.shape=independent", "algorithm.baseline=running"],
+    ["algorithm.second={returns: step, group: node, baseline: mean, scale: none}"],
+    ["credit.without_std=drop"],
+)
+
+
+def own(tmp_path: Path, axis: str, name: str, declares: bool = True) -> str:
+    """A function of a user's file that calls the bundled one, with its declaration or with none."""
+    function = TABLES[axis][name]
+    properties = {key: declared(function, key) for key in DEFAULTS} if declares else {}
+    (tmp_path / "mine.py").write_text(
+        "from cadre.advantages import groups, returns\n"
+        "from cadre.declare import declare\n"
+        "tables = {'returns': returns.RETURNS, 'group': groups.GROUPINGS, 'baseline': groups.BASELINES,\n"
+        "           'scale': groups.SCALES, 'advantages': groups.ADVANTAGES}\n"
+        f"@declare(**{properties!r})\ndef mine(*given):\n    return tables[{axis!r}][{name!r}](*given)\n"
+    )
+    return f"{tmp_path}/mine.py:mine"
+
+
+def custom(axis: str, reference: str, *changes: str) -> list[str]:
+    """Overrides of plan-path with the function on its axis."""
+    axes = {"returns": "step", "group": "task_role", "baseline": "mean", "scale": "std"} | {axis: reference}
+    if axis == "advantages":
+        axes = {"returns": "reward_to_go", "group": "state", axis: reference}
+    named = ", ".join(f"{key}: '{value}'" for key, value in axes.items())
+    return [f"algorithm={{name: custom, k: 3, shape: full, {named}}}", *changes]
+
+
+def grown() -> Tree:
+    """Three answers, of which two go on to unequal ends. Every step was also taken without the role."""
+
+    def branch(index: int, reward: float, child: Node | None = None) -> Branch:
+        return Branch({"a": index}, Reward(reward), child is None, False, True, child, ablated={"a": Reward(0.1)})
+
+    last = node(2, {"a": 1}, [branch(0, 0.7)], "x")
+    fan = replace(node(1, {"a": 2}, [branch(0, 0.0, last), branch(1, 0.2)], "y"), signature="s")
+    late = replace(node(1, {"a": 1}, [branch(0, -0.4)], "z"), signature="s")
+    return Tree(Task("t", {}), node(0, {"a": 3}, [branch(0, 1.0, fan), branch(1, 0.0, late), branch(2, 0.3)]))
+
+
+def compared(overrides: list[str]) -> list[AdvantageGroup]:
+    credit = resolve(load("plan-path", overrides)).plan.credit
+    return compare_samples(samples_of([grown()]), credit, {"a": 0.2, "a/0": 0.1})
+
+
+def is_refused(overrides: list[str]) -> bool:
+    try:
+        resolve(load("plan-path", overrides))
+    except ConfigError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("axis", "name"), BUNDLED)
+def test_a_bundled_function_under_another_name_gives_the_same(axis: str, name: str, tmp_path: Path) -> None:
+    mine = own(tmp_path, axis, name)
+    others: list[list[str]] = [["algorithm.baseline=running"], ["algorithm.returns=episode"]]
+    for changes in [[], *(others if axis != "advantages" else [])]:
+        assert compared(custom(axis, mine, *changes)) == compared(custom(axis, name, *changes))
+    for changes in SITUATIONS:
+        assert is_refused(custom(axis, mine, *changes)) == is_refused(custom(axis, name, *changes)), changes
+
+
+def test_some_situations_refuse_each_kind_of_function(tmp_path: Path) -> None:
+    """The comparison above would pass if nothing was refused."""
+    for axis, name, number in (("returns", "episode", 1), ("returns", "step", 3), ("group", "task", 5)):
+        assert is_refused(custom(axis, own(tmp_path, axis, name), *SITUATIONS[number]))
+
+
+@pytest.mark.parametrize("name", RETURNS)
+def test_nothing_is_assumed_of_a_return_that_declares_nothing(name: str, tmp_path: Path) -> None:
+    """It may read gamma and the look-ahead, and what follows the step where a shape left it open."""
+    mine = own(tmp_path, "returns", name, declares=False)
+    for changes in SITUATIONS[:4]:
+        assert not is_refused(custom("returns", mine, *changes)), changes
+    (group,) = compared(custom("returns", mine))
+    assert {scored.count for scored in group.samples} == {1.0}

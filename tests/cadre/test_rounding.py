@@ -11,7 +11,6 @@ from cadre.advantages.batch import build_batch, is_useful
 from cadre.advantages.critic import explained_variance
 from cadre.advantages.groups import BASELINES, GroupReturns, no_signal_fractions
 from cadre.advantages.preferences import make_joint_pairs, make_pairs
-from cadre.advantages.returns import Credit
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
 from cadre.evaluation.audit import DecisionEffects, agreement_report, is_significant
@@ -20,7 +19,7 @@ from cadre.settings import CreditConfig
 from cadre.statistics import is_constant, is_rounding
 from cadre.types import Node, Task, Tree
 from tests.cadre.advantages.critics import Learner, named, team_of
-from tests.cadre.advantages.trees import advantages, assign, inner, leaf, node
+from tests.cadre.advantages.trees import advantages, assign, credit_of, inner, leaf, node
 
 SCALES = [10.0**power for power in range(-12, 13, 3)]
 
@@ -54,7 +53,7 @@ def test_equal_rewards_that_were_computed_in_different_orders_have_no_advantage(
     for baseline, division in itertools.product(("mean", "leave_one_out", "max"), ("std", "mean", "none")):
         got = advantages(paid(values), "step", "node", baseline, division)
         assert set(got.values()) == {0.0}, (baseline, division)
-    (group,) = assign([Tree(Task("t", {}), paid(values))], Credit("step", "node", "mean", "std"))
+    (group,) = assign([Tree(Task("t", {}), paid(values))], credit_of("step", "node", "mean", "std"))
     assert (group.std, group.has_variance, not group.has_signal) == (0.0, False, True)
     assert no_signal_fractions([group]) == {("a", 0): 1.0}
 
@@ -120,9 +119,9 @@ def test_filters_and_dynamic_sampling_ask_the_same(scale: float) -> None:
         batch = build_batch(trees, chosen, team)
         assert len(batch.sequences) == (4 if teaches else 0)
         assert [group.has_variance for group in batch.groups] == [teaches]
-        credit = Credit("step", "node", "mean", "std")
-        assert bool(make_pairs(trees, credit)) is teaches
-        assert bool(make_joint_pairs(trees, credit)) is teaches
+        credit = credit_of("step", "node", "mean", "std")
+        assert bool(make_pairs(trees, credit.first)) is teaches
+        assert bool(make_joint_pairs(trees, credit.first)) is teaches
         preferred = build_batch(trees, named("ma_dpo"), team)
         assert preferred.metrics.get("preference/pairs", 0) == (4 if teaches else 0)
 

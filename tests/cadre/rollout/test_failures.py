@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cadre.advantages.returns import RETURNS, Credit
+from cadre.advantages.groups import comparison_of
+from cadre.advantages.returns import RETURNS
 from cadre.env import Env, Split
 from cadre.errors import ContractError, EngineError, PromptError, SandboxUnavailable
 from cadre.rollout import shapes, walk
@@ -200,7 +201,7 @@ def after(index: int, team: float, child: Node | None = None, failure: BranchFai
     return Branch({"a": index}, Reward(team, local), child is None, False, True, child, None, failure)
 
 
-CREDIT = Credit("episode", "node", "mean", "none")
+CREDIT = comparison_of("episode", "node", "mean", "none")
 
 
 def returns(tree: Node, name: str = "episode") -> list[float]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadre.advantages.groups import compare_samples
-from cadre.advantages.returns import Credit, samples_of
+from cadre.advantages.returns import samples_of
 from cadre.env import Env
 from cadre.errors import ConfigError, ContractError
 from cadre.rollout import grow as growing
@@ -17,6 +17,7 @@ from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout, grow
 from cadre.types import Message, Node, Observation, Request, Reward, Task, Tree
+from tests.cadre.advantages.trees import credit_of
 from tests.helpers.games import Digit, Pair, Relay, scripted_team
 
 
@@ -102,7 +103,7 @@ def test_grpo_trains_every_episode_not_only_the_longest() -> None:
     root, _ = grown(Short(Task("t", {}), 2), answer, shapes.independent(2))
     lengths = sorted(len(path) for path in walk.episodes(root))
     assert lengths == [2, 4]
-    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), Credit("episode", "task_role", "mean", "std"))
+    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), credit_of("episode", "task_role", "mean", "std"))
     assert sum(len(group.samples) for group in groups) == 6
 
 
@@ -294,7 +295,7 @@ class Errand(Env):
 
 def worth_of(root: Node, returns: str = "first_paid") -> dict[tuple[tuple[int, ...], str, int], float]:
     """The return of every sample by where it stands."""
-    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), Credit(returns, "node", "none", "none"))
+    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), credit_of(returns, "node", "none", "none"))
     return {scored.tree_sample.position[1:]: scored.returns for group in groups for scored in group.samples}
 
 
