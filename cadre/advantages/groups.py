@@ -40,7 +40,7 @@ from cadre.advantages.returns import (
 from cadre.declare import declare
 from cadre.errors import ConfigError, nearest
 from cadre.rollout.walk import TreeSample
-from cadre.statistics import EXACT, is_constant, is_rounding
+from cadre.statistics import EXACT, RESOLUTION, is_constant, is_rounding
 from cadre.types import Message, Sample, SamplePosition, media_of
 
 # Exponential means of returns by role, or by role and turn; kept in the checkpoint.
@@ -71,6 +71,7 @@ class GroupReturns:
     size      the largest sum of absolute rewards that a value was made of; 0 stands for the values themselves
     samples   the samples themselves, if a function of the user's may look at them
     prior     (mean reward of the task's episodes, how many returns it counts as), for state values
+    resolution  part of the size up to which values are equal
     """
 
     values: tuple[float, ...]
@@ -80,6 +81,7 @@ class GroupReturns:
     size: float = 0.0
     samples: tuple[ScoredSample, ...] = ()
     prior: tuple[float, float] = (0.0, 0.0)
+    resolution: float = RESOLUTION
 
     @cached_property
     def weighted(self) -> list[tuple[float, float]]:
@@ -91,7 +93,7 @@ class GroupReturns:
     @cached_property
     def zero_variance(self) -> bool:
         """Return True if the returns differ by rounding alone."""
-        return is_constant(self.values, self.size)
+        return is_constant(self.values, self.size, self.resolution)
 
     @property
     def mean(self) -> float:
@@ -570,16 +572,27 @@ def needs_signatures(credit: Credit) -> bool:
 def group_returns(
     members: Sequence[ScoredSample], comparison: Comparison, state: Mapping[str, float] | None = None
 ) -> GroupReturns:
-    """Return the returns of a group's members."""
+    """Return the returns of a group's members.
+
+    If the history bent them, they are equal if they were before: tanh draws large ones together, and their rounding
+    with them.
+    """
+    size, resolution = max(scored.size + abs(scored.overlong) for scored in members), RESOLUTION
+    unbent = [scored.unbent for scored in members if scored.unbent is not None]
+    if unbent:
+        if is_constant(unbent, size):
+            members = [replace(scored, returns=members[0].returns) for scored in members]
+        size, resolution = 0.0, EXACT
     values = [scored.return_after_length for scored in members]
     return GroupReturns(
         tuple(values),
         tuple(scored.count for scored in members),
         tuple((state or {}).get(running_mean_name(scored.tree_sample, comparison.group), 0.0) for scored in members),
         _episodes(members, values, comparison) if comparison.count == "episodes" else (),
-        max(scored.size + abs(scored.overlong) for scored in members),
+        size,
         tuple(members),
         (_mean_of_tasks(members, comparison), comparison.prior) if comparison.prior else (0.0, 0.0),
+        resolution,
     )
 
 
@@ -621,7 +634,7 @@ def _subtract_baseline(returns: GroupReturns, baseline: Baseline, divisor: float
     step of any residue.
     """
     bases = call_baseline(baseline, returns)
-    if is_constant([*returns.values, *bases], returns.size):
+    if is_constant([*returns.values, *bases], returns.size, returns.resolution):
         return [0.0] * len(bases)
     advantages = []
     for value, base in zip(returns.values, bases, strict=True):
@@ -691,8 +704,8 @@ def bend_by_history(samples: Sequence[ScoredSample], state: Mapping[str, float])
         if mean_name in state:
             mean, variance = state[mean_name], state[variance_name]
             divisor = (math.sqrt(variance) if variance > 1e-6 else 1.0) + 1e-6
-            size = (scored.size + abs(mean)) / divisor
-            scored = replace(scored, returns=math.tanh((scored.returns - mean) / divisor), size=size)
+            bent_return = math.tanh((scored.returns - mean) / divisor)
+            scored = replace(scored, returns=bent_return, unbent=scored.returns)
         bent.append(scored)
     return bent
 

@@ -172,6 +172,7 @@ class ScoredSample:
     overlong     cost of its length, on its last token
     returns      its return, before costs
     size         the sum of absolute rewards that `returns` is made of, which rounding is relative to
+    unbent       its return before the history bent it, None without a history
     count        its weight in the statistics of its group
     advantages   one for all of its tokens, or [T]
     weight       its weight in the loss
@@ -186,6 +187,7 @@ class ScoredSample:
     overlong: float = 0.0
     returns: float = 0.0
     size: float = 0.0
+    unbent: float | None = None
     count: float = 1.0
     advantages: tuple[float, ...] = (0.0,)
     weight: float = 1.0

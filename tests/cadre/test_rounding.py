@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,6 +98,24 @@ def test_rewards_that_cancel_are_as_large_as_what_they_were_made_of() -> None:
     assert set(advantages(paid([0.0, 0.0]), "difference", "node", "none", "none").values()) == {0.0}
     local = node(0, {"a": 2}, [leaf({"a": 0}, 0.3, a=-0.1 - 0.2), leaf({"a": 1}, 0.0, a=0.0)])
     assert set(advantages(local, "step", "node", "mean", "std").values()) == {0.0}  # 0.3 - 0.30000000000000004 and 0
+
+
+def test_returns_are_equal_under_tanh_if_they_were_before_it() -> None:
+    """Mistake: 10 and 8 deviations above the mean, 1 - 4e-9 and 1 - 2e-7, count as equal, as a reward of 10 may have
+    an error of 1e-5. So may these rewards, but tanh draws the error together, too."""
+    credit = replace(credit_of("step", "node", "mean", "std"), history=True)
+    state = {"a/return/mean": 0.0, "a/return/variance": 0.01}
+
+    def bent(*values: float) -> list[float]:
+        (group,) = assign([Tree(Task("t", {}), paid(list(values)))], credit, state)
+        assert group.has_variance == any(scored.advantages[0] for scored in group.samples)
+        return [scored.advantages[0] for scored in group.samples]
+
+    assert bent(1.0, 0.8) == pytest.approx([1.0, -1.0])
+    assert bent(1.4, 1.0, 1.0, 1.4) == pytest.approx([1.0, -1.0, -1.0, 1.0])
+    assert bent(0.1 + 0.2, 0.3, 0.3) == [0.0, 0.0, 0.0]
+    assert bent(1e6 * 0.7, 1e6 * 0.7 + 0.01) == [0.0, 0.0]
+    assert bent(5.0, 4.0) == [0.0, 0.0]  # both are 1 in float64
 
 
 def test_a_small_reward_beside_a_large_one_of_another_step_is_signal() -> None:

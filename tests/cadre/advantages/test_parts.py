@@ -75,6 +75,21 @@ def test_groups_without_variance_in_any_part_have_none() -> None:
     assert [member.advantages[0] for member in kept.samples] == pytest.approx(expected)
 
 
+def test_over_the_batch_an_episode_counts_once_however_many_decisions_it_has() -> None:
+    """GDPO's mean and deviation are those of the rollouts of a batch, which are whole episodes here. In one task `goal`
+    is 1 and 0, so that A is 1 and -1, in the other two episodes of three decisions each have A 0: of the four
+    episodes two have 1 and -1, so that the deviation is sqrt(1/2). Over all eight decisions it would be sqrt(1/4)."""
+    first = scored("a", {"goal": 1.0}, {"goal": 0.0})
+    ends = [Branch({"a": 0}, Reward(parts={"goal": 1.0}), True, False) for _ in range(2)]
+    long = [
+        node(1, {"a": 1}, [inner({"a": 0}, node(2, {"a": 1}, [end], f"{n}-2-"))], f"{n}-1-")
+        for n, end in enumerate(ends)
+    ]
+    second = node(0, {"a": 2}, [inner({"a": index}, child) for index, child in enumerate(long)])
+    got = advantages_of([first, second], named("grpo", parts={"goal": 1.0}).credit)
+    assert got == [pytest.approx([math.sqrt(2), -math.sqrt(2)]), [0.0] * 6]
+
+
 def test_a_part_of_one_role_rewards_no_other() -> None:
     """`tool/ran` differs among the joint actions, of which the planner's two completions hold one each."""
     branches = [
