@@ -27,6 +27,11 @@ DEFAULTS: dict[str, Any] = {
     "ablates": "none",
     "needs_signature": False,
 }
+# The values of properties that are not true or false; `selects` may be any number, or "all".
+VALUES: dict[str, tuple[object, ...]] = {
+    "scope": ("decision", "turn", "task", "batch"),
+    "ablates": ("none", "each", "all"),
+}
 
 
 def declare(**properties: Any) -> Callable[[Function], Function]:
@@ -55,13 +60,16 @@ def declare(**properties: Any) -> Callable[[Function], Function]:
                      of roles
     needs_signature  of a group: it reads `node.signature`
 
-    Raises ConfigError for another name.
+    Raises ConfigError for another name or value.
     """
-    for name in properties:
+    for name, value in properties.items():
         if name not in DEFAULTS:
             raise ConfigError(
                 f"declare: got {name!r}; expected some of {', '.join(DEFAULTS)}. Rename it.{nearest(name, DEFAULTS)}"
             )
+        values = VALUES.get(name, (True, False))
+        if name != "selects" and value not in (*values, DEFAULTS[name]):
+            raise ConfigError(f"declare: got {name}={value!r}; expected one of {values}. Declare one of them.")
 
     def decorate(function: Function) -> Function:
         for name, value in properties.items():

@@ -17,7 +17,6 @@ from torch import Tensor
 from cadre.advantages.critic import Estimate, whitened
 from cadre.advantages.groups import compare_samples, comparison_of
 from cadre.advantages.returns import Credit, samples_of
-from cadre.algorithms.common import with_parts
 from cadre.learn.loss import Tokens, policy_loss
 from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.settings import LossConfig
@@ -131,7 +130,7 @@ def ours_by_parts(inputs: Inputs, parts: Mapping[str, Tensor]) -> Tensor:
         rewards = [Reward(parts={name: float(part[row]) for name, part in parts.items()}) for row in rows]
         branches = [replace(leaf({"a": index}), reward=reward) for index, reward in enumerate(rewards)]
         trees.append(Tree(Task(f"{number}", {}), node(0, {"a": len(rows)}, branches)))
-    credit = with_parts(comparison_of("step", "node", "mean", "std"), dict(zip(parts, PART_WEIGHTS, strict=True)))
+    credit = Credit.of_parts(comparison_of("step", "node", "mean", "std"), dict(zip(parts, PART_WEIGHTS, strict=True)))
     groups = compare_samples(samples_of(trees), credit)
     return torch.tensor([judged.advantages[0] for group in groups for judged in group.samples])
 

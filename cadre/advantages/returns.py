@@ -153,6 +153,13 @@ class Credit:
         """Return the credit of a comparison of weight 1 and of others with their weights."""
         return cls(((first, 1.0), *others), **options)
 
+    @classmethod
+    def of_parts(cls, comparison: Comparison, parts: Mapping[str, float]) -> Credit:
+        """Return the credit of a comparison of each part of the reward with its weight (GDPO), or of the reward."""
+        if not parts:
+            return cls.of(comparison)
+        return cls(tuple((replace(comparison, part=part), weight) for part, weight in parts.items()), "normalised")
+
     @property
     def first(self) -> Comparison:
         return self.comparisons[0][0]

@@ -8,19 +8,8 @@ from pydantic import Field
 
 from cadre.advantages.batch import Plan
 from cadre.advantages.groups import comparison_of
-from cadre.algorithms.common import (
-    CARRY,
-    LOOKAHEAD,
-    MANY,
-    PARTS,
-    SCALE,
-    Algorithm,
-    Carry,
-    ManySiblings,
-    Parts,
-    Scale,
-    with_parts,
-)
+from cadre.advantages.returns import Credit
+from cadre.algorithms.common import CARRY, LOOKAHEAD, MANY, PARTS, SCALE, Algorithm, Carry, ManySiblings, Parts, Scale
 from cadre.rollout import shapes
 from cadre.settings.user_code import load_function
 
@@ -40,4 +29,4 @@ class AtGrpo(Algorithm):
         carry = load_function("algorithm.carry", self.carry, shapes.CARRIES)
         shape = shapes.greedy(self.k, carry, self.lookahead)
         comparison = comparison_of("first_paid", "node", "mean", self.scale, self.alpha)
-        return Plan(shape, with_parts(comparison, self.parts), tree_weight="by_decision")
+        return Plan(shape, Credit.of_parts(comparison, self.parts), tree_weight="by_decision")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat
 
 from cadre.advantages.batch import Plan
 from cadre.advantages.groups import SCALES
-from cadre.advantages.returns import Comparison, Credit
 from cadre.rollout import shapes
 from cadre.rollout.shapes import PerTurn
 from cadre.settings import Section
@@ -47,13 +44,6 @@ def _per_turn(value: Any) -> int | tuple[int, ...]:
 
 # A number for all, by turn, by role, or by role and turn: 4, [8, 4], {tool: 8, planner: 4}, {tool: [8, 4], planner: 4}.
 ManySiblings = Annotated[PerTurn | dict[str, PerTurn], BeforeValidator(_siblings)]
-
-
-def with_parts(comparison: Comparison, parts: Mapping[str, float]) -> Credit:
-    """Return the comparison's credit, or that of each part of the reward compared by itself (GDPO)."""
-    if not parts:
-        return Credit.of(comparison)
-    return Credit(tuple((replace(comparison, part=part), weight) for part, weight in parts.items()), "normalised")
 
 
 TrainedPolicies = Literal["any", "shared", "one_role", "by_role"]

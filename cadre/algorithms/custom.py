@@ -100,12 +100,11 @@ class Custom(Algorithm):
         shape = self.chosen_shape(credit)
         for comparison, _ in credit.comparisons:
             if not shape.selects_all and comparison.returns.of_future:
-                section = "algorithm" if comparison is credit.first else "algorithm.second"
-                possible = " or ".join(name for name, one in RETURNS.items() if not declared(one, "of_future"))
+                possible = ", ".join(name for name, one in RETURNS.items() if not declared(one, "of_future"))
                 raise ConfigError(
-                    f"{section}.returns: got {comparison.returns.name} with shape {shape.name}, where siblings left "
-                    f"behind have no future to sum; expected {possible}. Set one of them, or a shape that plays every "
-                    "branch out."
+                    f"{comparison.returns.setting}: got {comparison.returns.name} with shape {shape.name}, where "
+                    f"siblings left behind have no future to sum; expected one of {possible}. Set one of them, or a "
+                    "shape that plays every branch out."
                 )
         return Plan(shape, credit, tree_weight=TREE_WEIGHTS.get(self.shape, "alike"))
 
@@ -150,15 +149,8 @@ def chosen_comparison(key: str, axes: Custom | ComparisonConfig, alpha: float) -
         raise ConfigError(
             f"{key}.{missing}: is missing; expected a baseline and a scale, or advantages in place of both. Add it."
         )
-    comparison = comparison_of(
-        axes.returns,
-        axes.group,
-        axes.advantages or axes.baseline or "",
-        axes.scale or "",
-        alpha,
-        axes.gamma,
-        section=key,
-    )
+    names = (axes.returns, axes.group, axes.advantages or axes.baseline or "", axes.scale or "")
+    comparison = comparison_of(*names, alpha, axes.gamma, section=key)
     if comparison.returns.whole_episode:
         comparison = replace(comparison, count="episodes")
     call_baseline(comparison.baseline, TWO_RETURNS)

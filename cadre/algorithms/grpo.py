@@ -10,7 +10,7 @@ from pydantic import Field
 from cadre.advantages.batch import Plan
 from cadre.advantages.groups import comparison_of
 from cadre.advantages.returns import Credit
-from cadre.algorithms.common import PARTS, SCALE, Algorithm, ManySiblings, Parts, Scale, with_parts
+from cadre.algorithms.common import PARTS, SCALE, Algorithm, ManySiblings, Parts, Scale
 from cadre.rollout import shapes
 from cadre.settings import LossConfig, Positive
 
@@ -29,7 +29,7 @@ class Episodes(Algorithm):
     def plan(self) -> Plan:
         """Return k whole episodes and `(R - mean) / std` over them (arXiv 2402.03300, equation 3)."""
         comparison = comparison_of("episode", self.group, "mean", self.scale, self.alpha, count="episodes")
-        return Plan(shapes.independent(self.k), with_parts(comparison, self.parts))
+        return Plan(shapes.independent(self.k), Credit.of_parts(comparison, self.parts))
 
 
 class Grpo(Episodes):

@@ -74,9 +74,13 @@ def test_an_undeclared_shape_counts_as_one_that_may_continue_all() -> None:
     assert count_leaves(beam, acting) == 2**3 * 3
 
 
-def test_an_unknown_property_is_refused_with_the_nearest_one() -> None:
+def test_an_unknown_property_or_value_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"got 'need_group'.*Did you mean needs_group\?"):
         declare(need_group=True)
+    with pytest.raises(
+        ConfigError, match=r"got scope='tasks'; expected one of \('decision', 'turn', 'task', 'batch'\)"
+    ):
+        declare(scope="tasks")
 
 
 def test_a_declaration_in_a_users_file_counts(tmp_path: Path) -> None:

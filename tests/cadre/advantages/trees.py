@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from cadre.advantages.groups import AdvantageGroup, compare_samples, comparison_of
 from cadre.advantages.returns import Credit, samples_of
-from cadre.algorithms.common import with_parts
 from cadre.types import Branch, Node, Observation, Reward, Sample, Task, Tree
 
 
@@ -35,7 +34,7 @@ def assign(trees: list[Tree], credit: Credit, state: dict[str, float] | None = N
 
 def credit_of(*axes: str, decay: float = 0.95, parts: Mapping[str, float] | None = None, **numbers) -> Credit:
     """The credit of one comparison, named by its axes, or of each part of the reward."""
-    return replace(with_parts(comparison_of(*axes, **numbers), parts or {}), decay=decay)
+    return replace(Credit.of_parts(comparison_of(*axes, **numbers), parts or {}), decay=decay)
 
 
 def advantages(root: Node, *axes: str, **numbers) -> dict[str, float]:
