@@ -119,7 +119,7 @@ MUTANTS = (
         (OF_ROUNDING + "test_one_better_sample_of_many_is_signal",),
     ),
     Mutant(
-        "alpha dropped from the carry score",
+        "alpha dropped from the score of a branch",
         "cadre/rollout/grow.py",
         "return alpha * reward.team + sum(reward.local.values())",
         "return reward.team + sum(reward.local.values())",
@@ -158,7 +158,7 @@ MUTANTS = (
         "cadre/rollout/shapes.py",
         "best = max(scores)",
         "best = min(scores)",
-        (OF_GROWTH + "test_greedy_carries_the_argmax_of_every_decision",),
+        (OF_GROWTH + "test_greedy_selects_the_argmax_of_every_decision",),
     ),
     Mutant(
         "ties by index",

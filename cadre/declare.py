@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from cadre.errors import ConfigError, nearest
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# Without a declaration nothing is left out of training, a carry continues one branch, and what is unknown (None) is
+# Without a declaration nothing is left out of training, a selection continues one branch, and what is unknown (None) is
 # neither refused nor assumed.
 DEFAULTS: dict[str, Any] = {
     "sums_rewards": False,
@@ -52,7 +52,7 @@ def declare(**properties: Any) -> Callable[[Function], Function]:
     needs_group      of a baseline or of `algorithm.advantages`: it is computed from the group alone, so that equal
                      returns give no advantage
     uses_running     of a baseline: it reads `group.running`
-    selects          of a carry: how many branches continue at most, or "all"
+    selects          of a selection (`algorithm.select`): how many branches continue at most, or "all"
     sums_tokens      of an aggregate: the weight of a token depends neither on the length of its sequence nor on others
     needs_reference  of a loss: it reads `tokens.reference`, log-probabilities under the reference model
     needs_entropy    of a loss: gradients go through `tokens.entropy`

@@ -294,7 +294,7 @@ def step(sample: TreeSample, comparison: Comparison) -> float:
 
 
 @declare(sums_rewards=True, discounted=False, uses_lookahead=True)
-def first_paid(sample: TreeSample, comparison: Comparison) -> float:
+def first_reward(sample: TreeSample, comparison: Comparison) -> float:
     """Return the reward up to the first rewarded step.
 
     That is the step's own reward, or if it rewards nobody and the shape looked ahead, the sum of the role's rewards on
@@ -552,7 +552,7 @@ def value_of_root(sample: TreeSample, comparison: Comparison) -> float:
 
 RETURNS: dict[str, Callable[[TreeSample, Comparison], float]] = {
     "step": step,
-    "first_paid": first_paid,
+    "first_reward": first_reward,
     "reward_to_go": reward_to_go,
     "best_to_go": best_to_go,
     "episode": episode,

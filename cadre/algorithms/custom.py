@@ -20,11 +20,11 @@ from cadre.advantages.groups import (
 )
 from cadre.advantages.returns import RETURNS, Comparison, Credit, ScoredSample
 from cadre.algorithms.branching import BUDGET, DECISIONS, ROUNDS, SIBLINGS, WHERE_WORDS, Where
-from cadre.algorithms.common import CARRY, LOOKAHEAD, Algorithm, Carry, ManySiblings, Scale
+from cadre.algorithms.common import LOOKAHEAD, SELECT, Algorithm, ManySiblings, Scale, Selection
 from cadre.declare import declared
 from cadre.errors import ConfigError
 from cadre.rollout.growers import WHERE
-from cadre.rollout.shapes import CARRIES, SHAPES, Shape
+from cadre.rollout.shapes import SELECTIONS, SHAPES, Shape
 from cadre.rollout.walk import TreeSample
 from cadre.settings import Section, TreeWeight
 from cadre.settings.user_code import load_function, one_of
@@ -42,7 +42,7 @@ TWO_RETURNS = GroupReturns(
 )
 ADVANTAGES_OF = "in place of baseline and scale: state_value is Q - V of a group that is a state"
 BASELINE = "baseline subtracted from the return"
-OPTIONS = ("carry", "joint", "lookahead", "where", "decisions", "siblings", "rounds", "budget")
+OPTIONS = ("select", "joint", "lookahead", "where", "decisions", "siblings", "rounds", "budget")
 # The default of `credit.tree_weight` by shape; under any other shape every tree weighs alike.
 TREE_WEIGHTS: dict[str, TreeWeight] = {"independent": "by_sample", "greedy": "by_decision"}
 
@@ -68,11 +68,11 @@ class Custom(Algorithm):
     k: ManySiblings = Field(
         4, description="completions per decision; also by turn or by role; one number for independent"
     )
-    carry: Carry | None = Field(None, description=f"{CARRY}; for shapes that choose")
+    select: Selection | None = Field(None, description=f"{SELECT}; for shapes that choose")
     joint: Literal["aligned", "cross"] | None = Field(
         None, description="which completions form joint actions; for full"
     )
-    lookahead: int | None = Field(None, ge=0, description=f"{LOOKAHEAD}; 2 where returns is first_paid")
+    lookahead: int | None = Field(None, ge=0, description=f"{LOOKAHEAD}; 2 where returns is first_reward")
     where: Where | None = Field(None, description=f"{WHERE_WORDS}; for branch")
     decisions: int | None = Field(None, ge=1, le=100, description=f"{DECISIONS}; for branch")
     siblings: int | None = Field(None, ge=1, le=100, description=f"{SIBLINGS}; for branch")
@@ -116,8 +116,8 @@ class Custom(Algorithm):
         }
         if self.where is not None and "where" in options:
             options["where"] = load_function("algorithm.where", self.where, WHERE)
-        if self.carry is not None and "carry" in options:
-            options["carry"] = load_function("algorithm.carry", self.carry, CARRIES)
+        if self.select is not None and "select" in options:
+            options["select"] = load_function("algorithm.select", self.select, SELECTIONS)
         if "lookahead" in parameters and any(one.returns.uses_lookahead for one, _ in credit.comparisons):
             options = {"lookahead": 2, **options}
         shape: object = make(self.k, **options)

@@ -238,7 +238,7 @@ CONDITIONS: tuple[Condition[Experiment], ...] = (
             or any(one.returns.uses_lookahead is not False for one, _ in experiment.plan.credit.comparisons)
         ),
         "returns {section.returns} ignores the rewards of later decisions",
-        "Remove it, or set algorithm.returns=first_paid.",
+        "Remove it, or set algorithm.returns=first_reward.",
         algorithm="custom",
     ),
     *(

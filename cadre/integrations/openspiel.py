@@ -70,7 +70,7 @@ def unplayable(game: Any) -> str:
 class OpenSpiel(Env):
     """A game of OpenSpiel. An answer that is no legal move costs `penalty`, and a random move is played instead."""
 
-    pays_absent = True  # a move may end the game and reward everybody
+    rewards_absent = True  # a move may end the game and reward everybody
     roles: ClassVar[tuple[str, ...]] = (f"{PREFIX}0", f"{PREFIX}1")
 
     def __init__(self, task: Task, game: str = "kuhn_poker", penalty: float = 1.0) -> None:

@@ -35,7 +35,7 @@ class TextArena(Env):
     The game's random draws follow from the task and from the number of turns.
     """
 
-    pays_absent = True  # the end rewards everybody
+    rewards_absent = True  # the end rewards everybody
     roles: ClassVar[tuple[str, ...]] = ("player_0", "player_1")
 
     def __init__(self, task: Task, game: str = "TicTacToe-v0") -> None:

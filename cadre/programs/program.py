@@ -73,7 +73,7 @@ class Program(Env):
     """
 
     roles: ClassVar[tuple[str, ...]] = ()
-    pays_absent = True
+    rewards_absent = True
     takes_failures = True
 
     def __init__(

@@ -44,13 +44,13 @@ def independent(k: Siblings) -> Shape:
     return Shape(f"independent({k})", lambda role, turn, depth: k if depth == 0 else 1, _all, selects="all")
 
 
-def greedy(k: Siblings, carry: Select | None = None, lookahead: int = 0) -> Shape:
+def greedy(k: Siblings, select: Select | None = None, lookahead: int = 0) -> Shape:
     """Return the shape that tries `k` completions at every decision and continues one (AT-GRPO, arXiv 2510.11062).
 
-    `carry` selects it, by default the best; one that continues several declares so (`cadre.declare`). With `lookahead`
+    `select` chooses it, by default the best; one that continues several declares so (`cadre.declare`). With `lookahead`
     what follows is tried too where a decision itself rewards nobody (`growers.grow_with_lookahead`).
     """
-    grower, select = grow_with_lookahead if lookahead else None, carry or _argmax
+    grower, select = grow_with_lookahead if lookahead else None, select or _argmax
     return Shape(
         f"greedy({k})",
         every_decision(k),
@@ -143,8 +143,8 @@ def success_label(shape: Shape, roles: Collection[str]) -> str:
     return f"best-of-{most}" if fewest == most else f"best-of-{fewest}-to-{most}"
 
 
-# The rules by which a greedy shape selects the branch to continue: the setting `algorithm.carry`.
-CARRIES: dict[str, Select] = {"argmax": _argmax, "sample": _sample, "random": _random}
+# The rules by which a greedy shape selects the branch to continue: the setting `algorithm.select`.
+SELECTIONS: dict[str, Select] = {"argmax": _argmax, "sample": _sample, "random": _random}
 
 
 def count_leaves(shape: Shape, acting: Sequence[Sequence[str]], unrewarded: Collection[int] = ()) -> int:

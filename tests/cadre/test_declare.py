@@ -22,7 +22,7 @@ from cadre.declare import DEFAULTS, declare, declared
 from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.rollout import shapes
-from cadre.rollout.shapes import CARRIES, Shape, count_leaves, every_decision
+from cadre.rollout.shapes import SELECTIONS, Shape, count_leaves, every_decision
 from cadre.settings.user_code import load_function
 from cadre.types import Branch, Node, Reward, Task, Tree
 from tests.cadre.advantages.trees import node
@@ -40,9 +40,9 @@ def test_a_baseline_made_of_the_group_gives_equal_returns_no_advantage(name: str
     assert declared(BASELINES[name], "needs_group") == all(own)
 
 
-@pytest.mark.parametrize("name", CARRIES)
-def test_a_carry_continues_as_many_branches_as_it_declares(name: str) -> None:
-    assert len(CARRIES[name]([0.0] * 8, random.Random(0))) == declared(CARRIES[name], "selects") == 1
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_a_selection_continues_as_many_branches_as_it_declares(name: str) -> None:
+    assert len(SELECTIONS[name]([0.0] * 8, random.Random(0))) == declared(SELECTIONS[name], "selects") == 1
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_a_declaration_in_a_users_file_counts(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="left behind have no future"):
         chosen(CUSTOM.format(f"{tmp_path}/mine.py:wide", "episode", "mean"))
     assert chosen(CUSTOM.format(f"{tmp_path}/mine.py:whole", "episode", "mean")).plan.shape.selects_all
-    assert chosen(f"algorithm={{name: at_grpo, carry: '{tmp_path}/mine.py:pair'}}").plan.shape.selects == 2
-    assert declared(load_function("algorithm.carry", f"{tmp_path}/mine.py:pair", {}), "selects") == 2
+    assert chosen(f"algorithm={{name: at_grpo, select: '{tmp_path}/mine.py:pair'}}").plan.shape.selects == 2
+    assert declared(load_function("algorithm.select", f"{tmp_path}/mine.py:pair", {}), "selects") == 2
 
 
 # Every bundled function under another name, by axis.

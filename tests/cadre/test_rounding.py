@@ -15,7 +15,7 @@ from cadre.advantages.preferences import make_joint_pairs, make_pairs
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
 from cadre.evaluation.audit import DecisionEffects, agreement_report, is_significant
-from cadre.rollout.shapes import CARRIES, full
+from cadre.rollout.shapes import SELECTIONS, full
 from cadre.settings import CreditConfig
 from cadre.statistics import is_constant, is_rounding
 from cadre.types import Node, Task, Tree
@@ -187,12 +187,12 @@ def test_baselines_that_are_not_made_of_the_group_see_no_rounding_either(scale: 
 @pytest.mark.parametrize("scale", SCALES)
 def test_ties_are_drawn_among_equals_however_they_were_added_up(scale: float) -> None:
     scores = [0.0, *equal(scale, np.float32, 3)]
-    picked = {CARRIES["argmax"](scores, random.Random(seed))[0] for seed in range(60)}
+    picked = {SELECTIONS["argmax"](scores, random.Random(seed))[0] for seed in range(60)}
     assert picked == {1, 2, 3}
-    assert {CARRIES["argmax"]([0.0, scale, 2 * scale], random.Random(seed))[0] for seed in range(20)} == {2}
-    drawn = [CARRIES["sample"](scores[1:], random.Random(seed))[0] for seed in range(300)]
+    assert {SELECTIONS["argmax"]([0.0, scale, 2 * scale], random.Random(seed))[0] for seed in range(20)} == {2}
+    drawn = [SELECTIONS["sample"](scores[1:], random.Random(seed))[0] for seed in range(300)]
     assert all(drawn.count(index) > 60 for index in range(3))
-    assert CARRIES["argmax"]([-1e9, 0.5, 0.6], random.Random(0)) == [2]
+    assert SELECTIONS["argmax"]([-1e9, 0.5, 0.6], random.Random(0)) == [2]
 
 
 def test_a_mean_that_only_reaches_the_threshold_does_not_pass_it() -> None:

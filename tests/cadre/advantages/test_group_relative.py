@@ -208,7 +208,7 @@ def test_equal_texts_that_call_different_tools_lead_to_different_states() -> Non
 
     def worth(second: Sample) -> list[float]:
         tree = Tree(Task("t", {}), replace(root, samples={"a": (first, second)}))
-        credit = credit_of("first_paid", "node", "none", "none")
+        credit = credit_of("first_reward", "node", "none", "none")
         (group, *_) = assign([tree], credit)
         return [scored.returns for scored in group.samples]
 

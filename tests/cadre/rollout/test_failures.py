@@ -270,4 +270,4 @@ def test_a_failed_branch_beside_unpaid_ones_is_not_taken_for_a_step_that_pays() 
     """Under look-ahead a decision that pays nobody is worth what follows; a failure beside it changes nothing there."""
     low, high = node(after(0, -1)), node(after(0, 2))
     tree = node(after(0, 0, low), after(1, 0, high), after(2, 0, failure=OVERLONG))
-    assert returns(set_failure_rewards(tree, "lowest", 1.0), "first_paid") == [-1.0, 2.0, -1.0]
+    assert returns(set_failure_rewards(tree, "lowest", 1.0), "first_reward") == [-1.0, 2.0, -1.0]
