@@ -114,8 +114,8 @@ MUTANTS = (
     Mutant(
         "scale dropped",
         ADVANTAGES + "groups.py",
-        "advantages.append(0.0 if is_zero else (value - base) / divisor)",
-        "advantages.append(0.0 if is_zero else value - base)",
+        "return [_finite(baseline, gain / divisor + charge) for gain, charge in zip(gains, charges, strict=True)]",
+        "return [_finite(baseline, gain + charge) for gain, charge in zip(gains, charges, strict=True)]",
         (OF_ROUNDING + "test_one_better_sample_of_many_is_signal",),
     ),
     Mutant(

@@ -109,6 +109,18 @@ class GroupReturns:
         squares = sum(weight * ((value - mean) / largest) ** 2 for value, weight in self.weighted)
         return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))
 
+    def subtract(self, bases: Sequence[float]) -> list[float]:
+        """Return each value less its base, 0.0 if all values and bases, or the two, differ by rounding alone.
+
+        An optimiser that scales gradients would make a step of any residue.
+        """
+        if is_constant([*self.values, *bases], self.size, self.resolution):
+            return [0.0] * len(bases)
+        return [
+            0.0 if is_rounding(value - base, max(abs(value), abs(base), self.size), EXACT) else value - base
+            for value, base in zip(self.values, bases, strict=True)
+        ]
+
 
 @dataclass(frozen=True)
 class AdvantageGroup:
@@ -291,11 +303,9 @@ def state_value(group: GroupReturns) -> list[float]:
             returns[action].append(value)
     firsts = [value for values in returns.values() for value in values]
     prior, weight = group.prior
-    if is_constant([*firsts, prior] if weight else firsts, group.size):
-        return [0.0] * len(actions)
     value = (math.fsum(firsts) + weight * prior) / (len(firsts) + weight)
-    gains = {action: fmean(values) - value for action, values in returns.items()}
-    return [0.0 if is_rounding(gains[action], group.size, EXACT) else gains[action] for action in actions]
+    of_actions = replace(group, values=tuple(fmean(returns[action]) for action in actions))
+    return of_actions.subtract([value] * len(actions))
 
 
 def action_of(sample: Sample) -> Key:
@@ -439,11 +449,10 @@ def compare_samples(
     if credit.history:
         credited = bend_by_history(credited, state or {})
 
-    # The sums by sample, and the deviations of the groups that it was compared in.
+    # The sums by sample, and the groups that it was compared in.
     advantages: dict[SamplePosition, float] = defaultdict(float)
     returns: dict[SamplePosition, float] = defaultdict(float)
-    stds: dict[SamplePosition, float] = defaultdict(float)
-    reward_stds: dict[SamplePosition, float] = defaultdict(float)
+    compared_in: dict[SamplePosition, list[AdvantageGroup]] = defaultdict(list)
     for number, (comparison, weight) in enumerate(comparisons):
         compared = credited
         if number > 0:
@@ -455,8 +464,7 @@ def compare_samples(
                 advantages[position] += weight * scored.advantages[0]
                 returns[position] += weight * scored.returns
                 if weight:
-                    stds[position] = max(stds[position], group.std)
-                    reward_stds[position] = max(reward_stds[position], group.reward_std)
+                    compared_in[position].append(group)
 
     # The groups of the first comparison. One has a deviation if any of its samples was compared in a group that has.
     groups: dict[Key, list[ScoredSample]] = defaultdict(list)
@@ -474,8 +482,10 @@ def compare_samples(
         AdvantageGroup(
             key,
             tuple(map(judged, members)),
-            max(stds[scored.tree_sample.position] for scored in members),
-            max(reward_stds[scored.tree_sample.position] for scored in members),
+            max((one.std for scored in members for one in compared_in[scored.tree_sample.position]), default=0.0),
+            max(
+                (one.reward_std for scored in members for one in compared_in[scored.tree_sample.position]), default=0.0
+            ),
         )
         for key, members in groups.items()
     ]
@@ -494,18 +504,11 @@ def _normalise_by_policy(
         positions = [scored.tree_sample.position for scored in members]
         values = tuple(advantages[position] for position in positions)
         batch = GroupReturns(values, tuple(scored.count for scored in members), (0.0,) * len(values))
-        gains = _subtract_baseline(batch, MEAN_OF_BATCH, batch.std or 1.0)
-        normalised |= dict(zip(positions, gains, strict=True))
+        # A mean that is the residue of sums, as of groups of equal weight, would be an advantage of groups without any.
+        mean = 0.0 if is_rounding(batch.mean, max(map(abs, values)), EXACT) else batch.mean
+        gains = batch.subtract([mean] * len(values))
+        normalised |= {position: gain / (batch.std or 1.0) for position, gain in zip(positions, gains, strict=True)}
     return normalised
-
-
-def _mean_of_all(group: GroupReturns) -> list[float]:
-    """Return the mean of all values for each; exactly 0 if it is a residue of rounding, as it is of equal groups."""
-    mean, largest = group.mean, max(map(abs, group.values))
-    return [0.0 if is_rounding(mean, largest, EXACT) else mean] * len(group.values)
-
-
-MEAN_OF_BATCH = Baseline("algorithm.parts", "mean", _mean_of_all, needs_group=True, uses_running=False)
 
 
 def check_parts_reported(samples: Sequence[ScoredSample], credit: Credit) -> None:
@@ -556,12 +559,11 @@ def _group_advantages(
     size = call_scale(scale, returns)
     divisor = 1.0 if size <= 0.0 or is_rounding(size, returns.size, EXACT) else size
     if baseline.needs_group:
-        gains = _subtract_baseline(returns, baseline, divisor)
+        gains = returns.subtract(call_baseline(baseline, returns))
         charges = _penalty_advantages(members, baseline, comparison)
-        advantages = [gain + charge for gain, charge in zip(gains, charges, strict=True)]
     else:
-        advantages = _subtract_baseline(after_costs, baseline, divisor)
-    return [_finite(baseline, value) for value in advantages]
+        gains, charges = after_costs.subtract(call_baseline(baseline, after_costs)), [0.0] * len(members)
+    return [_finite(baseline, gain / divisor + charge) for gain, charge in zip(gains, charges, strict=True)]
 
 
 def needs_signatures(credit: Credit) -> bool:
@@ -627,22 +629,6 @@ def _episodes(
     return tuple(episodes)
 
 
-def _subtract_baseline(returns: GroupReturns, baseline: Baseline, divisor: float) -> list[float]:
-    """Return `(value - baseline) / divisor` of each value.
-
-    They are 0.0 if all values and baselines differ by rounding alone. An optimiser that scales gradients would make a
-    step of any residue.
-    """
-    bases = call_baseline(baseline, returns)
-    if is_constant([*returns.values, *bases], returns.size, returns.resolution):
-        return [0.0] * len(bases)
-    advantages = []
-    for value, base in zip(returns.values, bases, strict=True):
-        is_zero = is_rounding(value - base, max(abs(value), abs(base), returns.size), EXACT)
-        advantages.append(0.0 if is_zero else (value - base) / divisor)
-    return advantages
-
-
 def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, comparison: Comparison) -> list[float]:
     """Return the advantage of each sample's distance from the reference, a cost, among its role's in the group.
 
@@ -662,7 +648,7 @@ def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, com
             (0.0,) * len(indices),
             _episodes(of_role, values, None) if comparison.count == "episodes" else (),
         )
-        for index, value in zip(indices, _subtract_baseline(costs, baseline, 1.0), strict=True):
+        for index, value in zip(indices, costs.subtract(call_baseline(baseline, costs)), strict=True):
             advantages[index] = value
     return advantages
 
