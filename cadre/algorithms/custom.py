@@ -26,7 +26,7 @@ from cadre.errors import ConfigError
 from cadre.rollout.growers import WHERE
 from cadre.rollout.shapes import SELECTIONS, SHAPES, Shape
 from cadre.rollout.walk import TreeSample
-from cadre.settings import Section, TreeWeight
+from cadre.settings import Section
 from cadre.settings.user_code import load_function, one_of
 from cadre.types import Branch, Node, Observation, Reward, Sample
 
@@ -43,8 +43,6 @@ TWO_RETURNS = GroupReturns(
 ADVANTAGES_OF = "in place of baseline and scale: state_value is Q - V of a group that is a state"
 BASELINE = "baseline subtracted from the return"
 OPTIONS = ("select", "joint", "lookahead", "where", "decisions", "siblings", "rounds", "budget")
-# The default of `credit.tree_weight` by shape; under any other shape every tree weighs alike.
-TREE_WEIGHTS: dict[str, TreeWeight] = {"independent": "by_sample", "greedy": "by_decision"}
 
 
 class ComparisonConfig(Section):
@@ -106,7 +104,7 @@ class Custom(Algorithm):
                     f"siblings left behind have no future to sum; expected one of {possible}. Set one of them, or a "
                     "shape that plays every branch out."
                 )
-        return Plan(shape, credit, tree_weight=TREE_WEIGHTS.get(self.shape, "alike"))
+        return Plan(shape, credit, tree_weight=shape.tree_weight)
 
     def chosen_shape(self, credit: Credit) -> Shape:
         """Return the shape with those of its options that are set. It looks ahead by default if returns use that."""

@@ -41,7 +41,13 @@ def independent(k: Siblings) -> Shape:
             f"algorithm.k: got {k} with shape independent, where whole episodes are played side by side; expected one "
             "number. Set it, or a shape that samples siblings at every decision."
         )
-    return Shape(f"independent({k})", lambda role, turn, depth: k if depth == 0 else 1, _all, selects="all")
+    return Shape(
+        f"independent({k})",
+        lambda role, turn, depth: k if depth == 0 else 1,
+        _all,
+        selects="all",
+        tree_weight="by_sample",
+    )
 
 
 def greedy(k: Siblings, select: Select | None = None, lookahead: int = 0) -> Shape:
@@ -58,6 +64,7 @@ def greedy(k: Siblings, select: Select | None = None, lookahead: int = 0) -> Sha
         lookahead=lookahead,
         grower=grower,
         selects=declared(select, "selects"),
+        tree_weight="by_decision",
     )
 
 

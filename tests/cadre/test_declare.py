@@ -1,8 +1,10 @@
 """Properties that functions declare: those of the bundled ones hold, and those of a user's file reach Cadre."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from cadre.advantages.groups import (
     compare_samples,
 )
 from cadre.advantages.returns import RETURNS, samples_of
+from cadre.algorithms.custom import Custom
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.declare import DEFAULTS, declare, declared
@@ -112,7 +115,7 @@ def test_a_declaration_in_a_users_file_counts(tmp_path: Path) -> None:
 
 
 # Every bundled function under another name, by axis.
-TABLES = {
+TABLES: dict[str, Mapping[str, Any]] = {
     "returns": RETURNS,
     "group": GROUPINGS,
     "baseline": BASELINES,
@@ -121,7 +124,7 @@ TABLES = {
 }
 BUNDLED = [(axis, name) for axis, table in TABLES.items() for name in table]
 # Settings under which some of them are refused.
-SITUATIONS = (
+SITUATIONS: tuple[list[str], ...] = (
     [],
     ["algorithm.shape=greedy"],
     ["algorithm.shape=greedy", "algorithm.lookahead=3"],
@@ -207,3 +210,14 @@ def test_nothing_is_assumed_of_a_return_that_declares_nothing(name: str, tmp_pat
         assert not is_refused(custom("returns", mine, *changes)), changes
     (group,) = compared(custom("returns", mine))
     assert {scored.count for scored in group.samples} == {1.0}
+
+
+@pytest.mark.parametrize("name", shapes.SHAPES)
+def test_a_bundled_shape_under_another_name_is_the_same(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        f"from cadre.rollout import shapes\n\ndef mine(k):\n    return shapes.{name}(k)\n"
+    )
+    axes = {"returns": "step", "group": "node", "baseline": "mean", "scale": "none", "name": "custom", "k": 3}
+    plans = [Custom(shape=shape, **axes).plan() for shape in (name, f"{tmp_path}/mine.py:mine")]
+    assert plans[0].tree_weight == plans[1].tree_weight
+    assert plans[0].shape.name == plans[1].shape.name
