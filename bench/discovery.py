@@ -43,7 +43,7 @@ KEEP = ("train.trees_kept=16", "train.trees_megabytes=2000")
 # What fails is not pushed against: a right program differs in a line from hundreds that are wrong, and would be pushed
 # with them. A success weighs by how rare it is at its decision (MaxRL, arXiv 2602.02710). Nothing but success is paid.
 SUCCESSES = (
-    "algorithm={name: custom, shape: greedy, k: 16, returns: first_paid, group: node, baseline: none, scale: mean}",
+    "algorithm={name: custom, shape: greedy, k: 16, returns: first_reward, group: node, baseline: none, scale: mean}",
     "settings.reward=outcome",
     "learner.learning_rate=5e-4",
     "train.steps=40",

@@ -44,6 +44,7 @@ OF_SEQUENCES = "tests/cadre/advantages/test_sequences.py::"
 OF_GAE = "tests/cadre/advantages/test_gae.py::"
 OF_PREFERENCES = "tests/cadre/advantages/test_by_preference.py::"
 OF_SCHEMES = "tests/cadre/algorithms/test_credit_schemes.py::"
+OF_DECLARATIONS = "tests/cadre/test_declare.py::test_a_bundled_function_under_another_name_gives_the_same"
 OF_ROUNDING = "tests/cadre/test_rounding.py::"
 OF_GROWTH = "tests/cadre/rollout/test_grow.py::"
 OF_LOSS = "tests/cadre/learn/test_loss.py::"
@@ -76,6 +77,7 @@ KL_VALUE = "value = value - config.kl * on_policy * divergence"
 MASK = "mask=(False,) * prompt + (True,) * completion,"
 CLAMP = "bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages"
 SEQUENCE_RATIO = "return mean.where(~is_clipped, bounded(mean)).exp() * (log_ratio - log_ratio.detach()).exp()"
+BY_TURN = 'return f"{sample.role}/{sample.node.turn}" if grouping.scope in ("decision", "turn") else sample.role'
 ROLE_REWARD = "return alpha * branch.reward.team + branch.reward.local.get(role, 0.0)"
 WEIGHED = "return [replace(scored, weight=share(scored) * scales[block(scored)]) for scored in samples]"
 STD = "return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))"
@@ -115,12 +117,12 @@ MUTANTS = (
     Mutant(
         "scale dropped",
         ADVANTAGES + "groups.py",
-        "advantages.append(0.0 if is_zero else (value - base) / divisor)",
-        "advantages.append(0.0 if is_zero else value - base)",
+        "return [_finite(baseline, gain / divisor + charge) for gain, charge in zip(gains, charges, strict=True)]",
+        "return [_finite(baseline, gain + charge) for gain, charge in zip(gains, charges, strict=True)]",
         (OF_ROUNDING + "test_one_better_sample_of_many_is_signal",),
     ),
     Mutant(
-        "alpha dropped from the carry score",
+        "alpha dropped from the score of a branch",
         "cadre/rollout/grow.py",
         "return alpha * reward.team + sum(reward.local.values())",
         "return reward.team + sum(reward.local.values())",
@@ -159,7 +161,7 @@ MUTANTS = (
         "cadre/rollout/shapes.py",
         "best = max(scores)",
         "best = min(scores)",
-        (OF_GROWTH + "test_greedy_carries_the_argmax_of_every_decision",),
+        (OF_GROWTH + "test_greedy_selects_the_argmax_of_every_decision",),
     ),
     Mutant(
         "ties by index",
@@ -431,9 +433,26 @@ MUTANTS = (
     Mutant(
         "leaves worth the mean of their shared part",
         ADVANTAGES + "groups.py",
-        'if credit.returns == "episode":',
+        "if comparison is not None and comparison.returns.whole_episode:",
         "if False:",
         (OF_SCHEMES + "test_the_deviation_is_that_of_the_leaves_and_not_of_the_means_of_shared_parts",),
+    ),
+    # Names.
+    Mutant(
+        "episodes counted by the name of the return",
+        "cadre/algorithms/custom.py",
+        "if comparison.returns.whole_episode:",
+        'if comparison.returns.name == "episode":',
+        (OF_DECLARATIONS + "[returns-episode]",),
+    ),
+    Mutant(
+        "running means by turn by the name of the group",
+        ADVANTAGES + "groups.py",
+        BY_TURN,
+        BY_TURN.replace("grouping.scope", "grouping.name").replace(
+            '("decision", "turn")', '("node", "role_turn_task")'
+        ),
+        (OF_DECLARATIONS + "[group-role_turn_task]",),
     ),
     # Zero variance.
     Mutant(
@@ -446,7 +465,7 @@ MUTANTS = (
     Mutant(
         "zero variance of returns without the size of their rewards",
         ADVANTAGES + "groups.py",
-        "size=size_of_returns(scored.tree_sample, credit),",
+        "size=size_of_return(scored.tree_sample, comparison),",
         "size=0.0,",
         (OF_ROUNDING + "test_rewards_that_cancel_are_as_large_as_what_they_were_made_of",),
     ),

@@ -75,8 +75,8 @@ PLAN_PATH = HEADLINES | {
     "single-at-grpo": ("single-with-tool.success",),
 }
 ABLATIONS: dict[str, tuple[str, ...]] = {
-    "carry-sample": ("algorithm.carry=sample",),
-    "carry-random": ("algorithm.carry=random",),
+    "carry-sample": ("algorithm.select=sample",),
+    "carry-random": ("algorithm.select=random",),
     "k2": ("algorithm.k=2",),
     "k4": ("algorithm.k=4",),
     "outcome-only": ("settings.reward=outcome",),

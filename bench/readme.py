@@ -92,8 +92,8 @@ PAPER = {
     "swapped": "`swapped`: the two models of `team-per-role` in each other's role",
 }
 ABLATIONS = {
-    "carry-sample": "selection with a probability in proportion to the reward above the lowest (`carry: sample`)",
-    "carry-random": "selection at random (`carry: random`)",
+    "carry-sample": "selection with a probability in proportion to the reward above the lowest (`select: sample`)",
+    "carry-random": "selection at random (`select: random`)",
     "k2": "K = 2",
     "k4": "K = 4",
     "outcome-only": "reward by outcome only",

@@ -28,7 +28,7 @@ class Env:
     # True if equal actions from equal states lead to equal states, so that they need to be played only once.
     repeatable: bool = True
     # True if a step may reward roles that did not act in it, as the end of a game may.
-    pays_absent: bool = False
+    rewards_absent: bool = False
     # An episode that is not over after so many decisions has failed.
     max_decisions: int = 200
     # True if `step_samples` accepts samples without a completion, because the prompt exceeds the model's context; the

@@ -29,9 +29,9 @@ def is_rounding(difference: float, size: float, resolution: float = RESOLUTION) 
     return abs(difference) <= resolution * size
 
 
-def is_constant(values: Sequence[float], size: float = 0.0) -> bool:
+def is_constant(values: Sequence[float], size: float = 0.0, resolution: float = RESOLUTION) -> bool:
     """Return whether the values differ by rounding alone, for their own size or the larger `size`."""
-    return is_rounding(max(values) - min(values), max(size, max(map(abs, values))))
+    return is_rounding(max(values) - min(values), max(size, max(map(abs, values))), resolution)
 
 
 def rate_interval(values: Sequence[float], z: float = Z) -> Interval:

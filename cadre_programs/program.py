@@ -75,7 +75,7 @@ class Program(Env):
     """
 
     roles: ClassVar[tuple[str, ...]] = ()
-    pays_absent = True
+    rewards_absent = True
     plain_text = {**dict.fromkeys(("roles", "models", "clock", "limits", "errors"), ".*"), "reward": "program"}
     takes_failures = True
     starts_processes = True

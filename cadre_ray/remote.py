@@ -342,7 +342,7 @@ class RemoteEnv(Env):
     def __init__(self, inner: Env, pool: EnvironmentPool) -> None:
         super().__init__(inner.task)
         self.inner, self.pool = inner, pool
-        self.repeatable, self.pays_absent = inner.repeatable, inner.pays_absent
+        self.repeatable, self.rewards_absent = inner.repeatable, inner.rewards_absent
         self.max_decisions, self.takes_failures = inner.max_decisions, inner.takes_failures
 
     def observe(self) -> dict[str, Observation]:

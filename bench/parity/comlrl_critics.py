@@ -30,13 +30,13 @@ from bench.parity.comlrl_models import (
 )
 from bench.parity.shared import Compared, on, ours_white
 from cadre.advantages.critic import Reads
-from cadre.advantages.returns import Credit
+from cadre.advantages.groups import comparison_of
 from cadre.learn.loss import value_loss
 from cadre.types import Node, TrainingSequence
 from tests.cadre.advantages import critics
 
 GAMMA, CLIP = 0.75, 0.2
-CREDIT = Credit("reward_to_go", "node", "none", "none", gamma=GAMMA)
+CREDIT = comparison_of("reward_to_go", "node", "none", "none", gamma=GAMMA)
 IDLE = SimpleNamespace(zero_grad=lambda: None, step=lambda: None)
 
 

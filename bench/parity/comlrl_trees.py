@@ -16,9 +16,9 @@ from comlrl.trainers.reinforce.magrpo import MAGRPOTrainer
 
 from bench.parity.comlrl_models import ROLES, branch_of, pays_by, trainer_of
 from bench.parity.shared import Compared, on
-from cadre.advantages.groups import compute_returns
+from cadre.advantages.groups import comparison_of, compute_returns
 from cadre.advantages.preferences import team_return
-from cadre.advantages.returns import Credit, samples_of
+from cadre.advantages.returns import samples_of
 from cadre.rollout import walk
 from cadre.types import Node, Task, Tree
 from tests.cadre.advantages.trees import node
@@ -108,13 +108,13 @@ def theirs(case: Played, mode: str) -> dict[str, float]:
 
 
 def ours(case: Played, gamma: float) -> dict[str, float]:
-    credit = Credit("reward_to_go", "node", "mean", "none", gamma=gamma)
+    credit = comparison_of("reward_to_go", "node", "mean", "none", gamma=gamma)
     return {scored.sample.text: scored.returns for scored in compute_returns(samples_of([case.tree]), credit)}
 
 
 def in_order(case: Played) -> dict[str, float]:
     """Sibling g of either agent with the return of the g-th joint action, whoever took part in it."""
-    credit = Credit("reward_to_go", "node", "mean", "none")
+    credit = comparison_of("reward_to_go", "node", "mean", "none")
     return {
         sample.text: team_return(branch, each.turn, credit)
         for each in walk.nodes(case.tree.root)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cadre.advantages.critic import Estimate, whitened
-from cadre.advantages.groups import compare_samples
+from cadre.advantages.groups import compare_samples, comparison_of
 from cadre.advantages.returns import Credit, samples_of
 from cadre.learn.loss import Tokens, policy_loss
 from cadre.learn.loss_functions import AGGREGATES, Denominators
@@ -97,7 +97,9 @@ def on(
 def ours_among(scores: Sequence[float], baseline: str, scale: str) -> Tensor:
     """[K] advantages as `cadre.advantages` makes them: the siblings of one decision, each paid its score."""
     root = node(0, {"a": len(scores)}, [leaf({"a": i}, pay) for i, pay in enumerate(scores)])
-    (judged,) = compare_samples(samples_of([Tree(Task("t", {}), root)]), Credit("step", "node", baseline, scale))
+    (judged,) = compare_samples(
+        samples_of([Tree(Task("t", {}), root)]), Credit.of(comparison_of("step", "node", baseline, scale))
+    )
     return torch.tensor([scored.advantages[0] for scored in judged.samples])
 
 
@@ -128,7 +130,7 @@ def ours_by_parts(inputs: Inputs, parts: Mapping[str, Tensor]) -> Tensor:
         rewards = [Reward(parts={name: float(part[row]) for name, part in parts.items()}) for row in rows]
         branches = [replace(leaf({"a": index}), reward=reward) for index, reward in enumerate(rewards)]
         trees.append(Tree(Task(f"{number}", {}), node(0, {"a": len(rows)}, branches)))
-    credit = Credit("step", "node", "mean", "std", parts=tuple(zip(parts, PART_WEIGHTS, strict=True)))
+    credit = Credit.of_parts(comparison_of("step", "node", "mean", "std"), dict(zip(parts, PART_WEIGHTS, strict=True)))
     groups = compare_samples(samples_of(trees), credit)
     return torch.tensor([judged.advantages[0] for group in groups for judged in group.samples])
 
@@ -222,7 +224,9 @@ def ours_gae(values: Tensor, score: float) -> Tensor:
     learner = critics.Learner(says=lambda datum, place: float(values[place - start]))
     rule = critics.rule(gae_lambda=LAMBDA, level="token", token_gamma=GAMMA)
     root = replace(tree.root, samples={"a": (said,)})
-    (datum,), _ = critics.judged(root, Credit("reward_to_go", "node", "none", "none"), rule, critics.team_of(learner))
+    (datum,), _ = critics.judged(
+        root, comparison_of("reward_to_go", "node", "none", "none"), rule, critics.team_of(learner)
+    )
     return torch.tensor(datum.advantages[start + 1 :])
 
 

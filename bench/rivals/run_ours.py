@@ -15,7 +15,7 @@ import torch
 
 from cadre import random_keys
 from cadre.advantages.batch import make_sequences
-from cadre.advantages.groups import compare_samples
+from cadre.advantages.groups import compare_samples, comparison_of
 from cadre.advantages.returns import Credit, samples_of
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.rollout.batching import gather
@@ -23,7 +23,7 @@ from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
 from cadre.types import Branch, Message, Node, Observation, PreviousTurn, Request, Reward, Sample, Sampling, Task, Tree
 from turns import Turns, reward
 
-CREDIT = Credit(returns="step", group="node", baseline="mean", scale="std")
+CREDIT = Credit.of(comparison_of("step", "node", "mean", "std"))
 
 
 def load(job: dict[str, Any]) -> tuple[TorchEngine, TorchLearner | None]:

@@ -46,7 +46,7 @@ class Plan:
     """An algorithm: how it samples, how advantages are computed, and how they become a gradient.
 
     shape         how trees grow
-    credit        returns, groups, baseline and scale; with a `critic` only its `alpha` and `gamma` matter
+    credit        how advantages are computed; with a `critic` only its `alpha` and `gamma` matter
     loss          the policy loss
     critic        estimates advantages in place of groups
     kl            weight of the penalty k1 in the reward
@@ -107,12 +107,14 @@ def build_batch(
 
     if plan.preference is not None:
         # Joint actions are preferred to those of their decision that earned less.
-        judged, judged_metrics = preference_advantages(with_reference(samples, team), plan.credit, plan.preference)
+        judged, judged_metrics = preference_advantages(
+            with_reference(samples, team), plan.credit.first, plan.preference
+        )
         selected = [replace(scored, reference=()) for scored in judged if not is_cut_off(scored, plan.selection)]
         dropped = len(samples) - len(selected)
     elif plan.critic is not None:
         # A sample that was cut off may still train the critic.
-        judged, critic_sequences, judged_metrics = judge_samples(samples, plan.credit, plan.critic, team)
+        judged, critic_sequences, judged_metrics = judge_samples(samples, plan.credit.first, plan.critic, team)
         selected = [replace(scored, trains=not is_cut_off(scored, plan.selection)) for scored in judged]
         dropped = sum(is_cut_off(scored, plan.selection) for scored in samples)
     else:

@@ -1,6 +1,6 @@
 """Advantages by a critic: what it reads, the values that it predicts, generalised advantages, and its targets.
 
-A role's own decisions form a chain. Between two of them it earns the rewards (`returns.role_reward`) of the branches
+A role's own decisions form a chain. Between two of them it earns the rewards (`Comparison.reward`) of the branches
 from the one up to before the other, discounted once a round as in `returns.reward_to_go`; where the tree branches, the
 mean. With `level` decision there is one value a decision, read at the end of the critic's prompt; with `level` token
 one before every token of the completion, and the decision's reward falls on its last. After the end the value is 0.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Literal
 
-from cadre.advantages.returns import Credit, ScoredSample, absolute_reward, reward_to_go, role_reward
+from cadre.advantages.returns import Comparison, ScoredSample, reward_to_go
 from cadre.errors import ConfigError
 from cadre.rollout.walk import TreeSample
 from cadre.settings import CriticConfig
@@ -69,7 +69,7 @@ def required_heads(critic: Critic, assignment: Mapping[str, str]) -> dict[str, t
 
 
 def judge_samples(
-    samples: Sequence[ScoredSample], credit: Credit, critic: Critic, team: Team
+    samples: Sequence[ScoredSample], comparison: Comparison, critic: Critic, team: Team
 ) -> tuple[list[ScoredSample], list[TrainingSequence], Metrics]:
     """Return the samples with their advantages, the sequences that only a critic reads, and metrics.
 
@@ -82,7 +82,7 @@ def judge_samples(
     values = predict_values(inputs, team)
 
     # Estimate.
-    estimates = compute_gae(trained, values, credit, critic)
+    estimates = compute_gae(trained, values, comparison, critic)
     advantages = whitened(trained, estimates) if critic.whiten else list(map(without_rounding, estimates))
     judged = []
     for scored, read, value, estimate, advantage in zip(trained, inputs, values, estimates, advantages, strict=True):
@@ -234,7 +234,9 @@ class NextDecision:
     node: Node
 
 
-def compute_gae(samples: Sequence[ScoredSample], values: Values, credit: Credit, critic: Critic) -> list[Estimate]:
+def compute_gae(
+    samples: Sequence[ScoredSample], values: Values, comparison: Comparison, critic: Critic
+) -> list[Estimate]:
     """Return generalised advantages (arXiv 1506.02438, equation 16) of every sample, in their order.
 
     The return that the critic should have predicted is the advantage plus the value. Raises ConfigError if a branch was
@@ -242,6 +244,7 @@ def compute_gae(samples: Sequence[ScoredSample], values: Values, credit: Credit,
     """
     predicted = {scored.tree_sample.position: value for scored, value in zip(samples, values, strict=True)}
     estimates: dict[SamplePosition, Estimate] = {}
+    of_size = replace(comparison, of_size=True)
     for scored in reversed(samples):  # children before their parents
         sample = scored.tree_sample
         node, role, value = sample.node, sample.role, predicted[sample.position]
@@ -249,7 +252,7 @@ def compute_gae(samples: Sequence[ScoredSample], values: Values, credit: Credit,
         rewards = [-cost for cost in costs]
 
         # The rewards until the role acts again, and the value and the advantage there, discounted.
-        spans = [span(node, sample.path, number, role, credit) for number in sample.numbers]
+        spans = [span(node, sample.path, number, role, comparison) for number in sample.numbers]
         next_value, next_advantage = 0.0, 0.0
         for _, following in spans:
             for later in following:
@@ -265,7 +268,7 @@ def compute_gae(samples: Sequence[ScoredSample], values: Values, credit: Credit,
         advantages = generalised_advantages(rewards, value, bootstrap, critic.token_gamma, critic.gae_lambda)
         returns = [advantage + prediction for advantage, prediction in zip(advantages, value, strict=True)]
         size = max(
-            reward_to_go(sample, credit, absolute_reward) + sum(map(abs, scored.costs)),
+            reward_to_go(sample, of_size) + sum(map(abs, scored.costs)),
             *map(abs, returns),
             *map(abs, value),
         )
@@ -273,7 +276,9 @@ def compute_gae(samples: Sequence[ScoredSample], values: Values, credit: Credit,
     return [estimates[scored.tree_sample.position] for scored in samples]
 
 
-def span(node: Node, path: tuple[int, ...], number: int, role: str, credit: Credit) -> tuple[float, list[NextDecision]]:
+def span(
+    node: Node, path: tuple[int, ...], number: int, role: str, comparison: Comparison
+) -> tuple[float, list[NextDecision]]:
     """Return the role's reward from branch `number` of `node` until it acts next, and the decisions where it does."""
     branch = node.branches[number]
     if not branch.selected:
@@ -281,13 +286,13 @@ def span(node: Node, path: tuple[int, ...], number: int, role: str, credit: Cred
             "critic: the tree has branches that were tried and left behind, whose future no value can be held "
             "against; expected a shape that plays every branch out. Use independent, or full without stop_at."
         )
-    reward, child, below = role_reward(branch, role, credit.alpha), branch.child, (*path, number)
+    reward, child, below = comparison.reward(branch, role), branch.child, (*path, number)
     if child is None:
         return reward, []
-    discount = credit.gamma if child.round > node.round else 1.0
+    discount = comparison.gamma if child.round > node.round else 1.0
     if role in child.samples:
         return reward, [NextDecision(discount, below, child)]
-    spans = [span(child, below, index, role, credit) for index in range(len(child.branches))]
+    spans = [span(child, below, index, role, comparison) for index in range(len(child.branches))]
     decisions = [
         NextDecision(discount * later.weight / len(spans), later.path, later.node)
         for _, following in spans

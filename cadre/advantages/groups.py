@@ -3,7 +3,8 @@
     advantage = (return - baseline) / scale
 
 `GROUPINGS`, `BASELINES` and `SCALES` are the tables of names; a function of the user's may stand in place of each.
-Groups follow from the position of samples in the tree, never from ids or index arithmetic.
+`comparison_of` reads the names, once. Groups follow from the position of samples in the tree, never from ids or index
+arithmetic.
 """
 
 from __future__ import annotations
@@ -12,32 +13,36 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from statistics import fmean, pvariance
 from textwrap import shorten
+from typing import Any
 
 from cadre.advantages.returns import (
     RETURNS,
-    SUMS,
+    Baseline,
+    Comparison,
     Credit,
+    Grouping,
+    Key,
+    Return,
+    Scale,
     ScoredSample,
-    episode_rewards,
     episodes_through,
+    load_record,
+    only_episode,
     owner_of,
     part_of_episodes,
-    reward_of,
-    size_of_returns,
+    size_of_return,
     trained_parts,
     value_of_root,
 )
-from cadre.declare import declare, declared
+from cadre.declare import declare
 from cadre.errors import ConfigError, nearest
 from cadre.rollout.walk import TreeSample
-from cadre.settings.user_code import load_function
-from cadre.statistics import EXACT, is_constant, is_rounding
+from cadre.statistics import EXACT, RESOLUTION, is_constant, is_rounding
 from cadre.types import Message, Sample, SamplePosition, media_of
 
-Key = tuple[str | int, ...]
 # Exponential means of returns by role, or by role and turn; kept in the checkpoint.
 BaselineState = dict[str, float]
 
@@ -66,6 +71,7 @@ class GroupReturns:
     size      the largest sum of absolute rewards that a value was made of; 0 stands for the values themselves
     samples   the samples themselves, if a function of the user's may look at them
     prior     (mean reward of the task's episodes, how many returns it counts as), for state values
+    resolution  part of the size up to which values are equal
     """
 
     values: tuple[float, ...]
@@ -75,6 +81,7 @@ class GroupReturns:
     size: float = 0.0
     samples: tuple[ScoredSample, ...] = ()
     prior: tuple[float, float] = (0.0, 0.0)
+    resolution: float = RESOLUTION
 
     @cached_property
     def weighted(self) -> list[tuple[float, float]]:
@@ -86,7 +93,7 @@ class GroupReturns:
     @cached_property
     def zero_variance(self) -> bool:
         """Return True if the returns differ by rounding alone."""
-        return is_constant(self.values, self.size)
+        return is_constant(self.values, self.size, self.resolution)
 
     @property
     def mean(self) -> float:
@@ -101,6 +108,18 @@ class GroupReturns:
         largest = max(abs(value - mean) for value, _ in self.weighted)  # squares of 1e-200 would be 0
         squares = sum(weight * ((value - mean) / largest) ** 2 for value, weight in self.weighted)
         return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))
+
+    def subtract(self, bases: Sequence[float]) -> list[float]:
+        """Return each value less its base, 0.0 if all values and bases, or the two, differ by rounding alone.
+
+        An optimiser that scales gradients would make a step of any residue.
+        """
+        if is_constant([*self.values, *bases], self.size, self.resolution):
+            return [0.0] * len(bases)
+        return [
+            0.0 if is_rounding(value - base, max(abs(value), abs(base), self.size), EXACT) else value - base
+            for value, base in zip(self.values, bases, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -152,6 +171,7 @@ def _answer_at_root(sample: TreeSample) -> int:
     return branch.choice.get(sample.role, sample.path[0])
 
 
+@declare(scope="task")
 def _proposal_key(sample: TreeSample) -> Key:
     """Return the task for a role that acts at the root, and the branch taken there for all others."""
     root = sample.above[0][0] if sample.above else sample.node
@@ -175,7 +195,7 @@ def _observation_key(sample: TreeSample) -> Key:
     return tuple(part for message in messages for part in parts(message))
 
 
-@declare(needs_signature=True)
+@declare(scope="task", needs_signature=True)
 def _state_key(sample: TreeSample) -> Key:
     """Return the environment's signature of the state, or what the role was shown if it has none."""
     signature = sample.node.signature
@@ -183,21 +203,19 @@ def _state_key(sample: TreeSample) -> Key:
 
 
 GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
-    "node": lambda sample: (sample.tree, sample.role, *sample.path),
-    "task": lambda sample: (sample.tree,),
-    "task_role": lambda sample: (sample.tree, sample.role),
-    "role_turn_task": lambda sample: (sample.tree, sample.role, sample.node.turn),
-    "role": lambda sample: (sample.role,),
-    "subtree": lambda sample: (sample.tree, sample.role, _answer_at_root(sample)),
+    "node": declare(scope="decision")(lambda sample: (sample.tree, sample.role, *sample.path)),
+    "task": declare(scope="task")(lambda sample: (sample.tree,)),
+    "task_role": declare(scope="task")(lambda sample: (sample.tree, sample.role)),
+    "role_turn_task": declare(scope="turn")(lambda sample: (sample.tree, sample.role, sample.node.turn)),
+    "role": declare(scope="batch")(lambda sample: (sample.role,)),
+    "subtree": declare(scope="task")(lambda sample: (sample.tree, sample.role, _answer_at_root(sample))),
     "proposal": _proposal_key,
-    "observation": lambda sample: (sample.tree, sample.role, *_observation_key(sample)),
+    "observation": declare(scope="task")(lambda sample: (sample.tree, sample.role, *_observation_key(sample))),
     "state": _state_key,
 }
 
 
 # The baselines: one number per sample, subtracted from its return.
-
-Baseline = Callable[[GroupReturns], Sequence[float]]
 
 
 @declare(needs_group=True)
@@ -243,12 +261,13 @@ def _none(group: GroupReturns) -> list[float]:
     return [0.0] * len(group.values)
 
 
+@declare(uses_running=True)
 def _running(group: GroupReturns) -> Sequence[float]:
     """Return the exponential mean of the role's past returns (SPIRAL, arXiv 2506.24119)."""
     return group.running
 
 
-BASELINES: dict[str, Baseline] = {
+BASELINES: dict[str, Callable[[GroupReturns], Sequence[float]]] = {
     "mean": _mean,
     "leave_one_out": _leave_one_out,
     "max": _best,
@@ -284,11 +303,9 @@ def state_value(group: GroupReturns) -> list[float]:
             returns[action].append(value)
     firsts = [value for values in returns.values() for value in values]
     prior, weight = group.prior
-    if is_constant([*firsts, prior] if weight else firsts, group.size):
-        return [0.0] * len(actions)
     value = (math.fsum(firsts) + weight * prior) / (len(firsts) + weight)
-    gains = {action: fmean(values) - value for action, values in returns.items()}
-    return [0.0 if is_rounding(gains[action], group.size, EXACT) else gains[action] for action in actions]
+    of_actions = replace(group, values=tuple(fmean(returns[action]) for action in actions))
+    return of_actions.subtract([value] * len(actions))
 
 
 def action_of(sample: Sample) -> Key:
@@ -302,8 +319,7 @@ ADVANTAGES: dict[str, Callable[[GroupReturns], Sequence[float]]] = {"state_value
 
 # The scales: what the difference is divided by.
 
-Scale = Callable[[GroupReturns], float]
-SCALES: dict[str, Scale] = {
+SCALES: dict[str, Callable[[GroupReturns], float]] = {
     "std": lambda group: group.std,
     # Of the absolute values. For returns of 0 and 1 without a baseline this is MaxRL (arXiv 2602.02710, theorem 1):
     # each success divided by the fraction of successes, on average the gradient of the logarithm of that fraction.
@@ -315,59 +331,97 @@ SCALES: dict[str, Scale] = {
 # The comparison.
 
 
-def compute_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
+def comparison_of(
+    returns: str,
+    group: str,
+    baseline: str,
+    scale: str,
+    alpha: float = 1.0,
+    gamma: float = 1.0,
+    *,
+    section: str = "algorithm",
+    **options: Any,
+) -> Comparison:
+    """Return the comparison of functions that are named, each of a table or as `my_file.py:function`.
+
+    Without a scale, "", `baseline` names a function of `ADVANTAGES`. `section` is the section of the settings that
+    names them. `options` are the other fields of `Comparison`.
+    """
+    axis, table = ("baseline", BASELINES) if scale else ("advantages", ADVANTAGES)
+    return Comparison(
+        load_record(Return, f"{section}.returns", returns, RETURNS),
+        load_record(Grouping, f"{section}.group", group, GROUPINGS),
+        load_record(Baseline, f"{section}.{axis}", baseline, table),
+        load_record(Scale, f"{section}.scale", scale, SCALES) if scale else None,
+        alpha,
+        gamma,
+        **options,
+    )
+
+
+def compute_returns(samples: Sequence[ScoredSample], comparison: Comparison) -> list[ScoredSample]:
     """Return the samples with their returns, and their weights in the statistics of their group.
 
     Raises ConfigError if a return is not a finite number.
     """
-    if credit.part:  # it is summed as the reward is
-        values = [SUMS[credit.returns](scored.tree_sample, credit, reward_of(credit)) for scored in samples]
-    else:
-        returns_of = load_function("algorithm.returns", credit.returns, RETURNS)
-        values = [returns_of(scored.tree_sample, credit) for scored in samples]
+    returns = comparison.returns
     return [
         replace(
             scored,
-            returns=_finite("algorithm.returns", credit.returns, value),
-            size=size_of_returns(scored.tree_sample, credit),
-            count=count_of(scored.tree_sample, credit),
+            returns=_finite(returns, returns.function(scored.tree_sample, comparison)),
+            size=size_of_return(scored.tree_sample, comparison),
+            count=part_of_episodes(scored.tree_sample) if comparison.count == "episodes" else 1.0,
         )
-        for scored, value in zip(samples, values, strict=True)
+        for scored in samples
     ]
-
-
-def count_of(sample: TreeSample, credit: Credit) -> float:
-    """Return a sample's weight in the statistics of its group."""
-    return part_of_episodes(sample) if credit.count == "episodes" else 1.0
 
 
 def sum_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
     """Return the samples with the weighted sum of the returns of all comparisons, as SHARP (arXiv 2602.08335) adds up
     rewards before it normalises them. Their weights in the statistics are those of the first comparison."""
-    summed, weight = compute_returns(samples, replace(credit, second=None)), 1.0
-    while credit.second is not None:
-        weight, credit = weight * credit.second_weight, credit.second
+    summed = compute_returns(samples, credit.first)
+    for comparison, weight in credit.comparisons[1:]:
         summed = [
             replace(total, returns=total.returns + weight * one.returns, size=total.size + abs(weight) * one.size)
-            for total, one in zip(summed, compute_returns(samples, credit), strict=True)
+            for total, one in zip(summed, compute_returns(samples, comparison), strict=True)
         ]
     return summed
 
 
-def with_owners(credit: Credit, roles: Container[str]) -> Credit:
-    """Return the comparisons with the role, of these, that the part of each rewards alone."""
-    second = None if credit.second is None else with_owners(credit.second, roles)
-    return replace(credit, owner=owner_of(credit.part, roles), second=second)
-
-
-def _finite(setting: str, name: str, number: float) -> float:
-    """Return the number, unless it is NaN or infinite."""
+def _finite(record: Return | Baseline | Scale, number: float) -> float:
+    """Return a number that the function returned, unless it is NaN or infinite."""
     if not math.isfinite(number):
         raise ConfigError(
-            f"{setting}: {name} returned {number}; expected a finite number. Bound what it computes, or the rewards "
-            "that it is computed from."
+            f"{record.setting}: {record.name} returned {number}; expected a finite number. Bound what it computes, or "
+            "the rewards that it is computed from."
         )
     return number
+
+
+def call_baseline(baseline: Baseline, group: GroupReturns) -> Sequence[float]:
+    """Return what the function returns for a group, unless it is anything but a finite number a sample."""
+    numbers: object = baseline.function(group)
+    size = len(group.values)
+    if (
+        not isinstance(numbers, list | tuple)
+        or len(numbers) != size
+        or not all(isinstance(number, int | float) for number in numbers)
+    ):
+        text = shorten(repr(numbers), 80, placeholder="...")
+        raise ConfigError(
+            f"{baseline.setting}: {baseline.name} returned {text} for a group of {size}; expected a list of {size} "
+            "numbers, one per sample. Return that."
+        )
+    return [_finite(baseline, number) for number in numbers]
+
+
+def call_scale(scale: Scale, group: GroupReturns) -> float:
+    """Return what the function returns for a group, unless it is anything but a finite number."""
+    number: object = scale.function(group)
+    if not isinstance(number, int | float):
+        text = shorten(repr(number), 80, placeholder="...")
+        raise ConfigError(f"{scale.setting}: {scale.name} returned {text}; expected one finite number. Return that.")
+    return _finite(scale, number)
 
 
 def compare_samples(
@@ -375,102 +429,86 @@ def compare_samples(
 ) -> list[AdvantageGroup]:
     """Return the groups, every sample in exactly one, with the advantages of their samples.
 
-    With a second comparison its advantage is added, and the groups are those of the first; the cost of the distance
-    from the reference is in the first alone. All groups use the running means in `state`, which stay as they are;
-    `update_running_means` returns the next ones.
-    """
-    if credit.parts:
-        return compare_parts(samples, credit)
-    credit = with_owners(credit, {scored.sample.role for scored in samples})
-    groups = _compare_once(samples, credit, state)
-    if credit.second is None or credit.sums_returns:
-        return groups
-    second_groups = compare_samples([replace(scored, penalties=()) for scored in samples], credit.second)
-    second = {
-        scored.tree_sample.position: (scored.advantages[0], group)
-        for group in second_groups
-        for scored in group.samples
-    }
-    summed = []
-    for group in groups:
-        members = tuple(
-            replace(
-                scored,
-                advantages=(scored.advantages[0] + credit.second_weight * second[scored.tree_sample.position][0],),
-            )
-            for scored in group.samples
-        )
-        second_groups_of = [second[scored.tree_sample.position][1] for scored in group.samples if credit.second_weight]
-        # It has a deviation if either comparison has.
-        std = max(group.std, *(one.std for one in second_groups_of), 0.0)
-        reward_std = max(group.reward_std, *(one.reward_std for one in second_groups_of), 0.0)
-        summed.append(AdvantageGroup(group.key, members, std, reward_std))
-    return summed
+    Advantages are the weighted sum of those of all comparisons. The groups are those of the first, and the cost of the
+    distance from the reference is in the first alone. All groups use the running means in `state`, which stay as they
+    are; `update_running_means` returns the next ones.
 
-
-def compare_parts(samples: Sequence[ScoredSample], credit: Credit) -> list[AdvantageGroup]:
-    """Return the groups with the advantages of GDPO (arXiv 2601.05242): each part of the reward is normalised in its
-    group, the advantages are summed with their weights, and the sum is normalised over the batch.
+    GDPO (arXiv 2601.05242) normalises each part of the reward in its group, and then the sum over the batch:
 
         A = sum over parts k of w_k * (R_k - mean of the group) / std of the group,   advantage = (A - mean) / std
 
-    Mean and deviation of A are those of all samples of a policy, which count as in the statistics of their groups. A
-    sum of rewards that is normalised once gives equal advantages to groups whose parts differ in size. Of a part of one
-    role this role's samples alone are compared, and it adds 0 to the others. A sample's return is the weighted sum of
-    those of its parts.
+    Of a part of one role this role's samples alone are compared, and it adds 0 to the others.
     """
     roles = {scored.sample.role for scored in samples}
-    totals: dict[SamplePosition, float] = defaultdict(float)
-    returns: dict[SamplePosition, float] = defaultdict(float)
-    stds: dict[Key, float] = defaultdict(float)
-    reward_stds: dict[Key, float] = defaultdict(float)
-    for part, weight in credit.parts:
-        owner = owner_of(part, roles)
-        rewarded = [scored for scored in samples if owner in ("", scored.sample.role)]
-        for group in _compare_once(rewarded, replace(credit, parts=(), part=part, owner=owner)):
-            stds[group.key] = max(stds[group.key], group.std if weight else 0.0)
-            reward_stds[group.key] = max(reward_stds[group.key], group.reward_std if weight else 0.0)
-            for scored in group.samples:
-                totals[scored.tree_sample.position] += weight * scored.advantages[0]
-                returns[scored.tree_sample.position] += weight * scored.returns
+    comparisons = [(replace(one, owner=owner_of(one.part, roles)), weight) for one, weight in credit.comparisons]
+    credit, first = replace(credit, comparisons=tuple(comparisons)), comparisons[0][0]
+    if credit.sums == "returns":
+        credited, comparisons = sum_returns(samples, credit), [(first, 1.0)]
+    else:
+        credited = compute_returns(samples, first)
+    if credit.history:
+        credited = bend_by_history(credited, state or {})
 
-    # The groups, and the batch of each policy.
-    grouping = load_function("algorithm.group", credit.group, GROUPINGS)
+    # The sums by sample, and the groups that it was compared in.
+    advantages: dict[SamplePosition, float] = defaultdict(float)
+    returns: dict[SamplePosition, float] = defaultdict(float)
+    compared_in: dict[SamplePosition, list[AdvantageGroup]] = defaultdict(list)
+    for number, (comparison, weight) in enumerate(comparisons):
+        compared = credited
+        if number > 0:
+            compared, state = compute_returns([replace(one, penalties=()) for one in samples], comparison), None
+        compared = [scored for scored in compared if comparison.owner in ("", scored.sample.role)]
+        for group in _compare(compared, comparison, state):
+            for scored in group.samples:
+                position = scored.tree_sample.position
+                advantages[position] += weight * scored.advantages[0]
+                returns[position] += weight * scored.returns
+                if weight:
+                    compared_in[position].append(group)
+
+    # The groups of the first comparison. One has a deviation if any of its samples was compared in a group that has.
     groups: dict[Key, list[ScoredSample]] = defaultdict(list)
-    for scored in samples:
-        sample = scored.tree_sample
-        groups[grouping(sample)].append(
-            replace(scored, returns=returns[sample.position], count=count_of(sample, credit))
-        )
-    by_policy: dict[str, list[ScoredSample]] = defaultdict(list)
-    for group_samples in groups.values():
-        for scored in group_samples:
-            by_policy[scored.sample.policy].append(scored)
-    advantages: dict[SamplePosition, float] = {}
-    for members in by_policy.values():
-        values = tuple(totals[scored.tree_sample.position] for scored in members)
-        batch = GroupReturns(values, tuple(scored.count for scored in members), (0.0,) * len(values))
-        divisor = batch.std or 1.0
-        advantages |= {
-            scored.tree_sample.position: advantage
-            for scored, advantage in zip(members, _subtract_baseline(batch, _mean_of_all, divisor), strict=True)
-        }
+    for scored in credited:
+        groups[first.group.function(scored.tree_sample)].append(scored)
+    if credit.sums == "normalised":
+        advantages = _normalise_by_policy([scored for members in groups.values() for scored in members], advantages)
+
+    def judged(scored: ScoredSample) -> ScoredSample:
+        position = scored.tree_sample.position
+        total = returns[position] if credit.sums == "normalised" else scored.returns
+        return replace(scored, returns=total, advantages=(advantages[position],))
 
     return [
         AdvantageGroup(
             key,
-            tuple(replace(scored, advantages=(advantages[scored.tree_sample.position],)) for scored in group_samples),
-            stds[key],
-            reward_stds[key],
+            tuple(map(judged, members)),
+            max((one.std for scored in members for one in compared_in[scored.tree_sample.position]), default=0.0),
+            max(
+                (one.reward_std for scored in members for one in compared_in[scored.tree_sample.position]), default=0.0
+            ),
         )
-        for key, group_samples in groups.items()
+        for key, members in groups.items()
     ]
 
 
-def _mean_of_all(group: GroupReturns) -> list[float]:
-    """Return the mean of all values for each; exactly 0 if it is a residue of rounding, as it is of equal groups."""
-    mean, largest = group.mean, max(map(abs, group.values))
-    return [0.0 if is_rounding(mean, largest, EXACT) else mean] * len(group.values)
+def _normalise_by_policy(
+    samples: Sequence[ScoredSample], advantages: Mapping[SamplePosition, float]
+) -> dict[SamplePosition, float]:
+    """Return `(A - mean) / std` over the samples of each policy, which count as in the statistics of their groups: with
+    whole episodes each episode counts once for a role, as each rollout does in the paper."""
+    by_policy: dict[str, list[ScoredSample]] = defaultdict(list)
+    for scored in samples:
+        by_policy[scored.sample.policy].append(scored)
+    normalised: dict[SamplePosition, float] = {}
+    for members in by_policy.values():
+        positions = [scored.tree_sample.position for scored in members]
+        values = tuple(advantages[position] for position in positions)
+        batch = GroupReturns(values, tuple(scored.count for scored in members), (0.0,) * len(values))
+        # A mean that is the residue of sums, as of groups of equal weight, would be an advantage of groups without any.
+        mean = 0.0 if is_rounding(batch.mean, max(map(abs, values)), EXACT) else batch.mean
+        gains = batch.subtract([mean] * len(values))
+        normalised |= {position: gain / (batch.std or 1.0) for position, gain in zip(positions, gains, strict=True)}
+    return normalised
 
 
 def check_parts_reported(samples: Sequence[ScoredSample], credit: Credit) -> None:
@@ -485,136 +523,95 @@ def check_parts_reported(samples: Sequence[ScoredSample], credit: Credit) -> Non
             )
 
 
-def _compare_once(
-    samples: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
+def _compare(
+    samples: Sequence[ScoredSample], comparison: Comparison, state: Mapping[str, float] | None = None
 ) -> list[AdvantageGroup]:
-    grouping = load_function("algorithm.group", credit.group, GROUPINGS)
-    if credit.advantages:
-        compare: Callable[[Sequence[ScoredSample], GroupReturns], tuple[ScoredSample, ...]] = partial(
-            _call_advantages, load_function("algorithm.advantages", credit.advantages, ADVANTAGES), credit.advantages
-        )
-    else:
-        baseline = load_function("algorithm.baseline", credit.baseline, BASELINES)
-        scale = load_function("algorithm.scale", credit.scale, SCALES)
-        compare = partial(_compare_group, credit=credit, baseline=baseline, scale=scale)
+    """Return the groups of one comparison, given the samples with their returns."""
     groups: dict[Key, list[ScoredSample]] = defaultdict(list)
-    credited = sum_returns(samples, credit) if credit.sums_returns else compute_returns(samples, credit)
-    for scored in bend_by_history(credited, state or {}) if credit.history else credited:
-        groups[grouping(scored.tree_sample)].append(scored)
+    for scored in samples:
+        groups[comparison.group.function(scored.tree_sample)].append(scored)
     compared = []
     for key, members in groups.items():
-        returns = group_returns(members, credit, state)
+        returns = group_returns(members, comparison, state)
         reward_std = returns.std
         if any(scored.overlong for scored in members):
-            reward_std = group_returns([replace(scored, overlong=0.0) for scored in members], credit, state).std
-        compared.append(AdvantageGroup(key, compare(members, returns), returns.std, reward_std))
+            reward_std = group_returns([replace(scored, overlong=0.0) for scored in members], comparison, state).std
+        advantages = _group_advantages(members, returns, comparison)
+        judged = [replace(scored, advantages=(one,)) for scored, one in zip(members, advantages, strict=True)]
+        compared.append(AdvantageGroup(key, tuple(judged), returns.std, reward_std))
     return compared
 
 
-def _compare_group(
-    members: Sequence[ScoredSample], returns: GroupReturns, credit: Credit, baseline: Baseline, scale: Scale
-) -> tuple[ScoredSample, ...]:
-    """Return the members of one group with their advantages, which are 0 without a standard deviation under a baseline
-    made of the group.
+def _group_advantages(
+    members: Sequence[ScoredSample], returns: GroupReturns, comparison: Comparison
+) -> Sequence[float]:
+    """Return the advantages of the members of one group, 0 without a standard deviation under a function that needs the
+    group.
 
     The cost of the distance from the reference is no part of the standard deviation: there it would be divided by
     itself where rewards are equal, whatever its weight. Under a baseline made of the group it is centred by itself.
     """
-    size = _finite("algorithm.scale", credit.scale, scale(returns))
-    divisor = 1.0 if size <= 0.0 or is_rounding(size, returns.size, EXACT) else size
-    if declared(baseline, "needs_group"):
-        gains = _subtract_baseline(returns, baseline, divisor)
-        charges = _penalty_advantages(members, baseline, credit)
-        advantages = [gain + charge for gain, charge in zip(gains, charges, strict=True)]
-    else:
-        after_costs = replace(returns, values=tuple(scored.return_after_costs for scored in members))
-        advantages = _subtract_baseline(after_costs, baseline, divisor)
-    return tuple(
-        replace(scored, advantages=(_finite("algorithm.baseline", credit.baseline, value),))
-        for scored, value in zip(members, advantages, strict=True)
-    )
-
-
-def _call_advantages(
-    function: Callable[[GroupReturns], Sequence[float]],
-    name: str,
-    members: Sequence[ScoredSample],
-    returns: GroupReturns,
-) -> tuple[ScoredSample, ...]:
-    """Return the members of one group with the advantages that a function of the user's returns.
-
-    It gets the returns after all costs. If it declares that it needs the group, one without a deviation has 0.
-    """
-    if declared(function, "needs_group") and returns.zero_variance:
-        return tuple(members)
+    baseline, scale = comparison.baseline, comparison.scale
     after_costs = replace(returns, values=tuple(scored.return_after_costs for scored in members))
-    numbers = check_advantages(name, function(after_costs), len(members))
-    return tuple(replace(scored, advantages=(number,)) for scored, number in zip(members, numbers, strict=True))
-
-
-def check_advantages(name: str, numbers: object, size: int) -> Sequence[float]:
-    """Return what `algorithm.advantages` returned, unless it is anything but a finite number a sample."""
-    if (
-        not isinstance(numbers, list | tuple)
-        or len(numbers) != size
-        or not all(isinstance(number, int | float) for number in numbers)
-    ):
-        text = shorten(repr(numbers), 80, placeholder="...")
-        raise ConfigError(
-            f"algorithm.advantages: {name} returned {text} for a group of {size}; expected a list of {size} "
-            "numbers, one per sample. Return that."
-        )
-    for number in numbers:
-        _finite("algorithm.advantages", name, number)
-    return numbers
-
-
-def named_baseline(credit: Credit) -> str:
-    """Return the reference of the function that decides if a group of equal returns has advantages."""
-    return credit.advantages or credit.baseline
-
-
-def needs_group(credit: Credit) -> bool:
-    """Return True if a group of equal returns has no advantages."""
-    function = load_function("algorithm.baseline", named_baseline(credit), {**BASELINES, **ADVANTAGES})
-    return bool(declared(function, "needs_group"))
+    if scale is None:
+        is_zero = baseline.needs_group and returns.zero_variance
+        return [0.0] * len(members) if is_zero else call_baseline(baseline, after_costs)
+    size = call_scale(scale, returns)
+    divisor = 1.0 if size <= 0.0 or is_rounding(size, returns.size, EXACT) else size
+    if baseline.needs_group:
+        gains = returns.subtract(call_baseline(baseline, returns))
+        charges = _penalty_advantages(members, baseline, comparison)
+    else:
+        gains, charges = after_costs.subtract(call_baseline(baseline, after_costs)), [0.0] * len(members)
+    return [_finite(baseline, gain / divisor + charge) for gain, charge in zip(gains, charges, strict=True)]
 
 
 def needs_signatures(credit: Credit) -> bool:
     """Return True if groups are made by the signatures of states."""
-    functions = (load_function("algorithm.group", part.group, GROUPINGS) for part in credit.comparisons)
-    return any(declared(function, "needs_signature") for function in functions)
+    return any(comparison.group.needs_signature for comparison, _ in credit.comparisons)
 
 
 def group_returns(
-    members: Sequence[ScoredSample], credit: Credit, state: Mapping[str, float] | None = None
+    members: Sequence[ScoredSample], comparison: Comparison, state: Mapping[str, float] | None = None
 ) -> GroupReturns:
-    """Return the returns of a group's members."""
+    """Return the returns of a group's members.
+
+    If the history bent them, they are equal if they were before: tanh draws large ones together, and their rounding
+    with them.
+    """
+    size, resolution = max(scored.size + abs(scored.overlong) for scored in members), RESOLUTION
+    unbent = [scored.unbent for scored in members if scored.unbent is not None]
+    if unbent:
+        if is_constant(unbent, size):
+            members = [replace(scored, returns=members[0].returns) for scored in members]
+        size, resolution = 0.0, EXACT
     values = [scored.return_after_length for scored in members]
     return GroupReturns(
         tuple(values),
         tuple(scored.count for scored in members),
-        tuple((state or {}).get(running_mean_name(scored.tree_sample, credit.group), 0.0) for scored in members),
-        _episodes(members, values, credit) if credit.count == "episodes" else (),
-        max(scored.size + abs(scored.overlong) for scored in members),
+        tuple((state or {}).get(running_mean_name(scored.tree_sample, comparison.group), 0.0) for scored in members),
+        _episodes(members, values, comparison) if comparison.count == "episodes" else (),
+        size,
         tuple(members),
-        (_mean_of_tasks(members, credit), credit.prior) if credit.prior else (0.0, 0.0),
+        (_mean_of_tasks(members, comparison), comparison.prior) if comparison.prior else (0.0, 0.0),
+        resolution,
     )
 
 
-def _mean_of_tasks(members: Sequence[ScoredSample], credit: Credit) -> float:
+def _mean_of_tasks(members: Sequence[ScoredSample], comparison: Comparison) -> float:
     """Return the mean reward of the episodes of the members' tasks, undiscounted."""
     by_tree = {scored.tree_sample.tree: scored.tree_sample for scored in members}
-    return fmean(value_of_root(sample, credit, reward_of(credit)) for sample in by_tree.values())
+    return fmean(value_of_root(sample, comparison) for sample in by_tree.values())
 
 
 def _episodes(
-    members: Sequence[ScoredSample], values: Sequence[float], credit: Credit
+    members: Sequence[ScoredSample], values: Sequence[float], comparison: Comparison | None
 ) -> tuple[tuple[EpisodeReturn, ...], ...]:
     """Return the episodes through each sample.
 
     Every episode counts once for each role of the group, divided among the role's samples on it, each of which adds the
-    cost of its own length. A return that is no sum over the episode is the sample's value in each of its episodes.
+    cost of its own length. A return that is not of whole episodes, or a cost (no comparison), is the sample's value in
+    each of its episodes.
     """
     paths = [[path for path, _ in episodes_through(scored.tree_sample)] for scored in members]
     counts = Counter(
@@ -623,38 +620,16 @@ def _episodes(
     episodes = []
     for scored, value, through in zip(members, values, paths, strict=True):
         returns = dict.fromkeys(through, value)
-        if credit.returns == "episode":
-            rewards = episode_rewards(scored.tree_sample, credit, reward_of(credit))
-            returns = {path: reward + value - scored.returns for path, reward in rewards.items()}
+        if comparison is not None and comparison.returns.whole_episode:
+            for path in through:
+                sample = scored.tree_sample if len(through) == 1 else only_episode(scored.tree_sample, path)
+                returns[path] = comparison.returns.function(sample, comparison) + value - scored.returns
         weights = {path: 1.0 / counts[scored.sample.role, path] for path in through}
         episodes.append(tuple(EpisodeReturn(path, returns[path], weights[path]) for path in through))
     return tuple(episodes)
 
 
-def _subtract_baseline(returns: GroupReturns, baseline: Baseline, divisor: float) -> list[float]:
-    """Return `(value - baseline) / divisor` of each value.
-
-    They are 0.0 if all values and baselines differ by rounding alone. An optimiser that scales gradients would make a
-    step of any residue.
-    """
-    bases, name = list(baseline(returns)), getattr(baseline, "__name__", "the function").removeprefix("_")
-    if len(bases) != len(returns.values):
-        raise ConfigError(
-            f"algorithm.baseline: {name} returned {len(bases)} numbers for a group of {len(returns.values)}; expected "
-            "one a sample. Return as many."
-        )
-    for base in bases:
-        _finite("algorithm.baseline", name, base)
-    if is_constant([*returns.values, *bases], returns.size):
-        return [0.0] * len(bases)
-    advantages = []
-    for value, base in zip(returns.values, bases, strict=True):
-        is_zero = is_rounding(value - base, max(abs(value), abs(base), returns.size), EXACT)
-        advantages.append(0.0 if is_zero else (value - base) / divisor)
-    return advantages
-
-
-def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, credit: Credit) -> list[float]:
+def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, comparison: Comparison) -> list[float]:
     """Return the advantage of each sample's distance from the reference, a cost, among its role's in the group.
 
     It is 0 where the distance costs nothing, as for a frozen role.
@@ -664,7 +639,6 @@ def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, cre
     for index, scored in enumerate(members):
         if scored.penalties:
             by_role[scored.sample.role].append(index)
-    own_costs = replace(credit, returns="step")  # costs are the sample's own, whatever its episodes earned
     for indices in by_role.values():
         of_role = [members[index] for index in indices]
         values = [-sum(scored.penalties) for scored in of_role]
@@ -672,9 +646,9 @@ def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, cre
             tuple(values),
             tuple(scored.count for scored in of_role),
             (0.0,) * len(indices),
-            _episodes(of_role, values, own_costs) if credit.count == "episodes" else (),
+            _episodes(of_role, values, None) if comparison.count == "episodes" else (),
         )
-        for index, value in zip(indices, _subtract_baseline(costs, baseline, 1.0), strict=True):
+        for index, value in zip(indices, costs.subtract(call_baseline(baseline, costs)), strict=True):
             advantages[index] = value
     return advantages
 
@@ -682,10 +656,9 @@ def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, cre
 # The running means.
 
 
-def running_mean_name(sample: TreeSample, grouping: str) -> str:
+def running_mean_name(sample: TreeSample, grouping: Grouping) -> str:
     """Return the name of the running mean that a sample belongs to: its role's, by turn if turns are compared."""
-    by_turn = grouping in ("node", "role_turn_task")
-    return f"{sample.role}/{sample.node.turn}" if by_turn else sample.role
+    return f"{sample.role}/{sample.node.turn}" if grouping.scope in ("decision", "turn") else sample.role
 
 
 def update_running_means(state: Mapping[str, float], groups: Sequence[AdvantageGroup], credit: Credit) -> BaselineState:
@@ -696,7 +669,7 @@ def update_running_means(state: Mapping[str, float], groups: Sequence[AdvantageG
     means = dict(state)
     for group in groups:
         for scored in group.samples:
-            name, decay = running_mean_name(scored.tree_sample, credit.group), credit.decay**scored.count
+            name, decay = running_mean_name(scored.tree_sample, credit.first.group), credit.decay**scored.count
             means[name] = decay * means.get(name, 0.0) + (1.0 - decay) * scored.return_after_costs
     return means
 
@@ -717,8 +690,8 @@ def bend_by_history(samples: Sequence[ScoredSample], state: Mapping[str, float])
         if mean_name in state:
             mean, variance = state[mean_name], state[variance_name]
             divisor = (math.sqrt(variance) if variance > 1e-6 else 1.0) + 1e-6
-            size = (scored.size + abs(mean)) / divisor
-            scored = replace(scored, returns=math.tanh((scored.returns - mean) / divisor), size=size)
+            bent_return = math.tanh((scored.returns - mean) / divisor)
+            scored = replace(scored, returns=bent_return, unbent=scored.returns)
         bent.append(scored)
     return bent
 
@@ -726,7 +699,7 @@ def bend_by_history(samples: Sequence[ScoredSample], state: Mapping[str, float])
 def update_history(state: Mapping[str, float], samples: Sequence[ScoredSample], credit: Credit) -> BaselineState:
     """Return the exponential means, by role, of the mean and variance of each batch's returns, set by the first."""
     by_role: dict[str, list[float]] = defaultdict(list)
-    for scored in compute_returns(samples, replace(credit, second=None)):
+    for scored in compute_returns(samples, credit.first):
         by_role[scored.sample.role].append(scored.returns)
     history = {}
     for role, values in by_role.items():

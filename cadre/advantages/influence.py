@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from cadre.advantages.groups import AdvantageGroup, GroupReturns, Key, action_of
-from cadre.advantages.returns import sequence_of
+from cadre.advantages.groups import AdvantageGroup, GroupReturns, action_of
+from cadre.advantages.returns import Key, sequence_of
 from cadre.errors import EngineError
 from cadre.rollout.walk import TreeSample
 from cadre.team import Metrics, Team

@@ -20,7 +20,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from cadre.advantages.groups import compute_returns
-from cadre.advantages.returns import Credit, Reduce, ScoredSample, branch_return, samples_of
+from cadre.advantages.returns import Comparison, Reduce, ScoredSample, branch_return, samples_of
 from cadre.envs.wrappers import joint_prompt, joint_text
 from cadre.preferences import PreferencePair
 from cadre.rollout import walk
@@ -33,7 +33,7 @@ from cadre.types import Branch, Node, Reward, SamplePosition, Tree
 
 
 def preference_advantages(
-    samples: Sequence[ScoredSample], credit: Credit, beta: float
+    samples: Sequence[ScoredSample], comparison: Comparison, beta: float
 ) -> tuple[list[ScoredSample], Metrics]:
     """Return the samples with the advantages that make a policy gradient that of the loss above, and metrics.
 
@@ -45,7 +45,7 @@ def preference_advantages(
     margins = []
     for decision, node in nodes.items():
         pairs = []
-        for branches in unequal_branches(node, credit):
+        for branches in unequal_branches(node, comparison):
             better, worse = ([(*decision, role, index) for role, index in branch.choice.items()] for branch in branches)
             margin = sum(diffs[position] for position in better)
             margin -= sum(diffs[position] for position in worse)
@@ -68,23 +68,25 @@ def preference_advantages(
     }
 
 
-def team_return(branch: Branch, round_number: int, credit: Credit) -> float:
+def team_return(branch: Branch, round_number: int, comparison: Comparison) -> float:
     """Return the team's return from a branch on: its score, and of what follows the mean, discounted once a round.
 
-    With the returns `best_to_go` it is the best in place of the mean.
+    With returns that take the best of what follows it is the best in place of the mean.
     """
-    reduce: Reduce = max if credit.returns == "best_to_go" else fmean
-    return branch_return(branch, round_number, credit.gamma, lambda below: score(below.reward, credit.alpha), reduce)
+    reduce: Reduce = max if comparison.returns.takes_best else fmean
+    return branch_return(
+        branch, round_number, comparison.gamma, lambda below: score(below.reward, comparison.alpha), reduce
+    )
 
 
-def unequal_branches(node: Node, credit: Credit) -> Iterator[tuple[Branch, Branch]]:
+def unequal_branches(node: Node, comparison: Comparison) -> Iterator[tuple[Branch, Branch]]:
     """Yield all pairs of branches of a decision whose returns differ by more than rounding, the better one first."""
 
     def absolute(branch: Branch) -> float:
-        return abs(credit.alpha * branch.reward.team) + sum(map(abs, branch.reward.local.values()))
+        return abs(comparison.alpha * branch.reward.team) + sum(map(abs, branch.reward.local.values()))
 
-    returns = [team_return(branch, node.round, credit) for branch in node.branches]
-    sizes = [branch_return(branch, node.round, credit.gamma, absolute, max) for branch in node.branches]
+    returns = [team_return(branch, node.round, comparison) for branch in node.branches]
+    sizes = [branch_return(branch, node.round, comparison.gamma, absolute, max) for branch in node.branches]
     for i, j in itertools.combinations(range(len(returns)), 2):
         if not is_rounding(returns[i] - returns[j], max(sizes[i], sizes[j])):
             better, worse = (i, j) if returns[i] > returns[j] else (j, i)
@@ -98,10 +100,10 @@ def _sigmoid(x: float) -> float:
 # Pairs to train a reward model on.
 
 
-def make_pairs(trees: Sequence[Tree], credit: Credit) -> list[PreferencePair]:
+def make_pairs(trees: Sequence[Tree], comparison: Comparison) -> list[PreferencePair]:
     """Return all pairs of completions of one prompt whose returns differ, each pair of texts once a node."""
     groups: dict[tuple[int, tuple[int, ...], str], list[ScoredSample]] = defaultdict(list)
-    for scored in compute_returns(samples_of(trees), credit):
+    for scored in compute_returns(samples_of(trees), comparison):
         groups[scored.tree_sample.tree, scored.tree_sample.path, scored.tree_sample.role].append(scored)
     pairs: list[PreferencePair] = []
     for group in groups.values():
@@ -116,7 +118,7 @@ def make_pairs(trees: Sequence[Tree], credit: Credit) -> list[PreferencePair]:
     return pairs
 
 
-def make_joint_pairs(trees: Sequence[Tree], credit: Credit) -> list[PreferencePair]:
+def make_joint_pairs(trees: Sequence[Tree], comparison: Comparison) -> list[PreferencePair]:
     """Return all pairs of joint actions of one decision whose returns differ (MAGRPO's joint reward model, 2508.04652).
 
     A prompt has what all who act see, and a joint action what they answer, each below a mark of its name.
@@ -125,7 +127,7 @@ def make_joint_pairs(trees: Sequence[Tree], credit: Credit) -> list[PreferencePa
     for tree in trees:
         for node in walk.nodes(tree.root):
             distinct: dict[PreferencePair, None] = {}
-            for branches in unequal_branches(node, credit):
+            for branches in unequal_branches(node, comparison):
                 better, worse = (joint_answer(node, branch) for branch in branches)
                 if better != worse:
                     distinct[PreferencePair(joint_prompt(node.observations), better, worse)] = None

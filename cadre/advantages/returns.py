@@ -1,17 +1,18 @@
 """Returns: the reward that a sample is credited with, before anything is subtracted from it.
 
-`Credit` names the four choices that turn rewards into an advantage, `ScoredSample` is the record that they fill in, and
-`RETURNS` is the table of return functions: each takes a sample of a tree and the credit, and gives one number.
+`Credit` says how rewards become an advantage, `ScoredSample` is the record that is filled in, and `RETURNS` is the
+table of return functions: each takes a sample of a tree and the comparison, and gives one number. What else must be
+known of a function it declares (`cadre.declare`), a bundled one like one of the user's.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from cadre.declare import declare, declared
 from cadre.errors import ConfigError
@@ -23,57 +24,149 @@ from cadre.statistics import EXACT, RESOLUTION, is_rounding
 from cadre.types import Branch, Node, Sample, Targets, TrainingSequence, Tree
 
 Count = Literal["episodes", "decisions"]
+Key = tuple[str | int, ...]
+
+
+# The functions that a comparison is made of, each with the setting that named it, its name, and what it declares.
 
 
 @dataclass(frozen=True)
-class Credit:
-    """How a sample's advantage is computed: its return, the group it is compared in, the baseline, the scale.
+class Return:
+    """How the return of a sample is computed."""
 
-    `returns`, `group`, `baseline` and `scale` are names of the tables in this module and in `cadre.advantages.groups`,
-    or `my_file.py:function`.
+    setting: str = field(compare=False)
+    name: str
+    function: Callable[[TreeSample, Comparison], float]
+    sums_rewards: bool
+    of_future: bool
+    whole_episode: bool
+    takes_best: bool
+    discounted: bool | None
+    uses_lookahead: bool | None
+    ablates: Ablation
 
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which samples are compared: those with equal keys."""
+
+    setting: str = field(compare=False)
+    name: str
+    function: Callable[[TreeSample], Key]
+    scope: Literal["decision", "turn", "task", "batch"] | None
+    needs_signature: bool
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What is subtracted from the returns of a group, or in a comparison without a scale the advantages themselves."""
+
+    setting: str = field(compare=False)
+    name: str
+    function: Callable[[Any], Sequence[float]]
+    needs_group: bool
+    uses_running: bool
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the returns of a group are divided by."""
+
+    setting: str = field(compare=False)
+    name: str
+    function: Callable[[Any], float]
+
+
+Record = TypeVar("Record", Return, Grouping, Baseline, Scale)
+
+
+def load_record(kind: type[Record], setting: str, reference: str, table: Mapping[str, Callable[..., Any]]) -> Record:
+    """Return the function of `table`, or of the user's file, that the setting names, with what it declares."""
+    function: Any = load_function(setting, reference, table)
+    properties = {one.name: declared(function, one.name) for one in fields(kind)[3:]}
+    return kind(setting, reference, function, **properties)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How the return of a sample is computed, and against which others it is held.
+
+    scale          None if the function `baseline` returns the advantages themselves (the setting `advantages`)
     alpha          weight of the team's reward beside the local one
     gamma          discount of a round
     count          the unit of a group's statistics: a whole episode, however many decisions a role makes in it, or
                    every decision
-    decay          of the running means, and of the history
     threshold      reward from which an episode has passed, for the return `passed`
-    second         another comparison, whose advantage is added, times `second_weight`
-    sums_returns   the returns of all comparisons are added in place of their advantages, and compared as this one's
-    history        returns are standardised by their role's mean and variance over the run and bent by tanh (CCPO)
-    parts          (part of the reward, weight): each part is compared by itself, and the advantages are summed (GDPO)
+    prior          how many returns of a group the mean reward of its task's episodes counts as, for `state_value`
     part           the only part of the reward that returns are made of; "" for the reward
     owner          the only role that this part rewards; "" for all roles
-    advantages     name of `cadre.advantages.groups.ADVANTAGES`, or function of the user's, that returns a group's
-                   advantages in place of baseline and scale
-    prior          how many returns of a group the mean reward of its task's episodes counts as, for `advantages`
-
-    With a critic only `alpha` and `gamma` matter.
+    of_size        rewards are replaced by their absolute values, so that a return is its size
     """
 
-    returns: str
-    group: str
-    baseline: str
-    scale: str
+    returns: Return
+    group: Grouping
+    baseline: Baseline
+    scale: Scale | None
     alpha: float = 1.0
     gamma: float = 1.0
     count: Count = "decisions"
-    decay: float = 0.95
     threshold: float = 1.0
-    second: Credit | None = None
-    second_weight: float = 1.0
-    sums_returns: bool = False
-    history: bool = False
-    parts: tuple[tuple[str, float], ...] = ()
+    prior: float = 0.0
     part: str = ""
     owner: str = ""
-    advantages: str = ""
-    prior: float = 0.0
+    of_size: bool = False
+
+    def reward(self, branch: Branch, role: str) -> float:
+        """Return the reward of a role on one branch, or the part of it.
+
+        A part is 0.0 where it is not reported. It rewards the `owner` alone, at whichever step it is reported.
+        """
+        if self.part:
+            part = 0.0 if self.owner and self.owner != role else branch.reward.parts.get(self.part, 0.0)
+            return abs(part) if self.of_size else part
+        if self.of_size:
+            return abs(self.alpha * branch.reward.team) + abs(branch.reward.local.get(role, 0.0))
+        return role_reward(branch, role, self.alpha)
+
+
+@dataclass(frozen=True)
+class Credit:
+    """How advantages are computed: a weighted sum of comparisons. Groups and running means are those of the first.
+
+    comparisons  (comparison, weight)
+    sums         what is summed: advantages; advantages that are then normalised over the batch (GDPO), and returns; or
+                 returns alone, which the first comparison compares
+    decay        of the running means, and of the history
+    history      the first comparison's returns are standardised by their role's mean and variance over the run and bent
+                 by tanh (CCPO)
+
+    With a critic only `alpha` and `gamma` of the first comparison matter.
+    """
+
+    comparisons: tuple[tuple[Comparison, float], ...]
+    sums: Literal["advantages", "normalised", "returns"] = "advantages"
+    decay: float = 0.95
+    history: bool = False
+
+    @classmethod
+    def of(cls, first: Comparison, *others: tuple[Comparison, float], **options: Any) -> Credit:
+        """Return the credit of a comparison of weight 1 and of others with their weights."""
+        return cls(((first, 1.0), *others), **options)
+
+    @classmethod
+    def of_parts(cls, comparison: Comparison, parts: Mapping[str, float]) -> Credit:
+        """Return the credit of a comparison of each part of the reward with its weight (GDPO), or of the reward."""
+        if not parts:
+            return cls.of(comparison)
+        return cls(tuple((replace(comparison, part=part), weight) for part, weight in parts.items()), "normalised")
 
     @property
-    def comparisons(self) -> list[Credit]:
-        """Return this comparison and those that are added to it."""
-        return [self, *(self.second.comparisons if self.second else [])]
+    def first(self) -> Comparison:
+        return self.comparisons[0][0]
+
+    @property
+    def alpha(self) -> float:
+        return self.first.alpha
 
 
 @dataclass(frozen=True)
@@ -86,6 +179,7 @@ class ScoredSample:
     overlong     cost of its length, on its last token
     returns      its return, before costs
     size         the sum of absolute rewards that `returns` is made of, which rounding is relative to
+    unbent       its return before the history bent it, None without a history
     count        its weight in the statistics of its group
     advantages   one for all of its tokens, or [T]
     weight       its weight in the loss
@@ -100,6 +194,7 @@ class ScoredSample:
     overlong: float = 0.0
     returns: float = 0.0
     size: float = 0.0
+    unbent: float | None = None
     count: float = 1.0
     advantages: tuple[float, ...] = (0.0,)
     weight: float = 1.0
@@ -171,26 +266,11 @@ def sequence_of(sample: Sample, advantage: float, temperature: float) -> Trainin
 # Rewards of a role on one branch.
 
 Reduce = Callable[[Iterable[float]], float]
-# The reward of a role on a branch, given alpha.
-RoleReward = Callable[[Branch, str, float], float]
 
 
 def role_reward(branch: Branch, role: str, alpha: float) -> float:
     """Return `alpha * team + local[role]` (AT-GRPO, arXiv 2510.11062, eq. 4); no local reward for who did not act."""
     return alpha * branch.reward.team + branch.reward.local.get(role, 0.0)
-
-
-def absolute_reward(branch: Branch, role: str, alpha: float) -> float:
-    """Return `|alpha * team| + |local[role]|`, from which the size of a return is computed."""
-    return abs(alpha * branch.reward.team) + abs(branch.reward.local.get(role, 0.0))
-
-
-def part_reward(part: str, owner: str = "") -> RoleReward:
-    """Return the reward of a role that is one part of a branch's reward, 0.0 where it is not reported.
-
-    It rewards the `owner` alone, at whichever step it is reported, or every role if there is none.
-    """
-    return lambda branch, role, alpha: 0.0 if owner and owner != role else branch.reward.parts.get(part, 0.0)
 
 
 def owner_of(part: str, roles: Container[str]) -> str:
@@ -201,44 +281,33 @@ def owner_of(part: str, roles: Container[str]) -> str:
 
 def trained_parts(credit: Credit) -> set[str]:
     """Return the names of the parts of the reward that are trained on."""
-    return {part for one in credit.comparisons for part in (one.part, *dict(one.parts)) if part}
-
-
-def reward_of(credit: Credit) -> RoleReward:
-    """Return the reward that returns are made of: a role's reward, or one part of it."""
-    return part_reward(credit.part, credit.owner) if credit.part else role_reward
-
-
-def absolute_reward_of(credit: Credit) -> RoleReward:
-    """Return the absolute reward from which the size of a return is computed."""
-    if not credit.part:
-        return absolute_reward
-    reward = part_reward(credit.part, credit.owner)
-    return lambda branch, role, alpha: abs(reward(branch, role, alpha))
+    return {comparison.part for comparison, _ in credit.comparisons if comparison.part}
 
 
 # Returns that need no more than the sample's own step.
 
 
-def step(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+@declare(sums_rewards=True, discounted=False, uses_lookahead=False)
+def step(sample: TreeSample, comparison: Comparison) -> float:
     """Return the reward of the step itself (AT-GRPO), the mean over the joint actions that contain the sample."""
-    return fmean(reward(branch, sample.role, credit.alpha) for branch in sample.branches)
+    return fmean(comparison.reward(branch, sample.role) for branch in sample.branches)
 
 
-def first_paid(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+@declare(sums_rewards=True, discounted=False, uses_lookahead=True)
+def first_reward(sample: TreeSample, comparison: Comparison) -> float:
     """Return the reward up to the first rewarded step.
 
     That is the step's own reward, or if it rewards nobody and the shape looked ahead, the sum of the role's rewards on
     the way that the shape selects from the sample on, up to the first decision that rewards the role. Without the
     look-ahead it is the step's own reward in any case.
     """
-    node, role, alpha = sample.node, sample.role, credit.alpha
-    is_decided = any(is_step_rewarded(node, acting, alpha) for acting in node.samples)
+    node, role = sample.node, sample.role
+    is_decided = any(is_step_rewarded(node, acting, comparison.alpha) for acting in node.samples)
     # The search looked ahead if what follows is known of every branch after which the episode continues.
     if is_decided or not all(branch.over or child_of(node, branch) is not None for branch in node.branches):
-        return step(sample, credit, reward)
+        return step(sample, comparison)
     return fmean(
-        reward(branch, role, alpha) + _reward_ahead(child_of(node, branch), role, alpha, reward)
+        comparison.reward(branch, role) + _reward_ahead(child_of(node, branch), role, comparison)
         for branch in sample.branches
     )
 
@@ -260,14 +329,14 @@ def child_of(node: Node, branch: Branch) -> Node | None:
     return next((twin.child for twin in node.branches if twin.child and key(twin) == action), None)
 
 
-def _reward_ahead(node: Node | None, role: str, alpha: float, reward: RoleReward) -> float:
+def _reward_ahead(node: Node | None, role: str, comparison: Comparison) -> float:
     """Return the role's reward from `node` on, along selected branches, up to the first decision that rewards it."""
     if node is None:
         return 0.0
-    is_last = is_step_rewarded(node, role, alpha)
+    is_last = is_step_rewarded(node, role, comparison.alpha)
     branches = [branch for branch in node.branches if branch.selected] or node.branches  # all if the shape ends there
     return fmean(
-        reward(branch, role, alpha) + (0.0 if is_last else _reward_ahead(branch.child, role, alpha, reward))
+        comparison.reward(branch, role) + (0.0 if is_last else _reward_ahead(branch.child, role, comparison))
         for branch in branches
     )
 
@@ -275,26 +344,28 @@ def _reward_ahead(node: Node | None, role: str, alpha: float, reward: RoleReward
 # Returns of what follows the sample.
 
 
-def reward_to_go(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+@declare(sums_rewards=True, of_future=True, discounted=True, uses_lookahead=False)
+def reward_to_go(sample: TreeSample, comparison: Comparison) -> float:
     """Return `R = r + gamma * mean(child returns)` (MAGRPO, arXiv 2508.04652, section 4.2), gamma once a round."""
-    return _to_go(sample, credit, fmean, reward)
+    return _to_go(sample, comparison, fmean)
 
 
-def best_to_go(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+@declare(sums_rewards=True, of_future=True, takes_best=True, discounted=True, uses_lookahead=False)
+def best_to_go(sample: TreeSample, comparison: Comparison) -> float:
     """Return `R = r + gamma * max(child returns)`: the best that was tried below the sample.
 
     This is the return of lenient learners (Panait, Tuyls and Luke, "Theoretical Advantages of Lenient Learners", JMLR
     9, 2008).
     """
-    return _to_go(sample, credit, max, reward)
+    return _to_go(sample, comparison, max)
 
 
-def _to_go(sample: TreeSample, credit: Credit, reduce: Reduce, reward: RoleReward) -> float:
+def _to_go(sample: TreeSample, comparison: Comparison, reduce: Reduce) -> float:
     def branch_reward(branch: Branch) -> float:
-        return reward(branch, sample.role, credit.alpha)
+        return comparison.reward(branch, sample.role)
 
     number = sample.node.round
-    return fmean(branch_return(branch, number, credit.gamma, branch_reward, reduce) for branch in sample.branches)
+    return fmean(branch_return(branch, number, comparison.gamma, branch_reward, reduce) for branch in sample.branches)
 
 
 def branch_return(
@@ -312,20 +383,19 @@ def branch_return(
 # Returns of whole episodes.
 
 
-def episode(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+@declare(sums_rewards=True, of_future=True, whole_episode=True, discounted=False, uses_lookahead=False)
+def episode(sample: TreeSample, comparison: Comparison) -> float:
     """Return the undiscounted reward of the whole episode (GRPO on trajectories, arXiv 2402.03300), its past included.
 
     If several episodes go through the sample, it is the mean over them, each counting once.
     """
-    return fmean(episode_rewards(sample, credit, reward).values())
+    return fmean(episode_rewards(sample, comparison).values())
 
 
-def episode_rewards(
-    sample: TreeSample, credit: Credit, reward: RoleReward = role_reward
-) -> dict[tuple[int, ...], float]:
+def episode_rewards(sample: TreeSample, comparison: Comparison) -> dict[tuple[int, ...], float]:
     """Return the role's reward in each episode through the sample, from root to leaf, by tree number and branches."""
     return {
-        path: sum(reward(branch, sample.role, credit.alpha) for branch in branches)
+        path: sum(comparison.reward(branch, sample.role) for branch in branches)
         for path, branches in episodes_through(sample)
     }
 
@@ -346,42 +416,63 @@ def episodes_through(sample: TreeSample) -> Iterator[tuple[tuple[int, ...], list
         yield from below((*start, number), [*above, sample.node.branches[number]])
 
 
-def passed(sample: TreeSample, credit: Credit) -> float:
-    """Return the fraction of episodes through the sample that rewarded the role with `credit.threshold` or more.
+def only_episode(sample: TreeSample, episode: tuple[int, ...]) -> TreeSample:
+    """Return the sample in a tree of one of the episodes through it, given by tree number and branch indices."""
+
+    def prune(node: Node, numbers: Sequence[int]) -> Node:
+        branch = node.branches[numbers[0]]
+        child = None if branch.child is None else prune(branch.child, numbers[1:])
+        return replace(node, branches=(replace(branch, child=child),))
+
+    path = [node for node, _ in sample.above] + [sample.node]
+    above, node = [], prune(path[0], episode[1:])
+    for _ in sample.above:
+        (branch,) = node.branches
+        above.append((node, branch))
+        assert branch.child is not None
+        node = branch.child
+    return replace(sample, above=tuple(above), path=(0,) * len(above), node=node)
+
+
+@declare(sums_rewards=True, of_future=True, whole_episode=True, discounted=False, uses_lookahead=False)
+def passed(sample: TreeSample, comparison: Comparison) -> float:
+    """Return the fraction of episodes through the sample that rewarded the role with `comparison.threshold` or more.
 
     This is rejection sampling, as Sirius (arXiv 2502.04780) selects its training data.
     """
-    sizes = episode_rewards(sample, credit, absolute_reward)
+    sizes = episode_rewards(sample, replace(comparison, of_size=True))
     return fmean(
         # Sums that should reach the threshold may miss it by rounding.
-        total >= credit.threshold or is_rounding(total - credit.threshold, sizes[path])
-        for path, total in episode_rewards(sample, credit).items()
+        total >= comparison.threshold or is_rounding(total - comparison.threshold, sizes[path])
+        for path, total in episode_rewards(sample, comparison).items()
     )
 
 
-def difference(sample: TreeSample, credit: Credit) -> float:
+@declare(sums_rewards=True, of_future=True, discounted=False, uses_lookahead=False)
+def difference(sample: TreeSample, comparison: Comparison) -> float:
     """Return `([V(sample) - V(root)] + [V(sample) - V(node)]) / sqrt(L)` (TreeRL, arXiv 2506.11902, eq. 5 to 7).
 
     V is the mean reward of the episodes below, their past included; L is their number below the sample.
     """
-    value, root_value, node_value, episodes = _mean_rewards(sample, credit, role_reward)
-    return (2 * value - root_value - node_value) / math.sqrt(episodes)
+    value, root_value, node_value, episodes = _mean_rewards(sample, comparison)
+    total = 2 * max(value, root_value, node_value) if comparison.of_size else 2 * value - root_value - node_value
+    return total / math.sqrt(episodes)
 
 
-def _mean_rewards(sample: TreeSample, credit: Credit, reward: RoleReward) -> tuple[float, float, float, int]:
+def _mean_rewards(sample: TreeSample, comparison: Comparison) -> tuple[float, float, float, int]:
     """Return V of the sample, of the root and of the node, and the number of episodes below the sample."""
-    role, alpha = sample.role, credit.alpha
+    role = sample.role
 
     def leaf_rewards(branches: Sequence[Branch]) -> list[float]:
         """Return the role's reward from these branches on, one number an episode."""
         return [
-            reward(branch, role, alpha) + later
+            comparison.reward(branch, role) + later
             for branch in branches
             for later in (leaf_rewards(branch.child.branches) if branch.child else [0.0])
         ]
 
     root = sample.above[0][0] if sample.above else sample.node
-    past = sum(reward(branch, role, alpha) for _, branch in sample.above)
+    past = sum(comparison.reward(branch, role) for _, branch in sample.above)
     of_sample = [past + later for later in leaf_rewards(sample.branches)]
     of_node = [past + later for later in leaf_rewards(sample.node.branches)]
     return fmean(of_sample), fmean(leaf_rewards(root.branches)), fmean(of_node), len(of_sample)
@@ -390,23 +481,23 @@ def _mean_rewards(sample: TreeSample, credit: Credit, reward: RoleReward) -> tup
 # Returns against the step without some roles.
 
 
-@declare(ablates="each")
-def counterfactual(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+@declare(sums_rewards=True, ablates="each", discounted=False, uses_lookahead=False)
+def counterfactual(sample: TreeSample, comparison: Comparison) -> float:
     """Return `R(all) - R(all but the role)`: the role's reward of the step, less that of its ablated branch.
 
     It is the mean over the joint actions that contain the sample, as CCPO (arXiv 2603.21563) describes its marginal
     contribution and COMA (1705.08926) its counterfactual, with a default action in place of an expectation.
     """
-    return _ablation_sum(sample, credit, reward, [(1.0, ())], -1.0)
+    return _ablation_sum(sample, comparison, [(1.0, ())])
 
 
-@declare(ablates="all")
-def shapley(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+@declare(sums_rewards=True, ablates="all", discounted=False, uses_lookahead=False)
+def shapley(sample: TreeSample, comparison: Comparison) -> float:
     """Return the role's Shapley value in the step: `R(S and the role) - R(S)`, averaged over the orders of the roles.
 
     For a reward of the team the values of all roles sum to `R(all) - R(nobody)` (Shapley 1953, axiom of efficiency).
     """
-    return _ablation_sum(sample, credit, reward, _shapley_weights(sample), -1.0)
+    return _ablation_sum(sample, comparison, _shapley_weights(sample))
 
 
 def _shapley_weights(sample: TreeSample) -> list[tuple[float, tuple[str, ...]]]:
@@ -422,24 +513,22 @@ def _shapley_weights(sample: TreeSample) -> list[tuple[float, tuple[str, ...]]]:
 
 
 def _ablation_sum(
-    sample: TreeSample,
-    credit: Credit,
-    reward: RoleReward,
-    absences: Sequence[tuple[float, tuple[str, ...]]],
-    sign: float,
+    sample: TreeSample, comparison: Comparison, absences: Sequence[tuple[float, tuple[str, ...]]]
 ) -> float:
-    """Return the sum over weighted sets of absent roles of `R(without them) + sign * R(without them and the role)`."""
+    """Return the sum over weighted sets of absent roles of `R(without them) - R(without them and the role)`."""
+    sign = 1.0 if comparison.of_size else -1.0
 
     def value(branch: Branch, absent: tuple[str, ...]) -> float:
         key = absent_key(absent)
         if absent and key not in branch.ablated and branch.failure is None:
             raise ConfigError(
-                f"algorithm.returns: {credit.returns} found no step without {' and '.join(absent)}; expected one for "
-                "every branch. Grow trees with the rollout of the experiment, or with its ablation."
+                f"{comparison.returns.setting}: {comparison.returns.name} found no step without "
+                f"{' and '.join(absent)}; expected one for every branch. Grow trees with the rollout of the "
+                "experiment, or with its ablation."
             )
         # Where the step failed with and without them, their absence changed nothing.
         ablated = branch if not absent else replace(branch, reward=branch.ablated.get(key, branch.reward))
-        return reward(ablated, sample.role, credit.alpha)
+        return comparison.reward(ablated, sample.role)
 
     return fmean(
         sum(
@@ -452,19 +541,18 @@ def _ablation_sum(
 
 def required_ablation(credit: Credit) -> Ablation:
     """Return which steps without roles the returns of a credit read."""
-    functions = [load_function("algorithm.returns", part.returns, RETURNS) for part in credit.comparisons]
-    kinds = {declared(function, "ablates") for function in functions}
+    kinds = {comparison.returns.ablates for comparison, _ in credit.comparisons}
     return "all" if "all" in kinds else "each" if "each" in kinds else "none"
 
 
-def value_of_root(sample: TreeSample, credit: Credit, reward: RoleReward = role_reward) -> float:
+def value_of_root(sample: TreeSample, comparison: Comparison) -> float:
     """Return the mean reward of the role in the episodes of the sample's tree."""
-    return _mean_rewards(sample, credit, reward)[1]
+    return _mean_rewards(sample, comparison)[1]
 
 
-RETURNS: dict[str, Callable[[TreeSample, Credit], float]] = {
+RETURNS: dict[str, Callable[[TreeSample, Comparison], float]] = {
     "step": step,
-    "first_paid": first_paid,
+    "first_reward": first_reward,
     "reward_to_go": reward_to_go,
     "best_to_go": best_to_go,
     "episode": episode,
@@ -473,32 +561,15 @@ RETURNS: dict[str, Callable[[TreeSample, Credit], float]] = {
     "counterfactual": counterfactual,
     "shapley": shapley,
 }
-# The returns that are sums of rewards, and can be computed of one part of them.
-SUMS: dict[str, Callable[[TreeSample, Credit, RoleReward], float]] = {
-    "step": step,
-    "first_paid": first_paid,
-    "reward_to_go": reward_to_go,
-    "best_to_go": best_to_go,
-    "episode": episode,
-    "counterfactual": counterfactual,
-    "shapley": shapley,
-}
 
 
-def size_of_returns(sample: TreeSample, credit: Credit) -> float:
+def size_of_return(sample: TreeSample, comparison: Comparison) -> float:
     """Return the sum of absolute rewards that the sample's return is made of, which its rounding is relative to."""
-    if credit.returns in ("counterfactual", "shapley"):
-        absences = [(1.0, ())] if credit.returns == "counterfactual" else _shapley_weights(sample)
-        return _ablation_sum(sample, credit, absolute_reward_of(credit), absences, 1.0)
-    if credit.returns in SUMS:
-        return SUMS[credit.returns](sample, credit, absolute_reward_of(credit))
-    if credit.returns == "difference":
-        value, root_value, node_value, episodes = _mean_rewards(sample, credit, absolute_reward)
-        return 2 * max(value, root_value, node_value) / math.sqrt(episodes)
-    if credit.returns == "passed":
-        return 1.0
-    # A function of the user's may scale rewards down, so that only the residue of float64 can be told from signal.
-    return episode(sample, credit, absolute_reward) * EXACT / RESOLUTION
+    of_size = replace(comparison, of_size=True)
+    if comparison.returns.sums_rewards:
+        return comparison.returns.function(sample, of_size)
+    # Another function of the user's may scale rewards down: only the residue of float64 can be told from signal.
+    return episode(sample, of_size) * EXACT / RESOLUTION
 
 
 def decisions_in_episode(sample: TreeSample) -> float:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from cadre.advantages.batch import Plan
 from cadre.advantages.critic import Critic, Reads
+from cadre.advantages.groups import comparison_of
 from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm
 from cadre.rollout import shapes
@@ -44,7 +45,7 @@ class ActorCritic(Algorithm):
             token_gamma=self.token_gamma,
             whiten=self.whiten,
         )
-        credit = Credit("reward_to_go", "node", "none", "none", self.alpha, self.gamma)
+        credit = Credit.of(comparison_of("reward_to_go", "node", "none", "none", self.alpha, self.gamma))
         shape = shapes.independent(self.k)
         return Plan(shape, credit, critic=critic, reward_model=self.reward_model, joint_reward=True)
 

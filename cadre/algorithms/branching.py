@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from cadre.advantages.batch import Plan
+from cadre.advantages.groups import comparison_of
 from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm
 from cadre.rollout.branching import WHERE
@@ -56,8 +57,11 @@ class TreeGrpo(Branching):
 
     def credit(self) -> Credit:
         """Return the sum of two comparisons, each `(R - mean) / std` (equations 4 to 6)."""
-        task = Credit("episode", "task_role", "mean", "std", self.alpha, count="episodes")
-        return Credit("episode", "subtree", "mean", "std", self.alpha, count="episodes", second=task)
+        tree, task = (
+            comparison_of("episode", group, "mean", "std", self.alpha, count="episodes")
+            for group in ("subtree", "task_role")
+        )
+        return Credit.of(tree, (task, 1.0))
 
 
 class TreeRl(Branching):
@@ -69,7 +73,7 @@ class TreeRl(Branching):
 
     def credit(self) -> Credit:
         """Return `([V - V(root)] + [V - V(parent)]) / sqrt(episodes below)` itself, without a baseline."""
-        return Credit("difference", "node", "none", "none", self.alpha)
+        return Credit.of(comparison_of("difference", "node", "none", "none", self.alpha))
 
 
 class Arpo(Branching):
@@ -79,7 +83,7 @@ class Arpo(Branching):
 
     def credit(self) -> Credit:
         """Return `(R - mean) / std` over the task; a shared part has the mean of its episodes (the soft estimate)."""
-        return Credit("episode", "task", "mean", "std", self.alpha, count="episodes")
+        return Credit.of(comparison_of("episode", "task", "mean", "std", self.alpha, count="episodes"))
 
 
 class Bpo(Branching):
@@ -91,4 +95,4 @@ class Bpo(Branching):
 
     def credit(self) -> Credit:
         """Return `R - mean` of the siblings; decisions with one sample teach nothing."""
-        return Credit("episode", "node", "mean", "none", self.alpha)
+        return Credit.of(comparison_of("episode", "node", "mean", "none", self.alpha))

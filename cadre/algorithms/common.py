@@ -14,10 +14,10 @@ from cadre.settings import Section
 from cadre.settings.user_code import one_of
 
 Parts = Annotated[dict[str, FiniteFloat], Field(description="a part of the reward: its weight")]
-Carry = Annotated[str, one_of(shapes.CARRIES)]
+Selection = Annotated[str, one_of(shapes.SELECTIONS)]
 Scale = Annotated[str, one_of(SCALES)]
 
-CARRY = "which completion of a decision the episode continues with"
+SELECT = "which completion of a decision the episode continues with"
 LOOKAHEAD = "decisions in a row without a reward whose completions are all continued, for their later rewards; 0: none"
 SCALE = "divide by the group's standard deviation (std), by its mean absolute return (mean), or by nothing (none)"
 MANY = "completions per decision; also by turn or by role"

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from cadre.advantages.batch import Plan
+from cadre.advantages.groups import comparison_of
 from cadre.advantages.returns import Credit
 from cadre.algorithms.common import PARTS, SCALE, Algorithm, ManySiblings, Parts, Scale
 from cadre.rollout import shapes
@@ -27,9 +28,8 @@ class Episodes(Algorithm):
 
     def plan(self) -> Plan:
         """Return k whole episodes and `(R - mean) / std` over them (arXiv 2402.03300, equation 3)."""
-        parts = tuple(self.parts.items())
-        credit = Credit("episode", self.group, "mean", self.scale, self.alpha, count="episodes", parts=parts)
-        return Plan(shapes.independent(self.k), credit)
+        comparison = comparison_of("episode", self.group, "mean", self.scale, self.alpha, count="episodes")
+        return Plan(shapes.independent(self.k), Credit.of_parts(comparison, self.parts))
 
 
 class Grpo(Episodes):
@@ -53,8 +53,8 @@ class DrMas(Algorithm):
 
     def plan(self) -> Plan:
         """Return `(R - mean_role) / std_role` over all decisions of a role on a task (section 4)."""
-        credit = Credit("episode", "task_role", "mean", "std", self.alpha)
-        return Plan(shapes.independent(self.k), credit)
+        comparison = comparison_of("episode", "task_role", "mean", "std", self.alpha)
+        return Plan(shapes.independent(self.k), Credit.of(comparison))
 
 
 class DrMamr(Episodes):
@@ -84,10 +84,9 @@ class Gigpo(Algorithm):
 
     def plan(self) -> Plan:
         """Return `A_episode + step_weight * A_step` (equation 8)."""
-        step = Credit("reward_to_go", "observation", "mean", self.scale, self.alpha, self.gamma)
-        episode = Credit("episode", "task_role", "mean", self.scale, self.alpha, count="episodes")
-        credit = replace(episode, second=step, second_weight=self.step_weight)
-        return Plan(shapes.independent(self.k), credit)
+        step = comparison_of("reward_to_go", "observation", "mean", self.scale, self.alpha, self.gamma)
+        episode = comparison_of("episode", "task_role", "mean", self.scale, self.alpha, count="episodes")
+        return Plan(shapes.independent(self.k), Credit.of(episode, (step, self.step_weight)))
 
 
 class StateValue(Algorithm):
@@ -103,8 +102,8 @@ class StateValue(Algorithm):
 
     def plan(self) -> Plan:
         """Return k whole episodes and `Q - V` in the groups of equal states."""
-        credit = Credit("reward_to_go", "state", "none", "none", self.alpha, self.gamma, prior=self.prior)
-        return Plan(shapes.independent(self.k), replace(credit, advantages="state_value"))
+        comparison = comparison_of("reward_to_go", "state", "state_value", "", self.alpha, self.gamma, prior=self.prior)
+        return Plan(shapes.independent(self.k), Credit.of(comparison))
 
 
 # A planner and its workers: the papers differ in the groups, the trained policies, and the weights.
@@ -149,8 +148,8 @@ class HierarchicalGrpo(Algorithm):
 
     def plan(self) -> Plan:
         """Return `R - mean` in the groups of `proposal`, every proposal and every attempt at it rolled out."""
-        credit = Credit("episode", "proposal", "mean", "none", self.alpha, count="episodes")
-        return Plan(shapes.full(self.k), credit)
+        comparison = comparison_of("episode", "proposal", "mean", "none", self.alpha, count="episodes")
+        return Plan(shapes.full(self.k), Credit.of(comparison))
 
 
 class TeamTr(Episodes):
@@ -176,7 +175,8 @@ class Spiral(Algorithm):
 
     def plan(self) -> Plan:
         """Return `R - b_role` with an exponential running mean b (section 3)."""
-        credit = Credit("episode", "role", "running", "none", self.alpha, count="episodes", decay=self.decay)
+        comparison = comparison_of("episode", "role", "running", "none", self.alpha, count="episodes")
+        credit = Credit.of(comparison, decay=self.decay)
         return Plan(shapes.independent(self.k), credit, LossConfig(ratio="none", aggregate="sequence_mean"))
 
 
@@ -189,5 +189,5 @@ class Sirius(Algorithm):
 
     def plan(self) -> Plan:
         """Return the mean of -log pi over the tokens of the episodes that passed."""
-        credit = Credit("passed", "task_role", "none", "none", self.alpha, threshold=self.threshold)
+        credit = Credit.of(comparison_of("passed", "task_role", "none", "none", self.alpha, threshold=self.threshold))
         return Plan(shapes.independent(self.k), credit, LossConfig(ratio="none"), only_positive=True)

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from cadre.advantages.batch import Plan
+from cadre.advantages.groups import comparison_of
 from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm, ManySiblings
 from cadre.rollout import shapes
@@ -54,7 +55,7 @@ class RolledOut(Algorithm):
     def credit(self, baseline: str) -> Credit:
         """Return the return to go minus a baseline of the node."""
         returns = "best_to_go" if self.lenient else "reward_to_go"
-        return Credit(returns, "node", baseline, "none", self.alpha, self.gamma)
+        return Credit.of(comparison_of(returns, "node", baseline, "none", self.alpha, self.gamma))
 
     def shape(self) -> shapes.Shape:
         """Return the shape that continues every joint action."""
@@ -120,7 +121,7 @@ class C3(Algorithm):
 
     def plan(self) -> Plan:
         """Return every alternative rolled out from the one context, with the others of its decision as the baseline."""
-        credit = Credit("reward_to_go", "node", "leave_one_out", "none", self.alpha)
+        credit = Credit.of(comparison_of("reward_to_go", "node", "leave_one_out", "none", self.alpha))
         return Plan(shapes.full(self.k, self.joint), credit, tree_weight="alike")
 
 

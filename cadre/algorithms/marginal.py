@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from cadre.advantages.batch import Plan
+from cadre.advantages.groups import comparison_of
 from cadre.advantages.returns import Credit
 from cadre.algorithms.common import SCALE, Algorithm, Parts, Scale
 from cadre.rollout import shapes
@@ -37,18 +38,21 @@ class Marginal(Algorithm):
     def plan(self) -> Plan:
         """Return the weighted sum of comparisons, each `(R - mean) / std` over a role's samples of a task, or the one
         comparison of their weighted sum."""
-        marginal = Credit(self.returns, "task_role", "mean", self.scale, self.alpha)
-        episode = Credit("episode", "task_role", "mean", self.scale, self.alpha, count="episodes")
-        added = [(episode, self.broadcast)] if self.broadcast else []
-        added += [(replace(episode, part=part), weight) for part, weight in self.part_weights.items() if weight]
-        credit: tuple[Credit | None, float] = (None, 1.0)
-        for comparison, weight in reversed([(marginal, 1.0), *added]):
-            second, second_weight = credit
-            # A chain multiplies its weights, so that each one is divided by that of the comparison before it.
-            credit = replace(comparison, second=second, second_weight=second_weight / weight), weight
-        assert credit[0] is not None
-        sums, history = self.normalise == "sum", self.normalise == "history"
-        return Plan(shapes.independent(self.k), replace(credit[0], sums_returns=sums, history=history, decay=DECAY))
+        marginal, episode = (
+            comparison_of(returns, "task_role", "mean", self.scale, self.alpha, count=count)
+            for returns, count in ((self.returns, "decisions"), ("episode", "episodes"))
+        )
+        added = [(replace(episode, part=part), weight) for part, weight in self.part_weights.items() if weight]
+        if self.broadcast:
+            added.insert(0, (episode, self.broadcast))
+        credit = Credit.of(
+            marginal,
+            *added,
+            sums="returns" if self.normalise == "sum" else "advantages",
+            history=self.normalise == "history",
+            decay=DECAY,
+        )
+        return Plan(shapes.independent(self.k), credit)
 
 
 class Counterfactual(Marginal):

@@ -13,12 +13,12 @@ from typing import Any
 
 from cadre.advantages.batch import Plan
 from cadre.algorithms import ALGORITHMS, plan_of
-from cadre.algorithms.custom import DISCOUNTED_RETURNS, OPTIONS, shape_options
+from cadre.algorithms.custom import OPTIONS, shape_options
 from cadre.config.conditions import Condition, Setting, explain
 from cadre.config.experiment import Config, Experiment
 from cadre.engines.factory import SAMPLERS, TORCH, SamplerKind
 from cadre.errors import ConfigError
-from cadre.rollout.shapes import CARRIES, SHAPES
+from cadre.rollout.shapes import SELECTIONS, SHAPES
 from cadre.settings.engines import LearnerConfig
 from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import makes_several_steps, needs_entropy_gradient, needs_reference
@@ -114,6 +114,11 @@ def _shape_option_condition(option: str) -> Condition[Experiment]:
     )
 
 
+def _discounts(number: int) -> Callable[[Setting, Experiment], bool]:
+    """Return the condition that the returns of this comparison read gamma, or that it is unknown."""
+    return lambda _, experiment: experiment.plan.credit.comparisons[number][0].returns.discounted is not False
+
+
 # Settings of sampling that need an engine on this machine.
 ENGINE_SETTINGS = ("engine", "memory", "turns_memory", "graphs")
 CONDITIONS: tuple[Condition[Experiment], ...] = (
@@ -200,7 +205,7 @@ CONDITIONS: tuple[Condition[Experiment], ...] = (
     *(
         Condition[Any](
             "algorithm.normalise",
-            lambda setting, _: setting.value != "sum" or bool(setting.section.plan().credit.second),
+            lambda setting, experiment: setting.value != "sum" or len(experiment.plan.credit.comparisons) > 1,
             "one comparison alone is left, to which nothing is added",
             "Remove it, or raise algorithm.broadcast.",
             expected="each",
@@ -229,20 +234,24 @@ CONDITIONS: tuple[Condition[Experiment], ...] = (
     *(_shape_option_condition(option) for option in OPTIONS),
     Condition(
         "algorithm.lookahead",
-        lambda setting, _: not setting.value or setting.section.uses_lookahead,
+        lambda setting, experiment: (
+            not setting.value
+            # It is unknown of a function of the user's that declares nothing.
+            or any(one.returns.uses_lookahead is not False for one, _ in experiment.plan.credit.comparisons)
+        ),
         "returns {section.returns} ignores the rewards of later decisions",
-        "Remove it, or set algorithm.returns=first_paid.",
+        "Remove it, or set algorithm.returns=first_reward.",
         algorithm="custom",
     ),
     *(
         Condition[Any](
-            f"{comparison}.gamma",
-            lambda setting, _: setting.section.returns in DISCOUNTED_RETURNS,
+            f"{section}.gamma",
+            _discounts(number),
             "returns {section.returns} ignores it",
-            f"Remove it, or set {comparison}.returns=reward_to_go.",
+            f"Remove it, or set {section}.returns=reward_to_go.",
             algorithm="custom",
         )
-        for comparison in ("algorithm", "algorithm.second")
+        for number, section in enumerate(("algorithm", "algorithm.second"))
     ),
 )
 
@@ -302,8 +311,10 @@ def _teaches_alone(experiment: Experiment) -> bool:
 def _advantage_axes(plan: Plan) -> tuple[object, ...]:
     """Return what of a plan decides the advantages of samples, and not which samples there are or their loss."""
     shape, credit = plan.shape, plan.credit
-    if not shape.selects_all and (shape.select is not CARRIES["random"] or shape.lookahead):
-        credit = replace(credit, alpha=1.0)  # branches are selected by the same reward
+    if not shape.selects_all and (shape.select is not SELECTIONS["random"] or shape.lookahead):
+        # Branches are selected by the same reward.
+        comparisons = tuple((replace(comparison, alpha=1.0), weight) for comparison, weight in credit.comparisons)
+        credit = replace(credit, comparisons=comparisons)
     return credit, plan.kl, plan.critic, plan.reward_model, plan.influence
 
 

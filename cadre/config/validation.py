@@ -13,8 +13,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from cadre.advantages.groups import BASELINES, named_baseline, needs_group
-from cadre.advantages.returns import Credit, required_ablation
+from cadre.advantages.groups import BASELINES
+from cadre.advantages.returns import Comparison, required_ablation
 from cadre.algorithms.schedules import SCHEDULES
 from cadre.concurrency import run_coroutine
 from cadre.config.conditions import check_all_read
@@ -512,9 +512,9 @@ def check_preference(experiment: Experiment) -> None:
 def check_parts(experiment: Experiment) -> None:
     """Parts of a reward that are normalised apart leave no place for costs that belong to the whole."""
     plan, name = experiment.plan, experiment.config.algorithm.name
-    if not plan.credit.parts:
+    if plan.credit.sums != "normalised":
         return
-    if not any(weight for _, weight in plan.credit.parts):
+    if not any(weight for _, weight in plan.credit.comparisons):
         raise ConfigError(
             "algorithm.parts: got weights that are all 0, under which nothing is learned; expected one that is not. "
             "Set one, such as 1.0."
@@ -599,12 +599,11 @@ def check_role_weights(experiment: Experiment) -> None:
 
 def check_without_std(experiment: Experiment) -> None:
     """Groups without std are dropped only if they have no gradient."""
-    credit = experiment.plan.credit
     if experiment.plan.selection.without_std == "keep":
         return
-    for part in credit.comparisons:
-        if not needs_group(part):
-            baseline = named_baseline(part)
+    for comparison, _ in experiment.plan.credit.comparisons:
+        if not comparison.baseline.needs_group:
+            baseline = comparison.baseline.name
             names = ", ".join(name for name, function in BASELINES.items() if declared(function, "needs_group"))
             advice = ", or declare(needs_group=True) of your own" if ":" in baseline else ""
             raise ConfigError(
@@ -625,8 +624,6 @@ def check_tree_weight(experiment: Experiment) -> None:
         )
 
 
-# Returns that all samples of one episode share, but for the local rewards of their role.
-EPISODE_RETURNS = ("episode", "passed")
 # Depth up to which a tree is searched for decisions with more than one sample.
 DEPTHS = 50
 
@@ -643,9 +640,9 @@ def check_group_size(experiment: Experiment) -> None:
             f"algorithm.k: got 1 with {name}, which prefers one of the samples of a decision to another; expected 2 or "
             "more. Raise it."
         )
-    if all(_has_zero_advantages(credit, experiment.train.tasks_per_step) for credit in plan.credit.comparisons):
-        baseline = named_baseline(plan.credit)
-        single_task = " and train.tasks_per_step=1" if plan.credit.group == "role" else ""
+    if all(_has_zero_advantages(one, experiment.train.tasks_per_step) for one, _ in plan.credit.comparisons):
+        baseline = plan.credit.first.baseline.name
+        single_task = " and train.tasks_per_step=1" if plan.credit.first.group.scope == "batch" else ""
         raise ConfigError(
             f"algorithm.k: got 1{single_task} with {name}, whose baseline ({baseline}) is made of the "
             "samples of a group, here one each, so that every advantage is 0 and nothing is learned; expected 2 or "
@@ -662,24 +659,15 @@ def _is_single_sample(shape: Shape, roles: Sequence[str]) -> bool:
     )
 
 
-def _has_zero_advantages(credit: Credit, tasks: int) -> bool:
+def _has_zero_advantages(comparison: Comparison, tasks: int) -> bool:
     """Return True if groups of one episode per task have one sample each, or equal returns, under a baseline made of
-    them."""
-    # With one episode per task, samples of a group come from one episode, so returns of whole episodes are equal.
-    shares_return = credit.returns in EPISODE_RETURNS
-    compares_one = {
-        "node": True,
-        "role_turn_task": True,
-        "task": shares_return,
-        "task_role": shares_return,
-        "subtree": shares_return,
-        "proposal": shares_return,
-        "role": shares_return and tasks == 1,
-    }
-    if not compares_one.get(credit.group, False):
-        return False
-    # A baseline of the group is the sample's own return if it is alone.
-    return needs_group(credit)
+    them. Nothing is known of a group whose scope is not declared."""
+    scope = comparison.group.scope
+    has_one_sample = scope in ("decision", "turn")
+    has_one_episode = scope == "task" or (scope == "batch" and tasks == 1)
+    return comparison.baseline.needs_group and (
+        has_one_sample or (has_one_episode and comparison.returns.whole_episode)
+    )
 
 
 # ---- Trackers

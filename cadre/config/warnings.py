@@ -86,8 +86,8 @@ def _warn_single_sample_roles(experiment: Experiment) -> list[str]:
     if (
         plan.critic is not None
         or plan.teacher is not None
-        or plan.credit.group != "node"
-        or plan.credit.baseline in ("none", "running")
+        or plan.credit.first.group.scope != "decision"
+        or not plan.credit.first.baseline.needs_group
     ):
         return []
     single = [role for role in experiment.trained_roles if isinstance(k, Mapping) and k.get(role) == 1]

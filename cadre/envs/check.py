@@ -520,7 +520,7 @@ class Episode:
             reward: Any = deadline.blocking(getattr(env, method), texts if method == "step" else dict(chosen))
             reward = await deadline.awaiting(reward) if inspect.isawaitable(reward) else reward
         roles = self.env_spec.roles
-        rewarded = dict.fromkeys(roles) if env.pays_absent else chosen
+        rewarded = dict.fromkeys(roles) if env.rewards_absent else chosen
         self.findings.reject("reward", validation.reward_faults(self.name, reward, rewarded, roles))
         self.called |= dict.fromkeys(_called(chosen))
         return reward

@@ -439,7 +439,7 @@ class WithTools(Env):
     """
 
     # The step that ends a turn may reward roles whose answers came earlier.
-    pays_absent = True
+    rewards_absent = True
 
     def __init__(self, task: Task, *arguments: Any, **settings: Any) -> None:
         super().__init__(task, *arguments, **settings)

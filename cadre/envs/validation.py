@@ -187,7 +187,7 @@ def valid_observations(env: Env, roles: tuple[str, ...]) -> dict[str, Observatio
 def valid_reward(env: Env, reward: Any, acting: Mapping[str, Any], roles: tuple[str, ...]) -> Reward:
     """Return what `step` returned in plain floats: scalars of numpy or torch, and True for 1, are accepted as numbers.
     Raises ContractError for its first fault."""
-    rewarded = dict.fromkeys(roles) if env.pays_absent else acting
+    rewarded = dict.fromkeys(roles) if env.rewards_absent else acting
     raise_first(reward_faults(type(env).__name__, reward, rewarded, roles))
     if type(reward.team) is float and not reward.local and not reward.parts:
         return reward  # type: ignore[no-any-return]

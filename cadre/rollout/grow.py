@@ -21,6 +21,7 @@ from cadre.errors import ConfigError, ContractError, PromptError
 from cadre.rollout.batching import gather
 from cadre.rollout.failures import Contain, contained
 from cadre.rollout.walk import allow_depth
+from cadre.settings.objective import TreeWeight
 from cadre.settings.run import EpisodesConfig
 from cadre.team import Team
 from cadre.types import Branch, BranchFailure, Drawing, Message, Node, Observation, PreviousTurn, Reward, Sample, Task
@@ -47,6 +48,7 @@ class Shape:
     lookahead  how many decisions in a row that reward nobody fan out, to select by what follows them
     selects    how many branches `select` continues at most, or "all"; None if that is unknown
     grower     samples the whole tree in place of `grow`, given the environment, the rollout and the tree's key
+    tree_weight  what weighs the same in an update by default, for the algorithm `custom`
     """
 
     name: str
@@ -56,6 +58,7 @@ class Shape:
     lookahead: int = 0
     grower: Callable[..., Awaitable[Node | None]] | None = None
     selects: int | Literal["all"] | None = None
+    tree_weight: TreeWeight = "alike"
 
     @property
     def selects_all(self) -> bool:

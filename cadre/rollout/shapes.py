@@ -41,22 +41,29 @@ def independent(k: Siblings) -> Shape:
             f"algorithm.k: got {k} with shape independent, where whole episodes are played side by side; expected one "
             "number. Set it, or a shape that samples siblings at every decision."
         )
-    return Shape(f"independent({k})", lambda role, turn, depth: k if depth == 0 else 1, _all, selects="all")
+    return Shape(
+        f"independent({k})",
+        lambda role, turn, depth: k if depth == 0 else 1,
+        _all,
+        selects="all",
+        tree_weight="by_sample",
+    )
 
 
-def greedy(k: Siblings, carry: Select | None = None, lookahead: int = 0) -> Shape:
+def greedy(k: Siblings, select: Select | None = None, lookahead: int = 0) -> Shape:
     """Return the shape that tries `k` completions at every decision and continues one (AT-GRPO, arXiv 2510.11062).
 
-    `carry` selects it, by default the best; one that continues several declares so (`cadre.declare`). With `lookahead`
+    `select` chooses it, by default the best; one that continues several declares so (`cadre.declare`). With `lookahead`
     what follows is tried too where a decision itself rewards nobody (`grow.select`).
     """
-    select = carry or _argmax
+    select = select or _argmax
     return Shape(
         f"greedy({k})",
         every_decision(k),
         select,
         lookahead=lookahead,
         selects=declared(select, "selects"),
+        tree_weight="by_decision",
     )
 
 
@@ -142,8 +149,8 @@ def success_label(shape: Shape, roles: Collection[str]) -> str:
     return f"best-of-{most}" if fewest == most else f"best-of-{fewest}-to-{most}"
 
 
-# The rules by which a greedy shape selects the branch to continue: the setting `algorithm.carry`.
-CARRIES: dict[str, Select] = {"argmax": _argmax, "sample": _sample, "random": _random}
+# The rules by which a greedy shape selects the branch to continue: the setting `algorithm.select`.
+SELECTIONS: dict[str, Select] = {"argmax": _argmax, "sample": _sample, "random": _random}
 
 
 def count_leaves(shape: Shape, acting: Sequence[Sequence[str]], unrewarded: Collection[int] = ()) -> int:

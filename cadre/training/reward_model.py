@@ -56,7 +56,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
         for node in walk.nodes(tree.root):
             for observation in node.observations.values():
                 require_text_only(observation, "preference-pairs")
-    pairs = remove_ambiguous_pairs((make_joint_pairs if joint else make_pairs)(trees, plan.credit))
+    pairs = remove_ambiguous_pairs((make_joint_pairs if joint else make_pairs)(trees, plan.credit.first))
     if not pairs:
         raise RunError(
             f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently; expected some that did. "

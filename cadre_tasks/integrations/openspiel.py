@@ -70,7 +70,7 @@ def unplayable(game: Any) -> str:
 class OpenSpiel(Env):
     """A game of OpenSpiel. An answer that is no legal move costs `penalty`, and a random move is played instead."""
 
-    pays_absent = True  # a move may end the game and reward everybody
+    rewards_absent = True  # a move may end the game and reward everybody
     # Parameters of games are numbers: a text may be the name of a file, as in efg_game(filename=...).
     plain_text = {"game": r"\w+(\((\w+=(-?[\d.]+|[Tt]rue|[Ff]alse),?)*\))?"}
     roles: ClassVar[tuple[str, ...]] = (f"{PREFIX}0", f"{PREFIX}1")

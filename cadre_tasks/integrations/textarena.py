@@ -35,7 +35,7 @@ class TextArena(Env):
     The game's random draws follow from the task and from the number of turns.
     """
 
-    pays_absent = True  # the end rewards everybody
+    rewards_absent = True  # the end rewards everybody
     plain_text = {"game": r"[\w-]+"}
     roles: ClassVar[tuple[str, ...]] = ("player_0", "player_1")
 

@@ -387,7 +387,7 @@ class Verifiers(Env):
     The reward of a single agent is the team's, those of several are each role's own, the mean of its conversations.
     """
 
-    pays_absent = True
+    rewards_absent = True
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class Robots(Env):
         self.plan, self.order, self.prompts, self.reward = plan, order, prompts, reward
         self.view: View = task.data["view"]
         self.turns = turns or 2 + 2 * len(self.layout.items) * (self.count - 1) * max(1, round(4 / plan))
-        self.pays_absent = order == "in_turn"  # a step pays those who wrote before the last one
+        self.rewards_absent = order == "in_turn"  # a step pays those who wrote before the last one
         self.turn, self.written = 0, dict[str, str]()  # plans of this turn, of those that write in turn
         self.outcomes, self.words = [""] * self.count, ["-"] * self.count  # of the last plans
         self.physics = Physics(self.layout)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from cadre.advantages.groups import comparison_of
 from cadre.advantages.preferences import make_joint_pairs, make_pairs, score_answers, score_jointly
 from cadre.advantages.returns import Credit
 from cadre.algorithms import plan_of
@@ -21,7 +22,7 @@ from cadre.types import Message, Task, Tree
 from tests.cadre.advantages.trees import assign, inner, leaf, node
 from tests.helpers.training import configured
 
-STEP = Credit("step", "node", "mean", "std")
+STEP = comparison_of("step", "node", "mean", "std")
 GOOD = '{"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}'
 
 
@@ -113,7 +114,7 @@ def test_siblings_that_earned_differently_are_pairs() -> None:
     assert found == [("a1", "a0"), ("a1", "a2"), ("b0", "b1")]  # a0 and a2 are a tie
     # by the return to go a1 is worth 5 + 1/2; by episodes b's siblings are worth 6 and 5
     for returns in ("reward_to_go", "episode"):
-        again = make_pairs([tree], Credit(returns, "node", "mean", "none"))
+        again = make_pairs([tree], comparison_of(returns, "node", "mean", "none"))
         assert [(pair.chosen, pair.rejected) for pair in again] == found
 
 
@@ -145,7 +146,7 @@ def test_a_judged_tree_pays_every_role_its_score_and_keeps_its_success() -> None
     assert [reward.local for reward in rewards] == [{"a": 0.0, "b": 1.0}, {"a": 1.0, "b": 0.0}, {"b": 0.0}, {"b": 1.0}]
     assert [branch.success for branch in paid.root.branches] == [branch.success for branch in root.branches]
     assert root.branches[0].reward.team == 3.0
-    got = {one.sample.text: one.advantages[0] for group in assign([paid], STEP) for one in group.samples}
+    got = {one.sample.text: one.advantages[0] for group in assign([paid], Credit.of(STEP)) for one in group.samples}
     assert got["a1"] == pytest.approx(1.0)
     assert got["b1"] == pytest.approx(1.0)
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,16 +12,15 @@ from cadre.advantages.batch import build_batch, is_useful
 from cadre.advantages.critic import explained_variance
 from cadre.advantages.groups import BASELINES, GroupReturns, no_signal_fractions
 from cadre.advantages.preferences import make_joint_pairs, make_pairs
-from cadre.advantages.returns import Credit
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
-from cadre.rollout.shapes import CARRIES, full
+from cadre.rollout.shapes import SELECTIONS, full
 from cadre.settings import CreditConfig
 from cadre.statistics import is_constant, is_rounding
 from cadre.types import Node, Task, Tree
 from cadre_analysis.audit import DecisionEffects, agreement_report, is_significant
 from tests.cadre.advantages.critics import Learner, named, team_of
-from tests.cadre.advantages.trees import advantages, assign, inner, leaf, node
+from tests.cadre.advantages.trees import advantages, assign, credit_of, inner, leaf, node
 
 SCALES = [10.0**power for power in range(-12, 13, 3)]
 
@@ -54,7 +54,7 @@ def test_equal_rewards_that_were_computed_in_different_orders_have_no_advantage(
     for baseline, division in itertools.product(("mean", "leave_one_out", "max"), ("std", "mean", "none")):
         got = advantages(paid(values), "step", "node", baseline, division)
         assert set(got.values()) == {0.0}, (baseline, division)
-    (group,) = assign([Tree(Task("t", {}), paid(values))], Credit("step", "node", "mean", "std"))
+    (group,) = assign([Tree(Task("t", {}), paid(values))], credit_of("step", "node", "mean", "std"))
     assert (group.std, group.has_variance, not group.has_signal) == (0.0, False, True)
     assert no_signal_fractions([group]) == {("a", 0): 1.0}
 
@@ -100,6 +100,24 @@ def test_rewards_that_cancel_are_as_large_as_what_they_were_made_of() -> None:
     assert set(advantages(local, "step", "node", "mean", "std").values()) == {0.0}  # 0.3 - 0.30000000000000004 and 0
 
 
+def test_returns_are_equal_under_tanh_if_they_were_before_it() -> None:
+    """Mistake: 10 and 8 deviations above the mean, 1 - 4e-9 and 1 - 2e-7, count as equal, as a reward of 10 may have
+    an error of 1e-5. So may these rewards, but tanh draws the error together, too."""
+    credit = replace(credit_of("step", "node", "mean", "std"), history=True)
+    state = {"a/return/mean": 0.0, "a/return/variance": 0.01}
+
+    def bent(*values: float) -> list[float]:
+        (group,) = assign([Tree(Task("t", {}), paid(list(values)))], credit, state)
+        assert group.has_variance == any(scored.advantages[0] for scored in group.samples)
+        return [scored.advantages[0] for scored in group.samples]
+
+    assert bent(1.0, 0.8) == pytest.approx([1.0, -1.0])
+    assert bent(1.4, 1.0, 1.0, 1.4) == pytest.approx([1.0, -1.0, -1.0, 1.0])
+    assert bent(0.1 + 0.2, 0.3, 0.3) == [0.0, 0.0, 0.0]
+    assert bent(1e6 * 0.7, 1e6 * 0.7 + 0.01) == [0.0, 0.0]
+    assert bent(5.0, 4.0) == [0.0, 0.0]  # both are 1 in float64
+
+
 def test_a_small_reward_beside_a_large_one_of_another_step_is_signal() -> None:
     late = node(1, {"a": 2}, [leaf({"a": i}, 1e-3 * i) for i in range(2)], tag="late-")
     root = node(0, {"a": 2}, [inner({"a": 0}, late, 1e6), leaf({"a": 1}, 2e6)])
@@ -120,9 +138,9 @@ def test_filters_and_dynamic_sampling_ask_the_same(scale: float) -> None:
         batch = build_batch(trees, chosen, team)
         assert len(batch.sequences) == (4 if teaches else 0)
         assert [group.has_variance for group in batch.groups] == [teaches]
-        credit = Credit("step", "node", "mean", "std")
-        assert bool(make_pairs(trees, credit)) is teaches
-        assert bool(make_joint_pairs(trees, credit)) is teaches
+        credit = credit_of("step", "node", "mean", "std")
+        assert bool(make_pairs(trees, credit.first)) is teaches
+        assert bool(make_joint_pairs(trees, credit.first)) is teaches
         preferred = build_batch(trees, named("ma_dpo"), team)
         assert preferred.metrics.get("preference/pairs", 0) == (4 if teaches else 0)
 
@@ -169,12 +187,12 @@ def test_baselines_that_are_not_made_of_the_group_see_no_rounding_either(scale: 
 @pytest.mark.parametrize("scale", SCALES)
 def test_ties_are_drawn_among_equals_however_they_were_added_up(scale: float) -> None:
     scores = [0.0, *equal(scale, np.float32, 3)]
-    picked = {CARRIES["argmax"](scores, random.Random(seed))[0] for seed in range(60)}
+    picked = {SELECTIONS["argmax"](scores, random.Random(seed))[0] for seed in range(60)}
     assert picked == {1, 2, 3}
-    assert {CARRIES["argmax"]([0.0, scale, 2 * scale], random.Random(seed))[0] for seed in range(20)} == {2}
-    drawn = [CARRIES["sample"](scores[1:], random.Random(seed))[0] for seed in range(300)]
+    assert {SELECTIONS["argmax"]([0.0, scale, 2 * scale], random.Random(seed))[0] for seed in range(20)} == {2}
+    drawn = [SELECTIONS["sample"](scores[1:], random.Random(seed))[0] for seed in range(300)]
     assert all(drawn.count(index) > 60 for index in range(3))
-    assert CARRIES["argmax"]([-1e9, 0.5, 0.6], random.Random(0)) == [2]
+    assert SELECTIONS["argmax"]([-1e9, 0.5, 0.6], random.Random(0)) == [2]
 
 
 def test_a_mean_that_only_reaches_the_threshold_does_not_pass_it() -> None:

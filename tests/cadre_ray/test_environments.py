@@ -17,7 +17,7 @@ from cadre_ray.remote import EnvironmentPool, RemoteEnv
 class Told(Env):
     roles = ("left",)
     repeatable = False
-    pays_absent = True
+    rewards_absent = True
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
@@ -70,8 +70,8 @@ def test_a_hosted_environment_is_what_its_state_is() -> None:
     assert asyncio.run(play()) == Reward(1.0)
     hosted.close()
     assert inner.done == ["ready", {"left": "x"}, {"left": sample}, "closed"]
-    assert (hosted.repeatable, hosted.pays_absent, hosted.render()) == (False, True, "a board")
-    assert hosted.fork().pays_absent
+    assert (hosted.repeatable, hosted.rewards_absent, hosted.render()) == (False, True, "a board")
+    assert hosted.fork().rewards_absent
 
 
 class Remote:

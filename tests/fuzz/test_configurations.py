@@ -21,7 +21,7 @@ WHOLE = {
 SECTIONS = (
     "algorithm credit evaluate episodes learner loss sampling sandbox settings team.policies.* train vllm".split()
 )
-KEYS = "carry critic dtype k lora model name rate seed steps tasks temperature turns x".split()
+KEYS = "critic dtype k lora model name rate seed select steps tasks temperature turns x".split()
 
 
 @pytest.fixture(autouse=True, scope="module")

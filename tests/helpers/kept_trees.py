@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from cadre.advantages.batch import TrainingBatch, select_samples
-from cadre.advantages.returns import Credit
 from cadre.learn.token_notes import TokenNote
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs.kept_trees import (
@@ -16,7 +15,7 @@ from cadre.runs.kept_trees import (
 )
 from cadre.settings import CreditConfig, TrainConfig
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import assign, inner, leaf, node
+from tests.cadre.advantages.trees import assign, credit_of, inner, leaf, node
 
 
 class Letters:
@@ -33,7 +32,7 @@ def tree(name: str, *pays: float) -> Tree:
 
 
 def record(*trees: Tree, chosen: CreditConfig | None = None, replaced: int = 0) -> StepRecord:
-    groups = assign(list(trees), Credit("step", "node", "mean", "std"))
+    groups = assign(list(trees), credit_of("step", "node", "mean", "std"))
     judged = [scored for group in groups for scored in group.samples]
     batch = TrainingBatch([], groups, judged, select_samples(groups, chosen or CreditConfig()))
     failed = Failure(Task("broken", {}), "raised", "ValueError: no goal", "Traceback", True)

@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 
 from cadre.advantages.batch import Plan, make_sequences
 from cadre.advantages.critic import Critic, Reads, judge_samples
-from cadre.advantages.returns import Credit, samples_of
+from cadre.advantages.groups import comparison_of
+from cadre.advantages.returns import Comparison, samples_of
 from cadre.algorithms import Algorithm, plan_of
 from cadre.rollout import walk
 from cadre.settings import CriticConfig
@@ -73,9 +74,9 @@ def rule(reads: Reads = "own", gae_lambda: float = 0.5, **options) -> Critic:
     return Critic(reads, CriticConfig(**options), gae_lambda, gamma, whiten=False)
 
 
-def judged(root: Node, credit: Credit, critic: Critic, team: Team) -> tuple[list[TrainingSequence], Metrics]:
+def judged(root: Node, comparison: Comparison, critic: Critic, team: Team) -> tuple[list[TrainingSequence], Metrics]:
     """The sequences of an update by a critic, and its metrics."""
-    samples, critic_data, metrics = judge_samples(samples_of([Tree(Task("t", {}), root)]), credit, critic, team)
+    samples, critic_data, metrics = judge_samples(samples_of([Tree(Task("t", {}), root)]), comparison, critic, team)
     return [*make_sequences(samples, team.sampling), *critic_data], metrics
 
 
@@ -84,7 +85,7 @@ def taught(
 ) -> dict[str, tuple[float, float]]:
     """(advantage, target) of every sample by its text, from the sequences that the update gets."""
     learner = Learner(says=by_text(values))
-    credit = Credit("reward_to_go", "node", "none", "none", gamma=gamma, **numbers)
+    credit = comparison_of("reward_to_go", "node", "none", "none", gamma=gamma, **numbers)
     data, _ = judged(root, credit, chosen, team_of(learner))
     samples = list(walk.samples(root))
     assert [datum.token_ids for datum in data] == [one.prompt_ids + one.token_ids for one in samples]
@@ -124,7 +125,7 @@ PAIRS = [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 def asked(root: Node, chosen: Critic, team: Team) -> tuple[list[TrainingSequence], list[str]]:
     """The data of an update, and the texts that the critic was shown."""
-    credit = Credit("reward_to_go", "node", "none", "none")
+    credit = comparison_of("reward_to_go", "node", "none", "none")
     data, _ = judged(root, credit, chosen, team)
     return data, [bytes(one.token_ids).decode() for learner in team.learners for one in learner.asked]
 

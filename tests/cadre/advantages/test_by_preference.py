@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from cadre.advantages.batch import build_batch
+from cadre.advantages.groups import comparison_of
 from cadre.advantages.preferences import preference_advantages, team_return
-from cadre.advantages.returns import Credit, samples_of
+from cadre.advantages.returns import samples_of
 from cadre.types import Task, Tree
 from tests.cadre.advantages.critics import Learner, named, team_of
 from tests.cadre.advantages.trees import inner, leaf, node, two_turns
 
-CREDIT = Credit("reward_to_go", "node", "mean", "none")
+CREDIT = comparison_of("reward_to_go", "node", "mean", "none")
 
 
 def test_two_joint_actions_by_hand() -> None:
@@ -93,4 +94,6 @@ def test_a_lenient_team_prefers_by_the_best_that_follows() -> None:
     """1 + 0.5 * (2 + 4) / 2 against 1 + 0.5 * 4."""
     root = two_turns()
     assert team_return(root.branches[0], 0, replace(CREDIT, gamma=0.5)) == pytest.approx(2.5)
-    assert team_return(root.branches[0], 0, replace(CREDIT, gamma=0.5, returns="best_to_go")) == pytest.approx(3.0)
+    assert team_return(
+        root.branches[0], 0, comparison_of("best_to_go", "node", "mean", "none", gamma=0.5)
+    ) == pytest.approx(3.0)

@@ -6,7 +6,8 @@ import pytest
 
 from cadre.advantages.batch import build_batch
 from cadre.advantages.critic import Reads, explained_variance
-from cadre.advantages.returns import Credit, reward_to_go, samples_of
+from cadre.advantages.groups import comparison_of
+from cadre.advantages.returns import reward_to_go, samples_of
 from cadre.errors import ConfigError
 from cadre.rollout import walk
 from cadre.types import Node, Task, TrainingSequence, Tree
@@ -119,7 +120,7 @@ def test_three_roles_that_act_unequally_often() -> None:
 
 @pytest.mark.parametrize("tree", [chain(1.0, 0.0, 2.0), sequential(), crossed(), fanned(), trio()])
 def test_lambda_one_without_values_is_the_reward_to_go_of_the_groups(tree: Node) -> None:
-    credit = Credit("reward_to_go", "node", "none", "none", gamma=0.7)
+    credit = comparison_of("reward_to_go", "node", "none", "none", gamma=0.7)
     expected = {
         scored.sample.text: reward_to_go(scored.tree_sample, credit)
         for scored in samples_of([Tree(Task("t", {}), tree)])
@@ -142,7 +143,7 @@ def test_whitening_is_over_the_batch_of_a_policy() -> None:
     other = {role: tuple(replace(one, policy=role) for one in siblings) for role, siblings in root.samples.items()}
     root = replace(root, samples=other)
     chosen = replace(rule(), whiten=True)
-    credit = Credit("reward_to_go", "node", "none", "none")
+    credit = comparison_of("reward_to_go", "node", "none", "none")
     learner = Learner(("a", "b"))
     data, figures = judged(root, credit, chosen, team_of(learner, a="a", b="b"))
     assert [datum.advantages[-1] for datum in data] == pytest.approx([-1.0, 1.0, 0.0, 0.0])
@@ -162,7 +163,7 @@ def test_roles_of_a_shared_policy_are_whitened_apart() -> None:
     pays = {"a": (0.0, 0.2), "b": (0.8, 1.0)}
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": i}, a=pays["a"][i], b=pays["b"][i]) for i in range(2)], "x")
     team = team_of(Learner(("shared",)), a="shared", b="shared")
-    data, _ = judged(root, Credit("reward_to_go", "node", "none", "none"), replace(rule(), whiten=True), team)
+    data, _ = judged(root, comparison_of("reward_to_go", "node", "none", "none"), replace(rule(), whiten=True), team)
     got = {(datum.role, number % 2): datum.advantages[-1] for number, datum in enumerate(data)}
     assert got == pytest.approx({("a", 0): -1.0, ("a", 1): 1.0, ("b", 0): -1.0, ("b", 1): 1.0})
 
@@ -170,7 +171,7 @@ def test_roles_of_a_shared_policy_are_whitened_apart() -> None:
 def test_branches_left_behind_are_refused() -> None:
     root = node(0, {"a": 2}, [replace(leaf({"a": 0}), selected=False), leaf({"a": 1})], "x")
     with pytest.raises(ConfigError, match="left behind"):
-        judged(root, Credit("reward_to_go", "node", "none", "none"), rule(), team_of(Learner()))
+        judged(root, comparison_of("reward_to_go", "node", "none", "none"), rule(), team_of(Learner()))
 
 
 def test_gae_over_tokens_with_a_penalty_on_each() -> None:
@@ -209,7 +210,7 @@ def test_token_values_bridge_decisions_by_the_discount_of_a_turn() -> None:
     """Two turns of two tokens each: values 1 and 2 in each, 4 paid at the end."""
     learner = Learner(says=lambda datum, place: 1.0 if place == 2 else 2.0)
     chosen = rule(gae_lambda=0.5, level="token", token_gamma=1.0)
-    credit = Credit("reward_to_go", "node", "none", "none", gamma=0.9)
+    credit = comparison_of("reward_to_go", "node", "none", "none", gamma=0.9)
     data, _ = judged(chain(0.0, 4.0), credit, chosen, team_of(learner))
     early, late = data
     # late: 4 - 2 = 2; 2 - 1 + 0.5 * 2 = 2. early: 0.9 * 1 - 2 + 0.5 * 0.9 * 2 = -0.2; 2 - 1 + 0.5 * -0.2 = 0.9
@@ -231,7 +232,7 @@ def test_mappo_and_ippo_differ_where_the_others_matter() -> None:
         return 3.0 if "a said" in bytes(datum.token_ids).decode() else 0.0
 
     def advantages(reads: Reads) -> dict[str, float]:
-        credit = Credit("reward_to_go", "node", "none", "none")
+        credit = comparison_of("reward_to_go", "node", "none", "none")
         data, _ = judged(sequential(), credit, rule(reads, gae_lambda=1.0), team_of(Learner(says=says)))
         return {bytes(datum.token_ids[:-2]).decode(): datum.advantages[-1] for datum in data if any(datum.mask)}
 
@@ -269,7 +270,7 @@ def test_advantages_as_small_as_numbers_get_are_whitened_to_finite_ones() -> Non
     """Mistake: to multiply by the reciprocal of a deviation below 1e-308, which is infinite."""
     root = node(0, {"a": 2}, [leaf({"a": i}, 1e-309 * i) for i in range(2)], "x")
     chosen = replace(rule(), whiten=True)
-    data, _ = judged(root, Credit("reward_to_go", "node", "none", "none"), chosen, team_of(Learner()))
+    data, _ = judged(root, comparison_of("reward_to_go", "node", "none", "none"), chosen, team_of(Learner()))
     assert [datum.advantages[-1] for datum in data] == pytest.approx([-1.0, 1.0])
 
 
@@ -277,6 +278,6 @@ def test_a_role_with_one_sample_has_no_deviation_to_whiten_by() -> None:
     pays = {"a": (0.0, 2.0), "b": (5.0,)}
     root = node(0, {"a": 2, "b": 1}, [leaf({"a": i, "b": 0}, a=pays["a"][i], b=5.0) for i in range(2)], "x")
     team = team_of(Learner(("shared",)), a="shared", b="shared")
-    data, _ = judged(root, Credit("reward_to_go", "node", "none", "none"), replace(rule(), whiten=True), team)
+    data, _ = judged(root, comparison_of("reward_to_go", "node", "none", "none"), replace(rule(), whiten=True), team)
     got = {datum.role: [one.advantages[-1] for one in data if one.role == datum.role] for datum in data}
     assert got == {"a": [-1.0, 1.0], "b": [0.0]}

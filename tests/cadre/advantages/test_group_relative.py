@@ -12,10 +12,9 @@ from cadre.advantages.groups import (
     no_signal_fractions,
     update_running_means,
 )
-from cadre.advantages.returns import Credit
 from cadre.declare import declared
 from cadre.types import Branch, Message, Observation, Reward, Sample, Task, ToolCall, Tree
-from tests.cadre.advantages.trees import advantages, assign, chain, inner, leaf, node, sequential, two_turns
+from tests.cadre.advantages.trees import advantages, assign, chain, credit_of, inner, leaf, node, sequential, two_turns
 
 
 def test_at_grpo_compares_siblings_with_each_other_only() -> None:
@@ -111,7 +110,7 @@ def test_groups_never_mix_tasks_or_roles() -> None:
         for i in range(3)
     ]
     for group in ("node", "task_role", "role_turn_task"):
-        groups = assign(trees, Credit("step", group, "mean", "none"))
+        groups = assign(trees, credit_of("step", group, "mean", "none"))
         assert len(groups) == 6
         for one in groups:
             assert len({scored.sample.role for scored in one.samples}) == 1
@@ -136,7 +135,7 @@ def test_a_task_group_holds_all_roles_and_a_decision_may_count_each() -> None:
 
 
 def test_the_running_baseline_judges_by_the_past_and_moves_once_an_episode() -> None:
-    credit = Credit("episode", "role", "running", "none", count="episodes", decay=0.5)
+    credit = credit_of("episode", "role", "running", "none", count="episodes", decay=0.5)
     root = node(0, {"a": 1}, [inner({"a": 0}, chain(0.0, 1.0, tag="s"), 3.0)])
     tree = Tree(Task("t", {}), root)
     (first,) = assign([tree], credit)
@@ -152,7 +151,7 @@ def test_the_running_baseline_judges_by_the_past_and_moves_once_an_episode() -> 
 def test_a_running_baseline_belongs_to_a_role_and_never_to_a_place_in_the_batch(group: str) -> None:
     """Mistake: means kept by the tree's number, and moved by one group of a batch before the next is judged."""
     trees = [Tree(Task(str(i), {}), node(0, {"a": 1}, [leaf({"a": 0}, 4.0 * i)])) for i in range(1, 3)]
-    credit = Credit("step", group, "running", "none", decay=0.5)
+    credit = credit_of("step", group, "running", "none", decay=0.5)
     name = "a/0" if group in ("node", "role_turn_task") else "a"
     for batch in (trees, trees[::-1]):
         groups = assign(batch, credit, {name: 2.0})
@@ -167,7 +166,7 @@ def test_a_running_baseline_belongs_to_a_role_and_never_to_a_place_in_the_batch(
 def test_where_samples_are_compared_by_turn_so_are_the_running_means() -> None:
     late = node(1, {"a": 1}, [leaf({"a": 0}, 8.0)], tag="late-")
     root = node(0, {"a": 1}, [inner({"a": 0}, late, 4.0)])
-    credit = Credit("step", "role_turn_task", "running", "none", decay=0.5)
+    credit = credit_of("step", "role_turn_task", "running", "none", decay=0.5)
     groups = assign([Tree(Task("t", {}), root)], credit, {"a/0": 1.0, "a/1": 3.0})
     assert [scored.advantages[0] for one in groups for scored in one.samples] == [3.0, 5.0]
     assert update_running_means({"a/0": 1.0, "a/1": 3.0}, groups, credit) == {"a/0": 2.5, "a/1": 5.5}
@@ -183,14 +182,14 @@ def test_the_groups_that_say_nothing_by_role_and_decision() -> None:
     root = node(0, {"a": 2}, [inner({"a": 0}, equal), leaf({"a": 1}, 1.0)])
     other = node(0, {"a": 2}, [leaf({"a": i}, 2.0) for i in range(2)])
     trees = [Tree(Task(str(i), {}), root) for i, root in enumerate((root, other))]
-    groups = assign(trees, Credit("step", "node", "mean", "std"))
+    groups = assign(trees, credit_of("step", "node", "mean", "std"))
     assert no_signal_fractions(groups) == {("a", 0): 0.5, ("b", 1): 1.0}
     assert sum(not group.has_variance for group in groups) / len(groups) == pytest.approx(2 / 3)
     assert no_signal_fractions([]) == {}
 
 
 def test_scored_samples_survive_pickling_and_replacing() -> None:
-    groups = assign([Tree(Task("t", {}), two_turns())], Credit("step", "node", "mean", "std"))
+    groups = assign([Tree(Task("t", {}), two_turns())], credit_of("step", "node", "mean", "std"))
     again = pickle.loads(pickle.dumps(groups))  # noqa: S301 - what the test wrote itself
     assert again == groups
     assert [scored.sample.text for one in again for scored in one.samples] == ["a0", "a1", "late-a0", "late-a1"]
@@ -209,7 +208,7 @@ def test_equal_texts_that_call_different_tools_lead_to_different_states() -> Non
 
     def worth(second: Sample) -> list[float]:
         tree = Tree(Task("t", {}), replace(root, samples={"a": (first, second)}))
-        credit = Credit("first_paid", "node", "none", "none")
+        credit = credit_of("first_reward", "node", "none", "none")
         (group, *_) = assign([tree], credit)
         return [scored.returns for scored in group.samples]
 
@@ -230,7 +229,7 @@ def test_what_was_called_is_part_of_what_was_seen() -> None:
         bare = node(1, {"a": 1}, [leaf({"a": 0})])
         seen = [replace(bare, observations={"a": Observation("a", told)}) for told in histories]
         root = node(0, {"a": len(seen)}, [inner({"a": index}, below) for index, below in enumerate(seen)])
-        return len(assign([Tree(Task("t", {}), root)], Credit("step", "observation", "mean", "none"))) - 1
+        return len(assign([Tree(Task("t", {}), root)], credit_of("step", "observation", "mean", "none"))) - 1
 
     read, delete = ToolCall("1", "read", '{"x": 1}'), ToolCall("1", "delete", '{"x": 1}')
     assert groups(after(read), after(delete)) == 2
@@ -244,7 +243,7 @@ def test_a_subtree_is_below_one_answer_where_answers_are_tried_together() -> Non
     choices = [{"a": i, "b": j} for i in range(2) for j in range(2)]
     below = [node(1, {"a": 1}, [leaf({"a": 0})], tag=f"{one['a']}{one['b']}-") for one in choices]
     root = node(0, {"a": 2, "b": 2}, [inner(one, child) for one, child in zip(choices, below, strict=True)])
-    groups = assign([Tree(Task("t", {}), root)], Credit("step", "subtree", "mean", "none"))
+    groups = assign([Tree(Task("t", {}), root)], credit_of("step", "subtree", "mean", "none"))
     texts = sorted(sorted(scored.sample.text for scored in group.samples) for group in groups)
     assert texts == [["00-a0", "01-a0", "a0"], ["10-a0", "11-a0", "a1"], ["b0"], ["b1"]]
 
@@ -252,11 +251,11 @@ def test_a_subtree_is_below_one_answer_where_answers_are_tried_together() -> Non
 def test_a_group_is_silent_only_where_nothing_comes_of_it() -> None:
     root = node(0, {"a": 2}, [leaf({"a": 0}, 1.0), leaf({"a": 1}, 1.0)])
     for baseline, silent in (("mean", True), ("none", False), ("running", False)):
-        (group,) = assign([Tree(Task("t", {}), root)], Credit("step", "node", baseline, "none"))
+        (group,) = assign([Tree(Task("t", {}), root)], credit_of("step", "node", baseline, "none"))
         assert (group.has_variance, not group.has_signal) == (False, silent)
-    (still,) = assign([Tree(Task("t", {}), root)], Credit("step", "node", "running", "none"), {"a/0": 1.0})
+    (still,) = assign([Tree(Task("t", {}), root)], credit_of("step", "node", "running", "none"), {"a/0": 1.0})
     assert not still.has_signal
-    (group,) = assign([Tree(Task("t", {}), root)], Credit("step", "node", "none", "none"))
+    (group,) = assign([Tree(Task("t", {}), root)], credit_of("step", "node", "none", "none"))
     (kept,) = groups_of_roles([group, replace(group, samples=())], {"a"})
     assert kept == group
     assert groups_of_roles([group], {"b"}) == []

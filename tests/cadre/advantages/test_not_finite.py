@@ -13,9 +13,9 @@ GROUP = node(0, {"a": 3}, [leaf({"a": 0}, 1.0), leaf({"a": 1}, 0.0), leaf({"a": 
 @pytest.mark.parametrize(
     ("axis", "body", "wanted"),
     [
-        ("baseline", "return [float('nan')] * 3", "algorithm.baseline: f"),
-        ("baseline", "return [0.0, float('inf'), 0.0]", "algorithm.baseline: f"),
-        ("baseline", "return [0.0, 1.0]", "returned 2 numbers for a group of 3"),
+        ("baseline", "return [float('nan')] * 3", "mine.py:f returned nan; expected a finite number"),
+        ("baseline", "return [0.0, float('inf'), 0.0]", "mine.py:f returned inf; expected a finite number"),
+        ("baseline", "return [0.0, 1.0]", "mine.py:f returned [0.0, 1.0] for a group of 3"),
         ("scale", "return float('nan')", "algorithm.scale"),
         ("returns", "return float('nan')", "algorithm.returns"),
         (

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from cadre.advantages.returns import Credit
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, ContractError
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import advantages, assign, leaf, node
+from tests.cadre.advantages.trees import advantages, assign, credit_of, leaf, node
 
 RANK = """
 def f(group):
@@ -29,7 +28,7 @@ def write(tmp_path: Path, text: str) -> str:
 def test_advantages_are_what_the_function_returns(tmp_path: Path) -> None:
     """Returns 5, 1 and 2 have the ranks 2, 0 and 1, whose mean is 1."""
     root = node(0, {"a": 3}, [leaf({"a": i}, reward) for i, reward in enumerate((5.0, 1.0, 2.0))])
-    assert advantages(root, "step", "node", "none", "none", advantages=write(tmp_path, RANK)) == {
+    assert advantages(root, "step", "node", write(tmp_path, RANK), "") == {
         "a0": 1.0,
         "a1": -1.0,
         "a2": 0.0,
@@ -40,7 +39,7 @@ def test_a_group_of_equal_returns_has_what_the_function_declares(tmp_path: Path)
     root = node(0, {"a": 2}, [leaf({"a": 0}, 1.0), leaf({"a": 1}, 1.0)])
     text = "def f(group):\n    return [value + 1.0 for value in group.values]\n"
     for declaration, expected in (("", 2.0), ("from cadre.declare import declare\n@declare(needs_group=True)\n", 0.0)):
-        credit = Credit("step", "node", "none", "none", advantages=write(tmp_path, declaration + text))
+        credit = credit_of("step", "node", write(tmp_path, declaration + text), "")
         (group,) = assign([Tree(Task("t", {}), root)], credit)
         assert [scored.advantages for scored in group.samples] == [(expected,)] * 2
 
@@ -65,7 +64,7 @@ def test_a_fault_is_named_before_anything_is_sampled(
 
 def test_it_stands_in_place_of_baseline_and_scale(tmp_path: Path) -> None:
     own = f"algorithm.advantages={write(tmp_path, RANK)}"
-    assert resolve(load("plan-path", [*CUSTOM, own])).plan.credit.advantages.endswith("mine.py:f")
+    assert resolve(load("plan-path", [*CUSTOM, own])).plan.credit.first.baseline.name.endswith("mine.py:f")
     with pytest.raises(ConfigError, match=r"algorithm\.advantages: got .* beside a baseline or a scale"):
         load("plan-path", [*CUSTOM, own, "algorithm.baseline=mean"]).algorithm.plan()
     with pytest.raises(ConfigError, match=r"algorithm\.scale: is missing; expected a baseline and a scale, or"):

@@ -12,10 +12,10 @@ from cadre.errors import ConfigError
 from cadre.settings import CreditConfig
 from cadre.types import Branch, Node, Reward, Task, Tree
 from tests.cadre.advantages.critics import Learner, team_of
-from tests.cadre.advantages.trees import assign, inner, node
+from tests.cadre.advantages.trees import assign, credit_of, inner, node
 from tests.cadre.algorithms.test_presets import named
 
-GDPO = Credit("step", "node", "mean", "std", parts=(("correct", 1.0), ("format", 0.5)))
+GDPO = credit_of("step", "node", "mean", "std", parts={"correct": 1.0, "format": 0.5})
 
 
 def scored(role: str, *parts: dict[str, float]) -> Node:
@@ -43,7 +43,7 @@ def test_each_part_is_normalised_in_its_group_and_the_sum_over_the_batch() -> No
         pytest.approx([0.5 / deviation, -0.5 / deviation]),
     ]
     # The sum of rewards, normalised once, does not tell a right answer from a well-formed one.
-    once = Credit("step", "node", "mean", "std")
+    once = credit_of("step", "node", "mean", "std")
     assert advantages_of([first, second], once) == [pytest.approx([1.0, -1.0]), pytest.approx([1.0, -1.0])]
 
 
@@ -52,7 +52,7 @@ def test_parts_that_cancel_in_the_sum_of_rewards_still_teach() -> None:
     and -0.5, of the deviation 0.5."""
     root = scored("a", {"correct": 1.0, "format": 0.0}, {"correct": 0.0, "format": 1.0})
     assert advantages_of([root], GDPO) == [pytest.approx([1.0, -1.0])]
-    assert advantages_of([root], Credit("step", "node", "mean", "std")) == [[0.0, 0.0]]
+    assert advantages_of([root], credit_of("step", "node", "mean", "std")) == [[0.0, 0.0]]
 
 
 def test_groups_without_variance_in_any_part_have_none() -> None:
@@ -64,13 +64,30 @@ def test_groups_without_variance_in_any_part_have_none() -> None:
     assert [member.advantages[0] for member in zero.samples] == [0.0, 0.0]
     assert not zero.has_variance
     assert kept.has_variance
-    (weightless,) = assign([Tree(Task("loud", {}), loud)], replace(GDPO, parts=(("correct", 0.0), ("format", 1.0))))
+    (weightless,) = assign(
+        [Tree(Task("loud", {}), loud)], credit_of("step", "node", "mean", "std", parts={"correct": 0.0, "format": 1.0})
+    )
     assert not weightless.has_variance
     # correct: mean 1/3, deviation sqrt(2)/3: sqrt(2), -1/sqrt(2) twice; over the batch of five the mean is 0 and the
     # deviation sqrt((2 + 1/2 + 1/2) / 5).
     root2, deviation = math.sqrt(2.0), math.sqrt(0.6)
     expected = [root2 / deviation, -1 / root2 / deviation, -1 / root2 / deviation]
     assert [member.advantages[0] for member in kept.samples] == pytest.approx(expected)
+
+
+def test_over_the_batch_an_episode_counts_once_however_many_decisions_it_has() -> None:
+    """GDPO's mean and deviation are those of the rollouts of a batch, which are whole episodes here. In one task `goal`
+    is 1 and 0, so that A is 1 and -1, in the other two episodes of three decisions each have A 0: of the four
+    episodes two have 1 and -1, so that the deviation is sqrt(1/2). Over all eight decisions it would be sqrt(1/4)."""
+    first = scored("a", {"goal": 1.0}, {"goal": 0.0})
+    ends = [Branch({"a": 0}, Reward(parts={"goal": 1.0}), True, False) for _ in range(2)]
+    long = [
+        node(1, {"a": 1}, [inner({"a": 0}, node(2, {"a": 1}, [end], f"{n}-2-"))], f"{n}-1-")
+        for n, end in enumerate(ends)
+    ]
+    second = node(0, {"a": 2}, [inner({"a": index}, child) for index, child in enumerate(long)])
+    got = advantages_of([first, second], named("grpo", parts={"goal": 1.0}).credit)
+    assert got == [pytest.approx([math.sqrt(2), -math.sqrt(2)]), [0.0] * 6]
 
 
 def test_a_part_of_one_role_rewards_no_other() -> None:
@@ -80,7 +97,7 @@ def test_a_part_of_one_role_rewards_no_other() -> None:
         for index, value in enumerate((1.0, 0.0))
     ]
     root = node(0, {"tool": 2, "planner": 2}, branches)
-    credit = Credit("step", "node", "mean", "std", parts=(("tool/ran", 1.0), ("goal", 1.0)))
+    credit = credit_of("step", "node", "mean", "std", parts={"tool/ran": 1.0, "goal": 1.0})
     groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), credit)
     by_role = {member.sample.text: member.advantages[0] for group in groups for member in group.samples}
     assert by_role["planner0"] == by_role["planner1"] == 0.0
@@ -96,7 +113,7 @@ def test_a_part_of_one_role_that_is_reported_later_rewards_no_other() -> None:
         for value in (1.0, 0.0)
     ]
     root = node(0, {"tool": 2}, [inner({"tool": index}, child) for index, child in enumerate(late)])
-    credit = Credit("episode", "task_role", "mean", "std", count="episodes", parts=(("tool/ran", 1.0),))
+    credit = credit_of("episode", "task_role", "mean", "std", count="episodes", parts={"tool/ran": 1.0})
     groups = assign([Tree(Task("t", {}), root)], credit)
     by_text = {member.sample.text: member.advantages[0] for group in groups for member in group.samples}
     # Of four samples two have 1 and -1 and two 0: their deviation is sqrt(1/2).

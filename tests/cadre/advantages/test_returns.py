@@ -65,10 +65,10 @@ def test_the_first_that_pays_where_the_shape_ended_the_tree() -> None:
     """Nothing was carried on from the second decision, which paid nobody: all that was tried there is 0 so far."""
     left = [replace(leaf({"a": index}), over=False, selected=False) for index in range(2)]
     root = node(0, {"a": 1}, [inner({"a": 0}, node(1, {"a": 2}, left, tag="late-"))])
-    assert advantages(root, "first_paid", "node", "none", "none")["a0"] == 0.0
+    assert advantages(root, "first_reward", "node", "none", "none")["a0"] == 0.0
 
 
-@pytest.mark.parametrize("returns", ["reward_to_go", "first_paid"])
+@pytest.mark.parametrize("returns", ["reward_to_go", "first_reward"])
 def test_trees_may_be_deep(returns):
     limit = sys.getrecursionlimit()
     root = chain(*[0.0] * 249, 1.0, tag="")

@@ -1,13 +1,12 @@
 """Scored samples become training sequences."""
 
 from cadre.advantages.batch import make_sequences
-from cadre.advantages.returns import Credit
 from cadre.types import Sampling, Task, Tree
-from tests.cadre.advantages.trees import assign, sequential
+from tests.cadre.advantages.trees import assign, credit_of, sequential
 
 
 def test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt() -> None:
-    groups = assign([Tree(Task("t", {}), sequential())], Credit("step", "node", "mean", "none"))
+    groups = assign([Tree(Task("t", {}), sequential())], credit_of("step", "node", "mean", "none"))
     first = make_sequences(groups[0].samples, {"tool": Sampling(0.7), "planner": Sampling()})[0]
     assert first.token_ids == (1, 2, 3, 0)
     assert first.mask == (False, False, True, True)
@@ -17,7 +16,7 @@ def test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt() -> No
 
 
 def test_every_sibling_is_trained_not_only_the_winner() -> None:
-    groups = assign([Tree(Task("t", {}), sequential())], Credit("step", "node", "mean", "none"))
+    groups = assign([Tree(Task("t", {}), sequential())], credit_of("step", "node", "mean", "none"))
     drawn = make_sequences(
         [scored for group in groups for scored in group.samples], {"tool": Sampling(), "planner": Sampling()}
     )

@@ -3,12 +3,13 @@
 import pytest
 
 from cadre.advantages.critic import span
-from cadre.advantages.returns import RETURNS, Credit
+from cadre.advantages.groups import comparison_of
+from cadre.advantages.returns import RETURNS
 from cadre.rollout import walk
 from cadre.rollout.grow import Path
 from cadre.types import Branch, Node, Observation, Reward, Sample, Task, Tree
 
-CREDIT = Credit("reward_to_go", "node", "none", "none", gamma=0.5)
+CREDIT = comparison_of("reward_to_go", "node", "none", "none", gamma=0.5)
 
 
 def grown(acting: list[str]) -> Node:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from cadre.advantages.groups import AdvantageGroup, compare_samples
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cadre.advantages.groups import AdvantageGroup, compare_samples, comparison_of
 from cadre.advantages.returns import Credit, samples_of
 from cadre.types import Branch, Node, Observation, Reward, Sample, Task, Tree
 
@@ -29,8 +32,13 @@ def assign(trees: list[Tree], credit: Credit, state: dict[str, float] | None = N
     return compare_samples(samples_of(trees), credit, state)
 
 
+def credit_of(*axes: str, decay: float = 0.95, parts: Mapping[str, float] | None = None, **numbers) -> Credit:
+    """The credit of one comparison, named by its axes, or of each part of the reward."""
+    return replace(Credit.of_parts(comparison_of(*axes, **numbers), parts or {}), decay=decay)
+
+
 def advantages(root: Node, *axes: str, **numbers) -> dict[str, float]:
-    groups = assign([Tree(Task("t", {}), root)], Credit(*axes, **numbers))
+    groups = assign([Tree(Task("t", {}), root)], credit_of(*axes, **numbers))
     return {scored.sample.text: scored.advantages[0] for group in groups for scored in group.samples}
 
 

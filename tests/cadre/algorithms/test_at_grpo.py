@@ -55,14 +55,14 @@ def test_without_looking_ahead_it_does_not(speaker: Path, tmp_path: Path, quiet:
     assert run.evaluations()[-1]["reward"] < 1.0
 
 
-SECOND = {"returns": "first_paid", "group": "node", "baseline": "mean", "scale": "none"}
+SECOND = {"returns": "first_reward", "group": "node", "baseline": "mean", "scale": "none"}
 
 
 @pytest.mark.parametrize(
     ("options", "lookahead"),
     [
-        ({"returns": "first_paid"}, 2),
-        ({"returns": "first_paid", "lookahead": 1}, 1),
+        ({"returns": "first_reward"}, 2),
+        ({"returns": "first_reward", "lookahead": 1}, 1),
         ({"returns": "step"}, 0),
         ({"returns": "step", "second": SECOND}, 2),
     ],

@@ -12,11 +12,11 @@ from cadre.rollout import walk
 from cadre.rollout.grow import Rollout, grow
 from cadre.rollout.shapes import independent
 from cadre.types import Message, Node, Observation, Task, Tree
-from tests.cadre.advantages.trees import assign, inner, leaf, node
+from tests.cadre.advantages.trees import assign, credit_of, inner, leaf, node
 from tests.cadre.algorithms.test_presets import named
 from tests.helpers.games import Relay, scripted_team
 
-PLAIN = Credit("reward_to_go", "state", "none", "none", advantages="state_value")
+PLAIN = credit_of("reward_to_go", "state", "state_value", "")
 
 
 def decision(turn: int, said: str, branch: Any, signature: str = "", shown: str = "") -> Node:

@@ -128,13 +128,13 @@ BAD = {
         ["algorithm.k", "expected one number"],
     ),
     "unknown algorithm": (["algorithm=at_grop"], ["at_grop", "Did you mean at_grpo?"]),
-    "option that the preset ignores": (["algorithm=grpo", "algorithm.carry=random"], ["algorithm.carry", "unknown"]),
+    "option that the preset ignores": (["algorithm=grpo", "algorithm.select=random"], ["algorithm.select", "unknown"]),
     "option that the shape ignores": (
         [
             "algorithm={name: custom, shape: full, returns: step, group: node, baseline: mean, scale: std}",
-            "algorithm.carry=argmax",
+            "algorithm.select=argmax",
         ],
-        ["algorithm.carry", "ignores"],
+        ["algorithm.select", "ignores"],
     ),
     "a future that greedy does not play": (
         ["algorithm={name: custom, shape: greedy, returns: episode, group: node, baseline: mean, scale: std}"],

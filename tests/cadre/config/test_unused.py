@@ -218,9 +218,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "compile": "true",
         }.items()
     },
-    "algorithm.carry of custom": (
-        [custom("independent", carry="random")],
-        [custom("greedy", carry="random")],
+    "algorithm.select of custom": (
+        [custom("independent", select="random")],
+        [custom("greedy", select="random")],
     ),
     "algorithm.joint of custom": ([custom("greedy", joint="cross")], [custom("full", joint="cross")]),
     "algorithm.where of custom": ([custom("full", where="random")], [custom("branch", where="random")]),
@@ -230,7 +230,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     },
     "algorithm.lookahead of custom": (
         [custom("greedy", "step", lookahead=1)],
-        [custom("greedy", "first_paid", lookahead=1)],
+        [custom("greedy", "first_reward", lookahead=1)],
     ),
     "algorithm.gamma of custom": (
         [custom("full", "episode", gamma=0.5)],

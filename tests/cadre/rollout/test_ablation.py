@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from cadre.advantages.batch import build_batch
-from cadre.advantages.groups import check_parts_reported
-from cadre.advantages.returns import RETURNS, Credit, required_ablation, samples_of
+from cadre.advantages.groups import check_parts_reported, comparison_of
+from cadre.advantages.returns import RETURNS, required_ablation, samples_of
 from cadre.config.experiment import Config, parse
 from cadre.config.resolve import resolve
 from cadre.env import Env
@@ -98,7 +98,7 @@ def grown(env: type[Env], said: dict[str, list[str]], ablation: str, k: int = 1,
 
 
 def contributions(root: Node, returns: str, **numbers: float) -> dict[str, float]:
-    credit = Credit(returns, "node", "none", "none", **numbers)
+    credit = comparison_of(returns, "node", "none", "none", **numbers)
     samples = walk.tree_samples([Tree(TASK, root)])
     return {f"{sample.role}{sample.index}": RETURNS[returns](sample, credit) for sample in samples}
 

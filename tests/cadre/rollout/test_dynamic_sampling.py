@@ -10,7 +10,6 @@ from pathlib import Path
 from rich.console import Console
 
 from cadre.advantages.batch import Plan, is_useful
-from cadre.advantages.returns import Credit
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.rollout import episodes, shapes
@@ -19,12 +18,13 @@ from cadre.rollout.grow import Rollout
 from cadre.settings import CreditConfig
 from cadre.team import Team
 from cadre.types import Request, Reward, Task
+from tests.cadre.advantages.trees import credit_of
 from tests.helpers.environments import game_of
 from tests.helpers.games import Digit, scripted_team
 from tests.helpers.training import configured, play, weights
 
 TASKS = list(Digit.tasks("train"))  # eight tasks, of the digits 0 1 2 3 0 1 2 3
-PLAN = Plan(shapes.greedy(2), Credit("step", "node", "mean", "std"), selection=CreditConfig(without_std="drop"))
+PLAN = Plan(shapes.greedy(2), credit_of("step", "node", "mean", "std"), selection=CreditConfig(without_std="drop"))
 
 
 class Shared:

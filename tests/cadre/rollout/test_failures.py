@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from cadre.advantages.returns import RETURNS, Credit
+from cadre.advantages.groups import comparison_of
+from cadre.advantages.returns import RETURNS
 from cadre.env import Env, Split
 from cadre.errors import ContractError, EngineError, PromptError, ReplayDiverged, SandboxUnavailable
 from cadre.rollout import shapes, walk
@@ -234,7 +235,7 @@ def after(index: int, team: float, child: Node | None = None, failure: BranchFai
     return Branch({"a": index}, Reward(team, local), child is None, False, True, child, None, failure)
 
 
-CREDIT = Credit("episode", "node", "mean", "none")
+CREDIT = comparison_of("episode", "node", "mean", "none")
 
 
 def returns(tree: Node, name: str = "episode") -> list[float]:
@@ -303,4 +304,4 @@ def test_a_failed_branch_beside_unpaid_ones_is_not_taken_for_a_step_that_pays() 
     """Under look-ahead a decision that pays nobody is worth what follows; a failure beside it changes nothing there."""
     low, high = node(after(0, -1)), node(after(0, 2))
     tree = node(after(0, 0, low), after(1, 0, high), after(2, 0, failure=OVERLONG))
-    assert returns(set_failure_rewards(tree, "lowest", 1.0), "first_paid") == [-1.0, 2.0, -1.0]
+    assert returns(set_failure_rewards(tree, "lowest", 1.0), "first_reward") == [-1.0, 2.0, -1.0]

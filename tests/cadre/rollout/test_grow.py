@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cadre.advantages.groups import compare_samples
-from cadre.advantages.returns import Credit, samples_of
+from cadre.advantages.returns import samples_of
 from cadre.env import Env
 from cadre.errors import ConfigError, ContractError
 from cadre.rollout import grow as growing
@@ -17,6 +17,7 @@ from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout, grow
 from cadre.types import Message, Node, Observation, Request, Reward, Task, Tree
+from tests.cadre.advantages.trees import credit_of
 from tests.helpers.games import Digit, Pair, Relay, scripted_team
 
 
@@ -39,7 +40,7 @@ def relay(turns: int = 2) -> Relay:
     return Relay(Task("t", {}), turns)
 
 
-def test_greedy_carries_the_argmax_of_every_decision() -> None:
+def test_greedy_selects_the_argmax_of_every_decision() -> None:
     root, asked = grown(relay(), index_or_note, shapes.greedy(3))
     assert [request.role for request in asked] == ["scout", "runner", "scout", "runner"]
     assert all(request.count == 3 for request in asked)
@@ -58,7 +59,7 @@ def test_success_is_named_by_the_selection() -> None:
         (shapes.greedy({"scout": 4, "runner": 8}), "best-of-4-to-8"),
         (shapes.greedy((8, 2)), "best-of-2-to-8"),
         (shapes.greedy(1), "success"),
-        (shapes.greedy(8, shapes.CARRIES["random"]), "success"),
+        (shapes.greedy(8, shapes.SELECTIONS["random"]), "success"),
         (shapes.independent(8), "success"),
         (shapes.full(2), "success"),
     ]
@@ -102,7 +103,7 @@ def test_grpo_trains_every_episode_not_only_the_longest() -> None:
     root, _ = grown(Short(Task("t", {}), 2), answer, shapes.independent(2))
     lengths = sorted(len(path) for path in walk.episodes(root))
     assert lengths == [2, 4]
-    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), Credit("episode", "task_role", "mean", "std"))
+    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), credit_of("episode", "task_role", "mean", "std"))
     assert sum(len(group.samples) for group in groups) == 6
 
 
@@ -247,10 +248,10 @@ def test_an_environment_that_never_ends_is_stopped() -> None:
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.integers())
 def test_carry_rules_pick_one_branch(scores: list[float], seed: int) -> None:
-    for carry in shapes.CARRIES:
-        (index,) = shapes.CARRIES[carry](scores, random.Random(seed))
+    for selection in shapes.SELECTIONS:
+        (index,) = shapes.SELECTIONS[selection](scores, random.Random(seed))
         assert 0 <= index < len(scores)
-        if carry == "argmax":
+        if selection == "argmax":
             assert scores[index] == max(scores)
 
 
@@ -258,7 +259,7 @@ def test_argmax_breaks_ties_evenly_and_sampling_follows_the_score() -> None:
     ties = Counter(shapes.greedy(3).select([1.0, 0.0, 1.0], random.Random(seed))[0] for seed in range(2000))
     assert set(ties) == {0, 2}
     assert 850 < ties[0] < 1150  # within five deviations of 1000
-    drawn = Counter(shapes.CARRIES["sample"]([0.0, 1.0, 3.0], random.Random(seed))[0] for seed in range(2000))
+    drawn = Counter(shapes.SELECTIONS["sample"]([0.0, 1.0, 3.0], random.Random(seed))[0] for seed in range(2000))
     assert set(drawn) == {1, 2}
     assert 1400 < drawn[2] < 1600  # three quarters
 
@@ -292,9 +293,9 @@ class Errand(Env):
         return True
 
 
-def worth_of(root: Node, returns: str = "first_paid") -> dict[tuple[tuple[int, ...], str, int], float]:
+def worth_of(root: Node, returns: str = "first_reward") -> dict[tuple[tuple[int, ...], str, int], float]:
     """The return of every sample by where it stands."""
-    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), Credit(returns, "node", "none", "none"))
+    groups = compare_samples(samples_of([Tree(Task("t", {}), root)]), credit_of(returns, "node", "none", "none"))
     return {scored.tree_sample.position[1:]: scored.returns for group in groups for scored in group.samples}
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from cadre.advantages.groups import compare_samples
-from cadre.advantages.returns import Credit, samples_of
+from cadre.advantages.returns import samples_of
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.training import metrics
 from cadre.types import History, Node, Task, Tree
-from tests.cadre.advantages.trees import assign, inner, leaf, node
+from tests.cadre.advantages.trees import assign, credit_of, inner, leaf, node
 
 
 def test_the_share_of_zero_variance_groups_by_role() -> None:
@@ -19,7 +19,7 @@ def test_the_share_of_zero_variance_groups_by_role() -> None:
         planner = node(0, {"planner": 2}, [leaf({"planner": index}, pay) for index, pay in enumerate(pays)])
         return Tree(Task("t", {}), node(0, {"tool": 2}, [leaf({"tool": 0}), inner({"tool": 1}, planner)]))
 
-    groups = assign([planned(0.0, 1.0), planned(1.0, 1.0)], Credit("step", "node", "mean", "std"))
+    groups = assign([planned(0.0, 1.0), planned(1.0, 1.0)], credit_of("step", "node", "mean", "std"))
     assert metrics.group_metrics(groups) == pytest.approx(
         {
             "tool/zero_variance_groups": 1.0,
@@ -37,7 +37,7 @@ def test_groups_that_are_dropped_for_equal_rewards_count_although_their_lengths_
     roots = [node(0, {"r": 2}, [leaf({"r": 0}, first), leaf({"r": 1}, 0.0)]) for first in (0.0, 1.0)]
     samples = samples_of([Tree(Task("t", {}), root) for root in roots])
     charged = [replace(scored, overlong=-0.5 * scored.tree_sample.index) for scored in samples]
-    groups = compare_samples(charged, Credit("step", "node", "mean", "std"), {})
+    groups = compare_samples(charged, credit_of("step", "node", "mean", "std"), {})
     assert metrics.group_metrics(groups)["r/zero_variance_groups"] == 0.0
     dropping = metrics.group_metrics(groups, "drop")
     assert dropping == {name: 0.5 for name in metrics.group_metrics(groups)}

@@ -114,7 +114,7 @@ def test_teamtr_takes_turns_within_a_bound(speaker: Path) -> None:
 
     experiment = teamtr()
     assert [sorted(experiment.frozen_at(step)) for step in range(2)] == [["two"], ["one"]]
-    assert (experiment.plan.loss.kl_bound, experiment.plan.credit.group) == (0.05, "task_role")
+    assert (experiment.plan.loss.kl_bound, experiment.plan.credit.first.group.name) == (0.05, "task_role")
     assert [text for text in find_training_warnings(experiment) if "loss.kl_bound" in text]
     several = teamtr(learner={"epochs": 2})
     assert not [text for text in find_training_warnings(several) if "loss.kl_bound" in text]
