@@ -433,19 +433,19 @@ ADVANTAGES_ALONE = (
     *("{name: magrpo, k: 2, gamma: 0.1}", "{name: magrpo, k: 2, lenient: true}", "{name: magrpo, k: 2, kl: 0.5}"),
     *("{name: gigpo, step_weight: 0.5}", "{name: gigpo, gamma: 0.1}", "{name: state_value, prior: 9}"),
     *("{name: counterfactual, broadcast: 0.3}", "{name: spiral, decay: 0.5}", "{name: tree_grpo, alpha: 2}"),
-    "{name: at_grpo, alpha: 2, carry: random, lookahead: 0}",
+    "{name: at_grpo, alpha: 2, select: random, lookahead: 0}",
     "{name: at_grpo, scale: mean}",
     "{name: custom, k: 2, shape: full, returns: reward_to_go, group: node, baseline: mean, scale: none, gamma: 0.5}",
 )
 READ_ALONE = (
     *(
         "{name: grpo, k: 5}",
-        "{name: at_grpo, carry: random}",
+        "{name: at_grpo, select: random}",
         "{name: at_grpo, alpha: 2}",
         "{name: at_grpo, k: [2, 3]}",
     ),
     *("{name: magrpo, k: 2, stop_at: 0.5}", "{name: c3, k: 2, joint: aligned}", "{name: tree_grpo, siblings: 2}"),
-    "{name: custom, k: 2, shape: greedy, returns: step, group: node, baseline: mean, scale: none, carry: random}",
+    "{name: custom, k: 2, shape: greedy, returns: step, group: node, baseline: mean, scale: none, select: random}",
 )
 
 
