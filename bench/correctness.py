@@ -378,7 +378,8 @@ SECOND = (
     Situation(
         "a tool's result after a call that was written otherwise than the template writes it",
         "oobabooga/textgen#7498",
-        "templates that write results in the turn of the call, or take a name or an id from it, lost the result or headed it with nothing",
+        "templates that write results in the turn of the call, or take a name or an id from it, lost the result or "
+        "headed it with nothing",
         "the sampled turn is rendered with its calls, for every template, or the prompt is rendered anew",
         ("tests/cadre/engines/test_tool_use.py::test_results_are_in_the_next_prompt_however_the_call_was_written",),
     ),
