@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from cadre.cli.terminal import (
+    WIDTH,
     AsJson,
     Base,
     Overrides,
@@ -28,6 +30,7 @@ from cadre.statistics import Interval
 from cadre_analysis.audit import AuditSettings, check_auditable, run_audit
 from cadre_analysis.compare import MEASURES, compare_runs, format_comparison
 from cadre_analysis.sweep import sweep
+from cadre_analysis.tables import format_table
 
 # ---- cadre compare
 
@@ -104,13 +107,11 @@ def format_audit(report: Mapping[str, Mapping]) -> list[str]:
     for name, audited in sorted(report.items(), key=lambda item: item[0] != "all"):
         values = [format_value(audited[key]) for key in ("correlation", "explained", "ceiling", "matter")]
         rows.append((name, str(audited["decisions"]), *values))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(AUDIT_COLUMNS))]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [
-        *table,
-        "correlation of the advantage with the executed effect, its square, the most that plays so few let explain,",
-        "and the share of decisions whose siblings really differ; 95% intervals by bootstrap over tasks",
-    ]
+    meaning = (
+        "correlation of the advantage with the executed effect, its square, the most that plays so few let explain, "
+        "and the share of decisions whose siblings really differ; 95% intervals by bootstrap over tasks"
+    )
+    return [*format_table(rows), *textwrap.wrap(meaning, WIDTH)]
 
 
 # By panel of `cadre --help`.

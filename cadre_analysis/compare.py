@@ -25,6 +25,7 @@ from cadre.config.experiment import flatten
 from cadre.errors import RunError
 from cadre.runs.folder import Run, distinct_names
 from cadre.statistics import Interval, rate_interval, with_floor
+from cadre_analysis.tables import format_table
 
 RESAMPLES = 10_000
 CHUNK = 1 << 22  # draws that are held in memory at once
@@ -473,8 +474,7 @@ def format_comparison(comparison: RunComparison) -> list[str]:
         tokens = f"{sum(method.tokens) / len(method.tokens):,.0f}"
         values = (format_value(method.before), format_value(method.value), format_value(method.gain, signed=True))
         rows.append((shorten_path(method.name), str(len(method.seeds)), *values, tokens))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = format_table(rows)
 
     for method in comparison.methods:
         if len(method.seeds) > 1:

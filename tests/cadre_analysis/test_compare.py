@@ -192,7 +192,7 @@ def test_the_command_prints_methods_and_their_differences(tmp_path: Path) -> Non
     lone = write_run(tmp_path / "lone", ["algorithm=grpo"], {0: NONE, 5: HALF}, step_tokens=200)
     result = CliRunner().invoke(app, ["compare", str(team), str(lone)])
     assert result.exit_code == 0, result.output
-    assert "algorithm=at_grpo  1      0.0% [0.0, " in result.output
+    assert "algorithm=at_grpo\n  seeds           1\n  before          0.0% [0.0, " in result.output
     assert "algorithm=grpo - algorithm=at_grpo: -50.0% [" in result.output
     assert "one seed" in result.output
     assert "--max-tokens" in result.output
