@@ -157,9 +157,11 @@ def test_a_served_call_that_cannot_be_answered_is_not_kept(status: int, max_kept
 
     async def ask() -> None:
         session = Session((), lambda pending: None, max_kept=max_kept)
-        session.attach(call(), False).answer.set_exception(RequestError(status, "No."))
+        (pending,) = session.attach(call(), False)
+        pending.answer.set_exception(RequestError(status, "No."))
         await asyncio.sleep(0)
         assert kept(session) == remaining
-        assert session.attach(call(), True).occurrence == 1
+        (again,) = session.attach(call(), True)
+        assert again.occurrence == 1
 
     asyncio.run(ask())

@@ -136,15 +136,18 @@ def test_a_run_that_was_moved_goes_on_from_wherever_it_is_called(
 
 
 @pytest.mark.parametrize("recipe", [[], ["digit.yaml"]])
-def test_a_run_that_was_moved_with_all_of_its_project_goes_on(
+def test_a_run_that_was_moved_with_all_of_its_project_goes_on_once_it_is_trusted(
     recipe: list[str], project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = tmp_path / "moved"
     project.rename(moved)
     monkeypatch.chdir(moved)
-    done = call("train", *recipe, "--run", "runs/a", "--resume", "train.steps=3")
+    resume = ("train", *recipe, "--run", "runs/a", "--resume", "train.steps=3")
+    asked = call(*resume)  # a stranger's project looks the same
+    assert (asked.code, "games.py" in asked.err or "digits.json" in asked.err) == (2, True)
+    done = call(*resume, "--trust")
     assert done.code == 0, done.err
-    assert call("eval", "runs/a", "--tasks", "1").code == 0
+    assert call("eval", "runs/a", "--tasks", "1", "--trust").code == 0
     assert load("runs/a/config.yaml").train.steps == 3
 
 
