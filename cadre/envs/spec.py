@@ -21,8 +21,13 @@ from cadre.errors import ConfigError, ContractError, nearest, reject_name
 from cadre.plugins import environments
 from cadre.settings.section import NUMBER, PLAIN_TYPES, is_bool_for_number, quoting_advice
 from cadre.settings.trust import check_code, find_module_file
-from cadre.settings.user_code import describe_errors, find_module_reference, load_file, load_module
-from cadre.settings.user_imports import is_user_module
+from cadre.settings.user_code import (
+    describe_errors,
+    find_module_reference,
+    is_user_module,
+    load_file,
+    load_module,
+)
 from cadre.types import Choice, Task
 
 log = logging.getLogger(__name__)
