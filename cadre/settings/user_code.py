@@ -418,7 +418,12 @@ def error_location(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f" at line {error.lineno} of {Path(error.filename).name}"
-    frames = traceback.extract_tb(error.__traceback__)[::-1]
+    return describe_frames(traceback.extract_tb(error.__traceback__))
+
+
+def describe_frames(stack: traceback.StackSummary) -> str:
+    """Return the user's lines of a stack as `error_location` does."""
+    frames = stack[::-1]
     user_frames = [frame for frame in frames if is_user_file(frame.filename)]
     user_frames = user_frames or [frame for frame in frames if _is_environment_file(frame.filename)][:1]
     lines = [
