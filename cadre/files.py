@@ -45,7 +45,6 @@ def publish_atomically(*outs: Path) -> Iterator[list[Path]]:
     try:
         first.parent.mkdir(parents=True, exist_ok=True)
         with _lock_partial(partial_folder(first)) as partial:
-            _remove_unfinished(partial, outs)
             for path in partial.iterdir():
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
@@ -75,18 +74,6 @@ def publish_atomically(*outs: Path) -> Iterator[list[Path]]:
         ) from error
 
 
-def remove_unfinished(*outs: Path) -> None:
-    """Remove what a killed writer of `outs` left behind: its folder, and outs that it published before the others.
-
-    If all of them were published they stay. Raises RunError if another process is writing them.
-    """
-    partial = partial_folder(outs[0])
-    if partial.is_dir() and not partial.is_symlink():
-        with _lock_partial(partial) as locked:
-            _remove_unfinished(locked, outs)
-            shutil.rmtree(locked)
-
-
 def partial_folder(out: Path) -> Path:
     """Return the folder in which `out` is built."""
     return out.with_name(f".partial-{out.name}")
@@ -95,39 +82,19 @@ def partial_folder(out: Path) -> Path:
 @contextmanager
 def _lock_partial(partial: Path) -> Iterator[Path]:
     """Yield the folder to build in, for this process alone. The lock goes with the process, however it ends."""
-    while True:
-        partial.mkdir(exist_ok=True)
-        descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    partial.mkdir(exist_ok=True)
+    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise TakenError(
-                    f"{partial.with_name(partial.name.removeprefix('.partial-'))}: another process is writing it; "
-                    "expected one at a time. Wait for it, or name another path."
-                ) from None
-            # Another writer may have removed the folder before the lock was free: then lock the new one.
-            try:
-                is_same = os.path.samestat(os.fstat(descriptor), os.stat(partial))
-            except FileNotFoundError:
-                is_same = False
-            if is_same:
-                yield partial
-                return
-        finally:
-            os.close(descriptor)
-
-
-def _remove_unfinished(partial: Path, outs: Sequence[Path]) -> None:
-    built = [out for out in outs if (partial / out.name).exists()]
-    published = [out for out in built if _is_link_to(out, partial / out.name)]
-    if len(published) < len(built):
-        for out in published:
-            out.unlink()
-
-
-def _is_link_to(out: Path, built: Path) -> bool:
-    return out.is_file() and built.is_file() and os.path.samestat(os.lstat(out), os.lstat(built))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TakenError(
+                f"{partial.with_name(partial.name.removeprefix('.partial-'))}: another process is writing it; "
+                "expected one at a time. Wait for it, or name another path."
+            ) from None
+        yield partial
+    finally:
+        os.close(descriptor)
 
 
 def _publish(built: Sequence[Path], outs: Sequence[Path]) -> None:
@@ -355,32 +322,18 @@ class Manifest(OpenRecord):
 
 
 def write_with_manifest(final: Path, fill: Callable[[Path], None]) -> Path:
-    """Let `fill` write into a temporary folder, add a manifest, and rename it to `final`.
+    """Let `fill` write a folder, add a manifest, and let it appear as `final`, whole or not at all.
 
-    Whatever goes wrong (a full disk, say), `final` does not appear and the temporary folder is removed. Raises RunError
-    if the disk refuses.
+    Raises RunError if the disk refuses.
     """
-    partial = final.with_name(f".partial-{final.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    with explain_disk_errors(final):
-        partial.mkdir(parents=True)
-        try:
-            fill(partial)
-            files = sorted(path for path in partial.rglob("*") if path.is_file())
-            entries = {
-                str(path.relative_to(partial)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-                for path in files
-            }
-            (partial / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n")
-            for path in partial.rglob("*"):
-                sync_to_disk(path)
-            sync_to_disk(partial)
-            partial.rename(final)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        # The rename itself is in the parent's list of names.
-        sync_to_disk(final.parent)
+    with publish_atomically(final) as (built,), explain_disk_errors(final):
+        built.mkdir()
+        fill(built)
+        files = sorted(path for path in built.rglob("*") if path.is_file())
+        entries = {
+            str(path.relative_to(built)): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+        }
+        (built / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n")
     return final
 
 
