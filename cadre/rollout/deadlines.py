@@ -157,12 +157,24 @@ class Interrupted(asyncio.CancelledError):
     """Ctrl-C in the middle of a call, whose task is about to be cancelled."""
 
 
+# True from Ctrl-C in the middle of a call until the episodes have been cancelled: others would block again meanwhile.
+_is_interrupted = False
+
+
 def interrupt_call(frame: FrameType | None) -> None:
-    """Raise Interrupted if the interrupted frame belongs to a call of the user's environment, which may block."""
+    """Raise Interrupted if a frame belongs to a call of the user's environment, and in those that begin after it."""
+    global _is_interrupted
     while frame is not None:
         if frame.f_code in (Deadline.blocking.__code__, Deadline.awaiting.__code__):
+            _is_interrupted = True
             raise Interrupted
         frame = frame.f_back
+
+
+def allow_calls() -> None:
+    """Let calls begin again, once the episodes have been cancelled."""
+    global _is_interrupted
+    _is_interrupted = False
 
 
 # ---- Calls that block the event loop
@@ -345,6 +357,8 @@ class TimedEnv(Env):
             self._spent += deadline.spent
 
     def _deadline(self, method: str) -> Deadline:
+        if _is_interrupted and method != "close":
+            raise Interrupted
         return _deadline(f"{self._name}.{method}", self._limits, self._spent)
 
 

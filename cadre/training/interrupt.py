@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, TypeVar
 
-from cadre.rollout.deadlines import interrupt_call
+from cadre.rollout.deadlines import allow_calls, interrupt_call
 
 T = TypeVar("T")
 # Terminals and impatient users send the same signal twice; a second one within these seconds means no more.
@@ -67,6 +67,7 @@ class Interrupt:
             return None
         finally:
             self._work = None
+            allow_calls()
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:

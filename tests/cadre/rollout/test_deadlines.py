@@ -273,17 +273,27 @@ def test_a_call_that_only_waits_is_not_logged(
     assert not caplog.messages
 
 
-def test_ctrl_c_ends_a_call_that_blocks() -> None:
-    """Mistake: the request waits for the loop, which waits for the call."""
-    interrupt = Interrupt()
+@pytest.mark.parametrize("method", ["step", "observe"])
+def test_ctrl_c_ends_a_call_that_blocks(method: str) -> None:
+    """Mistake: the request waits for the loop, which waits for the call; or the next episode blocks in turn."""
 
-    async def blocks_for_long() -> None:
-        await asyncio.sleep(0)
-        time.sleep(60)
+    class Blocking(Digit):
+        def observe(self) -> Any:
+            if method == "observe":
+                time.sleep(60)
+            return super().observe()
+
+        async def step(self, actions: dict[str, str]) -> Reward:
+            time.sleep(60)
+            return await super().step(actions)
+
+    team, _ = scripted_team(Blocking, lambda request, index: "1")
+    rollout = Rollout(Blocking, team, shapes.greedy(2), 1.0, EpisodesConfig(retries=1))
+    interrupt = Interrupt()
 
     async def stopped() -> Any:
         threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        return await interrupt.stoppable(deadline(100).awaiting(blocks_for_long()))
+        return await interrupt.stoppable(grow_many(list(Blocking.tasks("train"))[:4], rollout, 0))
 
     began = time.monotonic()
     with interrupt.on_signals():
@@ -291,3 +301,4 @@ def test_ctrl_c_ends_a_call_that_blocks() -> None:
     assert interrupt.requested
     assert not interrupt.forced
     assert time.monotonic() - began < 20
+    assert asyncio.run(deadline().awaiting(asyncio.sleep(0, 1))) == 1
