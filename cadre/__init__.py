@@ -8,7 +8,6 @@
 Nothing is imported before it is used, and torch only where a model is.
 """
 
-import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -68,8 +67,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *HOMES})
-
-
-if "CADRE_USER_FOLDERS" in os.environ:
-    # The user's code has spawned this process, which is to find what lies beside their files by name.
-    import_module("cadre.settings.user_imports")

@@ -12,7 +12,7 @@ import os
 import resource
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,45 +25,37 @@ LINE = 256 * MIB
 # The fewest files and connections at once with which anything trains: the sandbox's programs alone take some dozen.
 LEAST_DESCRIPTORS = 64
 
-KINDS: dict[str, Callable[[int], bool]] = {
-    "a folder": stat.S_ISDIR,
-    "a named pipe": stat.S_ISFIFO,
-    "a device": lambda mode: stat.S_ISCHR(mode) or stat.S_ISBLK(mode),
-    "a socket": stat.S_ISSOCK,
-}
 
+def open_untrusted(path: Path | str, flags: int = os.O_RDONLY, follow_links: bool = True) -> BinaryIO:
+    """Open a regular file without waiting. Raises OSError for anything else, and for a link that is not to be followed.
 
-def open_regular(path: Path | str) -> BinaryIO:
-    """Open a regular file for reading, without waiting. Raises OSError for anything else."""
+    This is the one place where files of somebody else are opened.
+    """
+    flags |= os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     try:
         # A pipe without a writer would be waited for, and a terminal could become the process's own.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
     except ValueError as error:  # a NUL byte, or a character that no file name has
         raise OSError(errno.EINVAL, f"no name of a file ({error})", str(path)) from None
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # as sockets are refused
-            raise OSError(errno.EINVAL, "it is a socket, not a regular file", str(path)) from None
-        raise
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        kind = next((kind for kind, holds in KINDS.items() if holds(mode)), "something else")
-        raise OSError(errno.EINVAL, f"it is {kind}, not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+        raise OSError(errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file", str(path))
+    return os.fdopen(descriptor, "r+b" if flags & os.O_RDWR else "rb")
 
 
 def read_bytes(path: Path | str, limit: int = DESCRIPTION) -> bytes:
     """Return the content of a regular file. Raises OSError, also for one of more than `limit` bytes."""
-    with open_regular(path) as file:
+    with open_untrusted(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
         raise OSError(errno.EFBIG, f"it holds more than {size_of(limit)}, the most that is read", str(path))
     return content
 
 
-def read_text(path: Path | str, limit: int = DESCRIPTION, encoding: str = "utf-8") -> str:
-    """Return the text of a regular file. Raises OSError, and UnicodeDecodeError for another encoding."""
-    return read_bytes(path, limit).decode(encoding).replace("\r\n", "\n").replace("\r", "\n")
+def read_text(path: Path | str, limit: int = DESCRIPTION) -> str:
+    """Return the text of a regular file. Raises OSError, and UnicodeDecodeError for another encoding than UTF-8."""
+    return read_bytes(path, limit).decode().replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_json(path: Path | str, limit: int = DESCRIPTION) -> Any:
@@ -84,20 +76,24 @@ def lines_of(file: BinaryIO, limit: int = LINE) -> Iterator[bytes]:
 
 
 def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
-    """Return the value of the JSON text. Raises ValueError, with a message of one line, for any other text, and with
-    `unique_keys` for an object that has a key twice, of which Python silently takes the last."""
+    """Return the value of a JSON text, in UTF-8 with or without a byte order mark.
+
+    Raises ValueError for any other text, with a message of one line such as `not JSON: it is empty`, and with
+    `unique_keys` for an object that has a key twice, of which Python silently takes the last.
+    """
     try:
+        # Decoded here, as `json` would take bytes with zeros in them, as a power cut leaves, for another encoding.
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")
         return json.loads(text, object_pairs_hook=_with_unique_keys if unique_keys else None)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 (byte {error.start})") from None
-    except json.JSONDecodeError:
-        raise
+        raise ValueError(f"not UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise ValueError("not JSON: it is nested too deeply") from None
     except ValueError as error:
-        if "digits" in str(error):  # Python's own advice is to raise its limit
-            raise ValueError(f"a whole number of more than {sys.get_int_max_str_digits():,} digits") from None
-        raise
+        reason = str(error) if text.strip() else "it is empty"
+        if "digits" in reason:  # Python's own advice is to raise its limit
+            reason = f"a whole number of more than {sys.get_int_max_str_digits():,} digits"
+        raise ValueError(f"not JSON: {reason}") from None
 
 
 def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

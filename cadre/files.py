@@ -6,7 +6,6 @@ are read from regular files alone, never through a link, up to a size, and are v
 
 from __future__ import annotations
 
-import codecs
 import errno
 import fcntl
 import hashlib
@@ -15,17 +14,15 @@ import math
 import os
 import re
 import shutil
-import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from cadre.errors import RunError, TakenError, one_line
-from cadre.file_limits import DESCRIPTION, LineTooLongError, lines_of, parse_json, size_of
+from cadre.file_limits import DESCRIPTION, open_untrusted, parse_json, size_of
 
 # Libraries written in Rust report the system's errors in exceptions of their own, with this text.
 RUST_OS_ERROR = re.compile(r"\(os error (\d+)\)")
@@ -48,7 +45,6 @@ def publish_atomically(*outs: Path) -> Iterator[list[Path]]:
     try:
         first.parent.mkdir(parents=True, exist_ok=True)
         with _lock_partial(partial_folder(first)) as partial:
-            _remove_unfinished(partial, outs)
             for path in partial.iterdir():
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
@@ -78,18 +74,6 @@ def publish_atomically(*outs: Path) -> Iterator[list[Path]]:
         ) from error
 
 
-def remove_unfinished(*outs: Path) -> None:
-    """Remove what a killed writer of `outs` left behind: its folder, and outs that it published before the others.
-
-    If all of them were published they stay. Raises RunError if another process is writing them.
-    """
-    partial = partial_folder(outs[0])
-    if partial.is_dir() and not partial.is_symlink():
-        with _lock_partial(partial) as locked:
-            _remove_unfinished(locked, outs)
-            shutil.rmtree(locked)
-
-
 def partial_folder(out: Path) -> Path:
     """Return the folder in which `out` is built."""
     return out.with_name(f".partial-{out.name}")
@@ -98,39 +82,19 @@ def partial_folder(out: Path) -> Path:
 @contextmanager
 def _lock_partial(partial: Path) -> Iterator[Path]:
     """Yield the folder to build in, for this process alone. The lock goes with the process, however it ends."""
-    while True:
-        partial.mkdir(exist_ok=True)
-        descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    partial.mkdir(exist_ok=True)
+    descriptor = os.open(partial, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise TakenError(
-                    f"{partial.with_name(partial.name.removeprefix('.partial-'))}: another process is writing it; "
-                    "expected one at a time. Wait for it, or name another path."
-                ) from None
-            # Another writer may have removed the folder before the lock was free: then lock the new one.
-            try:
-                is_same = os.path.samestat(os.fstat(descriptor), os.stat(partial))
-            except FileNotFoundError:
-                is_same = False
-            if is_same:
-                yield partial
-                return
-        finally:
-            os.close(descriptor)
-
-
-def _remove_unfinished(partial: Path, outs: Sequence[Path]) -> None:
-    built = [out for out in outs if (partial / out.name).exists()]
-    published = [out for out in built if _is_link_to(out, partial / out.name)]
-    if len(published) < len(built):
-        for out in published:
-            out.unlink()
-
-
-def _is_link_to(out: Path, built: Path) -> bool:
-    return out.is_file() and built.is_file() and os.path.samestat(os.lstat(out), os.lstat(built))
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise TakenError(
+                f"{partial.with_name(partial.name.removeprefix('.partial-'))}: another process is writing it; "
+                "expected one at a time. Wait for it, or name another path."
+            ) from None
+        yield partial
+    finally:
+        os.close(descriptor)
 
 
 def _publish(built: Sequence[Path], outs: Sequence[Path]) -> None:
@@ -254,20 +218,17 @@ def open_plain(path: Path, root: Path | None = None, flags: int = os.O_RDONLY) -
     Raises RunError if it, or a folder on the way from `root` to it, is a link, and if it is no regular file: what a
     link leads to was not written by the run. Raises FileNotFoundError if there is none.
     """
-    if root is not None:
-        names = path.relative_to(root).parts
-        for depth in range(1, len(names)):
-            require_no_link(root.joinpath(*names[:depth]))
+    names = path.relative_to(root).parts if root is not None else ()
+    for depth in range(1, len(names)):
+        require_no_link(Path(root or "", *names[:depth]))
     try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        return open_untrusted(path, flags, follow_links=False)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _link_error(path) from None
+        if error.errno == errno.EINVAL:
+            raise damaged_file_error(path, str(error.strerror)) from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise RunError(f"{path}: is no plain file; expected one, as a run writes it. Restore it from a copy.")
-    return os.fdopen(descriptor, "r+b" if flags & os.O_RDWR else "rb")
 
 
 def require_no_link(path: Path) -> None:
@@ -312,71 +273,9 @@ def read_record(path: Path, model: type[Record], root: Path | None = None) -> Re
     """Return the JSON object in a file. Raises RunError that says what is wrong with it."""
     text = read_text(path, root)
     try:
-        return parse_record(text, model)
+        return validate_record(parse_json(text), model)
     except ValueError as error:
         raise damaged_file_error(path, str(error)) from None
-
-
-def parse_record(text: str | bytes, model: type[Record]) -> Record:
-    """Return the record that a text holds. Raises ValueError whose message is one line."""
-    return validate_record(load_json(text), model)
-
-
-def load_json(text: str | bytes) -> Any:
-    """Return the JSON value of a text. Raises ValueError whose message is one line."""
-    if not text.strip():
-        raise ValueError("it is empty")
-    try:
-        # Decoded here, since `json` would take bytes with zeros in them, as a power cut leaves, for another encoding.
-        return parse_json(text if isinstance(text, str) else text.decode())
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start}") from None
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from None
-
-
-class JsonLine(NamedTuple):
-    """A line of a JSON Lines file.
-
-    number   counted from 1, from where reading started
-    end      bytes from there to the end of the line
-    content  its bytes with the newline
-    value    the parsed content, None if there is an error
-    error    a message of one line; a LineTooLongError if the content was not read
-    """
-
-    number: int
-    end: int
-    content: bytes
-    value: Any
-    error: ValueError | None
-
-
-def iterate_json_lines(
-    file: BinaryIO, parse: Callable[[bytes], Any] = load_json, skip_bom: bool = False
-) -> Iterator[JsonLine]:
-    """Yield the lines of an open file, each parsed by `parse`, whose ValueErrors become the line's error.
-
-    A line of more than `file_limits.LINE` bytes is the last, since nothing tells where it ends. `skip_bom` removes the
-    byte order mark that some editors write first.
-    """
-    end, lines = 0, lines_of(file)
-    for number in count(1):
-        try:
-            content = next(lines, b"")
-        except LineTooLongError as error:
-            yield JsonLine(number, end, b"", None, error)
-            return
-        if not content:
-            return
-        end += len(content)
-        if skip_bom and number == 1:
-            content = content.removeprefix(codecs.BOM_UTF8)
-        try:
-            line = JsonLine(number, end, content, parse(content), None)
-        except ValueError as error:
-            line = JsonLine(number, end, content, None, error)
-        yield line
 
 
 def validate_record(value: Any, model: type[Record]) -> Record:
@@ -423,32 +322,18 @@ class Manifest(OpenRecord):
 
 
 def write_with_manifest(final: Path, fill: Callable[[Path], None]) -> Path:
-    """Let `fill` write into a temporary folder, add a manifest, and rename it to `final`.
+    """Let `fill` write a folder, add a manifest, and let it appear as `final`, whole or not at all.
 
-    Whatever goes wrong (a full disk, say), `final` does not appear and the temporary folder is removed. Raises RunError
-    if the disk refuses.
+    Raises RunError if the disk refuses.
     """
-    partial = final.with_name(f".partial-{final.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    with explain_disk_errors(final):
-        partial.mkdir(parents=True)
-        try:
-            fill(partial)
-            files = sorted(path for path in partial.rglob("*") if path.is_file())
-            entries = {
-                str(path.relative_to(partial)): {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-                for path in files
-            }
-            (partial / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n")
-            for path in partial.rglob("*"):
-                sync_to_disk(path)
-            sync_to_disk(partial)
-            partial.rename(final)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        # The rename itself is in the parent's list of names.
-        sync_to_disk(final.parent)
+    with publish_atomically(final) as (built,), explain_disk_errors(final):
+        built.mkdir()
+        fill(built)
+        files = sorted(path for path in built.rglob("*") if path.is_file())
+        entries = {
+            str(path.relative_to(built)): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+        }
+        (built / MANIFEST).write_text(json.dumps({"files": entries}, indent=1) + "\n")
     return final
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cadre.errors import DataError, first_line
-from cadre.file_limits import LineTooLongError, open_regular, parse_json, read_bytes
-from cadre.files import iterate_json_lines
+from cadre.file_limits import LineTooLongError, lines_of, open_untrusted, parse_json, read_bytes
 from cadre.plugins import install_command
 
 ENDINGS = (".jsonl", ".parquet", ".json")
@@ -40,17 +38,18 @@ def read_json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     Raises DataError for a file that cannot be read, and for a line that is not UTF-8, no JSON object, or holds half a
     character (a lone surrogate), which no tokenizer takes.
     """
+    number = 0
     try:
-        with open_regular(file) as opened:
-            for line in iterate_json_lines(opened, _parse_row, skip_bom=True):
-                if line.error is None:
-                    yield line.number, line.value
-                elif isinstance(line.error, LineTooLongError):
-                    raise DataError(
-                        f"data: {file}, line {line.number}: {line.error}; expected one object a line. Fix the file."
-                    )
-                elif line.content.strip():
-                    raise DataError(f"data: {file}, line {line.number}: {line.error}")
+        with open_untrusted(file) as opened:
+            for number, line in enumerate(lines_of(opened), 1):
+                if line.strip():
+                    yield number, _parse_row(line)
+    except LineTooLongError as error:
+        raise DataError(
+            f"data: {file}, line {number + 1}: {error}; expected one object a line. Fix the file."
+        ) from None
+    except ValueError as error:
+        raise DataError(f"data: {file}, line {number}: {error}") from None
     except OSError as error:
         raise DataError(f"data: {file} cannot be read: {error.strerror}. Fix the path or its permissions.") from None
 
@@ -58,11 +57,9 @@ def read_json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _parse_row(line: bytes) -> Mapping[str, Any]:
     """Return the object in a line. Raises ValueError with what it holds, what is expected, and what to do."""
     try:
-        row = parse_json(line.rstrip(b"\n").decode(), unique_keys=True)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"got the byte {line[error.start]:#x}; expected UTF-8. Convert the file.") from None
+        row = parse_json(line.rstrip(b"\n"), unique_keys=True)
     except ValueError as error:
-        raise ValueError(f"got no JSON ({error}); expected one object. Fix or remove the line.") from None
+        raise ValueError(f"it is {error}; expected one JSON object. Fix or remove the line.") from None
     if not isinstance(row, dict):
         raise ValueError(f"got {type(row).__name__}; expected one JSON object. Fix or remove the line.")
     _reject_surrogates(row)
@@ -86,7 +83,7 @@ def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
             "the file to JSON lines."
         ) from None
     try:
-        with open_regular(file) as opened, parquet.ParquetFile(opened) as table:
+        with open_untrusted(file) as opened, parquet.ParquetFile(opened) as table:
             for batch in table.iter_batches(1_000):
                 yield from batch.to_pylist()
     except (ArrowException, OSError) as error:
@@ -97,7 +94,7 @@ def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
 
 def _read_json_list(file: Path) -> list[Mapping[str, Any]]:
     try:
-        rows = parse_json(read_bytes(file, MAX_JSON_BYTES).removeprefix(codecs.BOM_UTF8), unique_keys=True)
+        rows = parse_json(read_bytes(file, MAX_JSON_BYTES), unique_keys=True)
     except OSError as error:
         raise DataError(f"data: {file} cannot be read ({error.strerror}). Fix the path or the file.") from None
     except ValueError as error:

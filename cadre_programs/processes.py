@@ -38,7 +38,7 @@ from cadre_programs.sessions import FOLDER
 from cadre_programs.settings import InstanceLimits, LaunchSpec
 
 INSIDE = Path(inside.__file__).parent
-STARTUP, USER_IMPORTS = INSIDE / "startup", INSIDE.parents[1] / "cadre" / "settings" / "user_imports.py"
+STARTUP = INSIDE / "startup"
 # Bytes of output that are quoted in an error, of a result, and of the last line of output that may be one.
 QUOTED_OUTPUT = 2_000
 MAX_RESULT_BYTES = 16 * MIB
@@ -532,8 +532,11 @@ class ProgramContainer:
         self._table, self._launch, self._connections = table, launch, 0
         self._has_started, self._server = asyncio.Event(), cast(asyncio.Server | None, None)
         assert launch.container is not None
-        source = [(str(INSIDE), CADRE_THERE), (str(USER_IMPORTS), "/cadre/settings/user_imports.py")]
-        mounts = [*source, (str(root), str(Path(SOCKET_THERE).parent)), *((path, path) for path in launch.mounts)]
+        mounts = [
+            (str(INSIDE), CADRE_THERE),
+            (str(root), str(Path(SOCKET_THERE).parent)),
+            *((path, path) for path in launch.mounts),
+        ]
         limits = {"memory": launch.limits.memory, "processes": launch.limits.processes + OWN_PROCESSES}
         config = launch.container.model_copy(update=limits)
         self._container = Container(config, dict(launch.environment), mounts, FOLDER)

@@ -25,7 +25,7 @@ from cadre.errors import EngineError, PromptError
 from cadre.plugins import configure_sandbox
 from cadre.rollout.batching import SharedBarrier
 from cadre.settings import SandboxConfig
-from cadre.settings.user_imports import freeze_files
+from cadre.settings.user_code import freeze_files
 from cadre.team import BatchMemory, Metrics, Weights
 from cadre.types import Message, Request, Reward, Sample, Tool, TrainingSequence
 from cadre_ray.ray_actors import ray_module

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from cadre.config.unused import overridden_settings
 from cadre.errors import ConfigError, RunError
-from cadre.files import remove_unfinished
 
 # ---- Output
 
@@ -109,12 +108,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 
 
 def require_new(outs: Path | Sequence[Path], option: str) -> None:
-    """Raise RunError if an output path exists or cannot be written.
-
-    Several paths are written together. What a killed call left of them is removed.
-    """
+    """Raise RunError if an output path exists or cannot be written."""
     outs = [outs] if isinstance(outs, Path) else outs
-    remove_unfinished(*outs)
     for out in outs:
         if os.path.lexists(out):
             raise RunError(

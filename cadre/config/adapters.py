@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.errors import ConfigError
-from cadre.file_limits import open_regular, read_json
+from cadre.file_limits import open_untrusted, read_json
 from cadre.plugins import embedded_models
 from cadre.settings.team import PEFT_PREFIX
 from cadre.settings.yaml_file import ONLY_POLICY
@@ -192,7 +192,7 @@ def _target_modules(key: str, folder: Path, described: Mapping[str, Any]) -> lis
 def _adapted_modules(key: str, folder: Path) -> list[str]:
     """Return the names of the modules that the file of weights has an adapter for."""
     try:
-        with open_regular(folder / WEIGHTS_FILE) as file:
+        with open_untrusted(folder / WEIGHTS_FILE) as file:
             # safetensors: eight bytes with the length of a JSON header, then the header with the names.
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= MAX_HEADER_BYTES:

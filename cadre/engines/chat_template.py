@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from cadre.engines import call_forms, control_tokens, tool_calls
 from cadre.engines.control_tokens import ControlTokens, map_strings, mark_edges
-from cadre.engines.template_limits import render as render_template
 from cadre.engines.tool_calls import AS_TEXT, QUESTION, ToolUse
 from cadre.errors import EngineError, PromptError, first_line
 from cadre.file_limits import read_bytes, read_json
@@ -243,9 +242,9 @@ class Template:
             written = _merge_system(written)
 
         source = self._templates["tool_use" if with_tools and "tool_use" in self._templates else "default"]
-        text = render_template(
-            self._tokenizer,
+        text: str = self._tokenizer.apply_chat_template(
             self._to_dicts(written, use),
+            tokenize=False,
             add_generation_prompt=generation,
             chat_template=source,
             **options,
@@ -665,8 +664,8 @@ class Template:
         turns = [QUESTION, Message("assistant", PROBE, thinking=THOUGHT)]
         source, entries = self._templates["default"], tool_calls.to_template_dicts(turns)
         try:
-            return THOUGHT in render_template(
-                self._tokenizer, entries, add_generation_prompt=False, chat_template=source, **self._options
+            return THOUGHT in self._tokenizer.apply_chat_template(
+                entries, tokenize=False, add_generation_prompt=False, chat_template=source, **self._options
             )
         except Exception:  # noqa: BLE001 - as in render
             return False

@@ -196,7 +196,7 @@ def check_configuration(name: str, path: Path) -> None:
     except OSError as error:
         raise _invalid_file(name, path, str(error.strerror), "Fix its permissions") from None
     except ValueError as error:
-        raise _invalid_file(name, path, f"it is not JSON ({error})", "Download the model again") from None
+        raise _invalid_file(name, path, f"it is {error}", "Download the model again") from None
     if not isinstance(config, dict):
         raise _invalid_file(name, path, f"it holds {type(config).__name__}", "Download the model again")
     check_parameters(name, estimate_parameters(config), config)

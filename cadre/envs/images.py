@@ -15,7 +15,7 @@ from typing import Any
 
 from cadre.envs.validation import described
 from cadre.errors import ConfigError, DataError
-from cadre.file_limits import open_regular
+from cadre.file_limits import open_untrusted
 from cadre.plugins import install_command
 from cadre.types import Image
 
@@ -48,7 +48,7 @@ def read_media(source: str | Path, what: str, expected: str) -> bytes:
     if not path.is_file():
         kind = "is no plain file" if path.exists() else "does not exist"
         raise DataError(f"{what}: it {kind}; expected {expected}. Check the path.")
-    with open_regular(path) as file:
+    with open_untrusted(path) as file:
         return file.read(MOST_BYTES + 1)
 
 

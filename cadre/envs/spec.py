@@ -21,15 +21,20 @@ from cadre.errors import ConfigError, ContractError, nearest, reject_name
 from cadre.plugins import environments
 from cadre.settings.section import NUMBER, PLAIN_TYPES, is_bool_for_number, quoting_advice
 from cadre.settings.trust import check_code, find_module_file
-from cadre.settings.user_code import describe_errors, find_module_reference, load_file, load_module
-from cadre.settings.user_imports import is_user_module
+from cadre.settings.user_code import (
+    describe_errors,
+    find_module_reference,
+    is_user_file,
+    load_file,
+    load_module,
+)
 from cadre.types import Choice, Task
 
 log = logging.getLogger(__name__)
 
 
 def name_of(env: type[Env]) -> str:
-    """Return a class's name in YAML: its bundled name, `file.py:Class`, or `package.module:Class` for one in a package.
+    """Return a class's name in YAML: its bundled name, `file.py:Class`, or `package.module:Class` of an installed one.
 
     Only a class at the top of a file or module is found again by it.
     """
@@ -37,8 +42,8 @@ def name_of(env: type[Env]) -> str:
     bundled = {target: name for name, target in environments().items()}
     module = sys.modules.get(env.__module__)
     file = getattr(module, "__file__", None)
-    in_package = getattr(module, "__package__", None) and not is_user_module(env.__module__)
-    if path in bundled or file is None or in_package:
+    is_installed = file is not None and getattr(module, "__package__", None) and not is_user_file(file)
+    if path in bundled or file is None or is_installed:
         return bundled.get(path, path)
     return f"{Path(file).resolve()}:{env.__qualname__}"
 

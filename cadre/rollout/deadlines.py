@@ -1,14 +1,11 @@
-"""Deadlines for the user's code: a call of an environment ends in time, whether it waits or blocks.
+"""Deadlines for the user's code: a call of an environment that waits too long is cancelled, one that blocks is named.
 
 `TimedEnv` wraps an environment: its calls have deadlines, and what they return is validated.
 
-Async code that waits is cancelled. Code that blocks the event loop (`time.sleep`, `while True`) runs under an alarm
-between two awaits, which raises an exception in the middle of it. Signals reach the main thread alone: in an event loop
-elsewhere only waiting code is ended. Nothing here ends C code that never returns to Python, code that catches every
-exception and continues, or code that uses SIGALRM itself.
-
-The time during which other calls block the loop does not count, nor the time that a call queues for a shared resource
-within `in_line`. Clocks are monotonic: a change of the system's time has no effect.
+A call that awaits is cancelled by `asyncio.timeout`. A call that blocks the event loop (`time.sleep`, `while True`)
+holds up every other one and is not interrupted: a thread logs the line that it is at, Ctrl-C ends it, and it has taken
+too long once it returns. The time during which the loop is blocked does not count for a call that awaits, nor the time
+that it queues for a shared resource within `in_line`. A change of the system's time has no effect.
 """
 
 from __future__ import annotations
@@ -18,12 +15,14 @@ import inspect
 import logging
 import math
 import os
-import signal
+import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any, Self, TypeVar
 
 from cadre.env import Env
@@ -37,198 +36,107 @@ from cadre.envs.validation import (
 )
 from cadre.errors import ContractError, DeadlineError
 from cadre.settings.run import EpisodesConfig
-from cadre.settings.user_code import describe_error
+from cadre.settings.user_code import describe_error, describe_frames, error_location
 from cadre.types import Drawing, Observation, Reward, Sample, Task
 
 T = TypeVar("T")
 
-# Seconds for a cancelled call to clean up before it is closed, and for a blocking stretch after `hurry`.
-GRACE_S = 2.0
-# Seconds until the alarm is repeated, should the code have caught it and continued.
-AGAIN_S = 1.0
-MOST_CLOSES = 10
-# A call is logged after so many seconds, and again after as many more.
+# Seconds between two looks at whether the event loop is blocked.
+TICK_S = 0.25
+# A call that blocks the loop is logged after so many seconds, and again after as many more.
 NOTE_S = 60.0
 
 log = logging.getLogger("cadre.rollout")
 
 
-class Overrun(BaseException):
-    """Raised by the alarm inside the code that blocks. Not an Exception, which such code may well catch."""
-
-
-class _Alarm:
-    """Over a stretch of blocking code in the main thread: SIGALRM raises Overrun in it after so many seconds.
-
-    A timer that was running before is restored with its remaining time; one that is due sooner is left alone. `off` may
-    be called more than once, and is: the alarm may sound in the middle of it.
-    """
-
-    active = False
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = 0.0 if seconds == math.inf else max(seconds, 1e-6)
-        self._armed = self.sounded = False
-
-    def on(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            return
-        due, self._interval = signal.getitimer(signal.ITIMER_REAL)
-        if due and (self._seconds == 0.0 or due <= self._seconds):
-            return
-        self._due, self._began = due, time.monotonic()
-        self._handler = signal.signal(signal.SIGALRM, self._sound)
-        self._armed = _Alarm.active = True
-        signal.setitimer(signal.ITIMER_REAL, self._seconds, AGAIN_S)
-
-    def off(self) -> None:
-        if not self._armed:
-            return
-        _Alarm.active = False
-        remaining = max(1e-6, self._due - (time.monotonic() - self._began)) if self._due else 0.0
-        signal.setitimer(signal.ITIMER_REAL, 0.0)
-        signal.signal(signal.SIGALRM, self._handler or signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, remaining, self._interval)
-        self._armed = False
-
-    def _sound(self, *_: object) -> None:
-        if _Alarm.active:
-            self.sounded = True
-            raise Overrun
-
-
-def hurry() -> None:
-    """Give the code that blocks the loop now `GRACE_S` more seconds. For signal handlers."""
-    if _Alarm.active:
-        signal.setitimer(signal.ITIMER_REAL, GRACE_S, AGAIN_S)
-
-
-class _Held:
-    """The total seconds for which calls have blocked the loop so far, and the call that blocks it now."""
-
-    seconds = 0.0
-    by: Deadline | None = None
-
-
-class _Notes:
-    """Logs calls that take long, before their time is over.
-
-    A thread does so, as a call may block the loop; it is started with the first call, and anew in a forked process.
-    """
-
-    calls: set[Deadline] = set()
-    process = 0
-
-    @classmethod
-    @contextmanager
-    def of(cls, deadline: Deadline) -> Iterator[None]:
-        """Register the call as running within the block."""
-        if cls.process != os.getpid():
-            cls.process, cls.calls = os.getpid(), set()
-            threading.Thread(target=cls._run, name="cadre-notes", daemon=True).start()
-        cls.calls.add(deadline)
-        try:
-            yield
-        finally:
-            cls.calls.discard(deadline)
-
-    @classmethod
-    def _run(cls) -> None:
-        while True:
-            time.sleep(NOTE_S / 12)
-            # While one call blocks the loop, the others are not slow but wait for it.
-            blocking = _Held.by
-            for deadline in [blocking] if blocking is not None else list(cls.calls):
-                if deadline.spent >= deadline.noted + NOTE_S:
-                    deadline.noted = deadline.spent
-                    limit = f"{deadline.seconds:g} s" if deadline.seconds < math.inf else "any time"
-                    log.warning(
-                        "%s: not done after %.0f s; it may take %s (%s).",
-                        deadline.what,
-                        deadline.noted,
-                        limit,
-                        deadline.setting,
-                    )
-
-
 class Deadline:
     """The time limit of one call, from when this is made. `setting` is the name of the setting that it comes from.
 
-    Infinite `seconds` are no limit. While it is `cleaning_up`, a stretch may take `GRACE_S`.
+    Infinite `seconds` are no limit.
     """
 
     def __init__(self, what: str, seconds: float, setting: str) -> None:
         self.what, self.seconds, self.setting = what, seconds, setting
-        self._began, self._others = time.monotonic(), -_Held.seconds
-        self.cleaning_up, self.noted = False, 0.0
-        self._lines, self._waited, self._waits_since = 0, 0.0, 0.0
+        # What does not count: seconds in which the loop was blocked, and those in the queues that the call is in.
+        self._uncounted, self._queues, self._queued_at = 0.0, 0, 0.0
+        self._began = time.monotonic()
+        self._timeout: asyncio.Timeout | None = None
 
     @property
     def spent(self) -> float:
         """Return the seconds so far that count."""
-        now = time.monotonic()
-        waited = self._waited + (now - self._waits_since if self._lines else 0.0)
-        return max(0.0, now - self._began - waited - (_Held.seconds + self._others))
+        now = self._queued_at if self._queues else time.monotonic()
+        return max(0.0, now - self._began - self._uncounted)
 
     @property
     def left(self) -> float:
         return self.seconds - self.spent
 
     def blocking(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Call the function and return its result. Raises DeadlineError if it takes too long."""
-        if self in _Notes.calls:  # a stretch of a call that is awaited
-            return self._blocking(function, *arguments)
-        with _Notes.of(self):
-            return self._blocking(function, *arguments)
-
-    def _blocking(self, function: Callable[..., T], *arguments: Any) -> T:
-        alarm, began = _Alarm(GRACE_S if self.cleaning_up else self.left), time.monotonic()
-        held_by, _Held.by = _Held.by, self
-        try:
-            try:
-                alarm.on()
-                result = function(*arguments)
-            finally:
-                alarm.off()
-        except (Exception, Overrun) as error:
-            if alarm.sounded:
-                raise self.passed(error) from error
-            raise
-        finally:
-            alarm.off()
-            _Held.by = held_by
-            took = time.monotonic() - began
-            _Held.seconds += took
-            self._others -= took
-        if alarm.sounded:  # the code caught it, so its result cannot be trusted
+        """Call the function and return its result. Raises DeadlineError if it took too long."""
+        with _watch().calling(self):
+            result = function(*arguments)
+        if self.left < 0.0:
             raise self.passed()
         return result
 
     async def awaiting(self, work: Awaitable[T]) -> T:
         """Return the result of the work. If it takes too long, cancels it and raises DeadlineError."""
-        token = _current.set(self)
+        token, watch, task = _current.set(self), _watch(), asyncio.current_task()
+        assert task is not None
+        watch.tick_in(asyncio.get_running_loop())
         try:
-            with _Notes.of(self):
-                return await _Driven(work, self)
+            async with asyncio.timeout(None) as self._timeout:
+                self._reschedule()
+                with watch.calling(self):
+                    result = await work
+        except TimeoutError as error:
+            if self._timeout is not None and self._timeout.expired():
+                raise self.passed(error.__cause__) from error
+            raise
+        except asyncio.CancelledError as error:
+            if task.cancelling() or isinstance(error, Interrupted):
+                raise
+            raise ContractError(f"{self.what}: cancelled itself; expected a result.") from error
         finally:
+            self._timeout = None
             _current.reset(token)
+        if self.left < 0.0:
+            raise self.passed()
+        return result
 
     def passed(self, where: BaseException | None = None) -> DeadlineError:
         """Return the error of a call that took too long, with the line that it was at."""
-        from cadre.settings.user_code import error_location  # late: the sandbox runs on the standard library alone
-
         return DeadlineError(
             f"{self.what}: not done after {self.seconds:g} s{error_location(where) if where else ''}; expected an end "
             f"by then. Bound what it waits for, or raise {self.setting}."
         )
 
-    def stand_in_line(self, change: int) -> None:
-        """Enter (1) or leave (-1) a queue; the clock stops while the call is in any."""
-        if self._lines == 0:
-            self._waits_since = time.monotonic()
-        self._lines += change
-        if self._lines == 0:
-            self._waited += time.monotonic() - self._waits_since
+    def leave_out(self, seconds: float) -> None:
+        """Leave out the seconds until now in which the loop was blocked, as nothing could be awaited."""
+        if not self._queues:
+            self._uncounted += min(seconds, self.spent)
+            self._reschedule()
+
+    @contextmanager
+    def queueing(self) -> Iterator[None]:
+        """Stop the clock within the block; blocks may overlap."""
+        if self._queues == 0:
+            self._queued_at = time.monotonic()
+        self._queues += 1
+        self._reschedule()
+        try:
+            yield
+        finally:
+            self._queues -= 1
+            if self._queues == 0:
+                self._uncounted += time.monotonic() - self._queued_at
+            self._reschedule()
+
+    def _reschedule(self) -> None:
+        if self._timeout is not None and not self._timeout.expired():
+            rests = self._queues or self.seconds == math.inf
+            self._timeout.reschedule(None if rests else asyncio.get_running_loop().time() + self.left)
 
 
 _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
@@ -241,99 +149,108 @@ def in_line() -> Iterator[None]:
     if deadline is None:
         yield
         return
-    deadline.stand_in_line(1)
-    try:
+    with deadline.queueing():
         yield
-    finally:
-        deadline.stand_in_line(-1)
 
 
-class _Driven(Awaitable[T]):
-    """Awaits some work on behalf of the task that awaits this, each stretch between two awaits under the alarm.
+class Interrupted(asyncio.CancelledError):
+    """Ctrl-C in the middle of a call, whose task is about to be cancelled."""
 
-    When the deadline passes the task is cancelled, and the work may clean up; if it does not end then, it is closed.
-    `cancels` counts our own cancellations, which are undone before the task continues.
-    """
 
-    def __init__(self, work: Awaitable[T], deadline: Deadline) -> None:
-        self._deadline, self.cancels = deadline, 0
-        self._iterator: Any = work.__await__()
-        self._timer: asyncio.TimerHandle | None = None
+# True from Ctrl-C in the middle of a call until the episodes have been cancelled: others would block again meanwhile.
+_is_interrupted = False
 
-    def __await__(self) -> Generator[Any, Any, T]:
-        task = asyncio.current_task()
-        assert task is not None
+
+def interrupt_call(frame: FrameType | None) -> None:
+    """Raise Interrupted if a frame belongs to a call of the user's environment, and in those that begin after it."""
+    global _is_interrupted
+    while frame is not None:
+        if frame.f_code in (Deadline.blocking.__code__, Deadline.awaiting.__code__):
+            _is_interrupted = True
+            raise Interrupted
+        frame = frame.f_back
+
+
+def allow_calls() -> None:
+    """Let calls begin again, once the episodes have been cancelled."""
+    global _is_interrupted
+    _is_interrupted = False
+
+
+# ---- Calls that block the event loop
+
+
+class _Watch:
+    """The running calls of one thread, and when its event loop, or its last call, was last seen to proceed."""
+
+    def __init__(self) -> None:
+        self.calls: set[Deadline] = set()
+        self.proceeded_at, self.noted = time.monotonic(), 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @contextmanager
+    def calling(self, deadline: Deadline) -> Iterator[None]:
+        """Register the call as running within the block."""
+        self.proceeded_at = time.monotonic()
+        self.calls.add(deadline)
         try:
-            result = yield from self._stretches(task)
-        except BaseException as error:
-            self._close()
-            if self._late(task):
-                raise self._deadline.passed() from error
-            if isinstance(error, asyncio.CancelledError) and not task.cancelling():
-                raise ContractError(f"{self._deadline.what}: cancelled itself; expected a result.") from error
-            raise
+            yield
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-        if self._late(task):
-            raise self._deadline.passed()
-        return result
+            self.calls.discard(deadline)
 
-    def _stretches(self, task: asyncio.Task[Any]) -> Generator[Any, Any, T]:
-        function, argument = self._iterator.send, None
-        while True:
-            try:
-                future = self._deadline.blocking(self._next, function, argument)
-            except _Done as done:
-                return done.result
-            if self._timer is None and self._deadline.seconds < math.inf:
-                self._rearm(task)
-            try:
-                function, argument = self._iterator.send, (yield future)
-            except BaseException as error:
-                if self.cancels > 1:
-                    raise
-                function, argument = self._iterator.throw, error
+    def tick_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Note every `TICK_S` that the loop proceeds, while calls run."""
+        if self._loop is not loop:
+            self._loop = loop
+            loop.call_later(TICK_S, self._tick, time.monotonic() + TICK_S)
 
-    def _next(self, function: Callable[[Any], Any], argument: Any) -> Any:
-        try:
-            return function(argument)
-        except StopIteration as stop:
-            raise _Done(stop.value) from None
+    def _tick(self, due: float) -> None:
+        self.proceeded_at = now = time.monotonic()
+        # Due timeouts of this pass of the loop are put off by this, as they come after it.
+        if now - due > TICK_S:
+            for deadline in self.calls:
+                deadline.leave_out(now - due)
+        if self.calls and self._loop is not None:
+            self._loop.call_later(TICK_S, self._tick, now + TICK_S)
+        else:
+            self._loop = None
 
-    def _rearm(self, task: asyncio.Task[Any]) -> None:
-        wait = GRACE_S if self.cancels else max(0.01, self._deadline.left)
-        self._timer = asyncio.get_running_loop().call_later(wait, self._due, task)
-
-    def _due(self, task: asyncio.Task[Any]) -> None:
-        if self.cancels or self._deadline.left <= 0.0:
-            self.cancels += 1
-            self._deadline.cleaning_up = True
-            task.cancel()
-        if self.cancels < 2:
-            self._rearm(task)
-
-    def _late(self, task: asyncio.Task[Any]) -> bool:
-        """Return True if the deadline has passed and nobody else cancels the task."""
-        for _ in range(self.cancels):
-            task.uncancel()
-        return self.cancels > 0 and not task.cancelling()
-
-    def _close(self) -> None:
-        """Close the work if it has not ended after it was cancelled."""
-        self._deadline.cleaning_up = True
-        for _ in range(MOST_CLOSES):  # each await in a `finally` takes one more
-            with suppress(RuntimeError, DeadlineError):
-                self._deadline.blocking(self._iterator.close)
-                return
+    def note_blocking(self, thread: int) -> None:
+        """Log the line at which a call blocks the thread, after each `NOTE_S`."""
+        blocked = time.monotonic() - self.proceeded_at if self.calls else 0.0
+        if blocked < self.noted + NOTE_S:
+            self.noted = min(self.noted, blocked)
+            return
+        self.noted = blocked
+        if where := describe_frames(traceback.extract_stack(sys._current_frames().get(thread))):
+            log.warning(
+                "A call has blocked all episodes for %.0f s%s; expected one that awaits, or returns soon. Bound what "
+                "it waits for, or run it with asyncio.to_thread. Ctrl-C ends it.",
+                blocked,
+                where,
+            )
 
 
-class _Done(Exception):
-    """The work has returned; StopIteration itself may not pass through a generator."""
+_watches: dict[int, _Watch] = {}
+# The process whose thread looks at the watches: a forked one starts its own.
+_watching_process = 0
 
-    def __init__(self, result: Any) -> None:
-        super().__init__()
-        self.result = result
+
+def _watch() -> _Watch:
+    """Return the watch of this thread."""
+    global _watching_process
+    if _watching_process != os.getpid():
+        _watching_process = os.getpid()
+        _watches.clear()
+        threading.Thread(target=_note_blocking_calls, name="cadre-notes", daemon=True).start()
+    return _watches.setdefault(threading.get_ident(), _Watch())
+
+
+def _note_blocking_calls() -> None:
+    while True:
+        time.sleep(NOTE_S / 12)
+        for thread, watch in list(_watches.items()):
+            watch.note_blocking(thread)
 
 
 # ---- The wrapper around the user's environment. What happens after a failure is in `cadre.rollout.episodes`
@@ -440,6 +357,8 @@ class TimedEnv(Env):
             self._spent += deadline.spent
 
     def _deadline(self, method: str) -> Deadline:
+        if _is_interrupted and method != "close":
+            raise Interrupted
         return _deadline(f"{self._name}.{method}", self._limits, self._spent)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -16,12 +15,10 @@ from typing import Any, BinaryIO
 from pydantic import BaseModel
 
 from cadre.errors import RunError
-from cadre.file_limits import MIB, LineTooLongError, size_of
+from cadre.file_limits import MIB, LineTooLongError, lines_of, parse_json, size_of
 from cadre.files import (
     OpenRecord,
     explain_disk_errors,
-    iterate_json_lines,
-    load_json,
     open_plain,
     path_exists,
     to_json,
@@ -101,28 +98,30 @@ def records_with_offsets(
     """Yield (byte offset after the line, object) for every complete line from byte `start` on, where a line begins."""
     if not path_exists(path):
         return
+    number, end = 0, start
     try:
         with open_plain(path) as file:
             file.seek(start)
-            for line in iterate_json_lines(file, partial(_parse_line, model=model)):
-                if isinstance(line.error, LineTooLongError):
-                    raise RunError(f"{path}, line {line.number}: {line.error}. Restore the file, or remove that line.")
-                if not line.content.endswith(b"\n"):
-                    continue
-                if line.error is not None:
-                    raise RunError(
-                        f"{path}, line {line.number}: {line.error}; expected one object a line, as the run wrote it. "
-                        "The file was changed or damaged: restore it from a copy. With --resume such lines are left "
-                        "out and named."
-                    )
-                yield start + line.end, line.value
+            for line in lines_of(file):
+                number += 1
+                if not line.endswith(b"\n"):
+                    return
+                record, end = _parse_line(line, model), end + len(line)
+                yield end, record
+    except LineTooLongError as error:
+        raise RunError(f"{path}, line {number + 1}: {error}. Restore the file, or remove that line.") from None
+    except ValueError as error:
+        raise RunError(
+            f"{path}, line {number}: {error}; expected one object a line, as the run wrote it. The file was changed or "
+            "damaged: restore it from a copy. With --resume such lines are left out and named."
+        ) from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); expected what the run wrote. Restore it.") from None
 
 
 def _parse_line(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
-    """Return the object in a line, Raises ValueError if it does not fit the model."""
-    record: dict[str, Any] = load_json(content)
+    """Return the object in a line. Raises ValueError if it does not fit the model."""
+    record: dict[str, Any] = parse_json(content)
     validate_record(record, model)
     return record
 
@@ -149,15 +148,18 @@ def repair(path: Path, model: type[BaseModel]) -> list[str]:
     """
     if not path_exists(path):
         return []
-    faults, valid_lines = [], []
+    faults, valid_lines, number = [], [], 0
     with open_plain(path) as file:
-        for line in iterate_json_lines(file, partial(_parse_line, model=model)):
-            is_complete = line.content.endswith(b"\n")
-            # A line that is too long hides all that follows it, which is lost too.
-            if line.error is not None and (is_complete or isinstance(line.error, LineTooLongError)):
-                faults.append(f"line {line.number}: {line.error}")
-            elif is_complete:
-                valid_lines.append(line.content)
+        try:
+            for number, line in enumerate(lines_of(file), 1):
+                if line.endswith(b"\n"):
+                    try:
+                        _parse_line(line, model)
+                        valid_lines.append(line)
+                    except ValueError as error:
+                        faults.append(f"line {number}: {error}")
+        except LineTooLongError as error:  # it hides all that follows it, which is lost too
+            faults.append(f"line {number + 1}: {error}")
     if faults:
         fresh = path.with_name(f"{path.name}.new")
         names = (f"{path.name}.damaged" + (f"-{number}" if number > 1 else "") for number in count(1))

@@ -20,11 +20,11 @@ from typing import Any, Protocol
 from cadre import types
 from cadre.advantages.batch import TrainingBatch
 from cadre.errors import RunError
+from cadre.file_limits import parse_json
 from cadre.files import (
     copy_plain,
     damaged_file_error,
     explain_disk_errors,
-    load_json,
     open_plain,
     path_exists,
     require_no_link,
@@ -390,7 +390,7 @@ def read_tree(folder: Path, entry: TreeEntry) -> KeptTree:
         file.seek(entry.offset)
         text = file.read(entry.length)
     try:
-        line: dict[str, Any] = load_json(text)
+        line: dict[str, Any] = parse_json(text)
         validate_record(line, TreeLineHead)
     except ValueError as error:
         raise damaged_file_error(path, f"the tree of step {entry.step} at byte {entry.offset}: {error}") from None

@@ -25,7 +25,7 @@ from rich.progress import Progress as Bars
 from cadre.config.dry_run import format_seconds
 from cadre.errors import RunError
 from cadre.evaluation.evaluate import Report
-from cadre.files import open_plain, parse_record, path_exists, read_text, to_json
+from cadre.files import open_plain, path_exists, read_record, to_json
 from cadre.runs import jsonl
 from cadre.runs.records import EvaluationLine, StatusRecord
 from cadre.team import HasStatus, Learner, Metrics, Sampler, SamplingActivity, Team
@@ -347,12 +347,7 @@ def read_status(folder: Path) -> dict[str, Any]:
     path = folder / STATUS
     if not path_exists(path):
         raise RunError(f"status: {folder} holds no {STATUS}; expected the folder of a run that has begun to train.")
-    try:
-        record = parse_record(read_text(path), StatusRecord)
-    except ValueError as error:
-        raise RunError(
-            f"status: {path} is damaged ({error}); expected what a run writes. It is written anew with --resume."
-        ) from None
+    record = read_record(path, StatusRecord)
     evaluation = None
     for report in jsonl.records(folder / "evaluations.jsonl", EvaluationLine):
         evaluation = report

@@ -17,9 +17,10 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from cadre.errors import ConfigError, one_line
-from cadre.settings.user_imports import OWN_PACKAGES
 
 FLAG = "--trust"
+# The packages of this distribution: their modules are never taken for the user's.
+OWN_PACKAGES = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadre_sandbox", "cadre_tasks")
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _only_reading: ContextVar[bool] = ContextVar("only_reading", default=False)
 # Run folders whose own code is not trusted in this process. Not a context variable: imports may come from any thread.

@@ -13,19 +13,19 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import io
 import logging
 import os
 import re
 import sys
 import sysconfig
-import tempfile
 import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from pydantic import AfterValidator
@@ -33,16 +33,12 @@ from pydantic import AfterValidator
 import cadre
 from cadre.errors import CadreError, ConfigError, ContractError, nearest
 from cadre.file_limits import read_bytes
-from cadre.settings.trust import check_code
-from cadre.settings.user_imports import OWN_PACKAGES, import_file, is_user_module, loaded_module, strip_namespaces
+from cadre.settings.trust import OWN_PACKAGES, check_code
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 log = logging.getLogger("cadre.settings")
-# One import at a time: `_isolated_import` replaces the command line and the output of the whole process.
+# One import at a time, as imports change `sys.path` and the output of the whole process.
 IMPORT_LOCK = threading.RLock()
-STDOUT = 1
-# Characters of a file's output that the warning quotes.
-MAX_OUTPUT_SHOWN = 300
 # Settings whose function may be a coroutine.
 AWAITED_SETTINGS = ("settings.run", "settings.reward", "settings.turn_reward")
 # Lines of the user's files that are listed with an error.
@@ -168,15 +164,31 @@ def _expected_names(reference: str, table: Mapping[str, Any]) -> str:
 
 # ---- Files and modules
 
+# Folders that the user's files are imported from; all are on `sys.path`.
+_folders: list[str] = []
+# The modules of the files that were named, by their paths.
+_modules: dict[str, ModuleType] = {}
+# When each imported file was last changed at its import, and when files were last looked at, in nanoseconds.
+_changed_at: dict[str, int] = {}
+_looked_at = time.time_ns()
+# Number of runs in this process that continue with the files as they were at their beginning.
+_frozen_count = 0
+
+
+class _SourceLoader(SourceFileLoader):
+    """Compiles the file in each process: the byte code of an edit within the same second would be the old one's."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
 
 def load_file(setting: str, path: Path) -> ModuleType:
-    """Return the module of the user's file. It runs once until it changes, and can import the files beside it.
+    """Return the module of the user's file, imported as `python FILE.py` imports: its folder is first on `sys.path`.
 
-    What it prints is logged. Raises ConfigError for all that it raises, SystemExit included.
+    It runs once, and again when it or another of the user's files has changed. What it prints goes to stderr, since
+    programs read what a command prints. Raises ConfigError for all that it raises, SystemExit included.
     """
     check_code(setting, path)
-    if (module := loaded_module(str(path))) is not None:
-        return module
     try:
         read_bytes(path)
     except FileNotFoundError:
@@ -185,8 +197,16 @@ def load_file(setting: str, path: Path) -> ModuleType:
         raise ConfigError(
             f"{setting}: {str(path)!r} cannot be read ({error.strerror}); expected file.py:name. Fix the path."
         ) from None
-    with _import_errors(setting, str(path)):
-        return import_file(str(path))
+    file = os.path.realpath(path)
+    with IMPORT_LOCK:
+        if not _frozen_count and _look_for_changes():
+            _forget_modules(list(sys.modules))
+            _modules.clear()
+            _changed_at.clear()
+        if file not in _modules:
+            with _import_errors(setting, str(path)), contextlib.redirect_stdout(sys.stderr):
+                _modules[file] = _import_file(file)
+        return _modules[file]
 
 
 def load_module(setting: str, name: str) -> ModuleType:
@@ -198,34 +218,137 @@ def load_module(setting: str, name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def find_module_reference(reference: str, folder: Path) -> str | None:
-    """Return `package.module:Name` as `file.py:Name` for a module below a folder.
+def _import_file(file: str) -> ModuleType:
+    """Import a file: alone under its own name, or as a module of its package if there is an `__init__.py` beside it."""
+    folder, stem = os.path.split(os.path.splitext(file)[0])
+    name, top = stem, folder
+    while os.path.isfile(os.path.join(top, "__init__.py")) and os.path.dirname(top) != top:
+        top, package = os.path.split(top)
+        name = f"{package}.{name}".removesuffix(".__init__")
+    _put_on_path(top, folder)
+    _make_room(top, name.partition(".")[0])
+    before = set(sys.modules)
+    try:
+        if (module := sys.modules.get(name)) is None and top != folder:
+            module = importlib.import_module(name)
+        elif module is None:
+            spec = importlib.util.spec_from_file_location(name, file, loader=_SourceLoader(name, file))
+            assert spec is not None
+            assert spec.loader is not None
+            sys.modules[name] = module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+    except BaseException:
+        # A neighbour that was imported would keep classes of the module that was not.
+        _forget_modules([name for name in sys.modules if name not in before])
+        raise
+    _look_for_changes()
+    return module
 
-    Returns None if there is no such file, or if Python imports the package from that folder anyway.
+
+def _put_on_path(top: str, folder: str) -> None:
+    """Let imports find what lies beside the file or its package first, and last what lies in the working folder.
+
+    The working folder counts only if the file lies below it, as it may be a stranger's.
     """
+    sys.path[:] = [top, *(entry for entry in sys.path if entry != top)]
+    working = os.path.realpath(os.getcwd())
+    last = [folder, working] if folder.startswith(f"{working}{os.sep}") else [folder]
+    sys.path += [entry for entry in last if entry not in sys.path]
+    _folders.extend(entry for entry in (top, *last) if entry not in _folders)
+    importlib.invalidate_caches()
+
+
+def _make_room(folder: str, module: str) -> None:
+    """Forget modules that come from other folders of the user and have the name of one in this folder.
+
+    Raises ConfigError if a library's module has the name of the file itself.
+    """
+    entries = set(os.listdir(folder))
+    for name, loaded in list(sys.modules.items()):
+        top, file = name.partition(".")[0], getattr(loaded, "__file__", None)
+        path = os.path.join(folder, top)
+        if entries.isdisjoint((top, f"{top}.py")) or not file or _lies_at(path, os.path.realpath(file)):
+            continue
+        if is_user_module(name):
+            log.warning(
+                "%s: takes the place of %s, which has the same module name, wherever %s is imported from now on. "
+                "Rename one of them if a run uses both.",
+                path,
+                file,
+                name,
+            )
+            del sys.modules[name]
+        elif top == module:
+            raise ConfigError(f"{top} is the name of a module of Python's too, {file}; expected another. Rename it.")
+
+
+def _lies_at(path: str, file: str) -> bool:
+    return file == f"{path}.py" or file.startswith(f"{path}{os.sep}")
+
+
+def is_user_module(name: str) -> bool:
+    """Return True if a module was imported from a folder of the user's files."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    paths = [os.path.join(folder, name.partition(".")[0]) for folder in _folders] if isinstance(file, str) else []
+    return any(_lies_at(path, str(file)) for path in paths) and is_user_file(str(file))
+
+
+def _look_for_changes() -> bool:
+    """Return True if one of the user's files is no longer what it was when it was imported."""
+    global _looked_at
+    looked_at, _looked_at = _looked_at, time.time_ns()
+    files = {str(sys.modules[name].__file__) for name in list(sys.modules) if is_user_module(name)}
+    has_changed = False
+    for file in files | set(_changed_at):
+        try:
+            changed_at = os.stat(file).st_mtime_ns
+        except OSError:
+            return True
+        # A function may have imported the file since: then it counts as changed if it is newer than the last look.
+        has_changed |= changed_at > looked_at if file not in _changed_at else changed_at != _changed_at[file]
+        _changed_at.setdefault(file, changed_at)
+    return has_changed
+
+
+def _forget_modules(names: Iterable[str]) -> None:
+    """Remove the user's modules among these, so that the next import runs them again."""
+    for name in [name for name in names if is_user_module(name)]:
+        del sys.modules[name]
+
+
+@contextlib.contextmanager
+def frozen_files() -> Iterator[None]:
+    """Import no changed file again within this context, so that a run goes on with the code it began with."""
+    global _frozen_count
+    _frozen_count += 1
+    try:
+        yield
+    finally:
+        _frozen_count -= 1
+
+
+def freeze_files() -> None:
+    """Import no changed file again in this process, which serves one run."""
+    global _frozen_count
+    _frozen_count += 1
+
+
+def find_module_reference(reference: str, folder: Path) -> str | None:
+    """Return `package.module:Name` as `file.py:Name` for a module below a folder, None if there is no such file."""
     module, _, name = reference.rpartition(":")
     parts = module.split(".")
     if parts[0] in OWN_PACKAGES or not all(part.isidentifier() for part in parts):
-        return None
-    spec = importlib.util.find_spec(parts[0]) if parts[0] != "__main__" else None
-    origins = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    top = Path(folder, parts[0]).resolve()
-    if any(Path(origin).resolve() in (top, top.with_suffix(".py")) for origin in origins if origin):
         return None
     path = Path(folder, *parts).absolute()
     files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
     return next((f"{file}:{name}" for file in files if file.is_file()), None)
 
 
-# ---- Importing without a command line, input or output
-
-
 @contextlib.contextmanager
 def _import_errors(setting: str, name: str) -> Iterator[None]:
     """Import the user's code within this context: any error there becomes one ConfigError."""
     try:
-        with IMPORT_LOCK, _isolated_import(name):
-            yield
+        yield
     except CadreError as error:
         raise ConfigError(f"{setting}: {name} failed to load: {error}") from error
     except SystemExit as error:
@@ -237,104 +360,15 @@ def _import_errors(setting: str, name: str) -> Iterator[None]:
         raise
     except BaseException as error:
         # A module that does not exist at all is for the caller to report; one that it imports in vain is its error.
-        missing = strip_namespaces(error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and name.startswith(missing) and not name.endswith(".py"):
             raise
         # The file has been named already, so that `at line 3 of scoring.py` can do without it.
         location = re.sub(rf"(line \d+) of {re.escape(Path(name).name)}\b", r"\1", error_location(error))
-        text = strip_namespaces(" ".join(str(error).split()))
+        text = " ".join(str(error).split())
         raise ConfigError(
             f"{setting}: {name} failed to load{location or ' at line ?'}: {type(error).__name__}: {text}. Fix the file."
         ) from None
-
-
-@contextlib.contextmanager
-def _isolated_import(name: str) -> Iterator[None]:
-    """Import within this context without a command line and without input, and keep the output apart.
-
-    Programs read what a command prints, so output at import is logged as a warning with its line. The descriptor is
-    redirected as well, for extensions and child processes that write past `sys.stdout`.
-    """
-    argv, stdin = sys.argv, sys.stdin
-    output = _ImportOutput()
-    sys.argv, sys.stdin = _EmptyCommandLine([name]), io.StringIO()
-    with tempfile.TemporaryFile() as descriptor_output:
-        try:
-            with contextlib.redirect_stdout(output), _redirect_descriptor(descriptor_output.fileno()):
-                yield
-        finally:
-            sys.argv, sys.stdin = argv, stdin
-            output.is_over = True
-            descriptor_output.seek(0)
-            text = output.getvalue() + descriptor_output.read(10 * MAX_OUTPUT_SHOWN).decode(errors="replace")
-            if quoted := " ".join(text.split())[:MAX_OUTPUT_SHOWN]:
-                log.warning(
-                    "%s printed while it was loaded%s: %s. Expected no output, as programs read what a command prints; "
-                    'put it under `if __name__ == "__main__":`, or log it.',
-                    name,
-                    output.location,
-                    quoted.rstrip("."),
-                )
-
-
-class _EmptyCommandLine(list):
-    """An empty `sys.argv` that argparse and optparse may not read: it would be the command line of cadre."""
-
-    def __getitem__(self, index: Any) -> Any:
-        caller = sys._getframe(1).f_globals.get("__name__")
-        if isinstance(index, slice) and caller in ("argparse", "optparse"):
-            raise ReadsCommandLine(
-                "it reads the command line while it is loaded, which is that of cadre; expected settings of the "
-                'recipe. Put that under `if __name__ == "__main__":`'
-            )
-        return super().__getitem__(index)
-
-
-class ReadsCommandLine(Exception):
-    """A file of the user that parses the command line while it is imported."""
-
-
-class _ImportOutput(io.StringIO):
-    """The output of a file while it is loaded.
-
-    A handler of `logging` may keep the object for good: after the import it writes to the process's output.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.location, self.is_over = "", False
-
-    def write(self, text: str) -> int:
-        if self.is_over:
-            return sys.stdout.write(text)
-        if text.strip() and not self.location:
-            # The innermost running line of the user's code: `, at line 3 of scoring.py`.
-            frame = sys._getframe(1)
-            while frame is not None and not is_user_module(str(frame.f_globals.get("__name__"))):
-                frame = frame.f_back  # type: ignore[assignment]
-            if frame is not None:
-                self.location = f", at line {frame.f_lineno} of {Path(frame.f_code.co_filename).name}"
-        return super().write(text)
-
-    def flush(self) -> None:
-        if self.is_over:
-            sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def _redirect_descriptor(file: int) -> Iterator[None]:
-    """Send the standard output of this process and of its children to a file within this context."""
-    try:
-        saved = os.dup(STDOUT)
-    except OSError:
-        yield  # the process has no output
-        return
-    try:
-        os.dup2(file, STDOUT)
-        yield
-    finally:
-        os.dup2(saved, STDOUT)
-        os.close(saved)
 
 
 # ---- Errors of the user's code in one paragraph
@@ -373,7 +407,7 @@ def describe_error(error: BaseException) -> str:
 
     For example `KeyError: 'digit' at line 12 of my_file.py, in observe, called from line 30 of my_file.py, in step`.
     """
-    text = strip_namespaces(" ".join(str(error).split()))
+    text = " ".join(str(error).split())
     return f"{type(error).__name__}{f': {text}' if text else ''}{error_location(error)}"
 
 
@@ -384,7 +418,12 @@ def error_location(error: BaseException) -> str:
     """
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f" at line {error.lineno} of {Path(error.filename).name}"
-    frames = traceback.extract_tb(error.__traceback__)[::-1]
+    return describe_frames(traceback.extract_tb(error.__traceback__))
+
+
+def describe_frames(stack: traceback.StackSummary) -> str:
+    """Return the user's lines of a stack as `error_location` does."""
+    frames = stack[::-1]
     user_frames = [frame for frame in frames if is_user_file(frame.filename)]
     user_frames = user_frames or [frame for frame in frames if _is_environment_file(frame.filename)][:1]
     lines = [
@@ -398,9 +437,8 @@ def error_location(error: BaseException) -> str:
 
 def has_user_frames(error: BaseException) -> bool:
     """Return True if the error passed through a file that Cadre has loaded for the user."""
-    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
-    names = (frame.f_globals.get("__name__", "") for frame in frames)
-    return any(isinstance(name, str) and is_user_module(name) for name in names)
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return any(file.startswith(f"{folder}{os.sep}") and is_user_file(file) for file in files for folder in _folders)
 
 
 def is_user_file(file: str) -> bool:

@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, TypeVar
 
-from cadre.rollout import deadlines
+from cadre.rollout.deadlines import allow_calls, interrupt_call
 
 T = TypeVar("T")
 # Terminals and impatient users send the same signal twice; a second one within these seconds means no more.
@@ -23,8 +24,9 @@ STOP_NOTE = b"Stopping: what was begun is saved first. Ctrl-C again, after a sec
 class Interrupt:
     """A request to end a training. Lives as long as the training.
 
-    Once requested, it cancels work that is `stoppable` at once, or soon if an environment blocks, and lets everything
-    else finish. A Ctrl-C more than a second later is `forced`: it raises KeyboardInterrupt, and nothing more is saved.
+    Once requested, it cancels work that is `stoppable`, in the middle of an environment that blocks too, and lets
+    everything else finish. A Ctrl-C more than a second later is `forced`: it raises KeyboardInterrupt, and nothing more
+    is saved.
     """
 
     def __init__(self) -> None:
@@ -32,7 +34,7 @@ class Interrupt:
         self._requested_at = 0.0
         self._work: asyncio.Future[Any] | None = None
 
-    def __call__(self, number: int | None = None, _: object = None) -> None:
+    def __call__(self, number: int | None = None, frame: FrameType | None = None) -> None:
         """Request the end. A signal handler; may be called from another thread, where a second call forces."""
         if self.requested:
             is_second = number is None or (
@@ -45,10 +47,10 @@ class Interrupt:
         self.requested, self._requested_at = True, time.monotonic()
         if number is not None:
             _announce_stop(number)
-        deadlines.hurry()  # an environment that blocks gets a short time to return
         if self._work is not None:
             # A signal handler runs between two bytecodes, so it must not touch the loop directly.
             self._work.get_loop().call_soon_threadsafe(self._work.cancel)
+            interrupt_call(frame)  # raised here, it is raised in the line of an environment that blocks
 
     async def stoppable(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Return what the work returns, or None if it was cancelled before that."""
@@ -65,6 +67,7 @@ class Interrupt:
             return None
         finally:
             self._work = None
+            allow_calls()
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:

@@ -47,8 +47,7 @@ from cadre.runs.resume import (
     task_digests,
 )
 from cadre.settings.trust import only_reading, print_import_notice
-from cadre.settings.user_code import load_function
-from cadre.settings.user_imports import frozen_files
+from cadre.settings.user_code import frozen_files, load_function
 from cadre.team import Metrics, Team, closed_on_failure
 from cadre.training import metrics
 from cadre.training.asynchronous import SampledStep, StalenessLimit, StepQueue

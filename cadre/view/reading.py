@@ -17,10 +17,9 @@ from typing import Any
 from cadre.algorithms import plan_of
 from cadre.config.experiment import dump, flatten
 from cadre.errors import ConfigError, RunError
-from cadre.file_limits import lines_of
+from cadre.file_limits import lines_of, parse_json
 from cadre.files import (
     Record,
-    load_json,
     open_plain,
     path_exists,
     replace_non_finite,
@@ -287,7 +286,7 @@ class AnnotationIndex:
 
     def _parse(self, line: bytes) -> Json:
         try:
-            parsed: Json = load_json(line)
+            parsed: Json = parse_json(line)
             validate_record(parsed, AnnotationLineHead)
         except ValueError as error:
             raise RunError(

@@ -257,7 +257,7 @@ def prepare_command(words: list[str]) -> Run:
 def prepare_function(reference: str) -> Run:
     """Import the file of a function and return a function that calls it with the task, and a client if it takes one."""
     path, _, name = reference.rpartition(":")
-    main = getattr(load_user_imports().import_file(path), name)
+    main = getattr(import_file(path), name)
     kinds = [parameter.kind for parameter in inspect.signature(main).parameters.values()]
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     takes_client = inspect.Parameter.VAR_POSITIONAL in kinds or sum(kind in by_position for kind in kinds) > 1
@@ -292,14 +292,23 @@ def prepare_function(reference: str) -> Run:
     return run
 
 
-def load_user_imports() -> Any:
-    """Return Cadre's module that lets the user's file import its neighbours; it needs the standard library only."""
-    path = os.path.join(HERE, "..", "..", "cadre", "settings", "user_imports.py")
-    spec = importlib.util.spec_from_file_location("cadre_user_imports", path)
+def import_file(path: str) -> Any:
+    """Import the user's file as `python FILE.py` does: its folder, or that of its outermost package, is first on
+    `sys.path`."""
+    folder, name = os.path.split(os.path.splitext(os.path.realpath(path))[0])
+    is_alone = not os.path.isfile(os.path.join(folder, "__init__.py"))
+    if not is_alone:
+        sys.path.append(folder)
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        folder, package = os.path.split(folder)
+        name = package + "." + name
+    sys.path.insert(0, folder)
+    if not is_alone:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
@@ -323,8 +332,7 @@ def main() -> None:
         forker = InstanceForker(run, orders, reports)
     except BaseException as error:  # noqa: BLE001 - whatever the file raises is reported in one line
         traceback.print_exc()
-        frames = traceback.extract_tb(error.__traceback__)
-        last = [frame for frame in frames if not frame.filename.endswith("user_imports.py")][-1]
+        last = traceback.extract_tb(error.__traceback__)[-1]
         position = f"at line {last.lineno} of {os.path.basename(last.filename)}"
         failure = f"{type(error).__name__}: {str(error)[:2000]} {position}"
         os.write(reports, json.dumps({"failed": failure}).encode() + b"\n")

@@ -41,10 +41,10 @@ def listening(path: Path) -> None:
 
 
 MAKE: dict[str, tuple[Callable[[Path], None], str]] = {
-    "pipe": (os.mkfifo, "it is a named pipe"),
-    "device": (lambda path: path.symlink_to("/dev/zero"), "it is a device"),
+    "pipe": (os.mkfifo, "it is no regular file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "it is no regular file"),
     "folder": (lambda path: path.mkdir(), "it is a folder"),
-    "socket": (listening, "it is a socket"),
+    "socket": (listening, "No such device or address"),
     "circle": (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
     "large": (large, "it holds more than"),
 }
@@ -59,8 +59,7 @@ def test_what_is_no_file_is_named(reader: str, kind: str, tmp_path: Path, monkey
     make(path)
     read, error = READERS[reader]
     if reader == "records":  # of a run folder, in which links are not followed
-        why = {"device": "is a link", "circle": "is a link", "socket": "cannot be read"}.get(kind, "is no plain file")
-        why = MAKE[kind][1] if kind == "large" else why
+        why = {"device": "is a link", "circle": "is a link", "socket": "cannot be read"}.get(kind, why)
     with pytest.raises(error, match=why):
         read(path)
 
@@ -77,7 +76,9 @@ def test_names_that_are_none(name: str) -> None:
         ("[" * 200_000, "nested too deeply"),
         ("9" * 5_000, "whole number of more than 4,300 digits"),
         (b"\xff", "not UTF-8"),
-        ("", "Expecting value"),
+        ("", "not JSON: it is empty"),
+        ("{", "not JSON: Expecting property name"),
+        (b"{}\0\0", "not JSON: Extra data"),
     ],
 )
 def test_json_is_refused_in_a_line(text: str | bytes, why: str) -> None:
@@ -95,7 +96,7 @@ def test_lines_end_as_in_texts(tmp_path: Path) -> None:
 def test_a_row_is_refused_by_its_line(line: str, tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl"
     path.write_text('{"question": "x"}\n' + line + "\n")
-    with pytest.raises(DataError, match="line 2: got no JSON"):
+    with pytest.raises(DataError, match="line 2: it is not JSON"):
         list(read_json_lines(path))
 
 

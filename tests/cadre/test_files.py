@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import RunError
-from cadre.files import partial_folder, publish_atomically, remove_unfinished
+from cadre.files import partial_folder, publish_atomically
 
 
 def test_files_and_folders_appear_together_at_the_end(tmp_path: Path) -> None:
@@ -107,30 +107,6 @@ def test_after_a_kill_half_way_a_second_try_works(tmp_path: Path) -> None:
         assert not built.exists()
         built.write_text("again")
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
-def test_what_a_killed_writer_published_before_the_rest_is_removed(tmp_path: Path) -> None:
-    """Mistake: the second try refuses, since the first file of three is there."""
-    code = (
-        "give = files._give_name\n"
-        f"files._give_name = lambda built, out: give(built, out) if out.name != 'b' else {KILL}\n"
-        "with files.publish_atomically(Path('a'), Path('b')) as (a, b):\n    a.write_text('old'); b.write_text('old')"
-    )
-    killed(tmp_path, code)
-    a, b = tmp_path / "a", tmp_path / "b"
-    assert a.exists()
-    remove_unfinished(a, b)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_of_somebody_else_is_never_removed(tmp_path: Path) -> None:
-    a, b = tmp_path / "a", tmp_path / "b"
-    a.write_text("theirs")
-    partial_folder(a).mkdir()
-    (partial_folder(a) / "a").write_text("ours")
-    (partial_folder(a) / "b").write_text("ours")
-    remove_unfinished(a, b)
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "theirs")]
 
 
 def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_prompt_is_a_text_or_a_conversation(tmp_path: Path) -> None:
 
 
 BAD = {
-    "not JSON": ('{"prompt": ', "line 2: got no JSON"),
+    "not JSON": ('{"prompt": ', "line 2: it is not JSON"),
     "no object": ("[1]", "line 2: got list"),
     "an unknown key": ('{"prompt": "a", "choosen": "b", "rejected": "c"}', "Did you mean chosen?"),
     "a missing key": ('{"prompt": "a", "chosen": "b"}', "line 2: 'rejected' is missing"),
@@ -64,7 +64,7 @@ BAD = {
         "line 2: got the prompt",
     ),
     "half of a character": ('{"prompt": "a", "chosen": "\\ud83d", "rejected": "c"}', "line 2: got half of a character"),
-    "nested deeply": ("[" * 100_000, "line 2: got no JSON"),
+    "nested deeply": ("[" * 100_000, "line 2: it is not JSON"),
 }
 
 
@@ -102,7 +102,7 @@ def test_no_file_an_empty_one_and_no_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is empty"):
         read_pairs(written(tmp_path, ""))
     (tmp_path / "pairs.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="expected UTF-8"):
+    with pytest.raises(DataError, match="not UTF-8 at byte 0"):
         read_pairs(tmp_path / "pairs.jsonl")
 
 

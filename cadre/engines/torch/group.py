@@ -42,7 +42,7 @@ from cadre.errors import CadreError, EngineError, as_sentence
 from cadre.learn import tensor_files
 from cadre.learn.loss import ValueHeads
 from cadre.settings import PolicyConfig
-from cadre.settings.user_imports import freeze_files
+from cadre.settings.user_code import freeze_files
 from cadre.team import Metrics, Weights
 from cadre.types import Message, Tool, TrainingSequence
 

@@ -53,7 +53,8 @@ def test_a_recipe_is_a_regular_file(command: str, kind: str) -> None:
         else:
             path.write_text("env: plan-path", encoding="utf-16")
         told = refused(command, str(path))
-    why = {"large": "it holds more than 1 MiB", "utf-16": "not UTF-8", "link": "device"}.get(kind, kind)
+    why = {"large": "it holds more than 1 MiB", "utf-16": "not UTF-8", "socket": "No such device or address"}
+    why = why.get(kind, "it is no regular file")
     assert str(path) in told
     assert why in told
 
@@ -66,8 +67,8 @@ def test_a_recipe_is_a_regular_file(command: str, kind: str) -> None:
         ("a..b:x", "nor the name of a module"),
         ("/dev/zero:X", "nor the name of a module"),
         ("os:path:x", "nor the name of a module"),
-        ("pipe.py:X", "it is a named pipe"),
-        ("zero.py:X", "it is a device"),
+        ("pipe.py:X", "it is no regular file"),
+        ("zero.py:X", "it is no regular file"),
         ("folder.py:X", "it is a folder"),
         ("circle.py:X", "Too many levels of symbolic links"),
         ("x" * 300 + ".py:X", "File name too long"),

@@ -27,8 +27,7 @@ def stopped(arguments: list[str], after: float, number: signal.Signals, folder: 
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        # As a shell has it: an earlier test of this process may have imported files of a user's.
-        env={k: v for k, v in os.environ.items() if k != "CADRE_USER_FOLDERS"} | {"OMP_NUM_THREADS": "1"},
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     while not begun.exists():
         time.sleep(0.005)

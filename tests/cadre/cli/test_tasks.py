@@ -115,10 +115,8 @@ def test_a_file_that_does_not_load(tmp_path: Path, text: str, wanted: str) -> No
     assert wanted in done.err
 
 
-@pytest.mark.parametrize(
-    "line", ["while True: pass", "import time; time.sleep(60)", "await __import__('asyncio').sleep(60)"]
-)
-def test_a_step_that_never_ends_ends_the_check_with_a_paragraph(line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ["import time; time.sleep(0.5)", "await __import__('asyncio').sleep(60)"])
+def test_a_step_that_takes_too_long_ends_the_check_with_a_paragraph(line: str, tmp_path: Path) -> None:
     path = tmp_path / "hangs.py"
     path.write_text(
         "from tests.helpers.games import Digit\n\n\nclass Hangs(Digit):\n    async def step(self, actions):\n"

@@ -115,27 +115,6 @@ def test_killed_before_it_has_its_name_a_second_try_works(name: str, here: Path)
     assert not (here / ".partial-OUT").exists()
 
 
-@pytest.mark.parametrize("files", few_of([1, 2], [1]))
-def test_a_task_to_begin_with_is_three_files_or_none(
-    files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Mistake: killed after the first file, the second call says that it exists."""
-    code = (
-        "import os, signal\nfrom cadre import files\nfrom cadre.cli import main\n"
-        "give, made = files._give_name, []\n"
-        "def giving(built, out):\n"
-        f"    if len(made) == {files}: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "    give(built, out); made.append(out)\n"
-        "files._give_name = giving\nmain()\n"
-    )
-    assert run(["init", "parity"], tmp_path, code)[0] == -signal.SIGKILL
-    monkeypatch.chdir(tmp_path)
-    assert call("init", "parity").code == 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["parity.py", "parity.yaml", "test_parity.py"]
-    again = call("init", "parity")
-    assert (again.code, "exists" in again.err) == (2, True)
-
-
 def test_a_fork_that_was_killed_is_no_run_and_its_command_is_named(here: Path) -> None:
     code = (
         "import os, signal\nfrom cadre.runs import resume\nfrom cadre.cli import main\n"

@@ -86,7 +86,7 @@ def test_what_has_no_default_is_missing_until_it_is_given() -> None:
 
 def test_names_that_are_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert name_of(Maths) == "maths"
-    assert name_of(Digit) == "tests.helpers.games:Digit"
+    assert name_of(Digit) == f"{sys.modules[Digit.__module__].__file__}:Digit"
     assert env_class("tests.helpers.games:Digit") is Digit
     (tmp_path / "alone.py").write_text("from cadre.env import Env\nclass Mine(Env): ...\n")
     monkeypatch.syspath_prepend(tmp_path)

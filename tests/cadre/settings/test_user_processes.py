@@ -52,27 +52,6 @@ def test_a_library_imports_the_name_that_the_file_gives_it(tmp_path: Path) -> No
     assert module.late() == [7, 7]
 
 
-def test_a_library_of_its_own_accord_finds_no_neighbour(tmp_path: Path) -> None:
-    """Mistake: a library that asks whether an optional package is there takes the user's file for it."""
-    (tmp_path / "wandb_beside.py").write_text("raise RuntimeError('it was imported')\n")
-    (tmp_path / "library_of_others.py").write_text(
-        "def has():\n    try:\n        import wandb_beside\n    except ImportError:\n        return False\n"
-        "    return True\n"
-    )
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "wandb_beside.py").write_text("raise RuntimeError('it was imported')\n")
-    (tmp_path / "files" / "toy.py").write_text("from library_of_others import has\nvalue = has()\n")
-    code = (
-        f"import sys\nfrom pathlib import Path\nfrom cadre.settings.user_code import load_file\n"
-        f"sys.path.append({str(tmp_path / 'libs')!r})\n"
-        f"print(load_file('env', Path({str(tmp_path / 'files' / 'toy.py')!r})).value)"
-    )
-    (tmp_path / "libs").mkdir()
-    (tmp_path / "library_of_others.py").rename(tmp_path / "libs" / "library_of_others.py")
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", timeout=100)
-    assert done.stdout.strip() == "False", done.stderr
-
-
 EXITS = """import sys
 from cadre import Env
 class Toy(Env):

@@ -181,8 +181,8 @@ def test_own_successes_are_what_was_said_on_paths_that_win(speaker: Path) -> Non
 
 
 BAD = {
-    "not JSON": ("{", "line 1: got no JSON"),
-    "another encoding": ('{"role": "speaker", "prompt": "1", "answer": "é"}'.encode("latin-1"), "expected UTF-8"),
+    "not JSON": ("{", "line 1: it is not JSON"),
+    "another encoding": ('{"role": "speaker", "prompt": "1", "answer": "é"}'.encode("latin-1"), "not UTF-8 at byte"),
     "half of a character": ('{"role": "speaker", "prompt": "1", "answer": "\\ud83d"}', "half of a character"),
     "nobody who speaks": (
         '{"role": "speaker", "prompt": [{"role": 5, "content": null}], "answer": "2"}',

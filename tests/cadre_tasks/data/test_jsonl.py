@@ -24,16 +24,16 @@ def test_the_mark_that_some_editors_begin_a_file_with_is_none_of_it(tmp_path: Pa
 
 
 BROKEN = {
-    "cut off": (b'{"a": 1', r"line 2: got no JSON .*Fix or remove the line"),
-    "no JSON": (b"a: 1", r"line 2: got no JSON"),
+    "cut off": (b'{"a": 1', r"line 2: it is not JSON.*Fix or remove the line"),
+    "no JSON": (b"a: 1", r"line 2: it is not JSON"),
     "a list": (b"[1]", r"line 2: got list; expected one JSON object"),
-    "two objects": (b'{"a": 1} {"a": 2}', r"line 2: got no JSON"),
-    "Latin-1": (b'{"a": "\xe9"}', r"line 2: got the byte 0xe9; expected UTF-8"),
+    "two objects": (b'{"a": 1} {"a": 2}', r"line 2: it is not JSON"),
+    "Latin-1": (b'{"a": "\xe9"}', r"line 2: it is not UTF-8 at byte 7"),
     "half a character": (b'{"a": "\\ud83d"}', r"line 2: got half of a character"),
     "half a character in a name": (b'{"\\ud83d": 1}', r"line 2: got half of a character"),
-    "nested too deeply": (b'{"a": ' + b"[" * 200_000, r"line 2: got no JSON"),
-    "a key twice": (b'{"a": {"b": 1, "b": 2}}', r"line 2: got no JSON \(the key 'b' stands twice\)"),
-    "a huge number": (b'{"a": ' + b"9" * 10_000 + b"}", r"line 2: got no JSON"),
+    "nested too deeply": (b'{"a": ' + b"[" * 200_000, r"line 2: it is not JSON"),
+    "a key twice": (b'{"a": {"b": 1, "b": 2}}', r"line 2: it is not JSON: the key 'b' stands twice"),
+    "a huge number": (b'{"a": ' + b"9" * 10_000 + b"}", r"line 2: it is not JSON"),
 }
 
 
@@ -57,7 +57,7 @@ def test_a_file_that_is_not_there_or_is_a_folder(tmp_path: Path) -> None:
 def test_a_broken_line_of_a_public_set_is_named_too(tmp_path: Path) -> None:
     (tmp_path / "aime25").mkdir()
     (tmp_path / "aime25" / "test.jsonl").write_text('{"problem": "1+1?", "answer": "2"}\n{"problem": "1+')
-    with pytest.raises(DataError, match=r"aime25/test\.jsonl, line 2: got no JSON"):
+    with pytest.raises(DataError, match=r"aime25/test\.jsonl, line 2: it is not JSON"):
         load("aime25", "test", str(tmp_path))
 
 
