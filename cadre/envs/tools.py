@@ -22,11 +22,12 @@ import re
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Optional, Self, cast
+from typing import Annotated, Any, Optional, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -41,8 +42,6 @@ from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCa
 NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 # Calls of one completion that are run.
 MAX_CALLS = 16
-# The end of what Python prints of an object that says nothing else of itself.
-ADDRESS = re.compile(r" at 0x[0-9a-f]+\b.*>$", re.IGNORECASE | re.DOTALL)
 LAST_TURN = "\n[This was the last call that is allowed. Answer now.]"
 DOCSTRING_SECTION = re.compile(
     r"^(Args|Arguments|Parameters|Returns|Yields|Raises|Examples?|Notes?):\s*$", re.MULTILINE
@@ -292,21 +291,19 @@ async def run_call(
             await runnable.prepare(timeout_s)
         async with asyncio.timeout(timeout_s) as limit:
             if inspect.iscoroutinefunction(runnable.function):
-                text = as_text(await runnable.function(**arguments))
+                result = await runnable.function(**arguments)
             else:
                 result = await _run_in_thread(runnable.function, arguments)
-                text = result if isinstance(result, str) else as_text(await result)
-    except (ServerLost, MemoryError, ReplayDiverged, KeyboardInterrupt, GeneratorExit):
+                result = await result if inspect.isawaitable(result) else result  # of a decorated coroutine function
+            text = as_text(result)
+    except (ServerLost, MemoryError, ReplayDiverged):
         raise
-    except BaseException as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise  # the episode is cancelled; otherwise the tool awaited what it had cancelled itself
-        if limit is not None and limit.expired():
-            _record(call, True, TimeoutError(f"it did not end within {timeout_s:g} s"))
-            return f"Error: {call.name} did not end within {timeout_s:g} s.", False
-        fault = error if isinstance(error, Exception) else RuntimeError(repr(error))
+    except Exception as error:  # noqa: BLE001 - the tool is the user's, its arguments a model's
+        is_late = limit is not None and limit.expired()
+        fault = TimeoutError(f"it did not end within {timeout_s:g} s") if is_late else error
         _record(call, True, fault)
+        if is_late:
+            return f"Error: {call.name} did not end within {timeout_s:g} s.", False
         return clean_text(f"Error: {call.name}: {first_line(fault)}", max_chars), False
     _record(call, True)
     return clean_text(text, max_chars), not text.startswith("Error: ")
@@ -316,46 +313,27 @@ class _Stopped(SystemExit):
     """Raised in the thread of a call that takes too long. A thread that ends by a SystemExit prints nothing."""
 
 
-async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | Awaitable[Any]:
-    """Return the result of a function as text, or what is to be awaited for it, as of a decorated coroutine function.
-
-    If this is cancelled, Python code is stopped and C code left alone.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[str | Awaitable[Any]] = loop.create_future()
-
-    def settle(result: str | Awaitable[Any], error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Return the result of a function. If this is cancelled, Python code is stopped and C code left alone."""
+    future: Future[Any] = Future()
 
     def work() -> None:
-        result, fault = cast(str | Awaitable[Any], ""), cast(Exception | None, None)
+        result, fault = None, None
         try:
-            try:
-                with one_thread():
-                    value = function(**arguments)
-                result = value if inspect.isawaitable(value) else as_text(value)
-            except StopIteration as error:  # cannot be set as the exception of a future
-                fault = RuntimeError(repr(error))
-            except Exception as error:  # noqa: BLE001 - goes to the caller
-                fault = error
-            except BaseException as error:  # noqa: BLE001 - sys.exit and panics of Rust libraries end the call alone
-                if isinstance(error, _Stopped):
-                    return
-                fault = RuntimeError(repr(error))
-            with suppress(RuntimeError):  # the loop has been closed
-                loop.call_soon_threadsafe(settle, result, fault)
+            with one_thread():
+                result = function(**arguments)
         except _Stopped:
             return
+        except BaseException as error:  # noqa: BLE001 - sys.exit and panics of Rust libraries end the call alone
+            is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            fault = error if is_plain else RuntimeError(repr(error))
+        with suppress(InvalidStateError):  # it was cancelled
+            future.set_exception(fault) if fault else future.set_result(result)
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="cadre-tool", daemon=True)
     thread.start()
     try:
-        return await future
+        return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
         if thread.is_alive() and thread.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
@@ -363,20 +341,8 @@ async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, A
 
 
 def as_text(value: Any) -> str:
-    """Return a tool's result as text: a text as it is, anything else as JSON with its characters as they are.
-
-    Raises TypeError for an object that has no text but its address.
-    """
-    if isinstance(value, str):
-        return value
-    return json.dumps(to_jsonable_python(value, fallback=_describe), ensure_ascii=False)
-
-
-def _describe(value: Any) -> str:
-    text = str(value)
-    if ADDRESS.search(text):
-        raise TypeError(f"it returned {type(value).__name__}, which has no text; expected a text or JSON values")
-    return text
+    """Return a tool's result as text: a text as it is, anything else as JSON with its characters as they are."""
+    return value if isinstance(value, str) else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
 
 
 def clean_text(text: str, max_chars: int) -> str:
