@@ -13,15 +13,17 @@ import asyncio
 import atexit
 import json
 import os
+import re
 import shutil
+import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 from cadre.envs.schemas import make_validator
 from cadre.envs.tools import RunnableTool, ServerLost, as_text
@@ -36,9 +38,9 @@ CONNECTION_CLOSED = -32000
 CLIENT_ERRORS = ("Session terminated", "Server returned an error response")
 CLOSE_S = 3.0
 MAX_PAGES = 50
-# Bytes that are kept of what a server writes on stderr, the last ones, for the message where it does not start.
-MAX_LOG = 65_536
-MAX_SAID = 300  # characters of its last line
+# Bytes of the end of what a server wrote on stderr that are read for the message where it does not start, and
+# characters of its last line that are quoted.
+MAX_LOG, MAX_SAID = 65_536, 300
 
 
 @dataclass(frozen=True)
@@ -158,21 +160,16 @@ class McpServer:
             raise
         try:
             for name, arguments, result in self._calls:
-                async with asyncio.timeout(call_s):
-                    repeated = await connection.call(name, json.loads(arguments))
+                repeated = ""
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(call_s):
+                        repeated = await connection.call(name, json.loads(arguments))
                 if repeated != result:
                     raise ReplayDiverged(
                         f"McpServer: {self.launch} returned {repeated[:200]!r} for {name} in place of {result[:200]!r} "
-                        "when a fork made the calls again that had led to its state; expected equal results. If no "
-                        "call changes what another returns, write stateless=True."
+                        "when a fork made the calls again that had led to its state; expected equal results, in the "
+                        "time of a call. If no call changes what another returns, write stateless=True."
                     )
-        except TimeoutError:
-            connection.close()
-            raise ReplayDiverged(
-                f"McpServer: {self.launch} did not answer {name} within {call_s:g} s when a fork made the calls again "
-                "that had led to its state; expected the result that it had. If no call changes what another returns, "
-                "write stateless=True."
-            ) from None
         except BaseException:
             connection.close()
             raise
@@ -207,34 +204,11 @@ def _validate(tool: Tool, text: str) -> dict[str, Any]:
         error = jsonschema.exceptions.best_match(make_validator(tool.parameters).iter_errors(arguments))
     except TimeoutError:
         raise ValueError("a pattern of the schema could not be matched in time; write something simpler") from None
-    except (Unresolvable, RecursionError, jsonschema.SchemaError):
+    except (Unresolvable, RecursionError, re.error, jsonschema.SchemaError):
         return arguments  # the server validates them itself
     if error is not None:
         raise ValueError(": ".join(filter(None, (".".join(map(str, error.absolute_path)), error.message[:300]))))
     return arguments
-
-
-@contextmanager
-def _bounded_log() -> Iterator[tuple[TextIO, Callable[[], str]]]:
-    """Return a file for a process to write to, and what returns the last MAX_LOG bytes of it. The running loop reads
-    the rest away."""
-    loop, log = asyncio.get_running_loop(), bytearray()
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-
-    def drain() -> str:
-        with suppress(BlockingIOError):
-            log.extend(os.read(reader, MAX_LOG))
-            del log[:-MAX_LOG]
-        return log.decode(errors="replace")
-
-    loop.add_reader(reader, drain)
-    try:
-        with open(writer, "w") as file:
-            yield file, drain
-    finally:
-        loop.remove_reader(reader)
-        os.close(reader)
 
 
 # Connections, in the event loop of a thread of their own
@@ -301,22 +275,24 @@ class _Connection:
         """Open the connection, and keep it until it is closed."""
         self._closing = asyncio.Event()
         mcp = package("mcp", "mcp")
-        with _bounded_log() as (stderr, read_log):
+        with tempfile.TemporaryFile() as log:
             try:
                 async with AsyncExitStack() as stack:
                     async with asyncio.timeout(self.launch.start_s):
-                        client = await stack.enter_async_context(mcp.Client(self._transport(mcp, stderr)))
+                        client = await stack.enter_async_context(mcp.Client(self._transport(mcp, log)))
                         tools = await _list_tools(client)
                     self.opened.set_result((client, tools))
                     await self._closing.wait()
             except BaseException as error:
                 if not self.opened.done():
-                    said = read_log().strip().splitlines()[-1:]
-                    cause = f"{first_line(_innermost(error))}{f'; it wrote: {said[0][:MAX_SAID]}' if said else ''}"
+                    log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_LOG))
+                    last_line = log.read().decode(errors="replace").strip().splitlines()[-1:]
+                    wrote = f"; it wrote: {last_line[0][:MAX_SAID]}" if last_line else ""
                     self.opened.set_exception(
                         ConfigError(
-                            f"McpServer: {self.launch} cannot be reached ({cause}); expected an MCP server within "
-                            f"{self.launch.start_s:g} s (start_s). Run it by hand, and look at what it writes."
+                            f"McpServer: {self.launch} cannot be reached ({first_line(_innermost(error))}{wrote}); "
+                            f"expected an MCP server within {self.launch.start_s:g} s (start_s). Run it by hand, and "
+                            "look at what it writes."
                         )
                     )
                 if not isinstance(error, Exception | asyncio.CancelledError):
@@ -361,16 +337,14 @@ class _Connection:
 
 def result_text(result: Any) -> str:
     """Return the text of a result: that of its parts, or its structured content where it has no parts."""
-    text = "\n".join(map(_part_text, result.content))
+    texts = [getattr(part.resource if part.type == "resource" else part, "text", None) for part in result.content]
+    # Of an image or a sound it says that there was one.
+    text = "\n".join(
+        f"[{part.type}: left out]" if text is None else text for part, text in zip(result.content, texts, strict=True)
+    )
     if not result.content and result.structured_content is not None:
         text = as_text(result.structured_content)
     return f"Error: {text}" if result.is_error and not text.startswith("Error: ") else text
-
-
-def _part_text(part: Any) -> str:
-    """Return the text of a part of a result; of an image or a sound that there was one."""
-    text = getattr(part.resource if part.type == "resource" else part, "text", None)
-    return text if isinstance(text, str) else f"[{part.type}: left out]"
 
 
 async def _list_tools(client: Any) -> tuple[Tool, ...]:

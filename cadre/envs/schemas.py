@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,48 +9,22 @@ PATTERN_S = 0.5
 
 
 def make_validator(schema: Mapping[str, Any]) -> Any:
-    """Return a validator of draft 2020-12, which raises TimeoutError where a pattern takes longer than `PATTERN_S`.
+    """Return a validator of draft 2020-12, which raises TimeoutError where a `pattern` takes longer than `PATTERN_S`.
 
-    The empty registry keeps it from fetching what a `$ref` points to. Patterns are written for other languages too
-    (`\\p{L}`): one that Python cannot compile is ignored, and so is `unevaluatedProperties` beside patterns of names.
+    The empty registry keeps it from fetching what a `$ref` points to. Patterns are written for other languages too: one
+    that cannot be compiled is ignored, and as a pattern of names (`patternProperties`) raises `re.error`.
     """
     import jsonschema
+    import regex
     from referencing import Registry
 
-    draft = jsonschema.Draft202012Validator
-    check_additional = draft.VALIDATORS["additionalProperties"]
-
-    def pattern(validator: Any, pattern: str, instance: Any, _: Any) -> Any:
-        if validator.is_type(instance, "string") and _search(pattern, instance) is False:
+    def check_pattern(validator: Any, pattern: str, instance: Any, _: Any) -> Any:
+        try:
+            is_found = regex.search(pattern, instance, timeout=PATTERN_S) if isinstance(instance, str) else True
+        except regex.error:
+            return
+        if not is_found:
             yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
 
-    def pattern_properties(validator: Any, patterns: Mapping[str, Any], instance: Any, _: Any) -> Any:
-        if validator.is_type(instance, "object"):
-            for pattern, subschema in patterns.items():
-                for name, value in instance.items():
-                    if _search(pattern, name):
-                        yield from validator.descend(value, subschema, path=name, schema_path=pattern)
-
-    def additional_properties(validator: Any, additional: Any, instance: Any, schema: Mapping[str, Any]) -> Any:
-        patterns = schema.get("patternProperties", {})
-        if validator.is_type(instance, "object"):
-            rest = {name: value for name, value in instance.items() if not any(_search(p, name) for p in patterns)}
-            without = {key: value for key, value in schema.items() if key != "patternProperties"}
-            yield from check_additional(validator, additional, rest, without)
-
-    keywords: dict[str, Any] = {"pattern": pattern, "patternProperties": pattern_properties}
-    keywords["additionalProperties"] = additional_properties
-    if "patternProperties" in json.dumps(schema):
-        keywords["unevaluatedProperties"] = lambda *_: ()
-    return jsonschema.validators.extend(draft, keywords)(schema, registry=Registry())
-
-
-def _search(pattern: str, text: str) -> bool | None:
-    """Return whether the pattern is found in the text; None if it is no pattern of Python's."""
-    import regex
-
-    try:
-        re.compile(pattern)
-        return regex.search(pattern, text, timeout=PATTERN_S) is not None
-    except (re.error, regex.error):
-        return None
+    draft = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"pattern": check_pattern})
+    return draft(schema, registry=Registry())

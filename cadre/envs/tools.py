@@ -372,12 +372,10 @@ def check_tools(env: type[Env], roles: Sequence[str]) -> None:
             try:
                 copy.deepcopy(entry)
             except Exception as error:  # noqa: BLE001 - __deepcopy__ is the user's
-                owner = getattr(entry, "__self__", entry)
                 raise ConfigError(
-                    f"{env.__name__}.tools: got {type(owner).__name__}, which copy.deepcopy cannot copy ({error}); "
-                    "expected an object that is copied with the state of an episode, as forks have tools of their own. "
-                    "Give functions, or write a method __deepcopy__ that leaves out connections and locks; it returns "
-                    "self if no call changes what another returns."
+                    f"{env.__name__}.tools: got {entry!r}, which copy.deepcopy cannot copy ({error}); expected an "
+                    "object that is copied with the state of an episode, as forks have tools of their own. Give "
+                    "functions, or write a method __deepcopy__ that leaves out connections and locks."
                 ) from None
         runnable_tools([entry for entry in entries if not hasattr(entry, "check")], object.__new__(env))
 
@@ -475,21 +473,15 @@ class WithTools(Env):
             exchanges[role] = (*exchange, replace(sample.message, tool_calls=called), *results)
         if calls:
             self._answers, self._exchanges = answers, exchanges
-            return Reward(
-                parts={
-                    "tools/calls": float(calls),
-                    "tools/errors": float(errors),
-                    "tools/malformed": float(malformed),
-                }
-            )
+            numbers = {"tools/calls": calls, "tools/errors": errors, "tools/malformed": malformed}
+            return Reward(parts={name: float(number) for name, number in numbers.items()})
 
-        acting = offered
         past = dict(self._past)
         for role, exchange in exchanges.items():
-            key = (role, acting[role].conversation)
-            past[key] = (*past.get(key, ()), (acting[role].messages, exchange))
+            key = (role, offered[role].conversation)
+            past[key] = (*past.get(key, ()), (offered[role].messages, exchange))
         self._past, self._answers, self._exchanges = past, {}, {}
-        return await super().step_samples({role: answers[role] for role in acting if role in answers})
+        return await super().step_samples({role: answers[role] for role in offered if role in answers})
 
     def fork(self) -> Self:
         twin = super().fork()

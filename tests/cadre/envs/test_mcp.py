@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -152,27 +150,6 @@ class Totals(Env):
     @classmethod
     def tasks(cls, split: str, **settings: Any) -> Sequence[Task]:
         return [Task(f"{split}-{n}", {"n": n, "split": split}) for n in range(3)]
-
-
-FLOOD = """
-import runpy, sys, threading
-# As long as the pipe and the log hold, many times over; written before and while calls are answered.
-for _ in range(500):
-    sys.stderr.write("x" * 9999 + "\\n")
-threading.Thread(target=lambda: [sys.stderr.write("y" * 9999) for _ in iter(int, 1)], daemon=True).start()
-runpy.run_path(sys.argv[1], run_name="__main__")
-"""
-
-
-def test_what_a_server_writes_on_stderr_fills_no_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Mistake: it goes into a temporary file without a limit."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "flood.py").write_text(FLOOD)
-    server = McpServer((sys.executable, "-S", "-E", str(tmp_path / "flood.py"), COMMAND[-1]))
-    assert call(server, "add", '{"number": 3}') == "é 3"
-    files = [Path("/proc/self/fd", name).resolve() for name in os.listdir("/proc/self/fd")]
-    assert not [file for file in files if file.is_relative_to(tmp_path)]
-    server.close()
 
 
 def test_the_last_line_of_a_long_log_is_said(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_call_that_a_fork_makes_again_has_the_time_limit_of_a_call(
 
     monkeypatch.setattr(FakeConnection, "call", hang)
     tools = {"draw": SimpleNamespace(validate=lambda text: {}, prepare=other._connect, function=None)}
-    with pytest.raises(ReplayDiverged, match=r"did not answer draw within 0\.02 s when a fork"):
+    with pytest.raises(ReplayDiverged, match=r"returned .* for draw in place of .* when a fork"):
         asyncio.run(run_call(tools, ToolCall("c", "draw", "{}"), 0.02, 100))  # type: ignore[arg-type]
 
 
