@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner
 
 from cadre.advantages.groups import comparison_of
-from cadre.advantages.preferences import make_joint_pairs, make_pairs, score_answers, score_jointly
+from cadre.advantages.preferences import make_joint_pairs, make_pairs, score_by_model
 from cadre.advantages.returns import Credit
 from cadre.algorithms import plan_of
 from cadre.cli.app import app
@@ -140,7 +140,7 @@ def test_a_judged_tree_pays_every_role_its_score_and_keeps_its_success() -> None
     late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
     tree = Tree(Task("t", {}), root)
-    (paid,) = score_answers([tree], Longest())
+    (paid,) = score_by_model([tree], Longest(), joint=False)
     rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
     assert [reward.team for reward in rewards] == [0.0] * 4
     assert [reward.local for reward in rewards] == [{"a": 0.0, "b": 1.0}, {"a": 1.0, "b": 0.0}, {"b": 0.0}, {"b": 1.0}]
@@ -182,7 +182,7 @@ def test_joint_actions_that_earned_differently_are_pairs_by_hand() -> None:
 def test_a_jointly_judged_tree_pays_the_team_alone() -> None:
     late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
-    (paid,) = score_jointly([Tree(Task("t", {}), root)], Longest())
+    (paid,) = score_by_model([Tree(Task("t", {}), root)], Longest(), joint=True)
     rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
     assert [(reward.team, dict(reward.local)) for reward in rewards] == [(1.0, {}), (0.0, {}), (0.0, {}), (1.0, {})]
 
