@@ -54,10 +54,6 @@ BAD = {
         '{"prompt": [{"role": "user", "content": ""}], "chosen": "b", "rejected": "c"}',
         "line 2: got a blank prompt",
     ),
-    "the opposite": (
-        '{"prompt": "2 + 2?", "chosen": "5", "rejected": "4"}',
-        "line 2: prefers the answer that line 1 rejects",
-    ),
     "no messages": ('{"prompt": [], "chosen": "b", "rejected": "c"}', "line 2: got the prompt"),
     "a stranger": (
         '{"prompt": [{"role": "boss", "content": "x"}], "chosen": "b", "rejected": "c"}',
@@ -79,10 +75,8 @@ def test_a_bad_line_is_named_before_a_model_loads(case: str, tmp_path: Path) -> 
     assert wanted in str(done.exception)
 
 
-def test_repeated_pairs_count_once_and_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING"):
-        assert len(read_pairs(written(tmp_path, GOOD, GOOD, GOOD))) == 1
-    assert "repeats 2 of its pairs; each counts once" in caplog.text
+def test_repeated_pairs_count_once(tmp_path: Path) -> None:
+    assert len(read_pairs(written(tmp_path, GOOD, GOOD, GOOD))) == 1
 
 
 def test_of_sampled_pairs_only_clear_ones_are_written() -> None:
