@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import codecs
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,7 @@ def read_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def read_json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """Yield (line number, row) of every line that is not empty, counted from 1.
 
-    Raises DataError for a file that cannot be read, and for a line that is not UTF-8, no JSON object, or holds half a
-    character (a lone surrogate), which no tokenizer takes.
+    Raises DataError for a file that cannot be read, and for a line that is not UTF-8 or no JSON object.
     """
     try:
         with open_regular(file) as opened:
@@ -65,16 +63,7 @@ def _parse_row(line: bytes) -> Mapping[str, Any]:
         raise ValueError(f"got no JSON ({error}); expected one object. Fix or remove the line.") from None
     if not isinstance(row, dict):
         raise ValueError(f"got {type(row).__name__}; expected one JSON object. Fix or remove the line.")
-    _reject_surrogates(row)
     return row
-
-
-def _reject_surrogates(row: Mapping[str, Any]) -> None:
-    """Raise ValueError for a row with half a character, which JSON can spell and no tokenizer takes."""
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        raise ValueError("got half of a character (a lone surrogate); expected whole ones. Fix it.") from None
 
 
 def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -104,9 +93,4 @@ def _read_json_list(file: Path) -> list[Mapping[str, Any]]:
         raise DataError(f"data: {file} cannot be read as JSON ({error}). Fix the file.") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"data: {file} holds no list of objects; expected one, or JSON lines. Fix the file.")
-    for index, row in enumerate(rows):
-        try:
-            _reject_surrogates(row)
-        except ValueError as error:
-            raise DataError(f"data: {file}, item {index}: {error}") from None
     return rows

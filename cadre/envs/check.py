@@ -27,7 +27,6 @@ from cadre.env import Env, Split
 from cadre.envs import validation
 from cadre.envs.spec import EnvSpec
 from cadre.envs.splits import shared_tasks
-from cadre.envs.tools import CallRecord, recorded_calls
 from cadre.envs.validation import described
 from cadre.errors import ContractError, DeadlineError
 from cadre.rollout.deadlines import Deadline
@@ -138,20 +137,18 @@ async def examine(
     for number, episode in enumerate(played):
         with findings.noting():
             await episode.play(actions, random_keys.generator(seed, episode.task.id), thorough=number == 0)
-    calls = [call for episode in played for call in episode.calls]
 
     # The report.
     ended = any(episode.ended for episode in played)
     unequal = {"replay"} if any(not episode.repeatable for episode in played) else set()
     held = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules | unequal]
-    refused = {call.name for call in calls} - {call.name for call in calls if call.run}
-    called = sorted({tool for episode in played for tool in episode.called} - refused)
+    called = sorted({tool for episode in played for tool in episode.called})
     prompts: dict[str, tuple[Message, ...]] = {}
     tools: dict[str, tuple[Tool, ...]] = {}
     for episode in played:
         prompts |= {role: messages for role, messages in episode.prompts.items() if role not in prompts}
         tools = {**episode.tools, **tools}
-    notes = tool_notes(calls)
+    notes = [note for episode in played for name, note in episode.failing.items() if name not in episode.working]
     if unequal:
         notes.append("repeatable = False: whether equal actions give equal results was not compared.")
     if not findings.paragraphs:
@@ -168,34 +165,12 @@ async def examine(
     return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools, tuple(called))
 
 
-def tool_notes(calls: Sequence[CallRecord]) -> list[str]:
-    """Return a note for each tool that never ran, or raised in every call."""
-    notes = []
-    for name in sorted({call.name for call in calls}):
-        of_tool = [call for call in calls if call.name == name]
-        run = [call for call in of_tool if call.run]
-        first = (run or of_tool)[0]
-        given = ", ".join(f"{key}={value!r}" for key, value in json.loads(first.arguments).items())[:100]
-        error = " ".join(str(first.error).split())[:200]
-        if not run:
-            notes.append(
-                f"tool {name} was not run: its type hints refuse {given}, which the check made up ({error}). Call it "
-                "in a test of your own."
-            )
-        elif all(call.error is not None for call in run):
-            notes.append(
-                f"tool {name} raised {type(first.error).__name__}: {error} for {given or 'no arguments'}, and in every "
-                "other call. Mend the tool, unless it is right to refuse those."
-            )
-    return notes
-
-
-def task_digests(env_spec: EnvSpec) -> dict[str, list[str]]:
-    """Return a digest of each of the first tasks of the splits, the same in every process for equal tasks."""
-    digests: dict[str, list[str]] = {}
+def task_digests(env_spec: EnvSpec) -> dict[str, str]:
+    """Return a digest of the first tasks of each split, the same in every process for equal tasks in equal order."""
+    digests = {}
     for split in SPLITS:
-        texts = (json.dumps([task.id, task.data], default=dict) for task in env_spec.tasks(split)[:SPLIT_SAMPLE])
-        digests[split] = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
+        tasks = [[task.id, task.data] for task in env_spec.tasks(split)[:SPLIT_SAMPLE]]
+        digests[split] = hashlib.sha256(json.dumps(tasks, default=dict).encode()).hexdigest()
     return digests
 
 
@@ -224,14 +199,12 @@ def tasks_by_process(target: str, settings: Mapping[str, Any], seconds: float = 
                 "same tasks there. Let tasks() depend on its settings alone."
             ) from None
         elsewhere = json.loads(path.read_text())
-    here = task_digests(env_spec)
-    for split, digests in here.items():
-        if digests != elsewhere[split]:
-            what = "other tasks" if sorted(digests) != sorted(elsewhere[split]) else "the tasks in another order"
+    for split, digest in task_digests(env_spec).items():
+        if digest != elsewhere[split]:
             return (
-                f"{env_spec.env_class.__name__}.tasks({split!r}): another process has {what}; expected the same in "
-                "every process, as a resumed run and a comparison need them. Sort what comes out of a set, and use no "
-                "hash() of a text: both differ by process."
+                f"{env_spec.env_class.__name__}.tasks({split!r}): another process has other tasks, or another order of "
+                "them; expected the same in every process, as a resumed run and a comparison need them. Sort what "
+                "comes out of a set, and use no hash() of a text: both differ by process."
             )
     return ""
 
@@ -353,8 +326,10 @@ class Episode:
         self.history: list[tuple[dict[str, Observation], dict[str, Sample], Reward]] = []
         self.prompts: dict[str, tuple[Message, ...]] = {}
         self.tools: dict[str, tuple[Tool, ...]] = {}
-        self.called: dict[str, None] = {}
-        self.calls: list[CallRecord] = []
+        # Tools that were called, those that returned a result when they were tried, and a note on those that failed.
+        self.called: set[str] = set()
+        self.working: set[str] = set()
+        self.failing: dict[str, str] = {}
         self.ended = self.shares = False
         self.repeatable = True
 
@@ -400,21 +375,28 @@ class Episode:
     async def _try_all(self, env: Env, observations: Mapping[str, Observation], actions: Sequence[str]) -> None:
         """Try every action, by all who act at once, and every tool, until it raises nothing, each on its own fork."""
 
-        async def try_one(samples: dict[str, Sample]) -> None:
+        async def try_one(samples: dict[str, Sample]) -> tuple[Env, Reward] | None:
             with self.findings.noting(), self.findings.calling("fork", f"{self.name}.fork"):
                 fork = self._deadline("fork").blocking(env.fork)
-                await self._stepped(fork, samples)
+                return fork, await self._stepped(fork, samples)
+            return None
 
         for action in actions:
             await try_one({role: _said(role, action) for role in observations})
         for role, seen in observations.items():
             for tool in seen.tools:
                 for variant in range(ARGUMENTS_TRIED):
-                    before = len(self.calls)
-                    others = {other: _said(other, "") for other in observations}
-                    await try_one({**others, role: _call(role, tool, variant)})
-                    if all(call.error is None for call in self.calls[before:]):
+                    sample = _call(role, tool, variant)
+                    tried = await try_one({**{other: _said(other, "") for other in observations}, role: sample})
+                    if tried is None or not tried[1].parts.get("tools/errors"):
+                        self.working.add(tool.name)
                         break
+                    result = " ".join(self._observed(tried[0])[role].messages[-1].content.split())[:200]
+                    note = (
+                        f"tool {tool.name} failed in every call, such as {_shown(sample)}: {result}. Mend the tool, "
+                        "unless it is right to refuse what the check made up."
+                    )
+                    self.failing.setdefault(tool.name, note)
 
     def _deadline(self, method: str) -> Deadline:
         return Deadline(f"{self.name}.{method}", self.seconds, "--step-seconds")
@@ -444,7 +426,7 @@ class Episode:
         said = ", ".join(f"{_shown(sample)} by {role}" for role, sample in chosen.items())
         method = "step" if type(env).step_samples is Env.step_samples else "step_samples"
         calling = self.findings.calling("reward", f"{self.name}.{method}", ANY_TEXT, f", given {said}")
-        with calling, recorded_calls(self.calls):
+        with calling:
             deadline = self._deadline(method)
             texts = {role: sample.text for role, sample in chosen.items()}
             reward: Any = deadline.blocking(getattr(env, method), texts if method == "step" else dict(chosen))
@@ -453,7 +435,7 @@ class Episode:
         rewarded = dict.fromkeys(roles) if env.rewards_absent else chosen
         for fault in validation.reward_faults(self.name, reward, rewarded, roles):
             raise Broken("reward", fault)
-        self.called |= dict.fromkeys(_called(chosen))
+        self.called |= {*_called(chosen)}
         return reward
 
     def _success(self, env: Env) -> bool:

@@ -23,8 +23,8 @@ import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Optional, Self
@@ -241,34 +241,6 @@ def _tools_of(entry: Any, env: Any) -> Iterator[RunnableTool]:
 # Running a call
 
 
-@dataclass(frozen=True)
-class CallRecord:
-    """A call of a tool. `arguments` is JSON; `error` was raised by the tool, or if it was not `run`, by its schema."""
-
-    name: str
-    arguments: str
-    run: bool
-    error: Exception | None = None
-
-
-_records: ContextVar[list[CallRecord] | None] = ContextVar("_records", default=None)
-
-
-@contextmanager
-def recorded_calls(records: list[CallRecord]) -> Iterator[None]:
-    """Add every call of a known tool in the block to the list, once it has ended."""
-    token = _records.set(records)
-    try:
-        yield
-    finally:
-        _records.reset(token)
-
-
-def _record(call: ToolCall, run: bool, error: Exception | None = None) -> None:
-    if (records := _records.get()) is not None:
-        records.append(CallRecord(call.name, call.arguments, run, error))
-
-
 async def run_call(
     tools: Mapping[str, RunnableTool], call: ToolCall, timeout_s: float, max_chars: int
 ) -> tuple[str, bool]:
@@ -283,7 +255,6 @@ async def run_call(
     try:
         arguments = runnable.validate(call.arguments.strip() or "{}")  # some endpoints send no text for none
     except ValueError as error:
-        _record(call, False, error)
         return clean_text(f"Error: wrong arguments of {call.name}: {error}", max_chars), False
     limit: asyncio.Timeout | None = None
     try:
@@ -299,13 +270,9 @@ async def run_call(
     except (ServerLost, MemoryError, ReplayDiverged):
         raise
     except Exception as error:  # noqa: BLE001 - the tool is the user's, its arguments a model's
-        is_late = limit is not None and limit.expired()
-        fault = TimeoutError(f"it did not end within {timeout_s:g} s") if is_late else error
-        _record(call, True, fault)
-        if is_late:
+        if limit is not None and limit.expired():
             return f"Error: {call.name} did not end within {timeout_s:g} s.", False
-        return clean_text(f"Error: {call.name}: {first_line(fault)}", max_chars), False
-    _record(call, True)
+        return clean_text(f"Error: {call.name}: {first_line(error)}", max_chars), False
     return clean_text(text, max_chars), not text.startswith("Error: ")
 
 

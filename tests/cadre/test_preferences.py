@@ -59,7 +59,6 @@ BAD = {
         '{"prompt": [{"role": "boss", "content": "x"}], "chosen": "b", "rejected": "c"}',
         "line 2: got the prompt",
     ),
-    "half of a character": ('{"prompt": "a", "chosen": "\\ud83d", "rejected": "c"}', "line 2: got half of a character"),
     "nested deeply": ("[" * 100_000, "line 2: got no JSON"),
 }
 

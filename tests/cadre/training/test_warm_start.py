@@ -183,7 +183,6 @@ def test_own_successes_are_what_was_said_on_paths_that_win(speaker: Path) -> Non
 BAD = {
     "not JSON": ("{", "line 1: got no JSON"),
     "another encoding": ('{"role": "speaker", "prompt": "1", "answer": "é"}'.encode("latin-1"), "expected UTF-8"),
-    "half of a character": ('{"role": "speaker", "prompt": "1", "answer": "\\ud83d"}', "half of a character"),
     "nobody who speaks": (
         '{"role": "speaker", "prompt": [{"role": 5, "content": null}], "answer": "2"}',
         "line 1: got the prompt",
