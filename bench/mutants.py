@@ -83,7 +83,9 @@ WEIGHED = "return [replace(scored, weight=share(scored) * scales[block(scored)])
 STD = "return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))"
 LEFT_OUT = "means.append((total - sum(by_episode[episode][1] for episode in episodes)) / rest)"
 DISTANCES = "diffs = {scored.tree_sample.position: beta * sum(scored.logprob_diffs) for scored in samples}"
-WHITENED = "advantages = whitened(trained, estimates) if critic.whiten else list(map(without_rounding, estimates))"
+WHITENED = (
+    "advantages = whitened(trained, estimates) if critic.whiten else [estimate.advantages for estimate in estimates]"
+)
 OF_POLICY = "loss = self._compute_loss(policy, batch, scores, denominators[policy], metrics[policy])"
 ONE_MICRO_BATCH = (
     "loss = self._compute_loss(policy, batch, scores, type(denominators[policy]).of("

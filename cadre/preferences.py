@@ -8,7 +8,6 @@ chat messages. Pairs are made of trees in `cadre.advantages.preferences`; the mo
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from cadre.errors import DataError, nearest
 from cadre.rows import read_json_lines
 from cadre.types import Message, Observation
 
-log = logging.getLogger("cadre.data")
 FIELDS = ("prompt", "chosen", "rejected")
 EXPECTED = 'expected {"prompt": text or messages, "chosen": text, "rejected": text}'
 MESSAGE_ROLES = ("system", "user", "assistant", "tool")
@@ -39,14 +37,10 @@ class PreferencePair:
 
 
 def read_pairs(path: Path) -> list[PreferencePair]:
-    """Return the pairs of a file; repeated ones count once.
-
-    Raises DataError that names the first bad line, or two lines of opposite preference.
-    """
+    """Return the pairs of a file; repeated ones count once. Raises DataError that names the first bad line."""
     if not path.is_file():
         raise DataError(f"pairs: there is no file {path}; expected one JSON object a line. Fix the path.")
-    lines: dict[PreferencePair, int] = {}
-    repeated = 0
+    pairs: dict[PreferencePair, None] = {}
     for number, raw in read_json_lines(path):
         where = f"pairs: {path}, line {number}"
         for key in raw:
@@ -62,19 +56,10 @@ def read_pairs(path: Path) -> list[PreferencePair]:
             raise DataError(f"{where}: chosen and rejected are equal; expected two answers. Remove the line.")
         if not raw["chosen"].strip():
             raise DataError(f"{where}: chosen is blank; expected an answer. Fix or remove the line.")
-        pair = PreferencePair(parse_prompt(raw["prompt"], where), raw["chosen"], raw["rejected"], where)
-        if opposite_line := lines.get(pair.opposite):
-            raise DataError(
-                f"{where}: prefers the answer that line {opposite_line} rejects to the one that it chooses, of one "
-                "prompt; expected one order. Remove one of the two lines."
-            )
-        repeated += pair in lines
-        lines.setdefault(pair, number)
-    if not lines:
+        pairs.setdefault(PreferencePair(parse_prompt(raw["prompt"], where), raw["chosen"], raw["rejected"], where))
+    if not pairs:
         raise DataError(f"pairs: {path} is empty; expected one JSON object a line.")
-    if repeated:
-        log.warning("pairs: %s repeats %d of its pairs; each counts once.", path, repeated)
-    return list(lines)
+    return list(pairs)
 
 
 def pair_to_json(pair: PreferencePair) -> str:

@@ -43,8 +43,8 @@ class ToolCall:
     arguments: str
 
     def __post_init__(self) -> None:
-        if isinstance(self.arguments, Mapping):
-            object.__setattr__(self, "arguments", json.dumps(dict(self.arguments)))
+        if not isinstance(self.arguments, str):
+            object.__setattr__(self, "arguments", json.dumps(self.arguments, default=dict))
 
 
 @dataclass(frozen=True, slots=True, order=True)

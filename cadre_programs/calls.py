@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -245,7 +246,7 @@ def is_satisfied(call: ModelCall, message: Message) -> bool:
         if not call.schema:
             return isinstance(value, dict)
         return bool(make_validator(canonical_json(call.schema)).is_valid(value))
-    except (ValueError, OverflowError, RecursionError, TimeoutError, Unresolvable):
+    except (ValueError, OverflowError, RecursionError, TimeoutError, re.error, Unresolvable):
         return False
 
 

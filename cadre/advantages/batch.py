@@ -23,7 +23,7 @@ from cadre.advantages.groups import (
     update_running_means,
 )
 from cadre.advantages.influence import add_influence
-from cadre.advantages.preferences import preference_advantages, score_answers, score_jointly
+from cadre.advantages.preferences import preference_advantages, score_by_model
 from cadre.advantages.returns import Credit, ScoredSample, part_of_episodes, samples_of, sequence_of
 from cadre.declare import declared
 from cadre.errors import ConfigError
@@ -99,7 +99,10 @@ def build_batch(
     """Return the sequences of an update by the plan. The running means in `baseline_state` are updated in place."""
     metrics: Metrics = {}
     if plan.reward_model is not None:
-        trees, metrics = score_by_model(trees, team, plan.joint_reward)
+        trees = score_trees(trees, plan, team)
+        rewards = [branch.reward for tree in trees for node in walk.nodes(tree.root) for branch in node.branches]
+        scores = (one for reward in rewards for one in ([reward.team] if plan.joint_reward else reward.local.values()))
+        metrics = {"reward_model/score": fmean(scores)}
     samples, cost_metrics = charge_costs(samples_of(trees), plan, team)
     groups: list[AdvantageGroup] = []
     critic_sequences: list[TrainingSequence] = []
@@ -149,20 +152,14 @@ def build_batch(
     return TrainingBatch(sequences, groups, judged, learned, metrics)
 
 
-def score_by_model(trees: Sequence[Tree], team: Team, joint: bool) -> tuple[list[Tree], Metrics]:
-    """Return the trees with the reward model's score of each answer, or joint answer, as the reward.
-
-    Raises ConfigError if the team has no reward model.
-    """
+def score_trees(trees: Sequence[Tree], plan: Plan, team: Team) -> list[Tree]:
+    """Return the trees with the reward model's scores as rewards. Raises ConfigError if the team has none."""
     if team.reward_model is None:
         raise ConfigError(
             "algorithm.reward_model: the team was built without one; expected a model that scores answers. Remove "
             "the option to train on the environment's reward."
         )
-    scored = (score_jointly if joint else score_answers)(trees, team.reward_model)
-    branches = (branch for tree in scored for node in walk.nodes(tree.root) for branch in node.branches)
-    rewards = (branch.reward for branch in branches)
-    return scored, {"reward_model/score": fmean(s for r in rewards for s in ([r.team] if joint else r.local.values()))}
+    return score_by_model(trees, team.reward_model, plan.joint_reward)
 
 
 def is_useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
@@ -176,7 +173,7 @@ def is_useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
 
     def has_advantage(tree: Tree) -> bool:
         if plan.reward_model is not None:
-            (tree,), _ = score_by_model([tree], team, plan.joint_reward)
+            (tree,) = score_trees([tree], plan, team)
         samples, _ = charge_costs(samples_of([tree]), replace(plan, kl=0.0), team)
         selected = weight_by_role(select_samples(compare_samples(samples, plan.credit), selection), selection)
         trained = (scored for scored in selected if team.trains(scored.sample.policy))

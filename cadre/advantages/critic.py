@@ -14,17 +14,16 @@ from dataclasses import dataclass, replace
 from statistics import fmean, pstdev
 from typing import Literal
 
-from cadre.advantages.returns import Comparison, ScoredSample, reward_to_go
+from cadre.advantages.returns import Comparison, ScoredSample
 from cadre.errors import ConfigError
 from cadre.rollout.walk import TreeSample
 from cadre.settings import CriticConfig
-from cadre.statistics import is_constant, is_rounding
+from cadre.statistics import is_constant
 from cadre.team import Metrics, Team
 from cadre.types import (
     Media,
     Message,
     Node,
-    PreviousTurn,
     SamplePosition,
     Targets,
     TrainingSequence,
@@ -83,7 +82,7 @@ def judge_samples(
 
     # Estimate.
     estimates = compute_gae(trained, values, comparison, critic)
-    advantages = whitened(trained, estimates) if critic.whiten else list(map(without_rounding, estimates))
+    advantages = whitened(trained, estimates) if critic.whiten else [estimate.advantages for estimate in estimates]
     judged = []
     for scored, read, value, estimate, advantage in zip(trained, inputs, values, estimates, advantages, strict=True):
         targets = Targets(read.head, read.at, estimate.returns, value) if read.in_sample else None
@@ -163,7 +162,13 @@ def add_privileged(messages: Sequence[Message], text: str) -> tuple[Message, ...
 
 def joint_history(sample: TreeSample) -> str:
     """Return the acting role's observation, then every other role's latest observation and answer, by name."""
-    node, role, previous = sample.node, sample.role, previous_turns(sample)
+    node, role = sample.node, sample.role
+    # The last prompt and completion of each role before the decision.
+    previous = {
+        other: (above.observations[other].messages, above.samples[other][index].text)
+        for above, branch in sample.above
+        for other, index in branch.choice.items()
+    }
 
     def text_of(messages: Sequence[Message]) -> str:
         if len(messages) == 1:
@@ -172,23 +177,14 @@ def joint_history(sample: TreeSample) -> str:
 
     parts = [f"{role} acts and sees\n{text_of(node.observations[role].messages)}"]
     for other_role in sorted({*previous, *node.observations} - {role}):
-        past = previous.get(other_role)
+        messages, answer = previous.get(other_role, ((), None))
         if other_role in node.observations:
             parts.append(f"{other_role} acts and sees\n{text_of(node.observations[other_role].messages)}")
-        elif past is not None:
-            parts.append(f"{other_role} saw\n{text_of(past.messages)}")
-        if past is not None:
-            parts.append(f"{other_role} said\n{past.sample.text}")
+        else:
+            parts.append(f"{other_role} saw\n{text_of(messages)}")
+        if answer is not None:
+            parts.append(f"{other_role} said\n{answer}")
     return "\n\n".join(parts)
-
-
-def previous_turns(sample: TreeSample) -> dict[str, PreviousTurn]:
-    """Return the last prompt and completion of each role before the decision."""
-    return {
-        role: PreviousTurn(node.observations[role].messages, node.samples[role][index])
-        for node, branch in sample.above
-        for role, index in branch.choice.items()
-    }
 
 
 def predict_values(inputs: Sequence[CriticInput], team: Team) -> list[tuple[float, ...]]:
@@ -215,14 +211,10 @@ def critic_sequence(read: CriticInput, targets: Targets) -> TrainingSequence:
 
 @dataclass(frozen=True)
 class Estimate:
-    """One sample's advantages, and the returns that the critic should have predicted, one a value.
-
-    `size` is the largest number that these were made of, which rounding is relative to.
-    """
+    """One sample's advantages, and the returns that the critic should have predicted, one a value."""
 
     advantages: tuple[float, ...]
     returns: tuple[float, ...]
-    size: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -244,7 +236,6 @@ def compute_gae(
     """
     predicted = {scored.tree_sample.position: value for scored, value in zip(samples, values, strict=True)}
     estimates: dict[SamplePosition, Estimate] = {}
-    of_size = replace(comparison, of_size=True)
     for scored in reversed(samples):  # children before their parents
         sample = scored.tree_sample
         node, role, value = sample.node, sample.role, predicted[sample.position]
@@ -267,12 +258,7 @@ def compute_gae(
         bootstrap = (next_value, next_advantage)
         advantages = generalised_advantages(rewards, value, bootstrap, critic.token_gamma, critic.gae_lambda)
         returns = [advantage + prediction for advantage, prediction in zip(advantages, value, strict=True)]
-        size = max(
-            reward_to_go(sample, of_size) + sum(map(abs, scored.costs)),
-            *map(abs, returns),
-            *map(abs, value),
-        )
-        estimates[sample.position] = Estimate(tuple(advantages), tuple(returns), size)
+        estimates[sample.position] = Estimate(tuple(advantages), tuple(returns))
     return [estimates[scored.tree_sample.position] for scored in samples]
 
 
@@ -329,21 +315,13 @@ def whitened(samples: Sequence[ScoredSample], estimates: Sequence[Estimate]) -> 
     moments = {}
     for part, members in parts.items():
         advantages = [advantage for estimate in members for advantage in estimate.advantages]
-        constant = is_constant(advantages, max(estimate.size for estimate in members))
+        constant = is_constant(advantages, max(abs(value) for estimate in members for value in estimate.returns))
         moments[part] = fmean(advantages), 0.0 if constant else pstdev(advantages)
     results = []
     for scored, estimate in zip(samples, estimates, strict=True):
         mean, std = moments[scored.sample.policy, scored.sample.role]
         results.append(tuple((advantage - mean) / std if std else 0.0 for advantage in estimate.advantages))
     return results
-
-
-def without_rounding(estimate: Estimate) -> tuple[float, ...]:
-    """Return the advantages, 0.0 for those that are rounding.
-
-    An optimiser that scales gradients would make a step of the residue that a perfect critic leaves.
-    """
-    return tuple(0.0 if is_rounding(advantage, estimate.size) else advantage for advantage in estimate.advantages)
 
 
 def critic_metrics(samples: Sequence[ScoredSample], values: Values, estimates: Sequence[Estimate]) -> Metrics:

@@ -40,7 +40,8 @@ def add_distillation(
         if scored.sample.policy != config.policy
     ]
     queries = [teacher_query(samples[number], config, team) for number in taught]
-    scores = query_teacher(queries, config, team)
+    source = team.reference_logprobs if config.is_reference else team.logprobs
+    scores = source(queries) if team.teacher is None else team.teacher.logprobs(queries)
 
     changed, divergences = list(samples), defaultdict[str, list[float]](list)
     for number, numbers in zip(taught, scores, strict=True):
@@ -75,10 +76,3 @@ def teacher_query(scored: ScoredSample, config: TeacherConfig, team: Team) -> Tr
         sample = replace(sample, prompt_ids=team.encode(sample.policy, messages, observation.tools))
     query = sequence_of(sample, 0.0, team.sampling[sample.role].temperature)
     return replace(query, policy=config.policy or sample.policy)
-
-
-def query_teacher(queries: Sequence[TrainingSequence], config: TeacherConfig, team: Team) -> list[tuple[float, ...]]:
-    """Return the teacher's [T] log-probabilities of each sequence, zero outside its mask."""
-    if team.teacher is not None:
-        return team.teacher.logprobs(queries)
-    return team.reference_logprobs(queries) if config.is_reference else team.logprobs(queries)

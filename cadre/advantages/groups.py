@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, pvariance
 from textwrap import shorten
-from typing import Any
+from typing import Any, SupportsFloat
 
 from cadre.advantages.returns import (
     RETURNS,
@@ -368,7 +368,7 @@ def compute_returns(samples: Sequence[ScoredSample], comparison: Comparison) -> 
     return [
         replace(
             scored,
-            returns=_finite(returns, returns.function(scored.tree_sample, comparison)),
+            returns=finite_number(returns, returns.function(scored.tree_sample, comparison)),
             size=size_of_return(scored.tree_sample, comparison),
             count=part_of_episodes(scored.tree_sample) if comparison.count == "episodes" else 1.0,
         )
@@ -388,14 +388,14 @@ def sum_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredS
     return summed
 
 
-def _finite(record: Return | Baseline | Scale, number: float) -> float:
-    """Return a number that the function returned, unless it is NaN or infinite."""
-    if not math.isfinite(number):
+def finite_number(record: Return | Baseline | Scale, number: object) -> float:
+    """Return what the function returned, unless it is anything but a finite number."""
+    if not isinstance(number, SupportsFloat) or not math.isfinite(number):
         raise ConfigError(
-            f"{record.setting}: {record.name} returned {number}; expected a finite number. Bound what it computes, or "
-            "the rewards that it is computed from."
+            f"{record.setting}: {record.name} returned {shorten(repr(number), 80, placeholder='...')}; expected a "
+            "finite number. Bound what it computes, or the rewards that it is computed from."
         )
-    return number
+    return number  # type: ignore[return-value]
 
 
 def call_baseline(baseline: Baseline, group: GroupReturns) -> Sequence[float]:
@@ -412,16 +412,7 @@ def call_baseline(baseline: Baseline, group: GroupReturns) -> Sequence[float]:
             f"{baseline.setting}: {baseline.name} returned {text} for a group of {size}; expected a list of {size} "
             "numbers, one per sample. Return that."
         )
-    return [_finite(baseline, number) for number in numbers]
-
-
-def call_scale(scale: Scale, group: GroupReturns) -> float:
-    """Return what the function returns for a group, unless it is anything but a finite number."""
-    number: object = scale.function(group)
-    if not isinstance(number, int | float):
-        text = shorten(repr(number), 80, placeholder="...")
-        raise ConfigError(f"{scale.setting}: {scale.name} returned {text}; expected one finite number. Return that.")
-    return _finite(scale, number)
+    return [finite_number(baseline, number) for number in numbers]
 
 
 def compare_samples(
@@ -556,14 +547,14 @@ def _group_advantages(
     if scale is None:
         is_zero = baseline.needs_group and returns.zero_variance
         return [0.0] * len(members) if is_zero else call_baseline(baseline, after_costs)
-    size = call_scale(scale, returns)
+    size = finite_number(scale, scale.function(returns))
     divisor = 1.0 if size <= 0.0 or is_rounding(size, returns.size, EXACT) else size
     if baseline.needs_group:
         gains = returns.subtract(call_baseline(baseline, returns))
         charges = _penalty_advantages(members, baseline, comparison)
     else:
         gains, charges = after_costs.subtract(call_baseline(baseline, after_costs)), [0.0] * len(members)
-    return [_finite(baseline, gain / divisor + charge) for gain, charge in zip(gains, charges, strict=True)]
+    return [finite_number(baseline, gain / divisor + charge) for gain, charge in zip(gains, charges, strict=True)]
 
 
 def needs_signatures(credit: Credit) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -27,7 +27,7 @@ from cadre.rollout import walk
 from cadre.rollout.grow import score
 from cadre.statistics import is_rounding
 from cadre.team import Metrics, RewardModel
-from cadre.types import Branch, Node, Reward, SamplePosition, Tree
+from cadre.types import Branch, Message, Node, Reward, SamplePosition, Tree
 
 # Multi-agent DPO.
 
@@ -143,57 +143,38 @@ def joint_answer(node: Node, branch: Branch) -> str:
 # Trees scored by a reward model.
 
 
-def score_jointly(trees: Sequence[Tree], model: RewardModel) -> list[Tree]:
-    """Return the trees with the model's score of each joint action as the team's reward.
+def score_by_model(trees: Sequence[Tree], model: RewardModel, joint: bool) -> list[Tree]:
+    """Return the trees with the model's scores as rewards: of each answer, the local reward of the role that gave it,
+    or with `joint` of each joint action, the team's reward.
 
-    The environment's own reward is gone; its parts, and what it says of success, stay.
+    The environment's own reward is gone, so that nothing but the model is learned from; its parts, and what it says of
+    success, stay.
     """
-    queries = [
-        (joint_prompt(node.observations), joint_answer(node, branch))
-        for tree in trees
-        for node in walk.nodes(tree.root)
-        for branch in node.branches
-    ]
+    nodes = [node for tree in trees for node in walk.nodes(tree.root)]
+    queries: list[tuple[tuple[Message, ...], str]] = []
+    for node in nodes:
+        if joint:
+            queries += [(joint_prompt(node.observations), joint_answer(node, branch)) for branch in node.branches]
+        else:
+            answers = ((role, sample) for role, siblings in node.samples.items() for sample in siblings)
+            queries += [(node.observations[role].messages, sample.text) for role, sample in answers]
     scores = iter(model.score([prompt for prompt, _ in queries], [text for _, text in queries]))
 
-    def rewarded(node: Node) -> Node:
-        # In the order of `walk.nodes`: a node's own branches before those below them.
-        numbers = [next(scores) for _ in node.branches]
-        branches = tuple(
-            replace(
-                branch,
-                reward=Reward(number, {}, branch.reward.parts),
-                child=None if branch.child is None else rewarded(branch.child),
-            )
-            for number, branch in zip(numbers, node.branches, strict=True)
-        )
-        return replace(node, branches=branches)
-
-    return [replace(tree, root=rewarded(tree.root)) for tree in trees]
-
-
-def score_answers(trees: Sequence[Tree], model: RewardModel) -> list[Tree]:
-    """Return the trees with the model's score of each answer as the local reward of the role that gave it.
-
-    The environment's own reward, the team's too, is gone, so that nothing but the model is learned from; its parts, and
-    what it says of success, stay.
-    """
-    queries = [
-        (node.observations[role].messages, sample.text)
-        for tree in trees
-        for node in walk.nodes(tree.root)
-        for role, siblings in node.samples.items()
-        for sample in siblings
-    ]
-    scores = iter(model.score([messages for messages, _ in queries], [text for _, text in queries]))
-
-    def rewarded(node: Node) -> Node:
+    rewards: dict[int, list[Reward]] = {}
+    for node in nodes:
+        parts = [branch.reward.parts for branch in node.branches]
+        if joint:
+            rewards[id(node)] = [Reward(next(scores), {}, of_branch) for of_branch in parts]
+            continue
         numbers = {role: [next(scores) for _ in siblings] for role, siblings in node.samples.items()}
-        branches = []
-        for branch in node.branches:
-            local: Mapping[str, float] = {role: numbers[role][index] for role, index in branch.choice.items()}
-            child = None if branch.child is None else rewarded(branch.child)
-            branches.append(replace(branch, reward=Reward(0.0, local, branch.reward.parts), child=child))
+        local = [{role: numbers[role][index] for role, index in branch.choice.items()} for branch in node.branches]
+        rewards[id(node)] = [Reward(0.0, one, of_branch) for one, of_branch in zip(local, parts, strict=True)]
+
+    def rewarded(node: Node) -> Node:
+        branches = (
+            replace(branch, reward=reward, child=None if branch.child is None else rewarded(branch.child))
+            for branch, reward in zip(node.branches, rewards[id(node)], strict=True)
+        )
         return replace(node, branches=tuple(branches))
 
     return [replace(tree, root=rewarded(tree.root)) for tree in trees]

@@ -15,8 +15,8 @@ from cadre.advantages.groups import (
     GROUPINGS,
     GroupReturns,
     call_baseline,
-    call_scale,
     comparison_of,
+    finite_number,
 )
 from cadre.advantages.returns import RETURNS, Comparison, Credit, ScoredSample
 from cadre.algorithms.branching import BUDGET, DECISIONS, ROUNDS, SIBLINGS, WHERE_WORDS, Where
@@ -153,5 +153,5 @@ def chosen_comparison(key: str, axes: Custom | ComparisonConfig, alpha: float) -
         comparison = replace(comparison, count="episodes")
     call_baseline(comparison.baseline, TWO_RETURNS)
     if comparison.scale is not None:
-        call_scale(comparison.scale, TWO_RETURNS)
+        finite_number(comparison.scale, comparison.scale.function(TWO_RETURNS))
     return comparison

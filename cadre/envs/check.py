@@ -6,21 +6,19 @@ Use `check_env` in your own tests, or `cadre check my_file.py:MyEnv`.
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import inspect
 import json
 import math
 import os
+import pickle
 import random
-import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, get_args, runtime_checkable
 
@@ -29,7 +27,6 @@ from cadre.env import Env, Split
 from cadre.envs import validation
 from cadre.envs.spec import EnvSpec
 from cadre.envs.splits import shared_tasks
-from cadre.envs.tools import CallRecord, recorded_calls
 from cadre.envs.validation import described
 from cadre.errors import ContractError, DeadlineError
 from cadre.rollout.deadlines import Deadline
@@ -140,20 +137,18 @@ async def examine(
     for number, episode in enumerate(played):
         with findings.noting():
             await episode.play(actions, random_keys.generator(seed, episode.task.id), thorough=number == 0)
-    calls = [call for episode in played for call in episode.calls]
 
     # The report.
     ended = any(episode.ended for episode in played)
     unequal = {"replay"} if any(not episode.repeatable for episode in played) else set()
     held = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules | unequal]
-    refused = {call.name for call in calls} - {call.name for call in calls if call.run}
-    called = sorted({tool for episode in played for tool in episode.called} - refused)
+    called = sorted({tool for episode in played for tool in episode.called})
     prompts: dict[str, tuple[Message, ...]] = {}
     tools: dict[str, tuple[Tool, ...]] = {}
     for episode in played:
         prompts |= {role: messages for role, messages in episode.prompts.items() if role not in prompts}
         tools = {**episode.tools, **tools}
-    notes = tool_notes(calls)
+    notes = [note for episode in played for name, note in episode.failing.items() if name not in episode.working]
     if unequal:
         notes.append("repeatable = False: whether equal actions give equal results was not compared.")
     if not findings.paragraphs:
@@ -162,7 +157,7 @@ async def examine(
             for role in env_spec.roles
             if role not in prompts
         ]
-        if len({reward for episode in played for reward in episode.rewards}) == 1:
+        if len({repr(reward) for episode in played for _, _, reward in episode.history}) == 1:
             notes.append(
                 "every step had the same reward (the answers of the check are random, so this may be right); a team "
                 "learns only from answers with different rewards."
@@ -170,70 +165,12 @@ async def examine(
     return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools, tuple(called))
 
 
-def tool_notes(calls: Sequence[CallRecord]) -> list[str]:
-    """Return a note for each tool that never ran, raised in every call, or raised what only a mistake in it raises."""
-    notes = []
-    for name in sorted({call.name for call in calls}):
-        run = [call for call in calls if call.name == name and call.run]
-        raised = [call for call in run if call.error is not None]
-        mistakes = [call for call in raised if call.error is not None and _is_mistake(call.error)]
-        if not run:
-            refused = next(call for call in calls if call.name == name)
-            notes.append(
-                f"tool {name} was not run: its type hints refuse {_arguments(refused)}, which the check made up "
-                f"({_one_line(refused.error)}). Call it in a test of your own."
-            )
-        elif mistakes:
-            notes.append(f"tool {name} raised {_raised(mistakes[0])}. Mend the tool: a model reads this as its result.")
-        elif len(raised) == len(run):
-            number = len({call.arguments for call in run})
-            tried = f", and for each of {number} arguments tried" if number > 1 else ", in every call"
-            notes.append(
-                f"tool {name} raised {_raised(raised[0])}{tried}. Mend the tool, unless it is right to refuse those."
-            )
-    return notes
-
-
-def _is_mistake(error: Exception) -> bool:
-    """Return True for an unknown name, attribute or module in the tool's code, not in code that it was given."""
-    if not isinstance(error, NameError | AttributeError | ImportError):
-        return False
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is None or not trace.tb_frame.f_code.co_filename.startswith("<string>")
-
-
-def _raised(call: CallRecord) -> str:
-    return f"{type(call.error).__name__}: {_one_line(call.error)} for {_arguments(call)}"
-
-
-def _one_line(error: Exception | None) -> str:
-    return " ".join(str(error).split())[:200]
-
-
-def _arguments(call: CallRecord) -> str:
-    arguments = json.loads(call.arguments)
-    return ", ".join(f"{name}={value!r}" for name, value in arguments.items())[:100] or "no arguments"
-
-
-def _tools(names: Iterable[str]) -> str:
-    """Return `the tool add was`, of several `the tools add, roll were`."""
-    listed = list(names)
-    return f"the tool{'s' if len(listed) > 1 else ''} {', '.join(listed)} {'were' if len(listed) > 1 else 'was'}"
-
-
-def task_digests(env_spec: EnvSpec) -> dict[str, list[str]]:
-    """Return a digest of each of the first tasks of the splits, the same in every process for equal tasks."""
-
-    def plain(value: Any) -> Any:  # the text of an object may hold its address, and that of a set has an order
-        return sorted(map(repr, value)) if isinstance(value, set | frozenset) else type(value).__name__
-
-    digests: dict[str, list[str]] = {}
+def task_digests(env_spec: EnvSpec) -> dict[str, str]:
+    """Return a digest of the first tasks of each split, the same in every process for equal tasks in equal order."""
+    digests = {}
     for split in SPLITS:
-        tasks = env_spec.tasks(split)
-        texts = (json.dumps([task.id, task.data], default=plain) for task in tasks[:SPLIT_SAMPLE])
-        digests[split] = [hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest() for text in texts]
+        tasks = [[task.id, task.data] for task in env_spec.tasks(split)[:SPLIT_SAMPLE]]
+        digests[split] = hashlib.sha256(json.dumps(tasks, default=dict).encode()).hexdigest()
     return digests
 
 
@@ -262,14 +199,12 @@ def tasks_by_process(target: str, settings: Mapping[str, Any], seconds: float = 
                 "same tasks there. Let tasks() depend on its settings alone."
             ) from None
         elsewhere = json.loads(path.read_text())
-    here = task_digests(env_spec)
-    for split, digests in here.items():
-        if digests != elsewhere[split]:
-            what = "other tasks" if sorted(digests) != sorted(elsewhere[split]) else "the tasks in another order"
+    for split, digest in task_digests(env_spec).items():
+        if digest != elsewhere[split]:
             return (
-                f"{env_spec.env_class.__name__}.tasks({split!r}): another process has {what}; expected the same in "
-                "every process, as a resumed run and a comparison need them. Sort what comes out of a set, and use no "
-                "hash() of a text: both differ by process."
+                f"{env_spec.env_class.__name__}.tasks({split!r}): another process has other tasks, or another order of "
+                "them; expected the same in every process, as a resumed run and a comparison need them. Sort what "
+                "comes out of a set, and use no hash() of a text: both differ by process."
             )
     return ""
 
@@ -287,8 +222,9 @@ def _checked_tasks(findings: Findings, env_spec: EnvSpec, split: Split) -> list[
         tasks, again = (first_tasks() for _ in range(2))
         if not tasks:
             raise Broken("tasks", f"{where}: got no tasks; expected at least one. Make some, or change the settings.")
-        faults = [fault for i, task in enumerate(tasks) for fault in validation.task_faults(f"{where}: task {i}", task)]
-        findings.reject("tasks", faults[:1])
+        for number, task in enumerate(tasks):
+            for fault in validation.task_faults(f"{where}: task {number}", task):
+                raise Broken("tasks", fault)
         names = [task.id for task in tasks]
         twice = sorted({name for name in names if names.count(name) > 1})
         findings.require(
@@ -343,14 +279,6 @@ class Findings:
         if not holds:
             self.add(rule, paragraph)
 
-    def reject(self, rule: str, paragraphs: Iterable[str]) -> None:
-        """Note all of these faults, and raise `Broken` if there are any."""
-        faults = list(paragraphs)
-        for paragraph in faults:
-            self.add(rule, paragraph)
-        if faults:
-            raise Broken(rule, faults[0])
-
     @contextmanager
     def noting(self) -> Iterator[None]:
         """Note a `Broken` that ends the block, and continue after it."""
@@ -378,8 +306,8 @@ class Findings:
 
 MAX_DECISIONS = 200
 THOROUGH_DECISIONS = 8
+# Characters that are quoted of a text that the check made up.
 QUOTED = 40
-OBSERVED_AGAIN = 3  # calls of observe in one state
 # Arguments with which a tool is called until it raises nothing, and their texts.
 ARGUMENTS_TRIED = 4
 EXAMPLE_TEXTS = ("x", "1", "1 + 1", "2026-01-31")
@@ -398,23 +326,19 @@ class Episode:
         self.history: list[tuple[dict[str, Observation], dict[str, Sample], Reward]] = []
         self.prompts: dict[str, tuple[Message, ...]] = {}
         self.tools: dict[str, tuple[Tool, ...]] = {}
-        self.texts: set[str] = set()
-        self.called: dict[str, None] = {}
-        self.calls: list[CallRecord] = []
+        # Tools that were called, those that returned a result when they were tried, and a note on those that failed.
+        self.called: set[str] = set()
+        self.working: set[str] = set()
+        self.failing: dict[str, str] = {}
         self.ended = self.shares = False
         self.repeatable = True
-
-    @property
-    def rewards(self) -> list[str]:
-        """Return the reward of each step, in a form that can be compared."""
-        return [repr(reward) for _, _, reward in self.history]
 
     async def play(self, actions: Sequence[str], generator: random.Random, thorough: bool = False) -> None:
         """Play one episode of random actions, then the same once more. Raises `Broken` if it cannot continue.
 
         If `thorough`, every action is tried on a fork of the first decisions.
         """
-        self._task_before = copy_of(self.task.data)
+        self._task_before = task_state(self.task)
         env = self._made()
         self.repeatable = env.repeatable
         self._class_before = class_state(type(env))
@@ -425,11 +349,15 @@ class Episode:
                     f"{self.name}: not over after {MAX_DECISIONS} decisions; expected an end. Count the turns, and "
                     "return {} from observe when they are used up.",
                 )
+            if "observe" not in self.findings.rules:
+                for role, seen in observations.items():
+                    self.prompts.setdefault(role, shortened(seen.messages, actions))
+                    self.tools.setdefault(role, seen.tools)
             self._check_pure(env, observations)
             chosen = {role: _answer(role, seen, actions, generator) for role, seen in observations.items()}
             await self._check_fork(env, chosen, observations)
             if thorough and len(self.history) < THOROUGH_DECISIONS:
-                await self._try_all(env, actions)
+                await self._try_all(env, observations, actions)
             reward = await self._stepped(env, chosen)
             self.history.append((observations, chosen, reward))
         if not self.history:
@@ -444,32 +372,31 @@ class Episode:
         if not self.shares and self.repeatable:  # which is why it would be played differently
             await self._check_replay(success)
 
-    async def _try_all(self, env: Env, actions: Sequence[str]) -> None:
-        """Try every action, by all who act at once, each on a fork of its own."""
-        for action in actions:
-            with self.findings.noting(), self.findings.calling("fork", f"{self.name}.fork"):
-                fork = self._deadline("fork").blocking(env.fork)
-                await self._stepped(fork, {role: _said(role, action) for role in self._observed(env)})
-        for role, seen in self._observed(env).items():
-            for tool in seen.tools:
-                await self._try_tool(env, role, tool)
+    async def _try_all(self, env: Env, observations: Mapping[str, Observation], actions: Sequence[str]) -> None:
+        """Try every action, by all who act at once, and every tool, until it raises nothing, each on its own fork."""
 
-    async def _try_tool(self, env: Env, role: str, tool: Tool) -> None:
-        """Call a tool on a fork, and if it raises, with other arguments on other forks until it does not."""
-        tried = list[Sample]()
-        for variant in range(ARGUMENTS_TRIED):
-            sample = _call(role, tool, variant)
-            if sample in tried:
-                return
-            tried.append(sample)
-            before = len(self.calls)
+        async def try_one(samples: dict[str, Sample]) -> tuple[Env, Reward] | None:
             with self.findings.noting(), self.findings.calling("fork", f"{self.name}.fork"):
                 fork = self._deadline("fork").blocking(env.fork)
-                others = {other: _said(other, "") for other in self._observed(env)}
-                await self._stepped(fork, {**others, role: sample})
-            errors = [call.error for call in self.calls[before:] if call.error is not None]
-            if not errors or any(isinstance(error, TimeoutError) for error in errors):
-                return
+                return fork, await self._stepped(fork, samples)
+            return None
+
+        for action in actions:
+            await try_one({role: _said(role, action) for role in observations})
+        for role, seen in observations.items():
+            for tool in seen.tools:
+                for variant in range(ARGUMENTS_TRIED):
+                    sample = _call(role, tool, variant)
+                    tried = await try_one({**{other: _said(other, "") for other in observations}, role: sample})
+                    if tried is None or not tried[1].parts.get("tools/errors"):
+                        self.working.add(tool.name)
+                        break
+                    result = " ".join(self._observed(tried[0])[role].messages[-1].content.split())[:200]
+                    note = (
+                        f"tool {tool.name} failed in every call, such as {_shown(sample)}: {result}. Mend the tool, "
+                        "unless it is right to refuse what the check made up."
+                    )
+                    self.failing.setdefault(tool.name, note)
 
     def _deadline(self, method: str) -> Deadline:
         return Deadline(f"{self.name}.{method}", self.seconds, "--step-seconds")
@@ -480,49 +407,35 @@ class Episode:
             return self._deadline("__init__").blocking(self.env_spec.make, self.task)
 
     def _observed(self, env: Env) -> dict[str, Observation]:
+        """Return what `observe` returns, if it is clear who acts, whatever else is wrong."""
         with self.findings.calling("observe", f"{self.name}.observe"):
             observations = self._deadline("observe").blocking(env.observe)
-        faults = list(validation.observation_faults(self.name, observations, self.env_spec.roles))
-        if not _playable(observations):
-            self.findings.reject("observe", faults)
-        for fault in faults:
+        shown = observations.values() if isinstance(observations, dict) else [observations]
+        is_playable = all(isinstance(seen, Observation) for seen in shown)
+        for fault in validation.observation_faults(self.name, observations, self.env_spec.roles):
             self.findings.add("observe", fault)
-        if not faults:
-            seen = {role: observation.messages for role, observation in observations.items()}
-            unseen = {role: messages for role, messages in seen.items() if role not in self.prompts}
-            self.tools |= {role: observations[role].tools for role in unseen}
-            self.prompts |= {role: self._without_long_nonsense(messages) for role, messages in unseen.items()}
+            if not is_playable:
+                raise Broken("observe", fault)
         return observations
-
-    def _without_long_nonsense(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """Return the messages with the long texts among the actions cut short.
-
-        A prompt that quotes another role is as long as a model's answer, not as the texts that try the environment.
-        """
-        cuts = {text: f"{text[:QUOTED]}..." for text in self.texts if len(text) > QUOTED}
-        contents = [message.content for message in messages]
-        for text, cut in cuts.items():
-            contents = [content.replace(text, cut) for content in contents]
-        return tuple(replace(message, content=content) for message, content in zip(messages, contents, strict=True))
 
     async def _stepped(self, env: Env, chosen: dict[str, Sample]) -> Reward:
         """Take one step, by samples if the environment overrides `step_samples`.
 
         A step that returns no awaitable is a fault of the declaration, and is played all the same.
         """
-        self.texts |= {sample.text.strip() for sample in chosen.values()} - {""}
         said = ", ".join(f"{_shown(sample)} by {role}" for role, sample in chosen.items())
         method = "step" if type(env).step_samples is Env.step_samples else "step_samples"
         calling = self.findings.calling("reward", f"{self.name}.{method}", ANY_TEXT, f", given {said}")
-        with calling, recorded_calls(self.calls):
+        with calling:
             deadline = self._deadline(method)
             texts = {role: sample.text for role, sample in chosen.items()}
             reward: Any = deadline.blocking(getattr(env, method), texts if method == "step" else dict(chosen))
             reward = await deadline.awaiting(reward) if inspect.isawaitable(reward) else reward
         roles = self.env_spec.roles
         rewarded = dict.fromkeys(roles) if env.rewards_absent else chosen
-        self.findings.reject("reward", validation.reward_faults(self.name, reward, rewarded, roles))
-        self.called |= dict.fromkeys(_called(chosen))
+        for fault in validation.reward_faults(self.name, reward, rewarded, roles):
+            raise Broken("reward", fault)
+        self.called |= {*_called(chosen)}
         return reward
 
     def _success(self, env: Env) -> bool:
@@ -538,33 +451,17 @@ class Episode:
         return bool(success)
 
     def _check_pure(self, env: Env, observations: dict[str, Observation]) -> None:
-        before = copy_of(vars(env))
-        if any(self._observed(env) != observations for _ in range(OBSERVED_AGAIN)):
-            moved = _attribute(difference(before, vars(env), "self")) if before is not None else ""
-            if moved:
-                cause, advice = f"changes {moved}", "Change the state in step alone"
-            else:
-                cause = "returned another observation when it was called again"
-                advice = "Draw nothing and read no clock in observe: do it in __init__ or step, seeded by the task"
-            # Whatever is compared after it differs, too.
-            raise Broken("observe", f"{self.name}.observe: {cause}; expected the same at every call. {advice}.")
-        texts = {"privileged": env.privileged, "signature": env.signature}
-        texts["default_action"] = partial(env.default_action, next(iter(observations)))
-        own = {name: text for name, text in texts.items() if getattr(type(env), name) is not getattr(Env, name)}
-        for method, text_of in own.items():
-            with self.findings.calling("observe", f"{self.name}.{method}"):
-                shown, again = (self._deadline(method).blocking(text_of) for _ in range(2))
-            self.findings.require(
-                isinstance(shown, str),
-                "observe",
-                f"{self.name}.{method}: got {described(shown)}; expected a text. Write it out with str().",
-            )
-            self.findings.require(
-                shown == again and self._observed(env) == observations,
-                "observe",
-                f"{self.name}.{method}: returned another text when it was called again, or changed what observe "
-                "returns; expected no side effect and the same text. Change the state, and draw, in step alone.",
-            )
+        """Check that `observe` returns the same again, twice, and changes nothing."""
+        before = env_state(env)
+        if self._observed(env) == observations and self._observed(env) == observations:
+            return
+        if moved := changed(before, env_state(env)):
+            cause, advice = f"changes {moved}", "Change the state in step alone"
+        else:
+            cause = "returned another observation when it was called again"
+            advice = "Draw nothing and read no clock in observe: do it in __init__ or step, seeded by the task"
+        # Whatever is compared after it differs, too.
+        raise Broken("observe", f"{self.name}.observe: {cause}; expected the same at every call. {advice}.")
 
     async def _check_fork(self, env: Env, chosen: dict[str, Sample], observations: dict[str, Observation]) -> None:
         """Check that two forks given the same actions agree, and that the original does not change."""
@@ -572,11 +469,10 @@ class Episode:
             advice = "Keep what cannot be copied (files, locks, generators) out of self, or write fork()."
             with self.findings.calling("fork", f"{self.name}.fork", advice):
                 twins = [self._deadline("fork").blocking(env.fork) for _ in range(2)]
-            before = copy_of(vars(env))
+            before = env_state(env)
             first, second = await asyncio.gather(*(self._stepped(twin, chosen) for twin in twins))
             self._check_task()
-            moved = difference(before, vars(env), "self") if before is not None else ""
-            moved = changed_class_state(self._class_before) or _attribute(moved)
+            moved = changed(self._class_before, class_state(type(env))) or changed(before, env_state(env))
             if self._observed(env) != observations or (moved and first != second):
                 self.shares = True
                 self.findings.add(
@@ -602,37 +498,44 @@ class Episode:
             )
 
     async def _check_replay(self, success: bool) -> None:
+        """Check that the same actions lead to the same observations, rewards and success."""
         env = self._made()
         called = list[str]()
+
+        def require(is_equal: bool, how: str) -> None:
+            if is_equal:
+                return
+            expected, advice = "expected the same", _advice("__init__ or step", called)
+            if shared := changed(self._class_before, class_state(type(env))):
+                how += f", as an episode changed {shared}, which all episodes share"
+                advice = _copying(shared)
+            raise Broken("replay", f"{self.name}: the same actions on {self.task.id} {how}; {expected}. {advice}")
+
         for observations, chosen, reward in self.history:
-            if self._observed(env) != observations:
-                raise Broken("replay", self._differs("led to another observation", called))
+            require(self._observed(env) == observations, "led to another observation")
             called += _called(chosen)
-            if await self._stepped(env, chosen) != reward:
-                raise Broken("replay", self._differs("gave other rewards", called))
-        if self._success(env) != success:
-            raise Broken("replay", self._differs("ended in another success", called))
+            require(await self._stepped(env, chosen) == reward, "gave other rewards")
+        require(self._success(env) == success, "ended in another success")
 
     def _check_task(self) -> None:
         """Check that the task is unchanged: others play it, too."""
-        if self._task_before is not None and (path := difference(self._task_before, self.task.data, "data")):
-            self.findings.add(
+        if moved := changed(self._task_before, task_state(self.task)):
+            raise Broken(
                 "replay",
-                f"{self.name}: playing {self.task.id} changed the task itself, in {path}; expected a task that stays "
+                f"{self.name}: playing {self.task.id} changed the task itself, in {moved}; expected a task that stays "
                 "as it was given, as others play it, too. Copy what changes in __init__: copy.deepcopy(task.data).",
             )
-            raise Broken("replay", self.findings.paragraphs[-1])
 
-    def _differs(self, how: str, called: Sequence[str]) -> str:
-        if path := changed_class_state(self._class_before):
-            return (
-                f"{self.name}: the same actions on {self.task.id} {how}, as an episode changed {path}, which all "
-                f"episodes share; expected the same. {_copying(path)}"
-            )
-        return (
-            f"{self.name}: the same actions on {self.task.id} {how}; expected the same. "
-            f"{_advice('__init__ or step', called)}"
-        )
+
+def shortened(messages: Sequence[Message], actions: Sequence[str]) -> tuple[Message, ...]:
+    """Return the messages with the long texts among the actions cut short.
+
+    A prompt that quotes another role is as long as a model's answer, not as the texts that try the environment.
+    """
+    short = list(messages)
+    for text in (action.strip() for action in actions if len(action) > QUOTED):
+        short = [replace(one, content=one.content.replace(text, f"{text[:QUOTED]}...")) for one in short]
+    return tuple(short)
 
 
 def _said(role: str, text: str) -> Sample:
@@ -664,7 +567,7 @@ def _answer(role: str, observation: Observation, actions: Sequence[str], generat
 
 def _shown(sample: Sample) -> str:
     calls = sample.message.tool_calls if sample.message else ()
-    return f"a call of {calls[0].name} with {calls[0].arguments[:40]}" if calls else repr(sample.text[:40])
+    return f"a call of {calls[0].name} with {calls[0].arguments[:QUOTED]}" if calls else repr(sample.text[:QUOTED])
 
 
 def example_of(schema: Mapping[str, Any], variant: int = 0) -> Any:
@@ -690,96 +593,58 @@ def example_of(schema: Mapping[str, Any], variant: int = 0) -> Any:
     return plain[kind] if kind in plain else text.ljust(schema.get("minLength", 1), text[-1])
 
 
-def _attribute(path: str) -> str:
-    """Return `self['board'].cells[3]`, a path into the attributes, as one writes it."""
-    return re.sub(r"^self\['(\w+)'\]", r"self.\1", path)
-
-
-def _copying(path: str) -> str:
-    if path and not path.startswith("self"):
-        return f"Make {path.partition('[')[0]} an attribute of self in __init__, and keep no state in the class."
-    what = path.partition("[")[0] if path else "every list and dict"
+def _copying(attribute: str) -> str:
+    if attribute and not attribute.startswith("self."):
+        return f"Make {attribute} an attribute of self in __init__, and keep no state in the class."
+    what = attribute or "every list and dict"
     return f"Copy {what} in fork(), or leave out fork(), as cadre.Env's copies all, and keep no state in the class."
-
-
-def _playable(observations: Any) -> bool:
-    """Return True if it is clear who acts, whatever else is wrong."""
-    return isinstance(observations, dict) and all(isinstance(seen, Observation) for seen in observations.values())
 
 
 def _advice(where: str, called: Sequence[str] = ()) -> str:
     """Return what to do about differences, after a step that `called` these tools or none."""
     if called:
-        names = dict.fromkeys(called)
         return (
-            f"Before it {_tools(names)} called: if a result is drawn or read from a clock, declare "
-            f"`repeatable = False` in the class; else draw nothing unseeded in {where}."
+            f"Before it {', '.join(dict.fromkeys(called))} was called: if a result is drawn or read from a clock, "
+            f"declare `repeatable = False` in the class; else draw nothing unseeded in {where}."
         )
     return f"Draw nothing unseeded in {where}, and read no clock: seed random.Random from the task and the state."
 
 
-# Comparing states.
-
-DEPTH = 12
-MUTABLE = (dict, list, set, bytearray)
+# States, as bytes by name. What cannot be pickled is not compared.
 
 
-def copy_of(value: Any) -> Any:
-    """Return a copy to compare with later; None if it cannot be copied."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - whatever cannot be copied is not compared
-        return None
+def env_state(env: Env) -> dict[str, bytes]:
+    """Return the attributes of an environment, `self.board` each."""
+    return pickled({f"self.{name}": value for name, value in vars(env).items()})
 
 
-def class_state(kind: type) -> dict[str, Any]:
-    """Return copies of the lists, dicts and sets that a class of the user's, or one of its parents, holds itself."""
-    return {
-        f"{base.__name__}.{name}": (value, copy_of(value))
-        for base in kind.__mro__
-        if not base.__module__.startswith(("cadre.", "builtins"))
-        for name, value in vars(base).items()
-        if isinstance(value, MUTABLE) and not name.startswith("__")
-    }
+def class_state(kind: type) -> dict[str, bytes]:
+    """Return the lists, dicts and sets that a class of the user's, or one of its parents, holds itself."""
+    return pickled(
+        {
+            f"{base.__name__}.{name}": value
+            for base in kind.__mro__
+            if not base.__module__.startswith(("cadre.", "builtins"))
+            for name, value in vars(base).items()
+            if isinstance(value, dict | list | set) and not name.startswith("__")
+        }
+    )
 
 
-def changed_class_state(before: Mapping[str, Any]) -> str:
-    """Return the path of the first of these that is another than it was, or nothing."""
-    return next((path for name, (now, was) in before.items() if (path := difference(was, now, name))), "")
+def task_state(task: Task) -> dict[str, bytes]:
+    """Return the data of a task."""
+    return pickled({f"data[{name!r}]": value for name, value in task.data.items()})
 
 
-def difference(old: Any, new: Any, path: str, depth: int = DEPTH) -> str:
-    """Return the path of the first part of a value that is another than before: `self.board.cells[3]`; or nothing."""
-    if old is new or depth == 0:
-        return ""
-    if type(old) is not type(new):
-        return path
-    if isinstance(old, Mapping):
-        for key in old:
-            if key not in new:
-                return f"{path}[{key!r}]"
-            if changed := difference(old[key], new[key], f"{path}[{key!r}]", depth - 1):
-                return changed
-        return next((f"{path}[{key!r}]" for key in new if key not in old), "")
-    if isinstance(old, list | tuple):
-        for index, (old_item, new_item) in enumerate(zip(old, new, strict=False)):
-            if changed := difference(old_item, new_item, f"{path}[{index}]", depth - 1):
-                return changed
-        return path if len(old) != len(new) else ""
-    if isinstance(old, random.Random):
-        return path if old.getstate() != new.getstate() else ""
-    if hasattr(old, "tolist"):  # an array
-        return difference(old.tolist(), new.tolist(), path, depth - 1)
-    kind: Any = type(old)
-    if kind.__eq__ is object.__eq__:
-        return attribute_difference(old, new, path, depth)
-    return path if old != new else ""
+def pickled(values: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the values as bytes, without those that cannot be pickled."""
+    state = {}
+    for name, value in values.items():
+        with suppress(Exception):
+            state[name] = pickle.dumps(value)
+    return state
 
 
-def attribute_difference(old: Any, new: Any, path: str, depth: int = DEPTH) -> str:
-    """Return the same of the attributes of two objects."""
-    was, now = getattr(old, "__dict__", {}), getattr(new, "__dict__", {})
-    for name in was:
-        if name in now and (changed := difference(was[name], now[name], f"{path}.{name}", depth - 1)):
-            return changed
-    return ""
+def changed(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
+    """Return the name of the first value that is another than before, or nothing."""
+    return next((name for name in {**before, **after} if before.get(name) != after.get(name)), "")

@@ -35,8 +35,8 @@ def image(source: str | Path | bytes | Any) -> Image:
     if isinstance(source, Image):
         return source
     if isinstance(source, str | Path):
-        what = f"image {str(Path(source))!r}"
-        return _of_bytes(read_media(source, what, "a PNG, JPEG or WebP file"), f"image {str(source)!r}")
+        what = f"image {str(source)!r}"
+        return _of_bytes(read_media(source, what, "a PNG, JPEG or WebP file"), what)
     if isinstance(source, bytes):
         return _of_bytes(source, f"image of {len(source):,} bytes")
     return _of_array(source)

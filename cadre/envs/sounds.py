@@ -35,8 +35,8 @@ def sound(source: str | Path | bytes | Any, rate: int = 0) -> Sound:
     if isinstance(source, Sound):
         return source
     if isinstance(source, str | Path):
-        what = f"sound {str(Path(source))!r}"
-        return _of_bytes(read_media(source, what, "a WAV file"), f"sound {str(source)!r}")
+        what = f"sound {str(source)!r}"
+        return _of_bytes(read_media(source, what, "a WAV file"), what)
     if isinstance(source, bytes):
         return _of_bytes(source, f"sound of {len(source):,} bytes")
     return _of_array(source, rate)

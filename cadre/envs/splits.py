@@ -42,10 +42,7 @@ def shared_tasks(training: Iterable[Task], held_out: Iterable[Task]) -> list[str
     """Return the ids of held-out tasks whose data a training task has too, in whatever order of its keys."""
 
     def content(task: Task) -> str:
-        try:
-            return json.dumps(task.data, sort_keys=True, default=repr)
-        except TypeError:  # keys of several types
-            return repr(task.data)
+        return json.dumps(task.data, sort_keys=True, default=repr)
 
     training_data = set(map(content, training))
     return [task.id for task in held_out if content(task) in training_data]

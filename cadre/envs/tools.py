@@ -22,11 +22,12 @@ import re
 import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Optional, Self, cast
+from typing import Annotated, Any, Optional, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
@@ -41,8 +42,6 @@ from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCa
 NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}", re.ASCII)
 # Calls of one completion that are run.
 MAX_CALLS = 16
-# The end of what Python prints of an object that says nothing else of itself.
-ADDRESS = re.compile(r" at 0x[0-9a-f]+\b.*>$", re.IGNORECASE | re.DOTALL)
 LAST_TURN = "\n[This was the last call that is allowed. Answer now.]"
 DOCSTRING_SECTION = re.compile(
     r"^(Args|Arguments|Parameters|Returns|Yields|Raises|Examples?|Notes?):\s*$", re.MULTILINE
@@ -242,34 +241,6 @@ def _tools_of(entry: Any, env: Any) -> Iterator[RunnableTool]:
 # Running a call
 
 
-@dataclass(frozen=True)
-class CallRecord:
-    """A call of a tool. `arguments` is JSON; `error` was raised by the tool, or if it was not `run`, by its schema."""
-
-    name: str
-    arguments: str
-    run: bool
-    error: Exception | None = None
-
-
-_records: ContextVar[list[CallRecord] | None] = ContextVar("_records", default=None)
-
-
-@contextmanager
-def recorded_calls(records: list[CallRecord]) -> Iterator[None]:
-    """Add every call of a known tool in the block to the list, once it has ended."""
-    token = _records.set(records)
-    try:
-        yield
-    finally:
-        _records.reset(token)
-
-
-def _record(call: ToolCall, run: bool, error: Exception | None = None) -> None:
-    if (records := _records.get()) is not None:
-        records.append(CallRecord(call.name, call.arguments, run, error))
-
-
 async def run_call(
     tools: Mapping[str, RunnableTool], call: ToolCall, timeout_s: float, max_chars: int
 ) -> tuple[str, bool]:
@@ -284,7 +255,6 @@ async def run_call(
     try:
         arguments = runnable.validate(call.arguments.strip() or "{}")  # some endpoints send no text for none
     except ValueError as error:
-        _record(call, False, error)
         return clean_text(f"Error: wrong arguments of {call.name}: {error}", max_chars), False
     limit: asyncio.Timeout | None = None
     try:
@@ -292,23 +262,17 @@ async def run_call(
             await runnable.prepare(timeout_s)
         async with asyncio.timeout(timeout_s) as limit:
             if inspect.iscoroutinefunction(runnable.function):
-                text = as_text(await runnable.function(**arguments))
+                result = await runnable.function(**arguments)
             else:
                 result = await _run_in_thread(runnable.function, arguments)
-                text = result if isinstance(result, str) else as_text(await result)
-    except (ServerLost, MemoryError, ReplayDiverged, KeyboardInterrupt, GeneratorExit):
+                result = await result if inspect.isawaitable(result) else result  # of a decorated coroutine function
+            text = as_text(result)
+    except (ServerLost, MemoryError, ReplayDiverged):
         raise
-    except BaseException as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise  # the episode is cancelled; otherwise the tool awaited what it had cancelled itself
+    except Exception as error:  # noqa: BLE001 - the tool is the user's, its arguments a model's
         if limit is not None and limit.expired():
-            _record(call, True, TimeoutError(f"it did not end within {timeout_s:g} s"))
             return f"Error: {call.name} did not end within {timeout_s:g} s.", False
-        fault = error if isinstance(error, Exception) else RuntimeError(repr(error))
-        _record(call, True, fault)
-        return clean_text(f"Error: {call.name}: {first_line(fault)}", max_chars), False
-    _record(call, True)
+        return clean_text(f"Error: {call.name}: {first_line(error)}", max_chars), False
     return clean_text(text, max_chars), not text.startswith("Error: ")
 
 
@@ -316,46 +280,27 @@ class _Stopped(SystemExit):
     """Raised in the thread of a call that takes too long. A thread that ends by a SystemExit prints nothing."""
 
 
-async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str | Awaitable[Any]:
-    """Return the result of a function as text, or what is to be awaited for it, as of a decorated coroutine function.
-
-    If this is cancelled, Python code is stopped and C code left alone.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[str | Awaitable[Any]] = loop.create_future()
-
-    def settle(result: str | Awaitable[Any], error: Exception | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
+async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Return the result of a function. If this is cancelled, Python code is stopped and C code left alone."""
+    future: Future[Any] = Future()
 
     def work() -> None:
-        result, fault = cast(str | Awaitable[Any], ""), cast(Exception | None, None)
+        result, fault = None, None
         try:
-            try:
-                with one_thread():
-                    value = function(**arguments)
-                result = value if inspect.isawaitable(value) else as_text(value)
-            except StopIteration as error:  # cannot be set as the exception of a future
-                fault = RuntimeError(repr(error))
-            except Exception as error:  # noqa: BLE001 - goes to the caller
-                fault = error
-            except BaseException as error:  # noqa: BLE001 - sys.exit and panics of Rust libraries end the call alone
-                if isinstance(error, _Stopped):
-                    return
-                fault = RuntimeError(repr(error))
-            with suppress(RuntimeError):  # the loop has been closed
-                loop.call_soon_threadsafe(settle, result, fault)
+            with one_thread():
+                result = function(**arguments)
         except _Stopped:
             return
+        except BaseException as error:  # noqa: BLE001 - sys.exit and panics of Rust libraries end the call alone
+            is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            fault = error if is_plain else RuntimeError(repr(error))
+        with suppress(InvalidStateError):  # it was cancelled
+            future.set_exception(fault) if fault else future.set_result(result)
 
     thread = threading.Thread(target=copy_context().run, args=(work,), name="cadre-tool", daemon=True)
     thread.start()
     try:
-        return await future
+        return await asyncio.wrap_future(future)
     except asyncio.CancelledError:
         if thread.is_alive() and thread.ident is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped))
@@ -363,20 +308,8 @@ async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, A
 
 
 def as_text(value: Any) -> str:
-    """Return a tool's result as text: a text as it is, anything else as JSON with its characters as they are.
-
-    Raises TypeError for an object that has no text but its address.
-    """
-    if isinstance(value, str):
-        return value
-    return json.dumps(to_jsonable_python(value, fallback=_describe), ensure_ascii=False)
-
-
-def _describe(value: Any) -> str:
-    text = str(value)
-    if ADDRESS.search(text):
-        raise TypeError(f"it returned {type(value).__name__}, which has no text; expected a text or JSON values")
-    return text
+    """Return a tool's result as text: a text as it is, anything else as JSON with its characters as they are."""
+    return value if isinstance(value, str) else json.dumps(to_jsonable_python(value, fallback=str), ensure_ascii=False)
 
 
 def clean_text(text: str, max_chars: int) -> str:
@@ -406,12 +339,10 @@ def check_tools(env: type[Env], roles: Sequence[str]) -> None:
             try:
                 copy.deepcopy(entry)
             except Exception as error:  # noqa: BLE001 - __deepcopy__ is the user's
-                owner = getattr(entry, "__self__", entry)
                 raise ConfigError(
-                    f"{env.__name__}.tools: got {type(owner).__name__}, which copy.deepcopy cannot copy ({error}); "
-                    "expected an object that is copied with the state of an episode, as forks have tools of their own. "
-                    "Give functions, or write a method __deepcopy__ that leaves out connections and locks; it returns "
-                    "self if no call changes what another returns."
+                    f"{env.__name__}.tools: got {entry!r}, which copy.deepcopy cannot copy ({error}); expected an "
+                    "object that is copied with the state of an episode, as forks have tools of their own. Give "
+                    "functions, or write a method __deepcopy__ that leaves out connections and locks."
                 ) from None
         runnable_tools([entry for entry in entries if not hasattr(entry, "check")], object.__new__(env))
 
@@ -509,21 +440,15 @@ class WithTools(Env):
             exchanges[role] = (*exchange, replace(sample.message, tool_calls=called), *results)
         if calls:
             self._answers, self._exchanges = answers, exchanges
-            return Reward(
-                parts={
-                    "tools/calls": float(calls),
-                    "tools/errors": float(errors),
-                    "tools/malformed": float(malformed),
-                }
-            )
+            numbers = {"tools/calls": calls, "tools/errors": errors, "tools/malformed": malformed}
+            return Reward(parts={name: float(number) for name, number in numbers.items()})
 
-        acting = offered
         past = dict(self._past)
         for role, exchange in exchanges.items():
-            key = (role, acting[role].conversation)
-            past[key] = (*past.get(key, ()), (acting[role].messages, exchange))
+            key = (role, offered[role].conversation)
+            past[key] = (*past.get(key, ()), (offered[role].messages, exchange))
         self._past, self._answers, self._exchanges = past, {}, {}
-        return await super().step_samples({role: answers[role] for role in acting if role in answers})
+        return await super().step_samples({role: answers[role] for role in offered if role in answers})
 
     def fork(self) -> Self:
         twin = super().fork()

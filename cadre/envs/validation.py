@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, SupportsFloat, get_args, get_type_hints
@@ -21,6 +20,12 @@ from cadre.types import Image, Message, Observation, Reward, Sound, Task, ToolCa
 
 SPEAKERS = get_args(get_type_hints(Message)["role"])
 PLAIN = (str, int, float, bool, type(None))
+# What a message may hold beside its text, with how it is made.
+PARTS: dict[str, tuple[type, str]] = {
+    "tool_calls": (ToolCall, 'ToolCall("call_1", "name", {"argument": 1})'),
+    "images": (Image, "cadre.image(source)"),
+    "sounds": (Sound, "cadre.sound(source)"),
+}
 
 
 def task_faults(where: str, task: Any) -> Iterator[str]:
@@ -110,32 +115,17 @@ def _message_faults(where: str, messages: Any) -> Iterator[str]:
             yield f"{at} holds {described(message.content)}; expected a text. Write it out with str() or join()."
         elif not is_valid_unicode(message.content):
             yield f"{at} holds half a surrogate pair, which no file can hold; expected valid Unicode. Remove it."
-        if not (isinstance(message.tool_calls, tuple) and all(map(is_tool_call, message.tool_calls))):
-            yield (
-                f"{at} holds {described(message.tool_calls)} as tool_calls; expected a tuple of ToolCall. Write "
-                'tool_calls=(ToolCall("call_1", "name", {"argument": 1}),).'
-            )
-        if not (isinstance(message.images, tuple) and all(isinstance(image, Image) for image in message.images)):
-            yield (
-                f"{at} holds {described(message.images)} as images; expected a tuple of cadre Image. Write "
-                "images=(cadre.image(source),), where the source is a file, bytes or an array."
-            )
-        if not (isinstance(message.sounds, tuple) and all(isinstance(sound, Sound) for sound in message.sounds)):
-            yield (
-                f"{at} holds {described(message.sounds)} as sounds; expected a tuple of cadre Sound. Write "
-                "sounds=(cadre.sound(source),), where the source is a WAV file, its bytes or an array."
-            )
-
-
-def is_tool_call(value: Any) -> bool:
-    """Return True for a ToolCall whose id, name and arguments are texts."""
-    return isinstance(value, ToolCall) and all(isinstance(x, str) for x in (value.id, value.name, value.arguments))
+        for name, (kind, example) in PARTS.items():
+            value = getattr(message, name)
+            if not (isinstance(value, tuple) and all(isinstance(part, kind) for part in value)):
+                yield (
+                    f"{at} holds {described(value)} as {name}; expected a tuple of {kind.__name__}. Write "
+                    f"{name}=({example},)."
+                )
 
 
 def is_valid_unicode(text: str) -> bool:
     """Return True if the text can be written to a file: it has no half of a surrogate pair."""
-    if text.isascii():
-        return True
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -157,14 +147,13 @@ def reward_faults(env: str, reward: Any, acting: Mapping[str, Any], roles: tuple
                 f"{where}: got {described(numbers)} as Reward.{kind}; expected a mapping of names to numbers. "
                 f'Write {kind}={{"name": 1.0}}.'
             )
-            continue
+            return
         for name, number in numbers.items():
-            if not isinstance(name, str):
-                yield f"{where}: got {name!r} as a name in Reward.{kind}; expected a text. Rename it."
-            elif kind == "parts" and not (name and name.isprintable()):  # it names a metric
-                yield f"{where}: got the name {name!r} in Reward.parts; expected printable characters. Rename it."
             yield from number_faults(f"{where}: Reward.{kind}[{name!r}]", number)
-    for role in reward.local if isinstance(reward.local, Mapping) else ():
+    for name in reward.parts:
+        if not (isinstance(name, str) and name and name.isprintable()):  # it names a metric
+            yield f"{where}: got the name {name!r} in Reward.parts; expected printable characters. Rename it."
+    for role in reward.local:
         if role not in roles:
             yield (
                 f"{where}: got a local reward for {role!r}; expected roles of {', '.join(roles)}. Rename it."
@@ -208,21 +197,14 @@ LARGEST = 1e100
 
 def number_faults(where: str, number: Any) -> Iterator[str]:
     """Yield a fault if `number` is no real number of at most LARGEST; scalars of numpy and torch are numbers."""
-    value = as_number(number)
+    try:
+        value = float(number) if isinstance(number, SupportsFloat) else None
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # an array or a tensor of several numbers
+        value = None
     if value is None:
         yield f"{where} is {described(number)}; expected a number. Write float(...), or the item of an array."
     elif not abs(value) <= LARGEST:
         yield f"{where} is {value}; expected a finite number of at most {LARGEST:g}. Bound it before it is returned."
-
-
-def as_number(value: Any) -> float | None:
-    """Return the value as a float, or None if it is no real scalar."""
-    if not isinstance(value, SupportsFloat):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # an array or a tensor of several numbers
-        return None
 
 
 def described(value: Any) -> str:
@@ -245,16 +227,10 @@ def described(value: Any) -> str:
 ROLE = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 EXAMPLE = 'roles = ("planner", "worker")'
 FORMS = {
-    "observe": "def observe(self) -> dict[str, Observation]",
-    "step": "async def step(self, actions: dict[str, str]) -> Reward",
-    "success": "@property\n    def success(self) -> bool",
-    "tasks": "@classmethod\n    def tasks(cls, split, **settings) -> Sequence[Task]",
-}
-PURPOSE = {
-    "observe": "says who acts now and what each of them sees",
-    "step": "takes the texts of those who act and returns their reward",
-    "success": "says whether the task is solved",
-    "tasks": 'returns the problems of the split "train" or "test"',
+    "observe": "def observe(self) -> dict[str, Observation]`, which says who acts now and what each of them sees",
+    "step": "async def step(self, actions: dict[str, str]) -> Reward`, which takes the texts of those who act",
+    "success": "@property def success(self) -> bool`, which says whether the task is solved",
+    "tasks": "@classmethod def tasks(cls, split, **settings) -> Sequence[Task]`, which returns the problems of a split",
 }
 
 
@@ -269,46 +245,41 @@ class Fault:
 
 def declaration_faults(env_spec: EnvSpec) -> list[Fault]:
     """Return everything in the declaration of an environment that breaks the contract."""
-    env, faults = env_spec.env_class, []
-    name = env.__name__
+    env, name = env_spec.env_class, env_spec.env_class.__name__
+    faults: list[Fault] = []
 
-    # Methods that are missing.
+    def add(method: str, text: str, fatal: bool = True) -> None:
+        faults.append(Fault(method, f"{name}.{method}: {text}", fatal))
+
+    # Methods that are missing, the roles, and methods that are async, or should be.
     for method, form in FORMS.items():
         if inspect.getattr_static(env, method) is inspect.getattr_static(Env, method):
-            text = (
-                f"{name}.{method}: missing; expected `{' '.join(form.split())}`, which {PURPOSE[method]}. "
-                "Write it in the class."
-            )
-            faults.append(Fault(method, text, fatal=method != "success"))
-
+            add(method, f"missing; expected `{form}. Write it in the class.", fatal=method != "success")
     faults += [Fault("roles", paragraph) for paragraph in _role_faults(env_spec)]
-
-    # Methods that are async, or should be.
     if not inspect.iscoroutinefunction(env.step):
-        text = (
-            f"{name}.step: got a plain function; expected `async def step(self, actions)`, since many episodes "
-            "run at once and one that waits must not hold up the others. Put `async` before `def`."
+        add(
+            "step",
+            "got a plain function; expected `async def step(self, actions)`, since many episodes run at once and one "
+            "that waits must not hold up the others. Put `async` before `def`.",
+            fatal=False,
         )
-        faults.append(Fault("step", text, fatal=False))
     for method in ("observe", "fork", "privileged", "tasks"):
         if inspect.iscoroutinefunction(getattr(env, method)):
-            text = f"{name}.{method}: got an async function; expected a plain one. Remove `async`."
-            faults.append(Fault(method, text))
-
+            add(method, "got an async function; expected a plain one. Remove `async`.")
     if inspect.isfunction(inspect.getattr_static(env, "success")):
-        text = (
-            f"{name}.success: got a method; expected a property, as a method without its call is always true. "
-            "Put `@property` above it."
+        add(
+            "success",
+            "got a method; expected a property, as a method without its call is always true. Put `@property` above it.",
+            fatal=False,
         )
-        faults.append(Fault("success", text, fatal=False))
 
     # The signatures of `tasks` and `__init__`.
     if inspect.isfunction(inspect.getattr_static(env, "tasks")):
-        text = (
-            f"{name}.tasks: got a method of an episode; expected one of the class, as tasks come before "
-            "episodes. Put `@classmethod` above it and name its first argument cls."
+        add(
+            "tasks",
+            "got a method of an episode; expected one of the class, as tasks come before episodes. Put `@classmethod` "
+            "above it and name its first argument cls.",
         )
-        faults.append(Fault("tasks", text))
     else:
         parameters = inspect.signature(env.tasks).parameters.values()
         nameable = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -316,21 +287,20 @@ def declaration_faults(env_spec: EnvSpec) -> list[Fault]:
         unknown = [setting for setting in required[1:] if setting not in declared_settings(env)]
         if not required or unknown:
             got = f"needs {', '.join(unknown)}, which is no setting" if unknown else "takes no split"
-            text = (
-                f"{name}.tasks: {got}; expected `def tasks(cls, split, ...)`, with settings of __init__ behind the "
-                "split. Give it that form."
+            add(
+                "tasks",
+                f"{got}; expected `def tasks(cls, split, ...)`, with settings of __init__ behind the split. Give it "
+                "that form.",
             )
-            faults.append(Fault("tasks", text))
     settings = env_spec.episode_settings
     try:
         inspect.signature(env).bind(None, **settings)
     except TypeError as error:
-        arguments = f"the settings {', '.join(settings)}" if settings else "no settings"
-        text = (
-            f"{name}.__init__: takes no call with a task and {arguments} ({error}); expected "
-            "`def __init__(self, task, ...)` with a default for every setting. Give it that form."
+        add(
+            "__init__",
+            f"takes no call with a task and the settings {', '.join(settings) or '(none)'} ({error}); expected "
+            "`def __init__(self, task, ...)` with a default for every setting. Give it that form.",
         )
-        faults.append(Fault("__init__", text))
     return faults
 
 
@@ -353,6 +323,5 @@ def _role_faults(env_spec: EnvSpec) -> Iterator[str]:
                 f"{name}.roles: got the name {role!r}; expected a letter, then letters, digits, - and _, as roles name "
                 "metrics and settings. Rename it."
             )
-    for role, count in Counter(map(str, roles)).items():
-        if count > 1:
-            yield f"{name}.roles: got {role!r} {count} times; expected each role once. Remove the others."
+        elif roles.count(role) > 1:
+            yield f"{name}.roles: got {role!r} {roles.count(role)} times; expected each role once. Remove the others."

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 from cadre.env import Env, Split, actions_of
 from cadre.errors import ContractError
-from cadre.settings.user_code import count_positional, describe_errors, load_function, plain_scalar
+from cadre.settings.user_code import count_positional, describe_errors, load_function
 from cadre.types import Drawing, Message, Observation, Reward, Sample, Task, join_media
 
 # One policy for all roles.
@@ -217,29 +217,23 @@ def pay(result: Any, own: Reward, reference: str) -> Reward:
     "parts": {"style": 0.5}}` or a Reward has all of it; None leaves the task's own. The task's parts are kept for the
     logs. Raises ContractError for anything else, and for numbers that are not finite.
     """
-    result = plain_scalar(result)
     if result is None:
         return own
     if isinstance(result, Reward):
-        fields: Mapping[str, Any] = {"team": result.team, "local": result.local, "parts": result.parts}
-    else:
-        fields = result if isinstance(result, Mapping) else {"team": result}
-    team, tables = plain_scalar(fields.get("team", 0.0)), [fields.get(name, {}) for name in ("local", "parts")]
-    is_valid = set(fields) <= {"team", "local", "parts"} and all(isinstance(table, Mapping) for table in tables)
-    if is_valid:
-        tables = [{name: plain_scalar(number) for name, number in table.items()} for table in tables]
-        is_valid = all(isinstance(name, str) for table in tables for name in table)
-    if not is_valid or not all(map(_is_finite, [team, *(number for table in tables for number in table.values())])):
+        result = {"team": result.team, "local": result.local, "parts": result.parts}
+    fields: Mapping[str, Any] = result if isinstance(result, Mapping) else {"team": result}
+    try:
+        team = float(fields.get("team", 0.0))
+        local, parts = (
+            {name: float(number) for name, number in fields.get(table, {}).items()} for table in ("local", "parts")
+        )
+        is_valid = set(fields) <= {"team", "local", "parts"}
+        is_valid &= all(map(math.isfinite, [team, *local.values(), *parts.values()]))
+    except (TypeError, ValueError, OverflowError, AttributeError, RuntimeError):
+        is_valid = False
+    if not is_valid:
         raise ContractError(
             f"settings.reward: {reference} returned {result!r:.200}; expected a finite number, None, or an object with "
             "team, local by role and parts by name, all finite numbers. Return one of them."
         )
-    local, parts = ({name: float(number) for name, number in table.items()} for table in tables)
-    return Reward(float(team), local, {**own.parts, **parts})
-
-
-def _is_finite(number: Any) -> bool:
-    try:
-        return isinstance(number, int | float) and math.isfinite(number)
-    except OverflowError:  # a whole number that is too large for a float
-        return False
+    return Reward(team, local, {**own.parts, **parts})

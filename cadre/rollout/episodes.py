@@ -128,13 +128,8 @@ def check_failures(failures: Sequence[Failure], tasks: int, limit: float) -> Non
     if not lost or (counted <= limit * tasks and not (lost >= tasks and is_certain)):
         return
     by_reason = {reason: sum(failure.lost for failure in failures if failure.reason == reason) for reason in REASONS}
-    many = f"{lost:.0f} of {tasks} episodes failed"
-    if any(round(count, 9) % 1 for count in by_reason.values()):  # parts of trees are counted in branches
-        for reason in REASONS:
-            by_reason[reason] = sum(failure.branches or 1 for failure in failures if failure.reason == reason)
-        many = f"{sum(by_reason.values()):.0f} branches failed, {lost / tasks:.0%} of the episodes"
-    many = "Every episode failed" if lost >= tasks else many
-    reasons = ", ".join(f"{count:.0f} {reason}" for reason, count in by_reason.items() if count)
+    reasons = ", ".join(f"{count:.3g} {reason}" for reason, count in by_reason.items() if count)
+    many = "Every episode failed" if lost >= tasks else f"{lost:.3g} of {tasks} episodes failed"
     raise ContractError(
         f"{many} ({reasons}); expected at most {limit:.0%} (episodes.failed_fraction). The first, of task "
         f"{failures[0].task.id}: {failures[0].error}"

@@ -155,12 +155,10 @@ def test_whitening_and_explained_variance_see_no_rounding(scale: float) -> None:
         assert explained_variance(values, values) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("whiten", [True, False])
-def test_a_critic_that_is_nearly_right_leaves_no_step_for_an_optimiser_that_scales(whiten: bool) -> None:
+def test_a_critic_that_is_nearly_right_leaves_no_step_for_an_optimiser_that_scales() -> None:
     said = iter((0.69999999, 0.70000005, 0.69999999, 0.7))
     learner = Learner(says=lambda datum, place: next(said))
-    plan = named("ippo", whiten=whiten)
-    batch = build_batch([Tree(Task("t", {}), paid([0.7, 0.7, 0.7, 0.7]))], plan, team_of(learner))
+    batch = build_batch([Tree(Task("t", {}), paid([0.7, 0.7, 0.7, 0.7]))], named("ippo"), team_of(learner))
     assert {datum.advantages[-1] for datum in batch.sequences} == {0.0}
 
 

@@ -87,12 +87,9 @@ def test_demands_that_no_answer_can_keep_are_refused():
 
 @pytest.mark.parametrize(("said", "kept"), [('{"a": "x"}', True), ('{"a": 1}', False)])
 def test_a_pattern_of_another_language_demands_nothing(said, kept):
-    one = call(schema={"properties": {"a": {"type": "string", "pattern": r"^\p{L}+$"}}})
+    one = call(schema={"properties": {"a": {"type": "string", "pattern": "^[[:"}}})
     validate_constraints(one)
     assert is_satisfied(one, Message("assistant", said)) is kept
-    named = call(schema={"patternProperties": {r"^\p{L}+$": {"type": "string"}}})
-    validate_constraints(named)
-    assert is_satisfied(named, Message("assistant", said))
 
 
 def test_a_schema_is_never_looked_up_elsewhere():

@@ -135,7 +135,7 @@ def test_it_trains(sections: dict, speaker: Path, tmp_path: Path, quiet: Console
         ({"baseline": "my_algorithm.py:midle"}, ["algorithm.baseline", "midle", "Did you mean middle?"]),
         ({"shape": "other_kinds.py:flat"}, ["algorithm.shape", "returned int", "Shape"]),
         ({"baseline": "other_kinds.py:flat"}, ["algorithm.baseline", "returned 1", "group of 2"]),
-        ({"scale": "other_kinds.py:flat_list"}, ["algorithm.scale", "returned [1]", "one finite number"]),
+        ({"scale": "other_kinds.py:flat_list"}, ["algorithm.scale", "returned [1]", "a finite number"]),
         ({"shape": "other.py:beam2"}, ["algorithm.shape", "no file other.py"]),
         ({"scale": "broken.py:mad"}, ["algorithm.scale", "line 2", "ZeroDivisionError"]),
         ({"returns": "episode"}, ["algorithm.returns", "left behind"]),

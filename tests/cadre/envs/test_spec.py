@@ -137,7 +137,6 @@ def returns(tasks: object) -> EnvSpec:
         (None, "got nothing \\(None\\); expected a sequence"),
         ({0: Task("t", {})}, "got a dict; expected a sequence"),
         ("tasks", "got a str; expected a sequence"),
-        ([Task("t", {}), "t"], "task 1 is a str 't'; expected a cadre Task"),
     ],
 )
 def test_tasks_that_are_no_sequence_of_tasks_are_a_paragraph(tasks: object, got: str) -> None:

@@ -179,7 +179,7 @@ def test_a_tool_that_cannot_be_copied_is_named_before_an_episode(of: Any, kind: 
     """Mistake: "cannot pickle '_thread.lock' object" in a file of Cadre's, for every episode."""
     env = type("Sums", (Env,), {"tools": {"solver": [of(kind())]}})
     with pytest.raises(
-        ConfigError, match=r"Sums\.tools: got \w*Shop, which copy\.deepcopy cannot copy .*_thread\.lock"
+        ConfigError, match=r"Sums\.tools: got <.*Shop.*, which copy\.deepcopy cannot copy .*_thread\.lock"
     ):
         check_tools(env, ["solver"])
     check_tools(type("Sums", (Env,), {"tools": {"solver": [of(SharedShop())]}}), ["solver"])
@@ -261,8 +261,6 @@ def fail(how: str) -> Any:
             return {1}
         case "object":
             return object
-        case "address":
-            return [object()]
         case "panic":
             raise Panic("in Rust")
         case "cancelled":
@@ -292,7 +290,6 @@ async def await_cancelled() -> None:
         ("none", "null"),
         ("set", "[1]"),
         ("object", "\"<class 'object'>\""),
-        ("address", "Error: fail: TypeError it returned object, which has no text; expected a text or JSON values"),
         ("panic", "Error: fail: Panic('in Rust')"),
         ("cancelled", "Error: fail: CancelledError()"),
     ],
@@ -313,16 +310,6 @@ def test_a_tool_that_returns_a_coroutine_is_awaited() -> None:
         return find(*arguments, **named)
 
     assert call(logged, {"word": "fox"}) == "found fox"
-
-
-def test_what_a_coroutine_raises_ends_its_call_alone() -> None:
-    """Mistake: a tool that awaits what it has cancelled, or panics, cancels or ends the episode."""
-
-    async def panic() -> None:
-        raise Panic("in Rust")
-
-    assert call(await_cancelled, {}) == "Error: await_cancelled: CancelledError()"
-    assert call(panic, {}) == "Error: panic: Panic('in Rust')"
 
 
 def test_a_cancelled_episode_is_no_result_of_a_tool() -> None:

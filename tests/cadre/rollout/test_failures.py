@@ -190,7 +190,7 @@ def test_branches_count_by_their_fraction_in_the_share_that_may_fail() -> None:
         grown(shapes.independent(4), fails_at=failing, failed_fraction=0.4)
 
 
-def test_counts_of_failures_are_whole() -> None:
+def test_a_tree_counts_by_the_fraction_of_its_branches_that_failed() -> None:
     """Three of five branches of one task failed, in two kinds; of another task all, which was dropped."""
 
     def branches(count: int, reason: Reason, lost: float) -> Failure:
@@ -199,8 +199,8 @@ def test_counts_of_failures_are_whole() -> None:
     part = [branches(2, "diverged", 0.4), branches(1, "raised", 0.2)]
     dropped = Failure(Task("b", {}), "diverged", "x", "", True, lost=1.0)
     for failures, tasks, words in (
-        (part, 1, "3 branches failed, 60% of the episodes (1 raised, 2 diverged)"),
-        ([*part, dropped], 3, "4 branches failed, 53% of the episodes (1 raised, 3 diverged)"),
+        (part, 1, "0.6 of 1 episodes failed (0.2 raised, 0.4 diverged)"),
+        ([*part, dropped], 3, "1.6 of 3 episodes failed (0.2 raised, 1.4 diverged)"),
         ([branches(1, "raised", 1 / 6)] * 6, 1, "Every episode failed (1 raised)"),
     ):
         with pytest.raises(ContractError, match=re.escape(f"{words}; expected at most 50%")):

@@ -46,11 +46,3 @@ def test_a_field_of_another_type_is_told_with_its_line(case: str, tmp_path: Path
     (tmp_path / name / "test.jsonl").write_text(f"\n{json.dumps(row)}\n")
     with pytest.raises(DataError, match=rf"test\.jsonl, line 2 has another shape than .*{message}"):
         load(name, "test", str(tmp_path))
-
-
-def test_half_of_a_character_in_a_list_is_told_with_its_item(tmp_path: Path) -> None:
-    (tmp_path / "math500").mkdir()
-    text = json.dumps([{"problem": "p", "answer": "1"}, {"problem": "\ud83d", "answer": "1"}])
-    (tmp_path / "math500" / "test.json").write_text(text)
-    with pytest.raises(DataError, match=r"test\.json, item 1: got half of a character"):
-        load("math500", "test", str(tmp_path))
