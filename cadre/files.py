@@ -386,10 +386,15 @@ def validate_record(value: Any, model: type[Record]) -> Record:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = one_line(".".join(map(str, first["loc"])))
-        got = "" if first["type"] == "missing" else f", got {repr(first['input'])[:60]}"
-        raise ValueError(f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}") from None
+        raise ValueError(validation_message(error)) from None
+
+
+def validation_message(error: ValidationError) -> str:
+    """Return what is wrong first with a value, where, and the value, on one line."""
+    first = error.errors(include_url=False)[0]
+    where = one_line(".".join(map(str, first["loc"])))
+    got = "" if first["type"] == "missing" else f", got {repr(first['input'])[:60]}"
+    return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
 
 
 def require_valid(value: Any, model: type[BaseModel], path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cadre.files import Count, OpenRecord, Text, validate_record
+from cadre.files import Count, OpenRecord, Text
 
 Step = Annotated[int, Field(strict=True, ge=0, le=1 << 40)]
 Number = Annotated[float, Field(strict=True)]
@@ -122,66 +122,11 @@ class AnnotationLine(OpenRecord):
     samples: list[AnnotatedSample]
 
 
-class KeptMedium(OpenRecord):
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class KeptMessage(OpenRecord):
-    role: Text
-    content: Text
-    images: list[KeptMedium] = []
-    sounds: list[KeptMedium] = []
-
-
-class KeptObservation(OpenRecord):
-    role: Text
-    messages: list[KeptMessage]
-
-
-class KeptSample(OpenRecord):
-    policy: Text
-    text: Text
-    token_ids: list[Count]
-    logprobs: list[Number]
-    finish: Text
-    version: Count
-    prompt_ids: list[Count] = []
-
-
-class KeptReward(OpenRecord):
-    team: Number
-    local: dict[str, Number]
-    parts: dict[str, Number]
-
-
-class KeptBranch(OpenRecord):
-    choice: dict[str, Count]
-    reward: KeptReward
-    over: bool
-    success: bool
-    carried: bool
-    child: Count | None
-
-
-class KeptNode(OpenRecord):
-    turn: Count
-    observations: dict[str, KeptObservation]
-    prompts: dict[str, list[Count]]
-    samples: dict[str, list[KeptSample]]
-    branches: list[KeptBranch]
-
-
-class KeptTask(OpenRecord):
-    id: Text
-
-
 class TreeLine(OpenRecord):
-    """A line of `trees.jsonl`, in the present format."""
+    """A line of `trees.jsonl`, without the tree itself (`cadre.runs.tree_format`)."""
 
     step: Step
     tree: Count
-    task: KeptTask
-    nodes: list[KeptNode]
 
 
 class TreeLineHead(OpenRecord):
@@ -241,28 +186,3 @@ class RewardModelStart(OpenRecord):
 
     model: Text
     checksum: Text
-
-
-def validate_tree(value: Any) -> None:
-    """Raise ValueError if a kept tree is inconsistent: what its branches name has to exist, and each node but the first
-    has one branch above it, so that a walk over it ends."""
-    tree = validate_record(value, TreeLine)
-    if not tree.nodes:
-        raise ValueError("nodes: empty")
-    # Parents come first and each node has one, so that children never lead back.
-    has_parent = [False] * len(tree.nodes)
-    for number, node in enumerate(tree.nodes):
-        if not node.samples or node.samples.keys() - node.observations.keys():
-            raise ValueError(f"nodes.{number}.samples: not of the roles of observations")
-        for role, siblings in node.samples.items():
-            if role not in node.prompts and not all(sample.prompt_ids for sample in siblings):
-                raise ValueError(f"nodes.{number}.prompts: lacks {role!r}")
-        for branch in node.branches:
-            for role, index in branch.choice.items():
-                if role not in node.samples or index >= len(node.samples[role]):
-                    raise ValueError(f"nodes.{number}.branches: chooses {role!r} number {index}, which is not there")
-            child = branch.child
-            if child is not None:
-                if not number < child < len(tree.nodes) or has_parent[child]:
-                    raise ValueError(f"nodes.{number}.branches: leads to {child}, no decision below it alone")
-                has_parent[child] = True
