@@ -18,11 +18,12 @@ import shutil
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from cadre.errors import RunError, TakenError, one_line
 from cadre.file_limits import DESCRIPTION, LineTooLongError, lines_of, parse_json, size_of
@@ -239,7 +240,7 @@ def replace_non_finite(value: Any) -> Any:
 
 Count = Annotated[int, Field(strict=True, ge=0, le=1 << 62)]
 Text = Annotated[str, Field(strict=True)]
-Record = TypeVar("Record", bound=BaseModel)
+Record = TypeVar("Record")
 
 
 class OpenRecord(BaseModel):
@@ -380,13 +381,20 @@ def iterate_json_lines(
 
 
 def validate_record(value: Any, model: type[Record]) -> Record:
-    """Return a JSON value as a record. Raises ValueError whose message is one line."""
+    """Return a JSON value as a record, a pydantic model or a dataclass. Raises ValueError whose message is one line."""
     if not isinstance(value, Mapping):
         raise ValueError(f"got {type(value).__name__}, expected an object")
     try:
-        return model.model_validate(value)
+        record: Record = type_adapter(model).validate_python(value)  # type: ignore[arg-type]  # mypy 11469
+        return record
     except ValidationError as error:
         raise ValueError(validation_message(error)) from None
+
+
+@cache
+def type_adapter(model: type) -> TypeAdapter[Any]:
+    """Return what validates values of a type."""
+    return TypeAdapter(model)
 
 
 def validation_message(error: ValidationError) -> str:
@@ -397,7 +405,7 @@ def validation_message(error: ValidationError) -> str:
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
 
 
-def require_valid(value: Any, model: type[BaseModel], path: Path) -> None:
+def require_valid(value: Any, model: type, path: Path) -> None:
     """Raise RunError if a JSON value of a file does not fit the model."""
     try:
         validate_record(value, model)

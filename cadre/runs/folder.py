@@ -58,9 +58,10 @@ from cadre.files import (
 )
 from cadre.rollout.episodes import Failure
 from cadre.runs import jsonl
-from cadre.runs.kept_trees import MediaStore, StepRecord, StepRecorder, Vocabulary, forget_steps
+from cadre.runs.kept_trees import StepRecord, StepRecorder, Vocabulary, forget_steps
 from cadre.runs.records import CommandRecord, EnvironmentRecord, EvaluationLine, StepMetrics
 from cadre.runs.trackers import TrackedRun, Trackers
+from cadre.runs.tree_format import MediaStore
 from cadre.settings import CreditConfig, PolicyConfig, TrainConfig
 from cadre.settings.trust import only_reading, record_begun_run
 

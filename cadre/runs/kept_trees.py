@@ -10,20 +10,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import Field
 
 from cadre.advantages.batch import TrainingBatch
 from cadre.errors import RunError
 from cadre.files import (
+    Count,
     copy_plain,
     damaged_file_error,
     load_json,
     open_plain,
     path_exists,
     require_no_link,
+    to_json,
     validate_record,
+    write_text_atomically,
 )
 from cadre.learn.token_notes import TokenNote
 from cadre.rollout import walk
@@ -39,7 +45,7 @@ from cadre.runs.annotations import (
     truncate_annotations,
     write_annotations,
 )
-from cadre.runs.records import IndexLine, LeftOutLine, TreeLine, TreeLineHead, VocabularyLine
+from cadre.runs.records import LeftOutLine, Step, StepLine, TreeLine, VocabularyLine
 from cadre.runs.tree_format import FORMATS, Json, MediaStore, decode_tree, encode, iterate_media, media_files
 from cadre.settings import CreditConfig, TrainConfig
 from cadre.types import Tree
@@ -130,20 +136,17 @@ class TreeEntry:
     roles            in the order in which they first act
     """
 
-    offset: int
-    length: int
-    step: int
-    tree: int
+    offset: Count
+    length: Annotated[int, Field(strict=True, gt=0)]
+    step: Step
+    tree: Count
     task: str
-    decisions: int
-    samples: int
-    episodes: int
-    wins: int
+    decisions: Count
+    samples: Count
+    episodes: Count
+    wins: Count
     reward: float
     roles: tuple[str, ...]
-
-
-ENTRY_FIELDS = tuple(TreeEntry.__dataclass_fields__)
 
 
 def append_tree(folder: Path, kept: KeptTree) -> None:
@@ -165,17 +168,18 @@ def read_entries(folder: Path) -> list[TreeEntry]:
     path = folder / TREES
     if not path_exists(path):
         return []
-    # The lines of the index, as far as they cover the stream without a gap.
+    # The lines of the index, as far as they are whole and cover the stream without a gap.
     size, offset = jsonl.complete_length(path), 0
     entries: list[TreeEntry] = []
-    for line in jsonl.records(folder / INDEX, IndexLine):
-        entry = TreeEntry(**{name: line[name] for name in ENTRY_FIELDS} | {"roles": tuple(line["roles"])})
-        if entry.offset != offset or entry.offset + entry.length > size:
-            break
-        entries.append(entry)
-        offset += entry.length
+    with suppress(jsonl.DamagedLineError):
+        for line in jsonl.records(folder / INDEX, TreeEntry):
+            entry = validate_record(line, TreeEntry)
+            if entry.offset != offset or entry.offset + entry.length > size:
+                break
+            entries.append(entry)
+            offset += entry.length
     # The trees after these, read from the stream.
-    for end, line in jsonl.records_with_offsets(path, offset, TreeLineHead):
+    for end, line in jsonl.records_with_offsets(path, offset, StepLine):
         entries.append(make_entry(_decode(path, line), offset, end - offset))
         offset = end
     return entries
@@ -189,7 +193,7 @@ def read_tree(folder: Path, entry: TreeEntry) -> KeptTree:
         text = file.read(entry.length)
     try:
         line: Json = load_json(text)
-        validate_record(line, TreeLineHead)
+        validate_record(line, StepLine)
     except ValueError as error:
         raise damaged_file_error(path, f"the tree of step {entry.step} at byte {entry.offset}: {error}") from None
     return _decode(path, line)
@@ -243,16 +247,21 @@ def make_entry(kept: KeptTree, offset: int, length: int) -> TreeEntry:
 
 def truncate_trees(folder: Path, step: int) -> None:
     """Remove the trees of `step` and of later ones."""
-    jsonl.truncate(folder / INDEX, lambda line: line["step"] >= step, IndexLine)
-    jsonl.truncate(folder / TREES, lambda line: line["step"] >= step, TreeLineHead)
+    jsonl.truncate(folder / INDEX, lambda line: line["step"] >= step, TreeEntry)
+    jsonl.truncate(folder / TREES, lambda line: line["step"] >= step, StepLine)
 
 
-def rebuild_index(folder: Path) -> None:
-    """Write the index of a stream whose lines have changed, or whose index was lost."""
-    entries = read_entries(folder)
-    (folder / INDEX).unlink(missing_ok=True)
-    for entry in entries:
-        jsonl.append(folder / INDEX, asdict(entry))
+def repair_index(folder: Path) -> bool:
+    """Write the index anew unless it covers the stream; return True if it did not."""
+    if not path_exists(folder / TREES):
+        return False
+    index = "".join(f"{to_json(asdict(entry))}\n" for entry in read_entries(folder))
+    if path_exists(folder / INDEX):
+        with open_plain(folder / INDEX) as file:
+            if file.read() == index.encode():
+                return False
+    write_text_atomically(folder / INDEX, index)
+    return True
 
 
 # Megabytes that the first steps may fill, whatever their part of the budget.

@@ -25,9 +25,9 @@ from rich.progress import Progress as Bars
 from cadre.config.dry_run import format_seconds
 from cadre.errors import RunError
 from cadre.evaluation.evaluate import Report
-from cadre.files import open_plain, parse_record, path_exists, read_text, to_json
+from cadre.files import Count, OpenRecord, open_plain, parse_record, path_exists, read_text, to_json
 from cadre.runs import jsonl
-from cadre.runs.records import EvaluationLine, StatusRecord
+from cadre.runs.records import EvaluationLine, Number, Step
 from cadre.team import HasStatus, Learner, Metrics, Sampler, SamplingActivity, Team
 from cadre.training.asynchronous import StepQueue
 from cadre.training.checkpoint import Checkpointer
@@ -284,6 +284,22 @@ def describe_parts(team: Team) -> list[StatusPart]:
 def status_of(engine: Sampler | Learner) -> tuple[int, int, int]:
     """Return (processes, waiting requests, processes that were replaced) of an engine."""
     return engine.status() if isinstance(engine, HasStatus) else (0, 0, 0)
+
+
+class StatusRecord(OpenRecord):
+    """`status.json`."""
+
+    written: Number
+    step: Step
+    steps: Count
+    learning: bool
+    sampling: list[Step]
+    ready: list[Step]
+    max_staleness: Count
+    staleness: dict[str, Number]
+    tokens_per_s: Number | None
+    parts: list[StatusPart]
+    gpu: dict[str, Number] = {}
 
 
 class StatusWriter:

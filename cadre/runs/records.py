@@ -62,7 +62,7 @@ class EvaluationLine(OpenRecord):
 
 
 class StepLine(OpenRecord):
-    """A line of which only the step is read: `resumed.jsonl`."""
+    """A line of which only the step is read."""
 
     step: Step
 
@@ -80,22 +80,6 @@ class VocabularyLine(OpenRecord):
 
     policy: Text
     tokens: dict[Annotated[str, Field(pattern=r"^\d+$")], Text]
-
-
-class IndexLine(OpenRecord):
-    """A line of `trees.index.jsonl`."""
-
-    offset: Count
-    length: Annotated[int, Field(strict=True, gt=0, le=1 << 40)]
-    step: Step
-    tree: Count
-    task: Text
-    decisions: Count
-    samples: Count
-    episodes: Count
-    wins: Count
-    reward: Number
-    roles: list[Text]
 
 
 class AnnotatedSample(OpenRecord):
@@ -129,36 +113,6 @@ class TreeLine(OpenRecord):
     tree: Count
 
 
-class TreeLineHead(OpenRecord):
-    """A line of `trees.jsonl`, with its step only."""
-
-    step: Step
-
-
-class StatusPartRecord(OpenRecord):
-    kind: Text
-    policies: list[Text]
-    processes: Count
-    waiting: Count
-    replaced: Count
-
-
-class StatusRecord(OpenRecord):
-    """`status.json`."""
-
-    written: Number
-    step: Step
-    steps: Count
-    learning: bool
-    sampling: list[Step]
-    ready: list[Step]
-    max_staleness: Count
-    staleness: dict[str, Number]
-    tokens_per_s: Number | None
-    parts: list[StatusPartRecord]
-    gpu: dict[str, Number] = {}
-
-
 class CheckpointState(BaseModel):
     """`state.json` of a checkpoint."""
 
@@ -168,17 +122,6 @@ class CheckpointState(BaseModel):
     baselines: dict[str, Finite] = {}
     best_step: Step | None = None
     best: Finite = 0.0
-
-
-class WarmStartSettings(BaseModel):
-    """`warm_start/settings.json`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    steps: Annotated[int, Field(strict=True, ge=1)]
-    examples: Annotated[int, Field(strict=True, ge=1)]
-    learning_rate: Annotated[float, Field(strict=True, gt=0.0, lt=1e31)]
-    seed: Annotated[int, Field(strict=True)]
 
 
 class RewardModelStart(OpenRecord):

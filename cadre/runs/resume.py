@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, groupby, pairwise
+from itertools import count, groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,13 @@ from cadre.files import copy_plain, path_exists, require_no_link
 from cadre.runs import jsonl
 from cadre.runs.annotations import ANNOTATIONS, LEFT_OUT, annotation_files
 from cadre.runs.folder import EVALUATIONS, METRICS, Run, build_run_folder, resume_command, write_command_note
-from cadre.runs.kept_trees import INDEX, TREES, VOCABULARY, copy_steps, read_entries, rebuild_index
+from cadre.runs.kept_trees import INDEX, TREES, VOCABULARY, copy_steps, read_entries, repair_index
 from cadre.runs.records import (
     AnnotationLine,
     EvaluationLine,
-    IndexLine,
     LeftOutLine,
     StepLine,
     StepMetrics,
-    TreeLineHead,
     VocabularyLine,
 )
 from cadre.settings import PolicyConfig
@@ -367,10 +365,10 @@ def _json_value(value: Any) -> Any:
 # ---- Damaged and missing logs
 
 MAX_SHOWN = 3  # damaged lines of a file that are told of one by one
-LOGS: dict[str, type[BaseModel]] = {
+LOGS: dict[str, type] = {
     METRICS: StepMetrics,
     EVALUATIONS: EvaluationLine,
-    TREES: TreeLineHead,
+    TREES: StepLine,
     LEFT_OUT: LeftOutLine,
     VOCABULARY: VocabularyLine,
     "resumed.jsonl": StepLine,
@@ -395,19 +393,7 @@ def repair_logs(run: Run) -> Iterator[str]:
                 f"{path} was damaged: {'; '.join(faults[:MAX_SHOWN])}{more}. These lines are left out; the file as it "
                 f"was is kept beside it as {path.name}.damaged."
             )
-    if not path_exists(folder / TREES):
-        return
-    # The index of the kept trees is rebuilt if it does not cover them, each line next to the one before it.
-    length = jsonl.complete_length(folder / TREES)
-    try:
-        lines = list(jsonl.records(folder / INDEX, IndexLine))
-        fits = bool(lines) and lines[-1]["offset"] + lines[-1]["length"] == length
-        fits = fits and all(line["offset"] == above["offset"] + above["length"] for above, line in pairwise(lines))
-    except RunError:
-        fits = False
-    if not fits and length:
-        (folder / INDEX).unlink(missing_ok=True)
-        rebuild_index(folder)
+    if repair_index(folder):
         yield f"{folder / INDEX} was missing or damaged; it is rebuilt from the trees."
 
 

@@ -22,7 +22,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, ValidationError
 
 from cadre.errors import RunError
 from cadre.files import (
@@ -31,6 +31,7 @@ from cadre.files import (
     open_plain,
     path_exists,
     sync_to_disk,
+    type_adapter,
     validate_record,
     validation_message,
 )
@@ -67,11 +68,11 @@ def encode(record: Any, defaults: bool = False) -> Any:
         return value
 
     def convert_fields(value: Any) -> Json:
-        values = {name: getattr(value, name) for name in _defaults(type(value))}
+        known: Mapping[str, Any] = _defaults(type(value))  # type: ignore[arg-type]  # mypy 11469
         return {
             name: convert(inner)
-            for name, inner in values.items()
-            if not isinstance(inner, bytes) and (defaults or inner != _defaults(type(value))[name])
+            for name, default in known.items()
+            if not isinstance(inner := getattr(value, name), bytes) and (defaults or inner != default)
         }
 
     def convert_node(node: Node) -> Json:
@@ -158,14 +159,9 @@ def decode_tree(value: Any) -> Tree:
 
 def _validate(record: type, value: Any, where: str) -> Any:
     try:
-        return _adapter(record).validate_python(value)
+        return type_adapter(record).validate_python(value)
     except ValidationError as error:
         raise ValueError(f"{where}.{validation_message(error)}") from None
-
-
-@cache
-def _adapter(record: type) -> TypeAdapter[Any]:
-    return TypeAdapter(record)
 
 
 def restore_numbers(value: Any) -> Any:

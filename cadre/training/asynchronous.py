@@ -20,9 +20,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from cadre.files import damaged_file_error, validation_message
+from cadre.files import damaged_file_error, type_adapter, validation_message
 from cadre.rollout.episodes import SampledTrees
 from cadre.runs import jsonl
 from cadre.runs.tree_format import decode_tree, encode, iterate_media, load_media, restore_numbers, save_media
@@ -173,12 +173,12 @@ def write_sampled_steps(folder: Path, steps: Sequence[SampledStep]) -> None:
 
 def read_sampled_steps(folder: Path) -> tuple[SampledStep, ...]:
     """Return the steps that `write_sampled_steps` wrote, number for number."""
-    steps, adapter = [], TypeAdapter(SampledStep)
+    steps = []
     for line in jsonl.records(folder / SAMPLED_STEPS):
         try:
             trees = [decode_tree(tree) for tree in line["sampled"]["trees"]]
             sampled = {**restore_numbers(line["sampled"]), "trees": trees}
-            steps.append(adapter.validate_python({**line, "sampled": sampled}))
+            steps.append(type_adapter(SampledStep).validate_python({**line, "sampled": sampled}))
         except ValidationError as error:
             raise damaged_file_error(folder / SAMPLED_STEPS, validation_message(error)) from None
         except (KeyError, TypeError, ValueError) as error:
