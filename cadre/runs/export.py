@@ -21,7 +21,7 @@ from cadre.runs import jsonl
 from cadre.runs.annotations import ANNOTATIONS
 from cadre.runs.folder import Run
 from cadre.runs.kept_trees import read_entries, read_tree
-from cadre.runs.model_card import escape, write_model_card
+from cadre.runs.model_card import escape, format_model_card
 from cadre.runs.records import AnnotationLine
 from cadre.runs.resume import changed_bases
 from cadre.runs.tree_format import encode, iterate_samples
@@ -66,7 +66,8 @@ def export_policy(
             engine.work(engine.export, policy, partial, merge)
             _copy_templates(saved / policy, partial)
             is_adapter = settings.lora is not None and not merge
-            write_model_card(run, policy, read_state(saved).step, is_adapter, partial)
+            card = format_model_card(run, policy, read_state(saved).step, is_adapter)
+            (partial / "README.md").write_text(card, encoding="utf-8")
 
 
 def _copy_templates(saved: Path, out: Path) -> None:

@@ -41,7 +41,6 @@ from cadre.runs.annotations import (
     annotate_trees,
     annotation_files,
     left_out_lines,
-    not_kept_lines,
     truncate_annotations,
     write_annotations,
 )
@@ -297,8 +296,13 @@ class StepRecorder:
         trees, batch = record.sampled.trees, record.batch
         count = self._trees(step, trees)
         write_annotations(self.folder, step, annotate_trees(trees[:count], batch, record.notes, self.credit))
-        not_kept = not_kept_lines(len(trees), count, self.settings.trees_kept)
-        for line in (*left_out_lines(record.sampled, batch, self.credit), *not_kept):
+        lines = list(left_out_lines(record.sampled, batch, self.credit))
+        if count < len(trees):
+            limit = self.settings.trees_kept
+            is_full = count < min(limit, len(trees))
+            reason = "train.trees_megabytes is used up so far" if is_full else f"train.trees_kept is {limit}"
+            lines.append({"kind": "not kept", "trees": len(trees) - count, "reason": reason})
+        for line in lines:
             jsonl.append(self.folder / LEFT_OUT, {"step": step, **line})
 
     def _trees(self, step: int, trees: Sequence[Tree]) -> int:

@@ -7,7 +7,7 @@ wrong and what to do.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -88,14 +88,6 @@ class AnnotatedSample(OpenRecord):
     node: Count
     role: Text
     index: Count
-
-
-class AnnotationLineHead(OpenRecord):
-    """A line of `annotations/PRODUCER.jsonl`, with its position only."""
-
-    step: Step
-    tree: Count
-    samples: list[Any]
 
 
 class AnnotationLine(OpenRecord):

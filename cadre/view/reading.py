@@ -24,7 +24,6 @@ from cadre.files import (
     open_plain,
     path_exists,
     replace_non_finite,
-    require_valid,
     to_json,
     validate_record,
 )
@@ -39,7 +38,7 @@ from cadre.runs.kept_trees import (
     read_tree,
     read_vocabulary,
 )
-from cadre.runs.records import AnnotationLine, AnnotationLineHead, LeftOutLine, StepLine, StepMetrics
+from cadre.runs.records import AnnotationLine, LeftOutLine, StepLine, StepMetrics
 from cadre.runs.tree_format import Json, encode, iterate_samples, read_medium
 from cadre.settings.trust import only_reading
 from cadre.types import Tree
@@ -203,7 +202,6 @@ class RunReader:
         for path in annotation_files(self.folder):
             index = self._annotation_indices.setdefault(path.stem, AnnotationIndex(path))
             for line in index.read(entry.step, entry.tree):
-                require_valid(line, AnnotationLine, path)
                 for fields in line["samples"]:
                     key = (fields["node"], fields["role"], fields["index"])
                     annotations.setdefault(key, {})[path.stem] = fields
@@ -297,7 +295,7 @@ class AnnotationIndex:
     def _parse(self, line: bytes) -> Json:
         try:
             parsed: Json = load_json(line)
-            validate_record(parsed, AnnotationLineHead)
+            validate_record(parsed, AnnotationLine)
         except ValueError as error:
             raise RunError(
                 f"{self._path}: got the line {line[:80]!r}; expected an object with step and tree, and a list of "
