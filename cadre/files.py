@@ -405,14 +405,6 @@ def validation_message(error: ValidationError) -> str:
     return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
 
 
-def require_valid(value: Any, model: type, path: Path) -> None:
-    """Raise RunError if a JSON value of a file does not fit the model."""
-    try:
-        validate_record(value, model)
-    except ValueError as error:
-        raise damaged_file_error(path, str(error)) from None
-
-
 def damaged_file_error(path: Path, why: str) -> RunError:
     """Return the error for a file that does not hold what a run writes."""
     return RunError(
