@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from cadre.env import Env
+from cadre.rollout import walk
 from cadre.runs.kept_trees import read_all_trees
 from cadre_tasks.games.plan_path import PlanPath
 from cadre_tasks.games.sokoban import Sokoban
@@ -101,12 +102,11 @@ def written(run: Run) -> dict[str, float]:
         spent += step["rollout/tokens"]
         before.append(spent)
     programs: dict[str, float] = {}
-    for tree in read_all_trees(run.folder):
-        for node in tree["nodes"]:
-            for branch in node["branches"]:
-                if branch["reward"]["parts"].get("tool/goal") == 1.0:
-                    text = node["samples"]["tool"][branch["choice"]["tool"]]["text"]
-                    programs.setdefault(text, before[tree["step"]])
+    for kept in read_all_trees(run.folder):
+        for node in walk.nodes(kept.tree.root):
+            for branch in node.branches:
+                if branch.reward.parts.get("tool/goal") == 1.0:
+                    programs.setdefault(node.samples["tool"][branch.choice["tool"]].text, before[kept.step])
     return programs
 
 

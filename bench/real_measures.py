@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from cadre.evaluation.evaluate import pass_at_k
+from cadre.runs.tree_format import decode_tree
 from cadre.statistics import with_floor
 
 RESAMPLES = 10_000
@@ -20,7 +22,8 @@ RESAMPLES = 10_000
 
 def trees_of(files: Sequence[Path]) -> list[dict[str, Any]]:
     """The trees of files, in order; one that is cut off in the middle of a line has no whole slice and is an error."""
-    return [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = (line for file in files for line in file.read_text(encoding="utf-8").splitlines())
+    return [asdict(decode_tree(json.loads(line))) for line in lines]
 
 
 def steps(tree: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:

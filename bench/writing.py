@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from cadre.runs.tree_format import decode_tree
 from common import RESULTS, ROOT, record
 from trainings import CADRE, Run, console
 
@@ -39,7 +41,7 @@ def told(episodes: Path) -> list[str]:
     """The first episodes of a file as Markdown."""
     lines = []
     for text in episodes.read_text().splitlines()[:SHOWN]:
-        tree = json.loads(text)
+        tree = asdict(decode_tree(json.loads(text)))
         reward = tree["root"]["branches"][0]["reward"]
         parts = ", ".join(f"{name} {value:.2f}" for name, value in reward["parts"].items())
         lines += [f"### {tree['task']['data']['title']}", "", f"Reward {reward['team']:.2f} ({parts}).", ""]

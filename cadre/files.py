@@ -16,10 +16,11 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from cadre.errors import RunError, TakenError, one_line
 from cadre.file_limits import DESCRIPTION, open_untrusted, parse_json, size_of
@@ -203,7 +204,7 @@ def replace_non_finite(value: Any) -> Any:
 
 Count = Annotated[int, Field(strict=True, ge=0, le=1 << 62)]
 Text = Annotated[str, Field(strict=True)]
-Record = TypeVar("Record", bound=BaseModel)
+Record = TypeVar("Record")
 
 
 class OpenRecord(BaseModel):
@@ -279,24 +280,28 @@ def read_record(path: Path, model: type[Record], root: Path | None = None) -> Re
 
 
 def validate_record(value: Any, model: type[Record]) -> Record:
-    """Return a JSON value as a record. Raises ValueError whose message is one line."""
+    """Return a JSON value as a record, a pydantic model or a dataclass. Raises ValueError whose message is one line."""
     if not isinstance(value, Mapping):
         raise ValueError(f"got {type(value).__name__}, expected an object")
     try:
-        return model.model_validate(value)
+        record: Record = type_adapter(model).validate_python(value)  # type: ignore[arg-type]  # mypy 11469
+        return record
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = one_line(".".join(map(str, first["loc"])))
-        got = "" if first["type"] == "missing" else f", got {repr(first['input'])[:60]}"
-        raise ValueError(f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}") from None
+        raise ValueError(validation_message(error)) from None
 
 
-def require_valid(value: Any, model: type[BaseModel], path: Path) -> None:
-    """Raise RunError if a JSON value of a file does not fit the model."""
-    try:
-        validate_record(value, model)
-    except ValueError as error:
-        raise damaged_file_error(path, str(error)) from None
+@cache
+def type_adapter(model: type) -> TypeAdapter[Any]:
+    """Return what validates values of a type."""
+    return TypeAdapter(model)
+
+
+def validation_message(error: ValidationError) -> str:
+    """Return what is wrong first with a value, where, and the value, on one line."""
+    first = error.errors(include_url=False)[0]
+    where = one_line(".".join(map(str, first["loc"])))
+    got = "" if first["type"] == "missing" else f", got {repr(first['input'])[:60]}"
+    return f"{where}: {first['msg'][0].lower()}{first['msg'][1:]}{got}"
 
 
 def damaged_file_error(path: Path, why: str) -> RunError:

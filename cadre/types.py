@@ -52,13 +52,13 @@ class Image:
     """An image of `width` by `height` pixels, made by `cadre.image` from a file, bytes or an array.
 
     `digest` is the SHA-256 of its size and pixels in hexadecimal, by which images are compared; `png` has the pixels,
-    RGB, without loss.
+    RGB, without loss; it is empty in a tree that was read without them.
     """
 
     digest: str
     width: int
     height: int
-    png: bytes = field(repr=False, compare=False)
+    png: bytes = field(default=b"", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -66,13 +66,13 @@ class Sound:
     """A mono sound of `length` samples at `rate` a second, made by `cadre.sound` from a file, bytes or an array.
 
     `digest` is the SHA-256 of its rate and samples in hexadecimal, by which sounds are compared; `wav` has the samples,
-    of 16 bits.
+    of 16 bits; it is empty in a tree that was read without them.
     """
 
     digest: str
     rate: int
     length: int
-    wav: bytes = field(repr=False, compare=False)
+    wav: bytes = field(default=b"", repr=False, compare=False)
 
 
 Media = Image | Sound

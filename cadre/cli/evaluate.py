@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +29,7 @@ from cadre.config.resolve import find_target
 from cadre.evaluation.evaluate import Repeats
 from cadre.files import publish_atomically, to_json
 from cadre.runs.progress import EvaluationProgress
+from cadre.runs.tree_format import encode
 from cadre.training.checkpoint import CheckpointChoice
 
 # Settings that eval takes as options, by the option.
@@ -87,10 +87,8 @@ def evaluate(
     with EvaluationProgress(stderr) as progress:
         report, trees = run_evaluation(resolved, request, repeats, progress.begin)
     if episodes is not None:
-        # One tree a line; images are left out, as the observations have their digests.
-        lines = (to_json(asdict(tree), default=lambda png: None) for tree in trees)
         with publish_atomically(episodes) as (built,):
-            built.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            built.write_text("".join(f"{to_json(encode(tree))}\n" for tree in trees), encoding="utf-8")
     if as_json:
         sys.stdout.write(to_json(report) + "\n")
     else:

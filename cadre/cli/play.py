@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.cells import cell_len, chop_cells
@@ -33,7 +33,7 @@ from cadre.errors import RunError
 from cadre.rollout import walk
 from cadre.runs.kept_trees import KeptTree, find_tree
 from cadre.training.checkpoint import CheckpointChoice
-from cadre.types import Tree
+from cadre.types import Branch, Node, Sample, Tree
 from cadre.view.reading import RunReader
 
 # Settings that one greedy episode ignores, by what to use instead.
@@ -74,11 +74,11 @@ def play(
             raise RunError(
                 f"play --step: got {target}, which is no run; expected the folder of one. Remove --step, or train."
             )
-        tree = find_tree(run, step, task)
+        kept = find_tree(run, step, task)
         if sys.stdin.isatty() and console.is_terminal and not plain:
-            walk_through(run, tree["step"], tree["tree"])
+            walk_through(run, kept.step, kept.number)
         else:
-            print_lines(format_tree(tree))
+            print_lines(format_tree(kept))
         return
 
     resolved = find_target(target, overrides or [], trust=trust)
@@ -104,28 +104,21 @@ def _print_episode(tree: Tree) -> None:
         for role, observation in node.observations.items():
             sample = node.samples[role][branch.choice[role]]
             print_text(f"{role} sees", observation.messages[-1].content)
-            calls = [(call.name, call.arguments) for call in sample.message.tool_calls] if sample.message else []
-            print_text(f"{role} ({sample.policy}) says", with_calls(sample.text, calls, bool(sample.token_ids)))
+            print_text(f"{role} ({sample.policy}) says", text_with_calls(sample))
         ending = (": solved" if branch.success else ": not solved") if branch.over else ""
         rewards = format_numbers({"team": branch.reward.team, **branch.reward.local})
         parts = f" ({format_numbers(branch.reward.parts)})" if branch.reward.parts else ""
         console.print(visible(f"reward {rewards}{parts}{ending}"), markup=False)
 
 
-def with_calls(text: str, calls: Iterable[tuple[str, str]], sampled: bool) -> str:
+def text_with_calls(sample: Sample) -> str:
     """Return a completion's text with a line `name(arguments)` for each call that is no part of it.
 
-    A text that was `sampled` here has its calls; endpoints send them apart.
+    A text that was sampled here has its calls; endpoints send them apart.
     """
-    lines = [f"{name}({arguments})" for name, arguments in calls if not (sampled and name in text)]
-    return "\n".join([*([text] if text or not lines else []), *lines])
-
-
-def _kept_text(sample: Mapping[str, Any]) -> str:
-    """Return the same of a sample of a kept tree."""
-    calls = sample.get("message", {}).get("tool_calls", ())
-    sampled = bool(sample.get("token_ids") or sample.get("tokens"))
-    return with_calls(sample["text"], [(call["name"], call["arguments"]) for call in calls], sampled)
+    calls = sample.message.tool_calls if sample.message else ()
+    lines = [f"{call.name}({call.arguments})" for call in calls if not (sample.token_ids and call.name in sample.text)]
+    return "\n".join([*([sample.text] if sample.text or not lines else []), *lines])
 
 
 # ---- A kept tree as lines of text
@@ -135,44 +128,42 @@ INDENT = 2
 PROMPT_LINES = 6
 
 
-def format_tree(tree: KeptTree) -> Iterator[str]:
+def format_tree(kept: KeptTree) -> Iterator[str]:
     """Yield the lines of a kept tree: at each decision the prompts, the completions and their rewards.
 
     `>` marks the branches that sampling selected.
     """
-    yield visible(f"step {tree['step'] + 1}, task {tree['task']['id']}; > marks the selected branches")
-    yield from _format_node(tree, 0, 0)
-
-
-def _format_node(tree: KeptTree, number: int, depth: int) -> Iterator[str]:
-    node = tree["nodes"][number]
-    for role, observation in node["observations"].items():
-        yield ""
-        yield _clip(f"{role} sees", depth)
-        prompt = observation["messages"][-1]["content"] if observation["messages"] else ""
-        for line in prompt.rstrip().split("\n")[-PROMPT_LINES:]:
-            yield _clip(f"| {line}", depth + 1)
-    for branch in node["branches"]:
-        # A line for each role of the joint action, with the reward before the first.
-        failure = branch.get("failure") or {}
-        rewards = {"team": branch["reward"]["team"], **branch["reward"]["local"]}
-        reward = ", ".join(f"{name} {value:+.2f}" for name, value in rewards.items() if value) or "+0.00"
-        ending = ", solved" if branch["success"] else ", over" if branch["over"] else ""
-        if failure.get("reason"):
-            ending = f", failed ({failure['reason']})"
-        head = f"{'>' if branch['carried'] else ' '} {reward}{ending}"
-        for role, index in branch["choice"].items():
-            text = " ".join(_kept_text(node["samples"][role][index]).split())
-            yield _clip(f"{head}  {f'{role} ' if len(branch['choice']) > 1 else ''}#{index}: {text}", depth)
-            head = " " * len(head)
-        if failure.get("reason"):
-            yield _clip(f"{head}  {' '.join(str(failure.get('error', '')).split())}", depth)
-    for branch in node["branches"]:
-        if branch["child"] is not None:
-            action = ", ".join(f"{role} #{index}" for role, index in branch["choice"].items())
+    yield visible(f"step {kept.step + 1}, task {kept.tree.task.id}; > marks the selected branches")
+    waiting = [(kept.tree.root, 0, "")]
+    while waiting:
+        node, depth, heading = waiting.pop()
+        if heading:
             yield ""
-            yield _clip(f"after {action}:", depth + 1)
-            yield from _format_node(tree, branch["child"], depth + 1)
+            yield _clip(heading, depth)
+        for role, observation in node.observations.items():
+            yield ""
+            yield _clip(f"{role} sees", depth)
+            prompt = observation.messages[-1].content if observation.messages else ""
+            for line in prompt.rstrip().split("\n")[-PROMPT_LINES:]:
+                yield _clip(f"| {line}", depth + 1)
+        for branch in node.branches:
+            # A line for each role of the joint action, with the reward before the first.
+            rewards = {"team": branch.reward.team, **branch.reward.local}
+            reward = ", ".join(f"{name} {value:+.2f}" for name, value in rewards.items() if value) or "+0.00"
+            ending = ", solved" if branch.success else ", over" if branch.over else ""
+            if branch.failure is not None:
+                ending = f", failed ({branch.failure.reason})"
+            head = f"{'>' if branch.selected else ' '} {reward}{ending}"
+            for role, index in branch.choice.items():
+                text = " ".join(text_with_calls(node.samples[role][index]).split())
+                yield _clip(f"{head}  {f'{role} ' if len(branch.choice) > 1 else ''}#{index}: {text}", depth)
+                head = " " * len(head)
+            if branch.failure is not None:
+                yield _clip(f"{head}  {' '.join(branch.failure.error.split())}", depth)
+        for branch in reversed(node.branches):
+            if branch.child is not None:
+                action = ", ".join(f"{role} #{index}" for role, index in branch.choice.items())
+                waiting.append((branch.child, depth + 1, f"after {action}:"))
 
 
 def _clip(text: str, depth: int) -> str:
@@ -224,8 +215,7 @@ class Position:
 class Walker:
     """One walk through the kept trees of a run; `number` is that of a tree in the order in which they were kept.
 
-    `trail` holds the positions above the present one. Trees come in the form of the page (`cadre.view.reading`); of the
-    terminal only the size is known.
+    `trail` holds the positions above the present one. Of the terminal only the size is known.
     """
 
     def __init__(self, run: RunReader, number: int) -> None:
@@ -234,7 +224,10 @@ class Walker:
         self._open_tree(number)
 
     def _open_tree(self, number: int) -> None:
-        self.number, self.tree = number, self._run.tree(number)
+        self.number = number
+        self.kept, self._annotations = self._run.kept_tree(number)
+        self._nodes = list(walk.nodes(self.kept.tree.root))
+        self._numbers = {id(node): index for index, node in enumerate(self._nodes)}
         self.trail: list[Position] = []
         self.position = self._first_position(0)
 
@@ -248,11 +241,11 @@ class Walker:
             role, index = positions[min(len(positions) - 1, max(0, index))]
             self.position = replace(position, role=role, index=index, line=0)
         elif key == "l":  # to the decision after it: below the selected branch, if it has several
-            branches = sorted(self._branches(position.role, position.index), key=lambda branch: not branch["carried"])
-            child = next((branch["child"] for branch in branches if branch["child"] is not None), None)
+            branches = sorted(self._branches(position.role, position.index), key=lambda branch: not branch.selected)
+            child = next((branch.child for branch in branches if branch.child is not None), None)
             if child is not None:
                 self.trail.append(position)
-                self.position = self._first_position(child)
+                self.position = self._first_position(self._numbers[id(child)])
         elif key == "h" and self.trail:
             self.position = self.trail.pop()
         elif key in " b":
@@ -265,29 +258,33 @@ class Walker:
 
     def _first_position(self, number: int) -> Position:
         """Return the position at which a decision is entered: a completion of a selected branch."""
-        node = self.tree["nodes"][number]
-        branches = node["branches"]
-        branch = next((branch for branch in branches if branch["carried"]), branches[0] if branches else None)
-        role = next(iter(node["samples"]))
-        return Position(number, role, branch["choice"][role] if branch else 0)
+        node = self._nodes[number]
+        branch = next(
+            (branch for branch in node.branches if branch.selected), node.branches[0] if node.branches else None
+        )
+        role = next(iter(node.samples))
+        return Position(number, role, branch.choice.get(role, 0) if branch else 0)
+
+    @property
+    def _node(self) -> Node:
+        """The present decision."""
+        return self._nodes[self.position.node]
 
     def _completions(self) -> list[tuple[str, int]]:
         """Return (role, index) of all completions of the present decision."""
-        samples = self.tree["nodes"][self.position.node]["samples"]
-        return [(role, index) for role, completions in samples.items() for index in range(len(completions))]
+        return [(role, index) for role, samples in self._node.samples.items() for index in range(len(samples))]
 
-    def _branches(self, role: str, index: int) -> list[Mapping[str, Any]]:
+    def _branches(self, role: str, index: int) -> list[Branch]:
         """Return the branches of the present decision that a completion is part of."""
-        node = self.tree["nodes"][self.position.node]
-        return [branch for branch in node["branches"] if branch["choice"].get(role) == index]
+        return [branch for branch in self._node.branches if branch.choice.get(role) == index]
 
     def render(self, width: int, height: int) -> list[Text]:
         """Return the lines of the screen, at most `height`, none wider than `width`."""
-        tree, depth = self.tree, len(self.trail)
+        depth = len(self.trail)
         path = " > ".join(f"{position.role} #{position.index + 1}" for position in self.trail)
         title = visible(
-            f"step {tree['step'] + 1}, task {tree['task']['id']}: decision {depth + 1} of this path, "
-            f"{len(tree['nodes'])} in the tree; tree {self.number + 1} of {self._count}"
+            f"step {self.kept.step + 1}, task {self.kept.tree.task.id}: decision {depth + 1} of this path, "
+            f"{len(self._nodes)} in the tree; tree {self.number + 1} of {self._count}"
         )
         head = [Text(title, "bold"), Text(f"after {path}" if depth else "the first decision", "dim")]
 
@@ -307,31 +304,28 @@ class Walker:
 
     def _render_completion(self, role: str, index: int) -> Text:
         """Return one line on a completion: its mean reward, its advantage, how it ended, and how it begins."""
-        sample = self.tree["nodes"][self.position.node]["samples"][role][index]
-        branches = self._branches(role, index)
-        rewards = [
-            self._alpha * branch["reward"]["team"] + branch["reward"]["local"].get(role, 0.0) for branch in branches
-        ]
+        sample, branches = self._node.samples[role][index], self._branches(role, index)
+        rewards = [self._alpha * branch.reward.team + branch.reward.local.get(role, 0.0) for branch in branches]
         reward = f"reward {sum(rewards) / len(rewards):+.2f}" if rewards else "no reward"
-        credit = sample["said"].get("credit")
+        credit = self._annotations.get((self.position.node, role, index), {}).get("credit")
         advantage = f"  adv {credit['advantage']:+.2f}" if credit else ""
-        ending = "  over" if any(branch["over"] for branch in branches) else ""
-        if any(branch["success"] for branch in branches):
+        ending = "  over" if any(branch.over for branch in branches) else ""
+        if any(branch.success for branch in branches):
             ending = "  solved"
         is_current = (role, index) == (self.position.role, self.position.index)
-        is_selected = any(branch["carried"] for branch in branches)
+        is_selected = any(branch.selected for branch in branches)
         line = f"{'>' if is_selected else ' '} {role} #{index + 1}  {reward}{advantage}{ending}  "
         style = "reverse" if is_current else "bold" if is_selected else ""
-        return Text(visible(line + " ".join(_kept_text(sample).split())), style)
+        return Text(visible(line + " ".join(text_with_calls(sample).split())), style)
 
     def _render_text(self, width: int, height: int) -> list[Text]:
         """Return the prompt or the completion from the present line on, under a title that counts the hidden lines."""
-        node, position = self.tree["nodes"][self.position.node], self.position
+        node, position = self._node, self.position
         if position.view == ANSWER:
-            text = visible(_kept_text(node["samples"][position.role][position.index]))
+            text = visible(text_with_calls(node.samples[position.role][position.index]))
         else:
-            messages = node["observations"][position.role]["messages"]
-            text = "\n\n".join(visible(f"{message['role']}:\n{message['content']}") for message in messages)
+            messages = node.observations[position.role].messages
+            text = "\n\n".join(visible(f"{message.role}:\n{message.content}") for message in messages)
         wrapped = [part for line in text.split("\n") for part in wrap_line(line, width)]
         first = min(position.line, max(0, len(wrapped) - height + 1))
         self.position = replace(position, line=first)  # so that scrolling stops at the end of the text

@@ -167,7 +167,7 @@ async def examine(
 
 def task_digests(env_spec: EnvSpec) -> dict[str, str]:
     """Return a digest of the first tasks of each split, the same in every process for equal tasks in equal order."""
-    digests = {}
+    digests: dict[str, str] = {}
     for split in SPLITS:
         tasks = [[task.id, task.data] for task in env_spec.tasks(split)[:SPLIT_SAMPLE]]
         digests[split] = hashlib.sha256(json.dumps(tasks, default=dict).encode()).hexdigest()

@@ -126,10 +126,13 @@ def list_outcomes(tasks: Sequence[Task], trees: Sequence[Tree], samples: int) ->
 
 
 def hash_tasks(tasks: Sequence[Task]) -> str:
-    """Return the SHA-256 of the tasks' names and contents, in order."""
+    """Return the SHA-256 of the tasks' names and contents, in order.
+
+    Of a value that is not JSON only the type's name counts, as its repr may hold an address.
+    """
     digest = hashlib.sha256()
     for task in tasks:
-        digest.update(to_json([task.id, task.data], default=repr).encode())
+        digest.update(to_json([task.id, task.data], default=lambda value: type(value).__qualname__).encode())
     return digest.hexdigest()
 
 

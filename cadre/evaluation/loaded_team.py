@@ -92,7 +92,7 @@ class LoadedTeam:
         return self._require_run().evaluations()
 
     def trees(self) -> list[KeptTree]:
-        """Return the trees that training kept (`train.trees_kept` per step), as JSON; see docs/view.md."""
+        """Return the trees that training kept (`train.trees_kept` per step), each with its step and number."""
         return list(read_all_trees(self.folder))
 
     def dataset(self) -> Any:

@@ -70,11 +70,12 @@ def tree_samples(trees: Sequence[Tree]) -> Iterator[TreeSample]:
 
 
 def nodes(root: Node) -> Iterator[Node]:
-    """Yield every decision, parents first."""
-    yield root
-    for branch in root.branches:
-        if branch.child is not None:
-            yield from nodes(branch.child)
+    """Yield every decision, parents first. A tree may be of any depth."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting.extend(branch.child for branch in reversed(node.branches) if branch.child is not None)
 
 
 def samples(root: Node) -> Iterator[Sample]:

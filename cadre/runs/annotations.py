@@ -187,14 +187,3 @@ def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, settings: Credit
             "tree": index,
             "reason": "stood in for a task that taught nothing (train.replacements)",
         }
-
-
-def not_kept_lines(sampled: int, written: int, limit: int) -> Iterator[Line]:
-    """Yield a line if only some of a step's trees were kept, with the reason; `limit` is train.trees_kept."""
-    if written < sampled:
-        full = written < min(limit, sampled)
-        yield {
-            "kind": "not kept",
-            "trees": sampled - written,
-            "reason": "train.trees_megabytes is used up so far" if full else f"train.trees_kept is {limit}",
-        }

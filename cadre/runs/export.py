@@ -20,10 +20,11 @@ from cadre.plugins import install_command
 from cadre.runs import jsonl
 from cadre.runs.annotations import ANNOTATIONS
 from cadre.runs.folder import Run
-from cadre.runs.kept_trees import iterate_samples, read_entries, read_tree
-from cadre.runs.model_card import escape, write_model_card
+from cadre.runs.kept_trees import read_entries, read_tree
+from cadre.runs.model_card import escape, format_model_card
 from cadre.runs.records import AnnotationLine
 from cadre.runs.resume import changed_bases
+from cadre.runs.tree_format import encode, iterate_samples
 from cadre.training.checkpoint import LATEST, CheckpointChoice, read_state
 
 log = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ def export_policy(run: Run, policy: str, out: Path, merge: bool, choice: Checkpo
             engine.work(engine.export, policy, partial, merge)
             _copy_templates(saved / policy, partial)
             is_adapter = settings.lora is not None and not merge
-            write_model_card(run, policy, read_state(saved).step, is_adapter, partial)
+            card = format_model_card(run, policy, read_state(saved).step, is_adapter)
+            (partial / "README.md").write_text(card, encoding="utf-8")
 
 
 def _copy_templates(saved: Path, out: Path) -> None:
@@ -82,7 +84,7 @@ Row = dict[str, Any]
 def sample_rows(folder: Path) -> Iterator[Row]:
     """Yield every sample of every kept tree with its credit, in the order in which they were kept.
 
-    Rewards are means over the branches that hold the sample; `carried` is True if the tree continues from one.
+    Rewards are means over the branches that hold the sample; `selected` is True if the tree continues from one.
     """
     require_no_link(folder / ANNOTATIONS)
     credit: dict[tuple[int, int, int, str, int], Row] = {}
@@ -91,33 +93,31 @@ def sample_rows(folder: Path) -> Iterator[Row]:
             position = (line["step"], line["tree"], annotation["node"], annotation["role"], annotation["index"])
             credit[position] = {name: annotation.get(name) for name in NO_CREDIT}
     for entry in read_entries(folder):
-        tree = read_tree(folder, entry)
-        for number, role, index, sample in iterate_samples(tree):
-            node = tree["nodes"][number]
-            branches = [branch for branch in node["branches"] if branch["choice"].get(role) == index]
+        for number, node, role, index, sample in iterate_samples(read_tree(folder, entry).tree):
+            branches = [branch for branch in node.branches if branch.choice.get(role) == index]
             weight = 1 / len(branches) if branches else 0.0
             yield {
-                "step": tree["step"],
-                "tree": tree["tree"],
-                "task": tree["task"]["id"],
+                "step": entry.step,
+                "tree": entry.tree,
+                "task": entry.task,
                 "node": number,
-                "turn": node["turn"],
+                "turn": node.turn,
                 "role": role,
                 "index": index,
-                "policy": sample["policy"],
-                "version": sample["version"],
-                "messages": node["observations"][role]["messages"],
-                "text": sample["text"],
-                "finish": sample["finish"],
-                "prompt_ids": sample.get("prompt_ids") or node["prompts"][role],
-                "token_ids": sample["token_ids"],
-                "logprobs": sample["logprobs"],
-                "team_reward": weight * sum(branch["reward"]["team"] for branch in branches),
-                "local_reward": weight * sum(branch["reward"]["local"].get(role, 0.0) for branch in branches),
-                "parts": json.dumps([branch["reward"]["parts"] for branch in branches]),
-                "carried": any(branch["carried"] for branch in branches),
-                "over": any(branch["over"] for branch in branches),
-                "success": any(branch["success"] for branch in branches),
+                "policy": sample.policy,
+                "version": sample.version,
+                "messages": encode(node.observations[role].messages),
+                "text": sample.text,
+                "finish": sample.finish,
+                "prompt_ids": list(sample.prompt_ids),
+                "token_ids": list(sample.token_ids),
+                "logprobs": list(sample.logprobs),
+                "team_reward": weight * sum(branch.reward.team for branch in branches),
+                "local_reward": weight * sum(branch.reward.local.get(role, 0.0) for branch in branches),
+                "parts": json.dumps([dict(branch.reward.parts) for branch in branches]),
+                "selected": any(branch.selected for branch in branches),
+                "over": any(branch.over for branch in branches),
+                "success": any(branch.success for branch in branches),
             } | credit.get((entry.step, entry.tree, number, role, index), NO_CREDIT)
 
 

@@ -53,22 +53,20 @@ from cadre.files import (
     path_exists,
     publish_atomically,
     read_record,
-    read_text,
     sync_to_disk,
     write_text_atomically,
 )
 from cadre.rollout.episodes import Failure
 from cadre.runs import jsonl
-from cadre.runs.kept_trees import MediaStore, StepRecord, StepRecorder, Vocabulary, forget_steps
+from cadre.runs.kept_trees import StepRecord, StepRecorder, Vocabulary, forget_steps
 from cadre.runs.records import CommandRecord, EnvironmentRecord, EvaluationLine, StepMetrics
 from cadre.runs.trackers import TrackedRun, Trackers
+from cadre.runs.tree_format import MediaStore
 from cadre.settings import CreditConfig, PolicyConfig, TrainConfig
 from cadre.settings.trust import only_reading
 
 # Files of a run that was stopped before its first line.
 STARTED_FILES = {".lock", "config.yaml.new", "command.json.new", "command.json"}
-# A file beside a run that is being built by a fork or a warm start.
-COMMAND_NOTE = "command.txt"
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -141,7 +139,7 @@ class Run:
             if partial_folder(folder).is_dir():
                 raise RunError(
                     f"run: {folder} is not there, as the call that makes it was stopped; expected the folder of a run. "
-                    f"Call it again{read_command_note(folder)}."
+                    "Call it again."
                 )
             raise RunError(
                 f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/."
@@ -337,19 +335,6 @@ def remove_started_files(folder: Path) -> None:
     """Remove what a run that was stopped before its first line left in a free folder."""
     for name in STARTED_FILES:
         (folder / name).unlink(missing_ok=True)
-
-
-def write_command_note(partial: Path, words: Sequence[str]) -> None:
-    """Write the command that makes a run beside the run while it is built, for whoever finds it unfinished."""
-    (partial.parent / COMMAND_NOTE).write_text(shlex.join(words), encoding="utf-8")
-
-
-def read_command_note(folder: Path) -> str:
-    """Return `: COMMAND` of the command that was to make the run in `folder`; empty if none was noted."""
-    path = partial_folder(folder) / COMMAND_NOTE
-    with suppress(RunError):
-        return f": {read_text(path)}" if path_exists(path) else ""
-    return ""
 
 
 def resume_command(folder: Path, command: str = "train") -> str:

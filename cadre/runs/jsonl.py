@@ -12,8 +12,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pydantic import BaseModel
-
 from cadre.errors import RunError
 from cadre.file_limits import MIB, LineTooLongError, lines_of, parse_json, size_of
 from cadre.files import (
@@ -27,6 +25,10 @@ from cadre.files import (
 
 # Of a file whose lines are held at once. In memory they take about four times as much.
 MAX_BYTES = 512 * MIB
+
+
+class DamagedLineError(RunError):
+    """A complete line that does not hold what a run writes."""
 
 
 def append(path: Path, record: Mapping[str, Any]) -> int:
@@ -69,14 +71,14 @@ def _complete_length(file: BinaryIO, block: int = 1 << 16) -> int:
     return 0
 
 
-def records(path: Path, model: type[BaseModel] = OpenRecord) -> Iterator[dict[str, Any]]:
+def records(path: Path, model: type = OpenRecord) -> Iterator[dict[str, Any]]:
     """Yield every complete line as an object that fits the model; nothing if there is no file. Raises RunError that
     names a broken line."""
     for _, record in records_with_offsets(path, 0, model):
         yield record
 
 
-def read_all(path: Path, model: type[BaseModel] = OpenRecord) -> list[dict[str, Any]]:
+def read_all(path: Path, model: type = OpenRecord) -> list[dict[str, Any]]:
     """Return all records as a list. Raises RunError for a file that is too large for that, too."""
     check_size(path)
     return list(records(path, model))
@@ -92,9 +94,7 @@ def check_size(path: Path) -> None:
         )
 
 
-def records_with_offsets(
-    path: Path, start: int = 0, model: type[BaseModel] = OpenRecord
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def records_with_offsets(path: Path, start: int = 0, model: type = OpenRecord) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (byte offset after the line, object) for every complete line from byte `start` on, where a line begins."""
     if not path_exists(path):
         return
@@ -111,7 +111,7 @@ def records_with_offsets(
     except LineTooLongError as error:
         raise RunError(f"{path}, line {number + 1}: {error}. Restore the file, or remove that line.") from None
     except ValueError as error:
-        raise RunError(
+        raise DamagedLineError(
             f"{path}, line {number}: {error}; expected one object a line, as the run wrote it. The file was changed or "
             "damaged: restore it from a copy. With --resume such lines are left out and named."
         ) from None
@@ -119,14 +119,14 @@ def records_with_offsets(
         raise RunError(f"{path}: cannot be read ({error.strerror}); expected what the run wrote. Restore it.") from None
 
 
-def _parse_line(content: bytes, model: type[BaseModel]) -> dict[str, Any]:
+def _parse_line(content: bytes, model: type) -> dict[str, Any]:
     """Return the object in a line. Raises ValueError if it does not fit the model."""
     record: dict[str, Any] = parse_json(content)
     validate_record(record, model)
     return record
 
 
-def truncate(path: Path, is_cut: Callable[[dict[str, Any]], bool], model: type[BaseModel] = OpenRecord) -> None:
+def truncate(path: Path, is_cut: Callable[[dict[str, Any]], bool], model: type = OpenRecord) -> None:
     """Cut the file off before the first line for which `is_cut` holds. In place: no copy, so no disk space is
     needed."""
     if not path_exists(path):
@@ -140,7 +140,7 @@ def truncate(path: Path, is_cut: Callable[[dict[str, Any]], bool], model: type[B
         os.ftruncate(file.fileno(), length)
 
 
-def repair(path: Path, model: type[BaseModel]) -> list[str]:
+def repair(path: Path, model: type) -> list[str]:
     """Remove the lines that do not fit the model; return what was wrong with each, as `line 3: it is empty`.
 
     The file as it was is kept beside it, as `NAME.damaged` or, if that exists, `NAME.damaged-2` and so on. What follows

@@ -22,13 +22,9 @@ def escape(text: str) -> str:
     return re.sub(r"([`\[\]|!])", r"\\\1", html.escape(one_line(text), quote=False))
 
 
-def write_model_card(run: Run, policy: str, step: int, is_adapter: bool, folder: Path) -> None:
-    """Write README.md: what the policy was trained from, on what, with what result, and how it is loaded."""
-    (folder / "README.md").write_text(format_model_card(run, policy, step, is_adapter), encoding="utf-8")
-
-
 def format_model_card(run: Run, policy: str, step: int, is_adapter: bool) -> str:
-    """Return the card of a policy after `step` updates, with the metadata of the hub at its top.
+    """Return the card of a policy after `step` updates: what it was trained from, on what, with what result, and how it
+    is loaded, with the metadata of the hub at its top.
 
     The records of the run may be a stranger's: what they hold is escaped.
     """

@@ -25,9 +25,9 @@ from rich.progress import Progress as Bars
 from cadre.config.dry_run import format_seconds
 from cadre.errors import RunError
 from cadre.evaluation.evaluate import Report
-from cadre.files import open_plain, path_exists, read_record, to_json
+from cadre.files import Count, OpenRecord, open_plain, path_exists, read_record, to_json
 from cadre.runs import jsonl
-from cadre.runs.records import EvaluationLine, StatusRecord
+from cadre.runs.records import EvaluationLine, Number, Step
 from cadre.team import HasStatus, Learner, Metrics, Sampler, SamplingActivity, Team
 from cadre.training.asynchronous import StepQueue
 from cadre.training.checkpoint import Checkpointer
@@ -85,7 +85,7 @@ class Progress:
         return lambda: self.bars.advance(self.inner)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Print a line for a step: reward by role, success in training, tokens per second, time left."""
+        """Print a line for a step: reward by role, success in training, failures, time left."""
         tokens, seconds = metrics["rollout/tokens"], metrics["time/wait_s"] + metrics["time/learn_s"]
         self.took(tokens, seconds)
         success, speed = f"{self.success_label} {metrics['rollout/success']:.0%}", f"{tokens / seconds:,.0f} tok/s"
@@ -98,12 +98,11 @@ class Progress:
         updates = [value for name, value in metrics.items() if name.endswith("/updates")]
         # No policy made an optimiser step, as when every group has zero variance, or every completion is left out.
         failed += ["no update"] if (updates or metrics.get("rollout/dropped")) and not any(updates) else []
-        rewards = format_rewards(metrics)
-        # The rate is left out if it makes the line of some step too long, so that all lines have the same form.
-        head, longest = f"step {self.steps}/{self.steps}", [f"{self.success_label} 100%", "99 min left"]
-        has_room = len(wrap_step_line(head, rewards, [*longest, speed])) == len(wrap_step_line(head, rewards, longest))
-        rest = [success, *failed, *([speed] if has_room else []), f"{format_seconds(self.left(step + 1))} left"]
-        self._print([*wrap_step_line(f"step {step + 1}/{self.steps}", rewards, rest), *format_gpu(metrics)])
+        rewards = {name: value for name, value in metrics.items() if name.endswith("/reward")}
+        roles = [f"{name.split('/')[0]} {value:+.2f}" for name, value in rewards.items() if name[:6] != "parts/"]
+        head = [f"step {step + 1}/{self.steps}", *([f"reward {', '.join(roles)}"] if roles else [])]
+        line = [*head, success, *failed, f"{format_seconds(self.left(step + 1))} left"]
+        self._print([*wrap_parts(line), *format_gpu(metrics)])
 
     def took(self, tokens: float, seconds: float) -> None:
         """Count a step."""
@@ -206,27 +205,12 @@ class EvaluationProgress:
         self._console.print(line, markup=False, highlight=False)
 
 
-def format_rewards(metrics: Mapping[str, float]) -> list[str]:
-    """Return `planner +0.11` for every role."""
-    rewards = {name: value for name, value in metrics.items() if name.endswith("/reward")}
-    return [f"{name.split('/')[0]} {value:+.2f}" for name, value in rewards.items() if not name.startswith("parts/")]
-
-
-def wrap_step_line(head: str, rewards: Sequence[str], rest: Sequence[str]) -> list[str]:
-    """Return one line of at most `WIDTH` columns; if that is too short, the rewards follow on lines of their own."""
-    label = "reward "
-    line = GAP.join([head, *([label + ", ".join(rewards)] if rewards else []), *rest])
-    if len(line) <= WIDTH:
-        return [line]
-    lines = [f"{INDENT}{label}{reward}" for reward in rewards[:1]]
-    for reward in rewards[1:]:
-        # A further comma may follow.
-        if len(lines[-1]) + len(f", {reward},") <= WIDTH:
-            lines[-1] += f", {reward}"
-        else:
-            lines[-1] += ","
-            lines.append(INDENT + " " * len(label) + reward)
-    return [GAP.join([head, *rest]), *lines]
+def wrap_parts(parts: Sequence[str], first_indent: str = "") -> list[str]:
+    """Return parts beside each other in lines of at most `WIDTH` columns, broken between parts and after commas, so
+    that a number stays with its name."""
+    line = GAP.join(part.replace(" ", "\u00a0").replace(",\u00a0", ", ") for part in parts)
+    lines = textwrap.wrap(line, WIDTH, initial_indent=first_indent, subsequent_indent=INDENT, break_on_hyphens=False)
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def format_gpu(metrics: Mapping[str, float]) -> list[str]:
@@ -249,10 +233,7 @@ def format_gpu(metrics: Mapping[str, float]) -> list[str]:
         *(f"{name} {metrics[key]:.1f} s" for name in ("sync", "sleep", "wake") if (key := f"time/{name}_s") in metrics),
         *([f"busy {metrics['gpu/busy_fraction']:.0%}"] if "gpu/busy_fraction" in metrics else []),
     ]
-    # Lines break after commas, so that a number stays with its unit.
-    line = ", ".join(items).replace(" ", "\u00a0").replace(",\u00a0", ", ")
-    lines = textwrap.wrap(f"GPU:\u00a0{line}", WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)
-    return [line.replace("\u00a0", " ") for line in lines]
+    return wrap_parts([f"GPU: {', '.join(items)}"], INDENT)
 
 
 # ---- In `status.json`
@@ -284,6 +265,22 @@ def describe_parts(team: Team) -> list[StatusPart]:
 def status_of(engine: Sampler | Learner) -> tuple[int, int, int]:
     """Return (processes, waiting requests, processes that were replaced) of an engine."""
     return engine.status() if isinstance(engine, HasStatus) else (0, 0, 0)
+
+
+class StatusRecord(OpenRecord):
+    """`status.json`."""
+
+    written: Number
+    step: Step
+    steps: Count
+    learning: bool
+    sampling: list[Step]
+    ready: list[Step]
+    max_staleness: Count
+    staleness: dict[str, Number]
+    tokens_per_s: Number | None
+    parts: list[StatusPart]
+    gpu: dict[str, Number] = {}
 
 
 class StatusWriter:

@@ -7,11 +7,11 @@ wrong and what to do.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cadre.files import Count, OpenRecord, Text, validate_record
+from cadre.files import Count, OpenRecord, Text
 
 Step = Annotated[int, Field(strict=True, ge=0, le=1 << 40)]
 Number = Annotated[float, Field(strict=True)]
@@ -62,7 +62,7 @@ class EvaluationLine(OpenRecord):
 
 
 class StepLine(OpenRecord):
-    """A line of which only the step is read: `resumed.jsonl`."""
+    """A line of which only the step is read."""
 
     step: Step
 
@@ -82,36 +82,12 @@ class VocabularyLine(OpenRecord):
     tokens: dict[Annotated[str, Field(pattern=r"^\d+$")], Text]
 
 
-class IndexLine(OpenRecord):
-    """A line of `trees.index.jsonl`."""
-
-    offset: Count
-    length: Annotated[int, Field(strict=True, gt=0, le=1 << 40)]
-    step: Step
-    tree: Count
-    task: Text
-    decisions: Count
-    samples: Count
-    episodes: Count
-    wins: Count
-    reward: Number
-    roles: list[Text]
-
-
 class AnnotatedSample(OpenRecord):
     """The annotation of one sample."""
 
     node: Count
     role: Text
     index: Count
-
-
-class AnnotationLineHead(OpenRecord):
-    """A line of `annotations/PRODUCER.jsonl`, with its position only."""
-
-    step: Step
-    tree: Count
-    samples: list[Any]
 
 
 class AnnotationLine(OpenRecord):
@@ -122,96 +98,11 @@ class AnnotationLine(OpenRecord):
     samples: list[AnnotatedSample]
 
 
-class KeptMedium(OpenRecord):
-    digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class KeptMessage(OpenRecord):
-    role: Text
-    content: Text
-    images: list[KeptMedium] = []
-    sounds: list[KeptMedium] = []
-
-
-class KeptObservation(OpenRecord):
-    role: Text
-    messages: list[KeptMessage]
-
-
-class KeptSample(OpenRecord):
-    policy: Text
-    text: Text
-    token_ids: list[Count]
-    logprobs: list[Number]
-    finish: Text
-    version: Count
-    prompt_ids: list[Count] = []
-
-
-class KeptReward(OpenRecord):
-    team: Number
-    local: dict[str, Number]
-    parts: dict[str, Number]
-
-
-class KeptBranch(OpenRecord):
-    choice: dict[str, Count]
-    reward: KeptReward
-    over: bool
-    success: bool
-    carried: bool
-    child: Count | None
-
-
-class KeptNode(OpenRecord):
-    turn: Count
-    observations: dict[str, KeptObservation]
-    prompts: dict[str, list[Count]]
-    samples: dict[str, list[KeptSample]]
-    branches: list[KeptBranch]
-
-
-class KeptTask(OpenRecord):
-    id: Text
-
-
 class TreeLine(OpenRecord):
-    """A line of `trees.jsonl`, in the present format."""
+    """A line of `trees.jsonl`, without the tree itself (`cadre.runs.tree_format`)."""
 
     step: Step
     tree: Count
-    task: KeptTask
-    nodes: list[KeptNode]
-
-
-class TreeLineHead(OpenRecord):
-    """A line of `trees.jsonl`, with its step only."""
-
-    step: Step
-
-
-class StatusPartRecord(OpenRecord):
-    kind: Text
-    policies: list[Text]
-    processes: Count
-    waiting: Count
-    replaced: Count
-
-
-class StatusRecord(OpenRecord):
-    """`status.json`."""
-
-    written: Number
-    step: Step
-    steps: Count
-    learning: bool
-    sampling: list[Step]
-    ready: list[Step]
-    max_staleness: Count
-    staleness: dict[str, Number]
-    tokens_per_s: Number | None
-    parts: list[StatusPartRecord]
-    gpu: dict[str, Number] = {}
 
 
 class CheckpointState(BaseModel):
@@ -225,44 +116,8 @@ class CheckpointState(BaseModel):
     best: Finite = 0.0
 
 
-class WarmStartSettings(BaseModel):
-    """`warm_start/settings.json`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    steps: Annotated[int, Field(strict=True, ge=1)]
-    examples: Annotated[int, Field(strict=True, ge=1)]
-    learning_rate: Annotated[float, Field(strict=True, gt=0.0, lt=1e31)]
-    seed: Annotated[int, Field(strict=True)]
-
-
 class RewardModelStart(OpenRecord):
     """`begun.json` of a reward model that is not complete."""
 
     model: Text
     checksum: Text
-
-
-def validate_tree(value: Any) -> None:
-    """Raise ValueError if a kept tree is inconsistent: what its branches name has to exist, and each node but the first
-    has one branch above it, so that a walk over it ends."""
-    tree = validate_record(value, TreeLine)
-    if not tree.nodes:
-        raise ValueError("nodes: empty")
-    # Parents come first and each node has one, so that children never lead back.
-    has_parent = [False] * len(tree.nodes)
-    for number, node in enumerate(tree.nodes):
-        if not node.samples or node.samples.keys() - node.observations.keys():
-            raise ValueError(f"nodes.{number}.samples: not of the roles of observations")
-        for role, siblings in node.samples.items():
-            if role not in node.prompts and not all(sample.prompt_ids for sample in siblings):
-                raise ValueError(f"nodes.{number}.prompts: lacks {role!r}")
-        for branch in node.branches:
-            for role, index in branch.choice.items():
-                if role not in node.samples or index >= len(node.samples[role]):
-                    raise ValueError(f"nodes.{number}.branches: chooses {role!r} number {index}, which is not there")
-            child = branch.child
-            if child is not None:
-                if not number < child < len(tree.nodes) or has_parent[child]:
-                    raise ValueError(f"nodes.{number}.branches: leads to {child}, no decision below it alone")
-                has_parent[child] = True

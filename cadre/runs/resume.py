@@ -6,19 +6,15 @@ again, so the run prints which they are before it continues.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count, groupby, pairwise
-from operator import itemgetter
+from itertools import count, groupby
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel
 
-from cadre.config.experiment import Config, Experiment, flatten, load, parse
+from cadre.config.experiment import Config, Experiment, flatten, parse
 from cadre.config.paths import find_roots, resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, user_settings
@@ -26,28 +22,26 @@ from cadre.config.trusted_runs import check_trusted, record_begun_run
 from cadre.engines.model_folder import fingerprint_weights
 from cadre.env import GeneratedTasks, Split
 from cadre.errors import ConfigError, RunError
+from cadre.evaluation.evaluate import hash_tasks
 from cadre.files import copy_plain, path_exists, require_no_link
 from cadre.runs import jsonl
 from cadre.runs.annotations import ANNOTATIONS, LEFT_OUT, annotation_files
-from cadre.runs.folder import EVALUATIONS, METRICS, Run, build_run_folder, resume_command, write_command_note
-from cadre.runs.kept_trees import INDEX, TREES, VOCABULARY, copy_steps, read_entries, rebuild_index
+from cadre.runs.folder import EVALUATIONS, METRICS, Run, build_run_folder, resume_command
+from cadre.runs.kept_trees import INDEX, TREES, VOCABULARY, copy_steps, repair_index
 from cadre.runs.records import (
     AnnotationLine,
     EvaluationLine,
-    IndexLine,
     LeftOutLine,
     StepLine,
     StepMetrics,
-    TreeLineHead,
     VocabularyLine,
 )
 from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
-from cadre.settings.trust import only_reading, print_import_notice, queue_import_notice
+from cadre.settings.trust import print_import_notice, queue_import_notice
 from cadre.settings.yaml_file import apply_overrides
 from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
 from cadre.training.warm_start import SETTINGS, WARM_START
-from cadre.types import Task
 
 log = logging.getLogger(__name__)
 # Settings of how long to train, what to keep and where to run: they do not change the steps made so far.
@@ -220,8 +214,6 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
         )
     recipe, overrides_before = source.command()
     with build_run_folder(into) as partial:
-        command = ["cadre", "fork", str(folder), "--at", str(step), "--run", str(into), *overrides]
-        write_command_note(partial, command)
         run = Run.fill(partial, config, recipe, [*overrides_before, *overrides], step, into)
         _copy_history(source, run, saved, step)
     print_import_notice()
@@ -297,16 +289,8 @@ def task_digests(experiment: Experiment) -> dict[str, str]:
     digests = {}
     for split, tasks in splits.items():
         if tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple):
-            digests[split] = digest_tasks(tasks)
+            digests[split] = hash_tasks(tasks)
     return digests
-
-
-def digest_tasks(tasks: Sequence[Task]) -> str:
-    """Return the SHA-256 of the ids and data of tasks, in order."""
-    digest = hashlib.sha256()
-    for task in tasks:
-        digest.update(json.dumps([task.id, _json_value(task.data)]).encode() + b"\n")
-    return digest.hexdigest()
 
 
 def changed_splits(experiment: Experiment, run: Run) -> list[Split]:
@@ -352,26 +336,13 @@ def check_same_bases(experiment: Experiment, run: Run) -> None:
         )
 
 
-def _json_value(value: Any) -> Any:
-    """Return a value as JSON; of other objects, whose repr may hold an address, only the type's name."""
-    if isinstance(value, Mapping):
-        return {"of": sorted(([repr(key), _json_value(inner)] for key, inner in value.items()), key=itemgetter(0))}
-    if isinstance(value, list | tuple):
-        return [_json_value(inner) for inner in value]
-    if isinstance(value, set | frozenset):
-        return {"of": sorted(map(repr, value))}
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return repr(value) if isinstance(value, bytes | complex) else type(value).__qualname__
-
-
 # ---- Damaged and missing logs
 
 MAX_SHOWN = 3  # damaged lines of a file that are told of one by one
-LOGS: dict[str, type[BaseModel]] = {
+LOGS: dict[str, type] = {
     METRICS: StepMetrics,
     EVALUATIONS: EvaluationLine,
-    TREES: TreeLineHead,
+    TREES: StepLine,
     LEFT_OUT: LeftOutLine,
     VOCABULARY: VocabularyLine,
     "resumed.jsonl": StepLine,
@@ -396,64 +367,23 @@ def repair_logs(run: Run) -> Iterator[str]:
                 f"{path} was damaged: {'; '.join(faults[:MAX_SHOWN])}{more}. These lines are left out; the file as it "
                 f"was is kept beside it as {path.name}.damaged."
             )
-    if not path_exists(folder / TREES):
-        return
-    # The index of the kept trees is rebuilt if it does not cover them, each line next to the one before it.
-    length = jsonl.complete_length(folder / TREES)
-    try:
-        lines = list(jsonl.records(folder / INDEX, IndexLine))
-        fits = bool(lines) and lines[-1]["offset"] + lines[-1]["length"] == length
-        fits = fits and all(line["offset"] == above["offset"] + above["length"] for above, line in pairwise(lines))
-    except RunError:
-        fits = False
-    if not fits and length:
-        (folder / INDEX).unlink(missing_ok=True)
-        rebuild_index(folder)
+    if repair_index(folder):
         yield f"{folder / INDEX} was missing or damaged; it is rebuilt from the trees."
 
 
 def describe_missing_logs(run: Run, state: TrainingState) -> Iterator[str]:
-    """Yield a paragraph for each log that lacks lines from before the checkpoint that the run resumes from."""
-
-    def describe(path: Path, content: str, steps: list[int]) -> str:
-        return (
-            f"{path} lacks {content} of step {_format_steps(steps)}, which come before the checkpoint of step "
-            f"{state.step}; they are lost, and the run continues without them."
-        )
-
-    past = range(state.step)
+    """Yield a paragraph for the lines from before the checkpoint that the rest of the training would read and that are
+    lost: metrics, and the report of the best evaluation."""
     logged = set(run.steps_logged())
-    if lost := [step for step in past if step not in logged]:
+    if lost := [step for step in range(state.step) if step not in logged]:
         budget = " What they took of train.max_tokens is not counted." if run.train.max_tokens else ""
-        yield describe(run.folder / METRICS, "the lines", lost) + budget
-    if run.train.trees_kept:
-        # Some lines of what was left out explain why a step has no tree.
-        explained = {
-            line["step"]
-            for line in jsonl.records(run.folder / LEFT_OUT, LeftOutLine)
-            if line["kind"] in ("not kept", "failed")
-        }
-        with_trees = {entry.step for entry in read_entries(run.folder)}
-        if lost := [step for step in past if step not in with_trees | explained]:
-            yield describe(run.folder / TREES, "the trees", lost)
-        credit = run.folder / ANNOTATIONS / "credit.jsonl"
-        annotated = {line["step"] for line in jsonl.records(credit, AnnotationLine)}
-        if annotated and (lost := [step for step in sorted(with_trees) if step not in annotated and step in past]):
-            yield describe(credit, "what is said of the trees", lost)
+        yield (
+            f"{run.folder / METRICS} lacks the lines of step {_format_steps(lost)}, which come before the checkpoint "
+            f"of step {state.step}; they are lost, and the run continues without them.{budget}"
+        )
     # Reports of other held-out tasks were set aside by `adopt_config`, and are not lost.
     files = run.folder.glob(f"{Path(EVALUATIONS).stem}*.jsonl")
     reports = {report["step"] for file in files for report in jsonl.records(file, EvaluationLine)}
-    due: list[int] = []
-    if state.step:
-        with only_reading():  # the settings when these steps were trained
-            config = load(str(run.folder / "checkpoints" / checkpoint_name(state.step) / "config.yaml"))
-        every = config.evaluate.every or state.step
-        due = list(range(0, state.step, every)) if config.evaluate.tasks else []
-    if lost := [step for step in due if step not in {*reports, state.best_step}]:
-        yield (
-            f"{run.folder / EVALUATIONS} lacks the report after step {_format_steps(lost)}; it is lost, unless "
-            "evaluate.every was another then, and the run goes on without it."
-        )
     if state.best_step is not None and state.best_step not in reports:
         yield (
             f"{run.folder / EVALUATIONS} lacks the report after {state.best_step} steps, of which the checkpoint of "

@@ -14,25 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
-from cadre.files import damaged_file_error
+from cadre.files import damaged_file_error, type_adapter, validation_message
 from cadre.rollout.episodes import SampledTrees
 from cadre.runs import jsonl
-from cadre.runs.kept_trees import load_media, media_files, save_media, tree_media
+from cadre.runs.tree_format import decode_tree, encode, iterate_media, load_media, restore_numbers, save_media
 from cadre.team import Team, Weights
 
 SAMPLED_STEPS = "in_flight.jsonl"
-NOT_FINITE = "number that is not finite"
 
 
 @dataclass(frozen=True)
@@ -170,41 +166,23 @@ class StepQueue:
 def write_sampled_steps(folder: Path, steps: Sequence[SampledStep]) -> None:
     """Write one line per step to `folder/in_flight.jsonl`, images and sounds beside it; no file without steps."""
     if steps:
-        lines = (json.dumps(_encode_numbers(asdict(step)), allow_nan=False) + "\n" for step in steps)
+        lines = (json.dumps(encode(step), allow_nan=False) + "\n" for step in steps)
         (folder / SAMPLED_STEPS).write_text("".join(lines))
-        save_media(folder, {medium for step in steps for tree in step.sampled.trees for medium in tree_media(tree)})
+        save_media(folder, {medium for step in steps for tree in step.sampled.trees for medium in iterate_media(tree)})
 
 
 def read_sampled_steps(folder: Path) -> tuple[SampledStep, ...]:
     """Return the steps that `write_sampled_steps` wrote, number for number."""
-    lines = jsonl.records(folder / SAMPLED_STEPS)
-    if any(media_files(folder)):
-        lines = (load_media(line, folder) for line in lines)
-    try:
-        return tuple(_step_adapter().validate_python(_decode_numbers(line)) for line in lines)
-    except ValidationError as error:
-        raise damaged_file_error(folder / SAMPLED_STEPS, str(error).splitlines()[1].strip()) from None
-
-
-def _encode_numbers(value: Any) -> Any:
-    """Return JSON values: without the bytes of images, which are read again by digest, and with a name for each number
-    that is not finite, which the data of a task may hold."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {NOT_FINITE: repr(value)}
-    if isinstance(value, dict):
-        return {key: _encode_numbers(inner) for key, inner in value.items() if not isinstance(inner, bytes)}
-    return [_encode_numbers(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _decode_numbers(value: Any) -> Any:
-    """Invert `_encode_numbers`, but for the bytes of images."""
-    if isinstance(value, dict):
-        if value.keys() == {NOT_FINITE} and value[NOT_FINITE] in ("nan", "inf", "-inf"):
-            return float(value[NOT_FINITE])
-        return {key: _decode_numbers(inner) for key, inner in value.items()}
-    return [_decode_numbers(inner) for inner in value] if isinstance(value, list) else value
-
-
-@cache
-def _step_adapter() -> TypeAdapter[SampledStep]:
-    return TypeAdapter(SampledStep)
+    steps = []
+    for line in jsonl.records(folder / SAMPLED_STEPS):
+        try:
+            trees = [decode_tree(tree) for tree in line["sampled"]["trees"]]
+            sampled = {**restore_numbers(line["sampled"]), "trees": trees}
+            steps.append(type_adapter(SampledStep).validate_python({**line, "sampled": sampled}))
+        except ValidationError as error:
+            raise damaged_file_error(folder / SAMPLED_STEPS, validation_message(error)) from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged_file_error(folder / SAMPLED_STEPS, str(error)) from None
+        for tree in trees:
+            load_media(tree, folder)
+    return tuple(steps)

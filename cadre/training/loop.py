@@ -122,23 +122,20 @@ class OneSignMonitor(RoleMonitor):
         ]
 
 
-class AbsentRoleMonitor:
-    """Finds roles that were never sampled in the first steps, so that nothing is trained for them. Owned by a loop."""
+class AbsentRoleMonitor(RoleMonitor):
+    """Warns of roles that were never sampled in the first steps, so that nothing is trained for them."""
 
     def __init__(self, roles: Iterable[str], patience: int = PATIENCE) -> None:
-        self.patience = patience
-        self._absent, self._steps = list(roles), 0
+        super().__init__(patience)
+        self._absent = list(roles)
 
     def warnings(self, step_metrics: Mapping[str, float]) -> list[str]:
-        """Return the warnings that are due after a step with these metrics: one for a role, after `patience` steps."""
-        self._steps += 1
+        """Return the warnings that are due after a step with these metrics."""
         self._absent = [role for role in self._absent if f"{role}/tokens" not in step_metrics]
-        if self._steps != self.patience:
-            return []
         return [
             f"warning: {role} has not acted in {self.patience} steps, and a role that never acts is not trained. Let "
             "observe() return a prompt for it, or take it out of the roles of the environment."
-            for role in self._absent
+            for role in self.due(dict.fromkeys(self._absent, True))
         ]
 
 
@@ -206,9 +203,8 @@ def run_training(
         os.environ["CADRE_RUN"] = run.folder.name  # what the run starts carries its name, such as containers
         tell(find_training_warnings(experiment))
         if not resume:
-            _ = (
-                run.trackers
-            )  # one that cannot start raises before models load; a resumed run plots its past steps first
+            # One that cannot start raises before models load; a resumed run plots its past steps first.
+            _ = run.trackers
 
         # Load the models.
         diagnostics = Diagnostics(run.folder / "diverged", TokenNotes(experiment.train.trees_kept))

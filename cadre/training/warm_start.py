@@ -18,6 +18,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from cadre import random_keys
 from cadre.advantages.batch import Plan
@@ -33,7 +36,7 @@ from cadre.rollout.episodes import grow_many
 from cadre.rows import read_json_lines
 from cadre.runs import jsonl
 from cadre.runs.folder import Run, RunLock, build_run_folder, resume_command
-from cadre.runs.records import StepMetrics, WarmStartSettings
+from cadre.runs.records import StepMetrics
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.settings.section import apply_changes
 from cadre.team import Metrics, Team
@@ -58,9 +61,9 @@ log = logging.getLogger(__name__)
 class WarmStart:
     """The settings: `steps` of `examples` each at a constant `learning_rate`, drawn by `seed`."""
 
-    steps: int = 100
-    examples: int = 16
-    learning_rate: float = 1e-5
+    steps: Annotated[int, Field(ge=1)] = 100
+    examples: Annotated[int, Field(ge=1)] = 16
+    learning_rate: Annotated[float, Field(gt=0.0, lt=1e31)] = 1e-5
     seed: int = 0
 
 
@@ -99,7 +102,7 @@ def open_warm_start(run: Run) -> WarmStart:
             f"Go on with: {resume_command(run.folder)}."
         )
     require_no_link(run.folder / WARM_START / EXAMPLES)
-    return WarmStart(**read_record(path, WarmStartSettings, run.folder).model_dump())
+    return read_record(path, WarmStart, run.folder)
 
 
 def run_warm_start(

@@ -16,7 +16,7 @@ from typing import Any
 
 from cadre.files import publish_atomically
 from cadre.view import PAGE, plain_json
-from cadre.view.reading import RunReader, sample_rows
+from cadre.view.reading import RunReader
 
 # In the order in which they need each other.
 MODULES = (
@@ -57,10 +57,10 @@ def write_page(runs: Sequence[RunReader], out: Path, megabytes: float) -> int:
 def collect_values(run: RunReader, megabytes: float) -> dict[str, Any]:
     """Return all values of a run that the page can ask for, with the newest trees that fit."""
     rows = run.entries(0)["rows"]
-    trees: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    trees: list[tuple[dict[str, Any], list[list[Any]], dict[str, Any]]] = []
     size, word_numbers, images = 0, dict[str, int](), dict[str, str]()
     for number in reversed(range(len(rows))):
-        tree = run.tree(number)
+        tree, (rows_of_tree,) = run.tree(number), run.table(number, 1)
 
         # Tokens are numbers of words, each of which is written once.
         tokens = {}
@@ -72,7 +72,7 @@ def collect_values(run: RunReader, megabytes: float) -> dict[str, Any]:
         new_images = {}
         for node in tree["nodes"]:
             messages = (message for shown in node["observations"].values() for message in shown["messages"])
-            for digest in {image["digest"] for message in messages for image in message.get("images", ())}:
+            for digest in {image["digest"] for message in messages for image in message["images"]}:
                 if digest not in images and digest not in new_images:
                     png = base64.b64encode(run.image(digest)).decode()
                     new_images[digest] = f"data:image/png;base64,{png}"
@@ -81,17 +81,17 @@ def collect_values(run: RunReader, megabytes: float) -> dict[str, Any]:
         if size > megabytes * MEGABYTE:
             break
         images |= new_images
-        trees.insert(0, (tree, tokens))
-    first, about = len(rows) - len(trees), run.about()
+        trees.insert(0, (tree, rows_of_tree, tokens))
+    first = len(rows) - len(trees)
     return {
-        "about": about,
+        "about": run.about(),
         "metrics": run.metrics(0, NO_LIMIT),
         "evaluations": run.evaluations(),
         "left_out": run.left_out(0, NO_LIMIT),
         "trees": {"first": 0, "rows": rows[first:], "missing": first},
-        "tree": [tree for tree, _ in trees],
-        "table": [sample_rows(tree, about["alpha"]) for tree, _ in trees],
-        "tokens": [tokens for _, tokens in trees],
+        "tree": [tree for tree, _, _ in trees],
+        "table": [table for _, table, _ in trees],
+        "tokens": [tokens for _, _, tokens in trees],
         "words": list(word_numbers),
         "pictures": images,
     }

@@ -23,7 +23,6 @@ from cadre.files import (
     open_plain,
     path_exists,
     replace_non_finite,
-    require_valid,
     to_json,
     validate_record,
 )
@@ -34,16 +33,15 @@ from cadre.runs.folder import Run, distinct_names
 from cadre.runs.kept_trees import (
     KeptTree,
     TreeEntry,
-    iterate_samples,
     read_entries,
-    read_medium,
     read_tree,
     read_vocabulary,
 )
-from cadre.runs.records import AnnotationLine, AnnotationLineHead, LeftOutLine, StepLine, StepMetrics
+from cadre.runs.records import AnnotationLine, LeftOutLine, StepLine, StepMetrics
+from cadre.runs.tree_format import Json, encode, iterate_samples, read_medium
 from cadre.settings.trust import only_reading
+from cadre.types import Tree
 
-Json = dict[str, Any]
 # Node, role and index of a sample in its tree.
 SampleKey = tuple[int, str, int]
 # Bytes of a file that are read for one request; the page asks again until it has all.
@@ -133,31 +131,54 @@ class RunReader:
         """Return a row for each sample of `count` trees from number `first`, for filters."""
         alpha = self._plan["alpha"]
         return [
-            sample_rows(self._annotated(entry), alpha) for entry in read_entries(self.folder)[first : first + count]
+            sample_rows(read_tree(self.folder, entry).tree, self._annotations(entry), alpha)
+            for entry in read_entries(self.folder)[first : first + count]
         ]
 
     def tree(self, number: int) -> Json:
         """Return a kept tree with the annotations of its samples, but those of single tokens."""
-        return self._annotated(self._entry(number))
+        kept, annotations = self.kept_tree(number)
+        tree: Json = {"step": kept.step, "tree": kept.number, **encode(kept.tree, defaults=True)}
+        for number, node in enumerate(tree["nodes"]):
+            del node["prompts"]
+            for role, siblings in node["samples"].items():
+                for index, sample in enumerate(siblings):
+                    fields = {name: sample[name] for name in SAMPLE_FIELDS}
+                    # Annotations of single tokens are long; `tokens` returns them.
+                    by_producer = {
+                        producer: {name: value for name, value in line.items() if name not in ("node", "role", "index")}
+                        for producer, line in annotations.get((number, role, index), {}).items()
+                        if producer != "tokens"
+                    }
+                    siblings[index] = fields | {"tokens": len(sample["token_ids"]), "said": by_producer}
+        return tree
 
     def tokens(self, number: int, node: int, role: str, index: int) -> Json:
         """Return the tokens of one sample, prompt and completion, as texts, with their annotations."""
-        entry = self._entry(number)
-        tree, vocabularies = read_tree(self.folder, entry), read_vocabulary(self.folder)
-        return _sample_tokens(tree, (node, role, index), vocabularies, self._annotations(entry))
+        return self._spell_tokens(number, (node, role, index))[node, role, index]
 
     def tree_tokens(self, number: int) -> dict[SampleKey, Json]:
         """Return what `tokens` returns for each sample of a tree, by its place, with one reading of the files."""
-        entry = self._entry(number)
-        tree, vocabularies = read_tree(self.folder, entry), read_vocabulary(self.folder)
-        annotations = self._annotations(entry)
-        places = (
-            (number, role, index)
-            for number, node in enumerate(tree["nodes"])
-            for role, samples in node["samples"].items()
-            for index in range(len(samples))
-        )
-        return {place: _sample_tokens(tree, place, vocabularies, annotations) for place in places}
+        return self._spell_tokens(number)
+
+    def _spell_tokens(self, number: int, only: SampleKey | None = None) -> dict[SampleKey, Json]:
+        kept, annotations = self.kept_tree(number)
+        vocabularies, tokens = read_vocabulary(self.folder), {}
+        for node, _, role, index, sample in iterate_samples(kept.tree):
+            place = (node, role, index)
+            if only is not None and place != only:
+                continue
+            words = vocabularies.get(sample.policy, {})
+            own = annotations.get(place, {})
+            tokens[place] = {
+                "prompt": [words.get(str(token), f"[{token}]") for token in sample.prompt_ids],
+                "tokens": [words.get(str(token), f"[{token}]") for token in sample.token_ids],
+                "logprobs": list(sample.logprobs),
+                "learner": own.get("tokens", {}).get("logprobs"),
+                "entropy": own.get("tokens", {}).get("entropy"),
+                "advantages": own.get("credit", {}).get("advantages"),
+            }
+        return tokens
 
     def image(self, digest: str) -> bytes:
         """Return the PNG file of an image in a tree."""
@@ -169,24 +190,10 @@ class RunReader:
             raise RunError(f"tree: got {number}; expected 0 to {len(entries) - 1} of {self.name}. Load the page again.")
         return entries[number]
 
-    def _annotated(self, entry: TreeEntry) -> Json:
-        tree, annotations = read_tree(self.folder, entry), self._annotations(entry)
-        nodes = []
-        for number, node in enumerate(tree["nodes"]):
-            samples: dict[str, list[Json]] = {role: [] for role in node["samples"]}
-            for role, stored in node["samples"].items():
-                for index, sample in enumerate(stored):
-                    # Annotations of single tokens are long; `tokens` returns them.
-                    by_producer = {
-                        producer: {name: value for name, value in line.items() if name not in ("node", "role", "index")}
-                        for producer, line in annotations.get((number, role, index), {}).items()
-                        if producer != "tokens"
-                    }
-                    fields = {name: sample[name] for name in SAMPLE_FIELDS if name in sample}
-                    samples[role].append(fields | {"tokens": len(sample["token_ids"]), "said": by_producer})
-            rest = {name: value for name, value in node.items() if name not in ("samples", "prompts")}
-            nodes.append(rest | {"samples": samples})
-        return {**tree, "nodes": nodes}
+    def kept_tree(self, number: int) -> tuple[KeptTree, Mapping[SampleKey, Json]]:
+        """Return a kept tree and the annotations of its samples, by producer."""
+        entry = self._entry(number)
+        return read_tree(self.folder, entry), self._annotations(entry)
 
     def _annotations(self, entry: TreeEntry) -> Mapping[SampleKey, Json]:
         """Return the annotations of a tree's samples, by producer."""
@@ -194,7 +201,6 @@ class RunReader:
         for path in annotation_files(self.folder):
             index = self._annotation_indices.setdefault(path.stem, AnnotationIndex(path))
             for line in index.read(entry.step, entry.tree):
-                require_valid(line, AnnotationLine, path)
                 for fields in line["samples"]:
                     key = (fields["node"], fields["role"], fields["index"])
                     annotations.setdefault(key, {})[path.stem] = fields
@@ -225,20 +231,21 @@ class RunReader:
         return lines, end
 
 
-def sample_rows(tree: KeptTree, alpha: float) -> list[list[Any]]:
+def sample_rows(tree: Tree, annotations: Mapping[SampleKey, Json], alpha: float) -> list[list[Any]]:
     """Return a row for each sample: decision, role, index, text, reward, advantage, and bits.
 
     The reward is `alpha` times the team's and the role's own, the mean over the branches of the sample. The bits are
     set if a branch was selected (1), ended the episode (2), and solved the task (4).
     """
     rows = []
-    for number, role, index, sample in iterate_samples(tree):
-        branches = [branch for branch in tree["nodes"][number]["branches"] if branch["choice"].get(role) == index]
-        rewards = [alpha * branch["reward"]["team"] + branch["reward"]["local"].get(role, 0.0) for branch in branches]
-        flags = [any(branch[name] for branch in branches) for name in ("carried", "over", "success")]
-        advantage = sample["said"].get("credit", {}).get("advantage")
-        bits = sum(flag << position for position, flag in enumerate(flags))
-        rows.append([number, role, index, sample["text"], sum(rewards) / max(1, len(rewards)), advantage, bits])
+    for number, node, role, index, sample in iterate_samples(tree):
+        branches = [branch for branch in node.branches if branch.choice.get(role) == index]
+        rewards = [alpha * branch.reward.team + branch.reward.local.get(role, 0.0) for branch in branches]
+        bits = 1 * any(branch.selected for branch in branches)
+        bits |= 2 * any(branch.over for branch in branches)
+        bits |= 4 * any(branch.success for branch in branches)
+        advantage = annotations.get((number, role, index), {}).get("credit", {}).get("advantage")
+        rows.append([number, role, index, sample.text, sum(rewards) / max(1, len(rewards)), advantage, bits])
     return rows
 
 
@@ -287,35 +294,10 @@ class AnnotationIndex:
     def _parse(self, line: bytes) -> Json:
         try:
             parsed: Json = parse_json(line)
-            validate_record(parsed, AnnotationLineHead)
+            validate_record(parsed, AnnotationLine)
         except ValueError as error:
             raise RunError(
                 f"{self._path}: got the line {line[:80]!r}; expected an object with step and tree, and a list of "
                 f"samples ({error}). Fix or remove it."
             ) from None
         return parsed
-
-
-def _sample_tokens(
-    tree: KeptTree,
-    place: SampleKey,
-    vocabularies: Mapping[str, Mapping[str, str]],
-    annotations: Mapping[SampleKey, Json],
-) -> Json:
-    """Return the tokens of the sample at a place (node, role, index) as texts, with their annotations."""
-    node, role, index = place
-    sample = tree["nodes"][node]["samples"][role][index]
-    vocabulary = vocabularies.get(sample["policy"], {})
-
-    def spell(ids: Sequence[int]) -> list[str]:
-        return [vocabulary.get(str(token), f"[{token}]") for token in ids]
-
-    own = annotations.get(place, {})
-    return {
-        "prompt": spell(sample.get("prompt_ids") or tree["nodes"][node]["prompts"][role]),
-        "tokens": spell(sample["token_ids"]),
-        "logprobs": sample["logprobs"],
-        "learner": own.get("tokens", {}).get("logprobs"),
-        "entropy": own.get("tokens", {}).get("entropy"),
-        "advantages": own.get("credit", {}).get("advantages"),
-    }

@@ -17,8 +17,11 @@ import real_tables
 import slices
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
+from cadre.runs.tree_format import encode
+from cadre.types import Task, Tree
 from real_tasks import COMMON, JUDGE, KNOWN, Line, lines_of
 from slices import Clock, OutOfTimeError
+from tests.cadre.advantages.trees import sequential
 from tests.cadre.engines import tiny
 from tests.helpers.playing import source
 
@@ -257,7 +260,7 @@ def test_held_out_tasks_are_played_once_in_slices(tmp_path: Path, monkeypatch: p
 
     def play(arguments: list[str], file: Path, note: Path) -> None:
         asked.append(" ".join(arguments))
-        file.write_text(json.dumps({"n": len(asked)}) + "\n")
+        file.write_text(json.dumps(encode(Tree(Task(str(len(asked)), {}), sequential()))) + "\n")
         note.write_text(json.dumps({"seconds": 2.0}))
 
     monkeypatch.setattr(slices, "_play", play)
@@ -268,7 +271,7 @@ def test_held_out_tasks_are_played_once_in_slices(tmp_path: Path, monkeypatch: p
     assert asked == [f"r a=1 --first {first} --tasks {count}" for first, count in ((0, 20), (20, 20), (40, 10))]
     assert slices.evaluate("r", ["a=1"], tmp_path, range(50), Clock(0.0)) == played
     assert (len(asked), played.seconds) == (3, 6.0)
-    assert [tree["n"] for tree in measures.trees_of(played.files)] == [1, 2, 3]
+    assert [tree["task"]["id"] for tree in measures.trees_of(played.files)] == ["1", "2", "3"]
 
 
 def test_what_a_training_alone_is_told_is_left_out_of_its_evaluation(

@@ -57,7 +57,7 @@ def test_a_class_is_trained_and_what_it_left_behind_is_at_hand(trained: LoadedTe
     assert trained.folder == tmp_path / "run"
     assert [line["step"] for line in trained.metrics()] == [0, 1, 2]
     assert [line["step"] for line in trained.evaluations()] == [0, 3]
-    assert sorted({tree["step"] for tree in trained.trees()}) == [0, 1, 2]
+    assert sorted({tree.step for tree in trained.trees()}) == [0, 1, 2]
     report = trained.evaluate(tasks=8)
     assert report.tasks == 8
     assert report.parts == {"right": report.success}

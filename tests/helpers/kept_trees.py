@@ -7,12 +7,8 @@ from pathlib import Path
 from cadre.advantages.batch import TrainingBatch, select_samples
 from cadre.learn.token_notes import TokenNote
 from cadre.rollout.episodes import Failure, SampledTrees
-from cadre.runs.kept_trees import (
-    MediaStore,
-    StepRecord,
-    StepRecorder,
-    Vocabulary,
-)
+from cadre.runs.kept_trees import StepRecord, StepRecorder, Vocabulary
+from cadre.runs.tree_format import MediaStore
 from cadre.settings import CreditConfig, TrainConfig
 from cadre.types import Task, Tree
 from tests.cadre.advantages.trees import assign, credit_of, inner, leaf, node

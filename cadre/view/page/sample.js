@@ -56,12 +56,12 @@ function answer(body, open) {
   const { run, tree, node, role, sample } = open;
   const messages = tree.nodes[node].observations[role].messages;
   put(body, facts(open), h("h4", {}, "Completion"), sample.text ? block(sample.text, { id: "said" }) : h("p", { class: "note" }, "The completion is empty."),
-    sample.message?.tool_calls && [h("h4", {}, "Tool calls"), block(JSON.stringify(sample.message.tool_calls, null, 1))],
+    sample.message?.tool_calls.length > 0 && [h("h4", {}, "Tool calls"), block(JSON.stringify(sample.message.tool_calls, null, 1))],
     h("h4", {}, "Prompt messages"), messages.map((one) => message(one, run)), tree.nodes[node].privileged && [h("h4", {}, "Privileged text for critics"), block(tree.nodes[node].privileged)]);
 }
 
 function message(one, run) {
-  return h("div", { class: `message by-${one.role}` }, h("b", {}, one.role), (one.images ?? []).map((image) => picture(image, run)), one.thinking && h("details", { class: "muted" }, h("summary", {}, "thinking"), block(one.thinking)), block(one.content), one.tool_calls && block(JSON.stringify(one.tool_calls, null, 1)));
+  return h("div", { class: `message by-${one.role}` }, h("b", {}, one.role), one.images.map((image) => picture(image, run)), one.thinking && h("details", { class: "muted" }, h("summary", {}, "thinking"), block(one.thinking)), block(one.content), one.tool_calls.length > 0 && block(JSON.stringify(one.tool_calls, null, 1)));
 }
 
 // Small images are enlarged, pixel by pixel.
@@ -83,7 +83,7 @@ function compare(body, open) {
       const parts = place === against ? null : difference(sample.text, siblings[against].text);
       const same = place !== against && sample.text === siblings[against].text;
       return h("article", { class: place === against ? "against" : "" },
-        h("header", {}, h("b", {}, `#${place + 1}`), branch && ` reward ${signed(worth(run, branch, role))}`, credit && ` adv ${signed(credit.advantage)}`, branch?.carried && h("span", { class: "tag" }, "selected"), same && h("span", { class: "tag" }, `same as #${against + 1}`)),
+        h("header", {}, h("b", {}, `#${place + 1}`), branch && ` reward ${signed(worth(run, branch, role))}`, credit && ` adv ${signed(credit.advantage)}`, branch?.selected && h("span", { class: "tag" }, "selected"), same && h("span", { class: "tag" }, `same as #${against + 1}`)),
         parts ? h("pre", { class: "text", dir: "auto" }, parts.map(([alike, text]) => (alike ? h("span", { class: "alike" }, visible(text)) : h("mark", {}, visible(text)))))
           : [block(sample.text), place !== against && h("p", { class: "note" }, "Too long for a comparison by words.")]);
     })));
@@ -165,7 +165,7 @@ function talk(body, open) {
     const sample = tree.nodes[number].samples[name][place];
     const messages = tree.nodes[number].observations[name].messages;
     const parts = messages.map((one) => {
-      const key = `${name} ${one.role} ${(one.images ?? []).map((image) => image.digest)} ${one.content}`;
+      const key = `${name} ${one.role} ${one.images.map((image) => image.digest)} ${one.content}`;
       const repeated = seen.has(key);
       seen.add(key);
       return repeated ? h("details", { class: "muted" }, h("summary", {}, `${one.role}, as before (${plural(one.content.length, "character")})`), message(one, run)) : message(one, run);
@@ -181,12 +181,12 @@ function state(body, open) {
   const frames = [];
   path.slice(0, path.indexOf(node) + 1).forEach((number, depth) => frames.push([`before decision ${depth + 1}`, tree.nodes[number].drawing]));
   const here = frames.length - 1;
-  const branch = branches.find((one) => one.carried) ?? branches[0];
+  const branch = branches.find((one) => one.selected) ?? branches[0];
   if (branch) frames.push([`after this completion: reward ${signed(worth(run, branch, open.role))}${branch.over ? (branch.success ? ", solved" : ", not solved") : ""}`, branch.drawing]);
   path.slice(path.indexOf(node) + 1).forEach((number, depth) => {
     if (branch?.child === path[path.indexOf(node) + 1]) frames.push([`before decision ${here + depth + 2}`, tree.nodes[number].drawing]);
   });
-  const last = tree.nodes[path[path.length - 1]].branches.find((one) => one.carried);
+  const last = tree.nodes[path[path.length - 1]].branches.find((one) => one.selected);
   if (last && path[path.length - 1] !== node) frames.push([`at the end: ${last.success ? "solved" : "not solved"}`, last.drawing]);
   if (!frames.some(([, picture]) => picture)) {
     put(body, h("p", { class: "note" }, "This environment has no drawing. Define Env.render (docs/view.md)."), h("h4", {}, "The task"), block(JSON.stringify(tree.task.data, null, 1)));

@@ -64,7 +64,7 @@ export function parentsOf(tree) {
 
 // The completion that is opened first: a selected one.
 function chosen(node, role) {
-  return (node.branches.find((branch) => branch.carried) ?? node.branches[0])?.choice[role] ?? 0;
+  return (node.branches.find((branch) => branch.selected) ?? node.branches[0])?.choice[role] ?? 0;
 }
 
 // From the root through a decision, then along the picked completion where it has a child, else along the selected.
@@ -76,7 +76,7 @@ function pathThrough(tree, parents, node, picked) {
   while (here !== null) {
     const branches = tree.nodes[here].branches;
     const mine = held ? branches.filter((branch) => branch.choice[held.role] === held.index) : branches;
-    const next = mine.find((branch) => branch.carried && branch.child !== null) ?? mine.find((branch) => branch.child !== null);
+    const next = mine.find((branch) => branch.selected && branch.child !== null) ?? mine.find((branch) => branch.child !== null);
     held = null;
     here = next ? next.child : null;
     if (here !== null) path.push(here);
@@ -90,17 +90,17 @@ export const score = (run, branch) => run.alpha * branch.reward.team + Object.va
 
 // The reason why a branch was selected to continue, in words.
 export function reason(run, node, branch) {
-  if (!branch.carried) return branch.child !== null ? "explored, not selected" : "not selected";
-  const carried = node.branches.filter((one) => one.carried).length;
+  if (!branch.selected) return branch.child !== null ? "explored, not selected" : "not selected";
+  const selected = node.branches.filter((one) => one.selected).length;
   if (node.branches.length === 1) return "selected: the only branch";
-  if (carried === node.branches.length) return "selected: every branch continues";
+  if (selected === node.branches.length) return "selected: every branch continues";
   const scores = node.branches.map((one) => score(run, one));
   const mine = score(run, branch);
   const best = Math.max(...scores);
   const ties = (value) => Math.abs(value - best) <= 2 ** -20 * Math.max(Math.abs(value), Math.abs(best)); // as cadre.rewards.rounding
   const equals = scores.filter(ties).length;
   if (ties(mine)) return equals > 1 ? `selected: drawn from ${equals} with the highest reward, ${signed(best)}` : `selected: highest reward, ${signed(best)}`;
-  if (node.branches.some((one) => !one.carried && one.child !== null)) return "selected: by the rewards after it";
+  if (node.branches.some((one) => !one.selected && one.child !== null)) return "selected: by the rewards after it";
   return `selected: by the rule of ${run.shape || "the shape"}`;
 }
 
@@ -110,7 +110,7 @@ function column(number, depth) {
   const next = path[depth + 1];
   const through = node.branches.find((branch) => branch.child === next && next !== undefined);
   return h("div", { class: "column", "data-node": number },
-    h("h3", {}, `Decision ${depth + 1}`, h("small", {}, ` turn ${node.turn + 1}${node.share !== 1 ? `, weight ${signed(node.share).replace("+", "")}` : ""}`)),
+    h("h3", {}, `Decision ${depth + 1}`, h("small", {}, ` turn ${node.turn + 1}${node.weight !== 1 ? `, weight ${signed(node.weight).replace("+", "")}` : ""}`)),
     Object.entries(node.samples).map(([role, siblings]) => h("div", { class: "of-role", vars: { "--hue": roleHue(shown.run, role) } },
       h("h4", {}, h("i", { class: "swatch", vars: { "--hue": roleHue(shown.run, role) } }), role, h("small", {}, ` ${plural(siblings.length, "completion")}`)),
       h("ol", { class: "siblings" }, siblings.map((sample, index) => sibling(number, role, index, sample, through))))));
@@ -119,12 +119,12 @@ function column(number, depth) {
 function sibling(number, role, index, sample, through) {
   const { run, tree, node, role: openRole, index: openIndex, hits } = shown;
   const branches = tree.nodes[number].branches.filter((branch) => branch.choice[role] === index);
-  const went = branches.find((branch) => branch.carried) ?? branches[0];
+  const went = branches.find((branch) => branch.selected) ?? branches[0];
   const paid = branches.length ? branches.reduce((sum, branch) => sum + worth(run, branch, role), 0) / branches.length : null;
   const credit = sample.said.credit;
   const selected = number === node && role === openRole && index === openIndex;
   const hidden = sample.text.length - PREVIEW;
-  const classes = ["sibling", went?.carried && "carried", selected && "selected", through?.choice[role] === index && "on-path", hits.some((hit) => hit.node === number && hit.role === role && hit.index === index) && "hit"];
+  const classes = ["sibling", went?.selected && "carried", selected && "selected", through?.choice[role] === index && "on-path", hits.some((hit) => hit.node === number && hit.role === role && hit.index === index) && "hit"];
   const open = () => go({ run: run.name, step: tree.step + 1, tree: tree.tree, node: number, role, index }, true);
   return h("li", {}, h("button", { type: "button", class: classes.filter(Boolean).join(" "), "aria-pressed": selected, "data-place": `${number} ${role} ${index}`, onclick: open },
     h("span", { class: "numbers" }, h("b", {}, `#${index + 1}`),
@@ -136,7 +136,7 @@ function sibling(number, role, index, sample, through) {
       credit?.left_out && h("span", { class: "tag" }, labelOf(credit.left_out))),
     h("span", { class: "preview", dir: "auto" }, sample.text ? visible(sample.text.slice(0, PREVIEW)) : h("i", {}, "empty")),
     hidden > 0 && h("span", { class: "cut" }, `${count(hidden)} more characters; click to read all`),
-    went && h("span", { class: "why" }, went.carried ? "→ " : "", reason(run, tree.nodes[number], went))));
+    went && h("span", { class: "why" }, went.selected ? "→ " : "", reason(run, tree.nodes[number], went))));
 }
 
 function bar(value) {

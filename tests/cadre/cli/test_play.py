@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cadre.cli.play import HELP, Walker, format_tree, walk_through, with_calls, wrap_line
+from cadre.cli.play import HELP, Walker, format_tree, text_with_calls, walk_through, wrap_line
 from cadre.cli.terminal import visible
 from cadre.files import validate_record
+from cadre.runs.kept_trees import KeptTree
 from cadre.runs.records import StepMetrics
+from cadre.types import Branch, Message, Node, Observation, Reward, Sample, Task, ToolCall, Tree
 from cadre.view.reading import RunReader
 from tests.cadre.cli.calling import call
 from tests.cadre.view.runs import hostile, synthetic
 from tests.helpers.endpoint import Endpoint, serving
 
 
-def branch(choice: dict[str, int], team: float, carried: bool, **more: Any) -> dict[str, Any]:
-    reward = {"team": team, "local": more.pop("local", {}), "parts": {}}
-    ends = {"over": False, "success": False, "child": None}
-    return {"choice": choice, "reward": reward, "carried": carried, **ends, **more}
+def branch(choice: dict[str, int], team: float, selected: bool, **more: Any) -> Branch:
+    reward = Reward(team, more.pop("local", {}))
+    return Branch(choice, reward, **{"over": False, "success": False, "selected": selected} | more)
 
 
-def node(seen: dict[str, str], said: dict[str, list[str]], branches: list[dict[str, Any]]) -> dict[str, Any]:
-    observations = {
-        role: {"role": role, "messages": [{"role": "user", "content": text}]} for role, text in seen.items()
-    }
-    samples = {role: [{"text": text} for text in texts] for role, texts in said.items()}
-    return {"turn": 0, "observations": observations, "samples": samples, "branches": branches}
+def node(seen: dict[str, str], said: dict[str, list[str]], branches: list[Branch]) -> Node:
+    observations = {role: Observation(role, (Message("user", text),)) for role, text in seen.items()}
+    samples = {role: tuple(sample(role, text) for text in texts) for role, texts in said.items()}
+    return Node(0, observations, samples, tuple(branches))
+
+
+def sample(role: str, text: str, ids: tuple[int, ...] = (), calls: tuple[ToolCall, ...] = ()) -> Sample:
+    message = Message("assistant", text, calls) if calls else None
+    return Sample(role, "shared", text, (), ids, (0.0,) * len(ids), "stop", 0, message)
 
 
 LAST = node(
@@ -43,12 +48,12 @@ LAST = node(
 FIRST = node(
     {"lead": "Go."},
     {"lead": ["no", "yes"]},
-    [branch({"lead": 0}, -1.0, False), branch({"lead": 1}, 0.25, True, child=1)],
+    [branch({"lead": 0}, -1.0, False), branch({"lead": 1}, 0.25, True, child=LAST)],
 )
 
 
 def test_a_tree_of_two_decisions() -> None:
-    printed = list(format_tree({"step": 4, "task": {"id": "train-7"}, "nodes": [FIRST, LAST]}))
+    printed = list(format_tree(KeptTree(4, 0, Tree(Task("train-7", {}), FIRST))))
     assert printed == [
         "step 5, task train-7; > marks the selected branches",
         "",
@@ -185,9 +190,7 @@ STEERING = "\x1b]0;title\x07\x1b[2J\u202e"
 
 def test_the_id_of_a_task() -> None:
     """Mistake: it is printed as it is."""
-    (line,) = format_tree(
-        {"step": 0, "tree": 0, "task": {"id": STEERING}, "nodes": [{"observations": {}, "branches": []}]}
-    )
+    (line,) = format_tree(KeptTree(0, 0, Tree(Task(STEERING, {}), Node(0, {}, {}, ()))))
     assert "2J" in line
     assert not set("\x1b\x07\u202e") & set(line)
 
@@ -200,20 +203,18 @@ def test_the_name_of_a_metric_in_a_damaged_line() -> None:
 
 def test_calls_that_are_sent_apart_from_the_text_are_shown() -> None:
     """Mistake: a completion of an endpoint that only calls a tool is an empty line."""
-    calls = [("roll", '{"sides": 6}')]
-    assert with_calls("", calls, sampled=False) == 'roll({"sides": 6})'
-    assert with_calls("I roll.", calls, sampled=False) == 'I roll.\nroll({"sides": 6})'
+    calls = (ToolCall("c", "roll", '{"sides": 6}'),)
+    assert text_with_calls(sample("clerk", "", calls=calls)) == 'roll({"sides": 6})'
+    assert text_with_calls(sample("clerk", "I roll.", calls=calls)) == 'I roll.\nroll({"sides": 6})'
     written = '<tool_call>{"name": "roll", "arguments": {"sides": 6}}</tool_call>'
-    assert with_calls(written, calls, sampled=True) == written
-    assert with_calls("", [], sampled=False) == ""
+    assert text_with_calls(sample("clerk", written, (1,), calls)) == written
+    assert text_with_calls(sample("clerk", "")) == ""
 
 
 def test_so_they_are_in_kept_trees() -> None:
-    kept = node({"clerk": "Roll."}, {"clerk": [""]}, [branch({"clerk": 0}, 1.0, True)])
-    call = {"id": "c", "name": "roll", "arguments": '{"sides": 6}'}
-    kept["samples"]["clerk"][0] |= {"message": {"role": "assistant", "content": "", "tool_calls": [call]}}
-    lines = list(format_tree({"step": 0, "task": {"id": "t"}, "nodes": [kept]}))
-    assert lines[-1].endswith('#0: roll({"sides": 6})')
+    said = sample("clerk", "", calls=(ToolCall("c", "roll", '{"sides": 6}'),))
+    kept = replace(node({"clerk": "Roll."}, {}, [branch({"clerk": 0}, 1.0, True)]), samples={"clerk": (said,)})
+    assert list(format_tree(KeptTree(0, 0, Tree(Task("t", {}), kept))))[-1].endswith('#0: roll({"sides": 6})')
 
 
 CLERK = """

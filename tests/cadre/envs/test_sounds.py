@@ -13,7 +13,7 @@ import pytest
 from cadre import Message, sound
 from cadre.envs.sounds import samples
 from cadre.errors import DataError
-from cadre.runs.kept_trees import SOUNDS, load_media, medium_to_json, read_medium, save_media
+from cadre.runs.tree_format import SOUNDS, read_medium, save_media
 
 TONE = np.sin(np.arange(1600) / 5).astype(np.float32)
 
@@ -81,5 +81,3 @@ def test_a_run_keeps_each_sound_once_and_reads_it_again(tmp_path: Path) -> None:
     save_media(tmp_path, [made, made])
     assert [path.name for path in (tmp_path / SOUNDS).iterdir()] == [f"{made.digest}.wav"]
     assert read_medium(tmp_path, made.digest, SOUNDS) == made.wav
-    value = {"messages": [{"sounds": [medium_to_json(made)]}]}
-    assert load_media(value, tmp_path)["messages"][0]["sounds"][0]["wav"] == made.wav

@@ -116,4 +116,4 @@ def test_tokens_are_spelt_once(tmp_path: Path) -> None:
         keeping(tmp_path).keep(step, record(tree("t", 0.0, 2.0)))
     assert read_vocabulary(tmp_path) == {"shared": {"0": "a", "1": "b", "2": "c", "3": "d"}}
     assert len((tmp_path / "vocabulary.jsonl").read_text().splitlines()) == 1
-    assert json.loads((tmp_path / "trees.jsonl").read_text().splitlines()[0])["version"] == 2
+    assert json.loads((tmp_path / "trees.jsonl").read_text().splitlines()[0])["version"] == 3

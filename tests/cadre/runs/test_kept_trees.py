@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import RunError
-from cadre.runs.kept_trees import append_tree, find_tree, read_all_trees, tree_to_json
+from cadre.runs.kept_trees import KeptTree, append_tree, find_tree, read_all_trees
 from cadre.types import Task, Tree
 from tests.cadre.advantages.trees import leaf, node
 
@@ -14,7 +14,7 @@ def kept(folder: Path, *steps: int) -> Path:
     """A run that kept a tree of each of these steps, and was cut off in writing another."""
     for place, step in enumerate(steps):
         tree = Tree(Task(str(place), {}), node(0, {"a": 1}, [leaf({"a": 0}, 1.0)]))
-        append_tree(folder, tree_to_json(step, steps[:place].count(step), tree))
+        append_tree(folder, KeptTree(step, steps[:place].count(step), tree))
     with (folder / "trees.jsonl").open("a") as file:
         file.write('{"step": 9, "ta')
     return folder
@@ -22,10 +22,10 @@ def kept(folder: Path, *steps: int) -> Path:
 
 def test_steps_count_from_one_and_trees_from_zero(tmp_path: Path) -> None:
     folder = kept(tmp_path, 0, 0, 1, 1)
-    assert find_tree(folder, 1)["task"]["id"] == "0"
-    assert find_tree(folder, 1, 1)["task"]["id"] == "1"
-    assert find_tree(folder, 2, 1)["task"]["id"] == "3"
-    assert [tree["task"]["id"] for tree in read_all_trees(folder)] == ["0", "1", "2", "3"]
+    assert find_tree(folder, 1).tree.task.id == "0"
+    assert find_tree(folder, 1, 1).tree.task.id == "1"
+    assert find_tree(folder, 2, 1).tree.task.id == "3"
+    assert [kept.tree.task.id for kept in read_all_trees(folder)] == ["0", "1", "2", "3"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -351,16 +350,3 @@ def test_a_copy_beside_the_checkpoints_is_none(speaker: Path, tmp_path: Path, qu
     shutil.copytree(saved, saved.with_name(f"{saved.name}.bak"))
     assert latest_checkpoint(run.folder / "checkpoints") == saved
     assert checkpoint_steps(run.folder / "checkpoints") == [0, 1]
-
-
-def test_a_lost_evaluation_is_told(speaker: Path, tmp_path: Path, quiet: Console) -> None:
-    """Of the evaluations after 0, 1 and 2 steps those of no better success are told of, too; the last is made again."""
-    chosen = configured(speaker, train={"steps": 2, "tasks_per_step": 4}, evaluate={"tasks": 4, "every": 1})
-    run = trained(chosen, tmp_path / "run", quiet)
-    state = replace(read_state(latest_checkpoint(run.folder / "checkpoints")), best_step=0)
-    assert state.step == 2
-    assert list(describe_missing_logs(run, state)) == []
-    first, *_ = (run.folder / "evaluations.jsonl").read_text().splitlines(keepends=True)
-    (run.folder / "evaluations.jsonl").write_text(first)
-    (told,) = describe_missing_logs(run, state)
-    assert told.startswith(f"{run.folder}/evaluations.jsonl lacks the report after step 1; it is lost")

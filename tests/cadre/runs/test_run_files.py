@@ -69,21 +69,6 @@ def test_where_a_run_was_begun_is_read_up_to_a_size(kind: str, run: Run) -> None
     assert find_roots(run.folder) is None
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "large"])
-def test_so_is_the_command_that_a_run_was_being_made_by(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / ".partial-run" / "command.txt"
-    path.parent.mkdir()
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "device":
-        path.symlink_to("/dev/zero")
-    else:
-        path.touch()
-        os.truncate(path, 8 * GIB)
-    with pytest.raises(RunError, match=r"was stopped; expected the folder of a run\. Call it again\.$"):
-        Run.open(tmp_path / "run")
-
-
 def lengthen(path: Path) -> None:
     """Let a file be of 2 GiB; its holes take no space on the disk."""
     os.truncate(path, 2 * GIB)

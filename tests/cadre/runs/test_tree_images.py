@@ -11,7 +11,7 @@ import pytest
 from cadre import image
 from cadre.errors import RunError
 from cadre.rollout.episodes import SampledTrees
-from cadre.runs.kept_trees import IMAGES, MediaStore, read_medium, save_media, tree_media, tree_to_json
+from cadre.runs.tree_format import IMAGES, MediaStore, encode, iterate_media, read_medium, save_media
 from cadre.training.asynchronous import SAMPLED_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.types import Branch, Image, Message, Node, Observation, Reward, Sample, Task, Tree
 
@@ -29,10 +29,10 @@ def tree_of(*images: Image) -> Tree:
 
 def test_a_tree_names_its_pictures_by_digest() -> None:
     one = tree_of(shade(1), shade(2))
-    record = json.loads(json.dumps(tree_to_json(0, 0, one)))
+    record = json.loads(json.dumps(encode(one)))
     (message,) = record["nodes"][0]["observations"]["p"]["messages"]
     assert message["images"] == [{"digest": shade(v).digest, "width": 3, "height": 2} for v in (1, 2)]
-    assert tree_media(one) == {shade(1), shade(2)}
+    assert set(iterate_media(one)) == {shade(1), shade(2)}
 
 
 def test_each_is_written_once_and_read_by_its_digest(tmp_path: Path) -> None:

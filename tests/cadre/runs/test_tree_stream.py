@@ -8,12 +8,12 @@ import pytest
 from cadre.errors import RunError
 from cadre.runs.kept_trees import (
     TREES,
+    KeptTree,
     append_tree,
     fits_budget,
     read_all_trees,
     read_entries,
     read_tree,
-    tree_to_json,
     truncate_trees,
 )
 from cadre.types import Task, Tree
@@ -22,7 +22,7 @@ from tests.cadre.advantages.trees import sequential, two_turns
 
 def written(folder: Path, *steps: int) -> None:
     for step in steps:
-        append_tree(folder, tree_to_json(step, 0, Tree(Task(f"t{step}", {}), sequential())))
+        append_tree(folder, KeptTree(step, 0, Tree(Task(f"t{step}", {}), sequential())))
 
 
 def test_an_entry_says_what_a_tree_holds(tmp_path: Path) -> None:
@@ -37,13 +37,13 @@ def test_an_entry_says_what_a_tree_holds(tmp_path: Path) -> None:
 
 def test_trees_are_read_by_their_entries(tmp_path: Path) -> None:
     written(tmp_path, 0, 1, 2)
-    assert [read_tree(tmp_path, entry)["task"]["id"] for entry in read_entries(tmp_path)] == ["t0", "t1", "t2"]
+    assert [read_tree(tmp_path, entry).tree.task.id for entry in read_entries(tmp_path)] == ["t0", "t1", "t2"]
 
 
 def test_a_tree_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
     written(tmp_path, 0)
     with (tmp_path / "trees.jsonl").open("a") as file:
-        file.write('{"version": 2, "step": 1, "tr')
+        file.write('{"version": 3, "step": 1, "tr')
     assert [entry.step for entry in read_entries(tmp_path)] == [0]
 
 
@@ -72,21 +72,15 @@ def test_cutting_forgets_a_step_and_what_follows(tmp_path: Path) -> None:
 
 
 def test_a_tree_that_would_pass_the_budget_does_not_fit(tmp_path: Path) -> None:
-    tree = tree_to_json(0, 0, Tree(Task("t", {}), sequential()))
+    tree = KeptTree(0, 0, Tree(Task("t", {}), sequential()))
     assert fits_budget(tmp_path, tree, 0.01)
     assert not fits_budget(tmp_path, tree, 0.000_001)
 
 
-def test_the_prompt_is_written_once_for_all_siblings() -> None:
-    (node, _) = tree_to_json(0, 0, Tree(Task("t", {}), two_turns()))["nodes"]
-    assert node["prompts"] == {"a": [1, 2]}
-    assert all("prompt_ids" not in sample for sample in node["samples"]["a"])
-
-
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [1, 2, 4])
 def test_another_format_is_refused(version: int, tmp_path: Path) -> None:
-    append_tree(tmp_path, tree_to_json(0, 0, Tree(Task("t", {}), two_turns())))
+    append_tree(tmp_path, KeptTree(0, 0, Tree(Task("t", {}), two_turns())))
     line = json.loads((tmp_path / TREES).read_text())
     (tmp_path / TREES).write_text(json.dumps({**line, "version": version}) + "\n")
-    with pytest.raises(RunError, match=f"got format {version}; expected 2"):
+    with pytest.raises(RunError, match=f"got format {version}; expected 3"):
         list(read_all_trees(tmp_path))

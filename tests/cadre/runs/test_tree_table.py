@@ -20,7 +20,7 @@ def test_a_row_a_sample_with_its_credit(tmp_path: Path) -> None:
     best = rows["planner", 1]
     assert (best["node"], best["team_reward"], best["advantage"], best["text"]) == (1, 2.0, 1.0, "planner1")
     assert rows["tool", 0]["left_out"] == "no spread"
-    assert (rows["tool", 1]["carried"], best["prompt_ids"]) == (True, [1, 2])
+    assert (rows["tool", 1]["selected"], best["prompt_ids"]) == (True, [1, 2])
 
 
 def test_the_rows_come_back_from_parquet(tmp_path: Path) -> None:

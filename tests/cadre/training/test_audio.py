@@ -13,7 +13,7 @@ from cadre.config.experiment import Config, parse
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
 from cadre.rollout.episodes import SampledTrees
-from cadre.runs.kept_trees import SOUNDS, read_medium
+from cadre.runs.tree_format import SOUNDS, read_medium
 from cadre.training import loop
 from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.interrupt import Interrupt

@@ -14,7 +14,7 @@ from cadre.config.experiment import Config, dump, parse
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, EngineError
 from cadre.rollout.episodes import SampledTrees
-from cadre.runs.kept_trees import IMAGES, read_medium
+from cadre.runs.tree_format import IMAGES, read_medium
 from cadre.training import loop
 from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.interrupt import Interrupt

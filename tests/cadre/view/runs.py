@@ -9,7 +9,8 @@ from pathlib import Path
 from cadre.config.experiment import dump, parse
 from cadre.runs import jsonl
 from cadre.runs.annotations import LEFT_OUT, write_annotations
-from cadre.runs.kept_trees import append_tree, tree_to_json
+from cadre.runs.kept_trees import KeptTree, append_tree
+from cadre.runs.tree_format import iterate_samples
 from cadre.types import Branch, Drawing, Message, Node, Observation, Reward, Sample, Task, Tree
 
 ROLES = ("tool", "planner")
@@ -85,14 +86,8 @@ def begin(folder: Path, steps: int, seed: int = 0) -> Path:
 
 def step_of(folder: Path, step: int, made: Tree) -> None:
     """Write all that a step leaves: its tree, what is said of it, what was left out, and last its metrics."""
-    record = tree_to_json(step, 0, made)
-    append_tree(folder, record)
-    places = [
-        (number, role, index, len(one["token_ids"]))
-        for number, node in enumerate(record["nodes"])
-        for role, siblings in node["samples"].items()
-        for index, one in enumerate(siblings)
-    ]
+    append_tree(folder, KeptTree(step, 0, made))
+    places = [(number, role, index, len(one.token_ids)) for number, _, role, index, one in iterate_samples(made)]
     named = [{"node": node, "role": role, "index": index} for node, role, index, _ in places]
     credit = [
         {**place, "return": place["index"] * 0.5, "penalty": 0.0, "advantage": place["index"] - 1.5, "weight": 1.0}

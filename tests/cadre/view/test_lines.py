@@ -26,13 +26,16 @@ def restless() -> Iterator[None]:
 
 def write(path: Path, steps: range, end: str = "\n") -> None:
     with path.open("a") as file:
-        file.writelines(json.dumps({"step": step, "tree": 0, "samples": [step]}) + end for step in steps)
+        file.writelines(
+            json.dumps({"step": step, "tree": 0, "samples": [{"node": step, "role": "r", "index": 0}]}) + end
+            for step in steps
+        )
 
 
 def test_lines_are_found_as_the_stream_grows_is_cut_and_grows_again(tmp_path: Path) -> None:
     index = AnnotationIndex(tmp_path / "credit.jsonl")
     write(tmp_path / "credit.jsonl", range(3))
-    assert [line["samples"] for line in index.read(2, 0)] == [[2]]
+    assert [line["samples"][0]["node"] for line in index.read(2, 0)] == [2]
     write(tmp_path / "credit.jsonl", range(3, 4), end="")
     assert list(index.read(3, 0)) == []
     (tmp_path / "credit.jsonl").write_text('{"tree": 0, "step": 1, "samples": []}\n')
@@ -46,7 +49,7 @@ def test_a_stream_that_was_cut_and_grew_past_its_end_is_read_anew(tmp_path: Path
     write(path, range(3))
     assert list(index.read(2, 0))
     path.write_text(
-        '{"step": 0, "tree": 0, "samples": [0]}\n{"step": 1, "tree": 0, "samples": ["longer than before"]}\n'
+        '{"step": 0, "tree": 0, "samples": []}\n{"step": 1, "tree": 0, "samples": [], "by": "longer than before"}\n'
     )
     write(path, range(2, 9))
     assert [[line["step"] for line in index.read(step, 0)] for step in range(9)] == [[step] for step in range(9)]
