@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from cadre.config.engine_validation import check_vision_learner
 from cadre.config.experiment import TEACHER, Experiment
@@ -312,9 +312,9 @@ def build_in_process(spec: EngineSpec) -> SamplersAndLearner:
             from cadre.engines.vllm.weight_sync import AsyncLearner, ColocatedLearner
 
             if spec.vllm.config.colocated:
-                learner = ColocatedLearner(learner, vllm, spec.vllm.config.sleep)
+                learner = cast(Learner, ColocatedLearner(learner, vllm, spec.vllm.config.sleep))
             elif spec.vllm.max_staleness > 0:
-                learner = AsyncLearner(learner)
+                learner = cast(Learner, AsyncLearner(learner))
     return samplers, learner
 
 

@@ -13,6 +13,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -308,13 +309,11 @@ def check_prompts(experiment: Experiment, requests: Sequence[Request]) -> dict[s
     from cadre.engines.torch.sizes import load_configuration
 
     played: list[list[Request]] = []
-    for task in list(experiment.training_tasks)[:CHECKED_EPISODES]:
-        try:
-            played.append(
-                [request for batch in collect_requests(experiment, task, independent(1)) for request in batch]
-            )
-        except ContractError:  # an answer without meaning may be no legal step
-            continue
+    tasks = experiment.training_tasks
+    for index in range(min(CHECKED_EPISODES, len(tasks))):
+        with suppress(ContractError):  # an answer without meaning may be no legal step
+            batches = collect_requests(experiment, tasks[index], independent(1))
+            played.append([request for batch in batches for request in batch])
     found = {}
     for name, source in experiment.models.items():
         if not any(Path(source).glob("tokenizer*")):
@@ -395,13 +394,13 @@ def _estimate_engine(
     )
 
     # Sampling: what is set, or what the engines' rules leave of the device.
-    samples, on_vllm = set(names) & {*experiment.roles.values()}, [n for n in names if n in experiment.vllm_policies]
+    on_vllm = [name for name in names if name in experiment.vllm_policies]
     cache = 0
     if on_vllm:
         cache = sampling_memory_setting(experiment, on_vllm) or _vllm_cache(
             experiment, names[0], first, total if is_gpu else None
         )
-    elif samples:
+    elif any(name in experiment.roles.values() for name in names):
         cache = sampling_memory_setting(experiment, names) or choose_sampling_memory(
             device, first.base + training, count_memory_sharers(experiment)
         )
@@ -423,7 +422,7 @@ def _estimate_engine(
         model=policy.model,
         parameters=first.parameters,
         trained=sum(size.trained for size in sizes),
-        reach=first.reach,
+        reach="; ".join(dict.fromkeys(size.reach for size in sizes if size.reach)),
         weights=first.base,
         reference=4 * first.parameters if is_copied else 0,
         training=training,

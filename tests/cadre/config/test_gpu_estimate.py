@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_said_with_remedies(gpu: SimpleNamespace) -> None:
     assert not found.devices[0].fits
     assert the_engine(found).microbatch == LONGEST
     text = "\n".join(format_estimate(found))
-    assert "it does NOT fit: " in text
+    assert "it does NOT fit NVIDIA H100 80GB HBM3 (24 GiB): " in text
     assert "lower sampling.memory or vllm.context" in text
     assert "set learner.gradient_checkpointing=true, or train adapters (team.policies.*.lora)" in text
 
