@@ -463,7 +463,7 @@ def _choose_by_free_memory(
     weights = sum(engine.weights + engine.reference for engine in engines)
     awake = []
     for engine in engines:
-        sleep = experiment.config.vllm.sleep if engine.vllm and experiment.colocated else ""
+        sleep: str = experiment.config.vllm.sleep if engine.vllm and experiment.colocated else ""
         if sleep == "auto":
             is_whole = any(experiment.policies[name].lora is None for name in engine.names)
             depths = {"none": engine.vllm + engine.cache, "cache": engine.vllm}
