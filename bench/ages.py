@@ -47,7 +47,7 @@ class Measured:
 # Modules that no figure depends on: they print, or draw the page.
 PRINTING = (
     "cadre/cli/terminal.py",
-    "cadre/config/dry_run.py",
+    "cadre/config/estimate.py",
     "cadre/config/warnings.py",
     "cadre/runs/trackers.py",
     "cadre/view/",

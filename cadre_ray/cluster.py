@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import replace
 from typing import Any
 
 from cadre.config.placement import Placement, plan_placement
@@ -46,7 +47,7 @@ class Cluster:
             if memory is not None:
                 for actor in actors:
                     # All samplers of a pool split their batches alike, replacements too.
-                    actor.arguments = (self.config.threads, spec.with_memory(memory))
+                    actor.arguments = (self.config.threads, replace(spec, memory=memory))
                     actor.call(lambda handle: handle.limit_memory.remote(memory))
         return SamplerPool(actors, list(spec.policies), memory)
 

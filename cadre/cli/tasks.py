@@ -54,7 +54,7 @@ def check(
     if isinstance(declared, ExaminedByOwnRules):
         reject_beside(context, f"{target}, whose settings have limits", ["step_seconds"])
 
-    from cadre.config.dry_run import FirstPrompt, find_tokenizer, render_first_prompts
+    from cadre.config.estimate import FirstPrompt, find_tokenizer, render_first_prompts
 
     source = find_tokenizer(model)
     if isinstance(declared, ExaminedByOwnRules):

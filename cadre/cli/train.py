@@ -88,7 +88,7 @@ def train(
 
     if dry_run:
         reject_beside(context, "--dry-run", ["folder", "resume"])
-        from cadre.config.dry_run import estimate_resources, format_estimate
+        from cadre.config.estimate import estimate_resources, format_estimate
 
         config = load(recipe, changes)
         check_overrides_read(changes, config)

@@ -16,69 +16,53 @@ from cadre.errors import ConfigError
 from cadre.plugins import install_command
 from cadre.settings.models import AUDIO_MODELS, MEDIA_MODELS, read_model_type
 
+MAX_VLLM_RANK = 512  # of an adapter
+
 
 def check_samplers(experiment: Experiment) -> None:
-    """Samplers with weights of their own can sample the policies that they are set for."""
-    kinds = experiment.separately_sampled
-    for name, kind in kinds.items():
-        engine = experiment.samplers[name].engine
-        # Images.
+    """vLLM is installed and can sample the policies that it is set for."""
+    for name in experiment.vllm_policies:
+        policy, learner = experiment.policies[name], experiment.learners.get(name)
         model_type = read_model_type(Path(experiment.models[name]))
-        if model_type in MEDIA_MODELS and not kind.reads_images:
+        if model_type in MEDIA_MODELS:
             raise ConfigError(
-                f"sampling.engine: got {engine} for policy {name}, whose model of type {model_type} reads "
-                f"{'sounds' if model_type in AUDIO_MODELS else 'pictures'}, "
-                f"which {kind.title} is not handed here; expected torch. Set it for that policy."
+                f"sampling.engine: got vllm for policy {name}, whose model of type {model_type} reads "
+                f"{'sounds' if model_type in AUDIO_MODELS else 'pictures'}, which vLLM is not handed here; expected "
+                "torch. Set it for that policy."
             )
-        # The device and the adapter.
-        policy = experiment.policies[name]
         if policy.device.startswith("cuda:") and policy.device != "cuda:0":
             raise ConfigError(
-                f"team.policies.{name}.device: got {policy.device} with sampling.engine={engine}, which takes the "
-                "first GPU; expected auto, cpu, cuda or cuda:0. Set CUDA_VISIBLE_DEVICES to the GPU instead."
+                f"team.policies.{name}.device: got {policy.device} with sampling.engine=vllm, which takes the first "
+                "GPU; expected auto, cpu, cuda or cuda:0. Set CUDA_VISIBLE_DEVICES to the GPU instead."
             )
-        if policy.lora is not None and policy.lora.path is not None and not kind.loads_adapters:
+        if policy.lora is not None and policy.lora.path is not None:
             raise ConfigError(
-                f"team.policies.{name}.lora.path: got {policy.lora.path} with sampling.engine={engine}, which begins "
-                "from fresh adapters alone; expected sampling.engine=torch for this policy. Set that, or merge the "
-                "adapter into its base (PEFT's merge_and_unload, or cadre export --merge) and name that model."
+                f"team.policies.{name}.lora.path: got {policy.lora.path} with sampling.engine=vllm, which begins from "
+                "fresh adapters alone; expected sampling.engine=torch for this policy. Set that, or merge the adapter "
+                "into its base (PEFT's merge_and_unload, or cadre export --merge) and name that model."
             )
-        if policy.lora is not None and policy.lora.rank > kind.max_rank:
+        if policy.lora is not None and policy.lora.rank > MAX_VLLM_RANK:
             raise ConfigError(
-                f"team.policies.{name}.lora.rank: got {policy.lora.rank} with sampling.engine={engine}; expected at "
-                f"most {kind.max_rank}. Lower it, or set sampling.engine=torch."
+                f"team.policies.{name}.lora.rank: got {policy.lora.rank} with sampling.engine=vllm; expected at most "
+                f"{MAX_VLLM_RANK}. Lower it, or set sampling.engine=torch."
             )
         # Taking turns in a GPU's memory needs a learner in this process.
-        if experiment.colocated and name in experiment.learners and experiment.learners[name].ranks > 1:
+        if experiment.colocated and learner is not None and learner.ranks > 1:
             raise ConfigError(
-                f"learner.ranks: got {experiment.learners[name].ranks} for {name} with {kind.section}.colocated, under "
-                "which sampler and learner take turns in one GPU's memory; expected 1. Remove one of the two."
+                f"learner.ranks: got {learner.ranks} for {name} with vllm.colocated, under which sampler and learner "
+                "take turns in one GPU's memory; expected 1. Remove one of the two."
             )
-    # Policies on one base model share a sampler.
-    for names in experiment.engines:
-        if len(engines := {experiment.samplers[name].engine for name in names if name in kinds}) > 1:
+        if experiment.config.vllm.sleep == "discard" and (learner is None or policy.lora is not None):
             raise ConfigError(
-                f"sampling.engine: got {' and '.join(sorted(engines))} for {', '.join(names)}, which are on one base "
-                "model; expected one of them beside torch. Set the same for all of them."
+                f"vllm.sleep: got discard, and {name} keeps the weights of its base model, which no sync sends again; "
+                "expected another value. Remove it."
             )
-
-    # A frozen base has no weights that a sync could send again.
-    for name, kind in kinds.items():
-        for setting, value in kind.dropping.items():
-            forgets = getattr(experiment.sampler_settings(kind), setting) == value
-            if forgets and (name not in experiment.learners or experiment.policies[name].lora is not None):
-                raise ConfigError(
-                    f"{kind.section}.{setting}: got {value}, and {name} keeps the weights of its base model, which no "
-                    f"sync sends again; expected another value. Remove it."
-                )
-    # The packages are installed.
-    for name, kind in kinds.items():
-        if find_spec(kind.package) is None:
-            together = ", ".join(other for other, its_kind in kinds.items() if its_kind is kind)
-            raise ConfigError(
-                f"sampling.engine: got {experiment.samplers[name].engine} for {together}, and {kind.title} is not "
-                f"installed; {kind.install()}, or set sampling.engine=torch."
-            )
+    if experiment.vllm_policies and find_spec("vllm") is None:
+        raise ConfigError(
+            f"sampling.engine: got vllm for {', '.join(experiment.vllm_policies)}, and vLLM is not installed; expected "
+            f"version 0.32 of it. Run {install_command('vllm')} (without a card: make vllm, in the clone), or set "
+            "sampling.engine=torch."
+        )
 
 
 def check_quantization(experiment: Experiment) -> None:
@@ -92,10 +76,10 @@ def check_quantization(experiment: Experiment) -> None:
                 f"{setting}, and the policy is trained whole, which packed weights of four bits cannot be; expected an "
                 "adapter. Add lora: {}, or remove quantization."
             )
-        if name in experiment.separately_sampled:
+        if name in experiment.vllm_policies:
             raise ConfigError(
-                f"{setting} with sampling.engine={experiment.samplers[name].engine}, which loads weights of its own; "
-                "expected torch, which samples with the learner's. Set sampling.engine=torch, or remove quantization."
+                f"{setting} with sampling.engine=vllm, which loads weights of its own; expected torch, which samples "
+                "with the learner's. Set sampling.engine=torch, or remove quantization."
             )
         if name in experiment.learners and experiment.learners[name].ranks > 1:
             raise ConfigError(
@@ -131,9 +115,8 @@ def check_cluster(experiment: Experiment) -> None:
             )
     if experiment.colocated:
         raise ConfigError(
-            f"{experiment.colocating_section}.colocated: got true with a cluster, whose samplers are in other "
-            "processes than learners and cannot take turns with them; expected false. Remove it, or the section "
-            "cluster."
+            "vllm.colocated: got true with a cluster, whose samplers are in other processes than learners and cannot "
+            "take turns with them; expected false. Remove it, or the section cluster."
         )
 
 

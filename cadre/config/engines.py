@@ -6,17 +6,17 @@ own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from cadre.config.engine_validation import check_vision_learner
 from cadre.config.experiment import TEACHER, Experiment
 from cadre.config.placement import plan_placement
-from cadre.engines.factory import LearnerSpec, SamplerSpec, SeparateSamplerSpec, SeparateSampling, TorchSpec
+from cadre.engines.factory import LearnerSpec, SamplerSpec, TorchSpec, VllmSpec
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
 from cadre.learn.token_notes import TokenNotes
@@ -51,23 +51,24 @@ class Cluster(Protocol):
 class EngineSpec:
     """One base model with the policies on it.
 
-    engine          the torch engine that holds all of them
-    separate_names  the policies that a sampler with weights of its own samples
-    separate        this sampler, None if there are no such policies
-    learner         the learner, None if no policy is trained
-    colocated       this sampler and the learner take turns in the memory of one GPU
+    engine   the torch engine that holds all of them
+    vllm     the sampler of those that vLLM samples, None if there are none
+    learner  the learner, None if no policy is trained
     """
 
     engine: TorchSpec
-    separate_names: Sequence[str]
-    separate: SeparateSamplerSpec | None
+    vllm: VllmSpec | None
     learner: LearnerSpec | None
-    colocated: bool
+
+    @property
+    def vllm_names(self) -> list[str]:
+        """The policies that vLLM samples."""
+        return [] if self.vllm is None else list(self.vllm.policies)
 
     @property
     def torch_names(self) -> list[str]:
         """The policies that the torch engine samples."""
-        return [name for name in self.engine.policies if name not in self.separate_names]
+        return [name for name in self.engine.policies if name not in self.vllm_names]
 
 
 @dataclass(frozen=True)
@@ -175,8 +176,8 @@ def _can_sample_while_learning(experiment: Experiment) -> bool:
     """
     if experiment.cluster is not None:
         return True
-    waiting = experiment.separately_sampled if experiment.colocated else {}
-    trained = set(experiment.trained_roles.values()) - (experiment.separately_sampled.keys() - waiting.keys())
+    beside = [] if experiment.colocated else experiment.vllm_policies
+    trained = {*experiment.trained_roles.values()} - {*beside}
     return all(experiment.learners[name].ranks > 1 for name in trained)
 
 
@@ -203,41 +204,29 @@ def make_engine_spec(
     """Return the specification of the engine of these policies. `memory` are bytes to sample in."""
     policies = {name: experiment.policies[name] for name in names}
     model, staleness = experiment.models[names[0]], experiment.train.max_staleness
-    separate_names = [name for name in names if name in experiment.separately_sampled]
-    separate: SeparateSamplerSpec | None = None
-    if separate_names:
-        kind = experiment.separately_sampled[separate_names[0]]
-        # Policies of one base model that name different samplers are refused in engine_validation.
-        separate = kind.make_spec(
-            SeparateSampling(
-                model=model,
-                policies={name: policies[name] for name in separate_names},
-                settings=experiment.sampler_settings(kind),
-                # It has memory of its own, set by the policies that it samples.
-                memory=sampling_memory_setting(experiment, separate_names),
-                max_staleness=staleness,
-                deterministic=experiment.train.deterministic,
-            )
-        )
+    vllm_names = [name for name in names if name in experiment.vllm_policies]
+    vllm = VllmSpec(
+        model=model,
+        policies={name: policies[name] for name in vllm_names},
+        config=experiment.config.vllm.model_copy(update={"colocated": experiment.colocated}),
+        # It has memory of its own, set by the policies that it samples.
+        memory=sampling_memory_setting(experiment, vllm_names),
+        max_staleness=staleness,
+        deterministic=experiment.train.deterministic,
+    )
     engine = TorchSpec(
         model,
         policies,
         experiment.train.seed,
         memory,
         count_memory_sharers(experiment),
-        turns_memory_setting(experiment, names),
+        _least_bytes(experiment.samplers[name].turns_memory for name in names),
         cuda_graphs_setting(experiment, names),
         is_trained=training is not None,
     )
     # Weights of as many updates as sampling may be behind are kept, and two more: the present and the next ones.
     learner = None if training is None else LearnerSpec(engine, training, experiment.ranks(names), staleness + 2)
-    return EngineSpec(
-        engine=engine,
-        separate_names=separate_names,
-        separate=separate,
-        learner=learner,
-        colocated=experiment.colocated,
-    )
+    return EngineSpec(engine, vllm if vllm_names else None, learner)
 
 
 def training_settings(
@@ -264,14 +253,10 @@ def sampling_memory_setting(
 ) -> int | None:
     """Return the bytes that policies of one engine may be sampled in: the least of their settings, or of what they had
     before (`earlier`); None if that is left to the device."""
-    settings = [experiment.samplers[name].memory or earlier.get(name) for name in names]
-    return min((int(gib * GIB) for gib in settings if gib is not None), default=None)
+    return _least_bytes(experiment.samplers[name].memory or earlier.get(name) for name in names)
 
 
-def turns_memory_setting(experiment: Experiment, names: Sequence[str]) -> int | None:
-    """Return the bytes for keys and values of earlier turns: the least of the policies' settings, None if none is
-    set."""
-    settings = [experiment.samplers[name].turns_memory for name in names]
+def _least_bytes(settings: Iterable[float | None]) -> int | None:
     return min((int(gib * GIB) for gib in settings if gib is not None), default=None)
 
 
@@ -310,11 +295,12 @@ def measured_sampling_memory(team: Team) -> dict[str, float]:
 
 def build_in_process(spec: EngineSpec) -> SamplersAndLearner:
     """Return the samplers by policy and the learner, in this process and the ranks that it starts."""
+    samplers: dict[str, Sampler] = {}
     with closed_on_failure() as failed:
-        separate = spec.separate.make() if spec.separate else None
-        samplers: dict[str, Sampler] = dict.fromkeys(spec.separate_names, separate) if separate else {}
-        if separate is not None:
-            failed.callback(separate.close)
+        if spec.vllm is not None:
+            vllm = spec.vllm.make()
+            failed.callback(vllm.close)
+            samplers |= dict.fromkeys(spec.vllm_names, vllm)
         # The learner of one rank trains the engine's own weights.
         in_place = spec.learner is not None and spec.learner.ranks == 1
         engine = spec.engine.make() if spec.torch_names or in_place else None
@@ -322,8 +308,13 @@ def build_in_process(spec: EngineSpec) -> SamplersAndLearner:
             failed.callback(engine.close)
             samplers |= dict.fromkeys(spec.torch_names, engine)
         learner: Learner | None = None if spec.learner is None else spec.learner.make(engine)
-        if learner is not None and spec.separate is not None:
-            learner = spec.separate.wrap_learner(learner, separate, spec.colocated)
+        if learner is not None and spec.vllm is not None:
+            from cadre.engines.vllm.weight_sync import AsyncLearner, ColocatedLearner
+
+            if spec.vllm.config.colocated:
+                learner = cast(Learner, ColocatedLearner(learner, vllm, spec.vllm.config.sleep))
+            elif spec.vllm.max_staleness > 0:
+                learner = cast(Learner, AsyncLearner(learner))
     return samplers, learner
 
 
@@ -334,9 +325,9 @@ def build_in_cluster(cluster: Cluster, spec: EngineSpec) -> SamplersAndLearner:
         learner = None if spec.learner is None else cluster.make_learner(spec.learner)
         if learner is not None:
             failed.callback(learner.close)
-        for recipe, names in ((spec.separate, spec.separate_names), (spec.engine, spec.torch_names)):
-            if recipe is not None and names:
-                pool = cluster.make_pool(recipe, learner is not None)
+        for part, names in ((spec.vllm, spec.vllm_names), (spec.engine, spec.torch_names)):
+            if part is not None and names:
+                pool = cluster.make_pool(part, learner is not None)
                 failed.callback(pool.close)
                 samplers |= dict.fromkeys(names, pool)
     return samplers, learner

@@ -26,7 +26,6 @@ from cadre.config.conditions import RECIPE_CONDITIONS, check_all_read
 from cadre.config.paths import resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.config.suggestions import suggest
-from cadre.engines.factory import SAMPLERS, SamplerKind
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest, reject_name
@@ -154,7 +153,7 @@ class Experiment:
     learners    by policy that is trained: the experiment's learner settings, merged with the policy's
     samplers    by policy: the experiment's sampling settings, merged with the policy's
     sampling    by role: the part of these that says what is drawn
-    colocated   a sampler with weights of its own and the learner take turns in the memory of one GPU
+    colocated   vLLM and the learner take turns in the memory of one GPU
     suits_any_engine  the recipe leaves the engine of some policy open (`engine: auto`), to suit several machines
     """
 
@@ -237,22 +236,10 @@ class Experiment:
         return frozenset(policies) - learning_policies(self.schedule, self.train.schedule_period, step, policies)
 
     @property
-    def separately_sampled(self) -> dict[str, SamplerKind]:
-        """The policies with weights on this machine that a sampler with weights of its own samples, and its kind."""
+    def vllm_policies(self) -> list[str]:
+        """The policies with weights on this machine that vLLM samples; the torch engine samples the others."""
         playing = set(self.roles.values()) & set(self.models)
-        engines = {name: sampler.engine for name, sampler in self.samplers.items() if name in playing}
-        return {name: SAMPLERS[engine] for name, engine in engines.items() if engine in SAMPLERS}
-
-    def sampler_settings(self, kind: SamplerKind) -> Any:
-        """Return the section of the configuration that is a sampler's own, with what was left open."""
-        settings = getattr(self.config, kind.section)
-        return settings.model_copy(update={"colocated": self.colocated})
-
-    @property
-    def colocating_section(self) -> str:
-        """The section of a sampler that says that it takes turns with the learner, "" if none does."""
-        sections = (kind.section for kind in SAMPLERS.values())
-        return next((section for section in sections if getattr(self.config, section).colocated), "")
+        return [name for name, sampler in self.samplers.items() if name in playing and sampler.engine == "vllm"]
 
     @cached_property
     def training_tasks(self) -> Sequence[Task]:

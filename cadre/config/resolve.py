@@ -18,6 +18,7 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
+from cadre.config.engine_validation import MAX_VLLM_RANK
 from cadre.config.experiment import TEACHER, Config, Experiment, parse
 from cadre.config.paths import relocate
 from cadre.config.recipes import names_beside, read_recipe
@@ -28,7 +29,6 @@ from cadre.config.validation import (
     check_group_size,
     check_some_policy_trained,
 )
-from cadre.engines.factory import PREFERRED, SAMPLERS, TORCH, SamplerKind
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
@@ -260,51 +260,44 @@ def choose_engines(
     samplers: Mapping[str, SamplingConfig],
     learners: Mapping[str, LearnerConfig],
 ) -> dict[str, str]:
-    """Return the engine that samples each policy: `auto` is the first of PREFERRED that is installed, has a GPU and can
-    do what is asked for, and the torch engine if there is none.
+    """Return the engine that samples each policy: `auto` is vLLM if that is installed, has a GPU and can do what is
+    asked for, else the torch engine.
 
-    Small models stay with torch, as others take a minute or two to start; so do those in a cluster, where another
-    sampler is chosen by hand.
+    Small models stay with torch, as vLLM takes a minute or two to start; so do those in a cluster, where vLLM is chosen
+    by hand.
     """
 
-    def suits(name: str, kind: SamplerKind) -> bool:
-        policy, sampler, model = config.team.policies[name], samplers[name], models.get(name)
+    def suits_vllm(name: str, sampler: SamplingConfig) -> bool:
+        policy, model = config.team.policies[name], models.get(name)
         return (
             model is not None
             and config.cluster is None
-            and find_spec(kind.package) is not None
-            and not any(getattr(sampler, setting) not in (None, False) for setting in kind.unused)
+            and find_spec("vllm") is not None
+            and not sampler.graphs
+            and sampler.turns_memory is None
             and policy.dtype == "bfloat16"
             and policy.device in ("auto", "cuda", "cuda:0")
-            and (
-                policy.lora is None
-                or ((kind.loads_adapters or not policy.lora.path) and policy.lora.rank <= kind.max_rank)
-            )
+            and (policy.lora is None or (not policy.lora.path and policy.lora.rank <= MAX_VLLM_RANK))
             and (name not in learners or learners[name].ranks == 1)
-            and (kind.reads_images or read_model_type(Path(model)) not in MEDIA_MODELS)
+            and read_model_type(Path(model)) not in MEDIA_MODELS
             and _has_many_weights(model)
             and count_gpus() > 0
         )
 
-    engines: dict[str, str] = {}
-    for name, sampler in samplers.items():
-        suitable = (engine for engine in PREFERRED if suits(name, SAMPLERS[engine]))
-        engines[name] = next(suitable, TORCH) if sampler.engine == "auto" else sampler.engine
-    return engines
+    chosen = {name: "vllm" if suits_vllm(name, sampler) else "torch" for name, sampler in samplers.items()}
+    return {name: chosen[name] if sampler.engine == "auto" else sampler.engine for name, sampler in samplers.items()}
 
 
 def is_colocated(config: Config, engines: Mapping[str, str], learners: Mapping[str, LearnerConfig]) -> bool:
-    """Return True if samplers with weights of their own take turns with the learner in the memory of one GPU: if a
-    setting says so, or is left open and both would use the only GPU."""
-    used = {engine: getattr(config, SAMPLERS[engine].section) for engine in set(engines.values()) & SAMPLERS.keys()}
-    settings = [getattr(config, kind.section).colocated for kind in SAMPLERS.values()]
-    if decided := [setting for setting in settings if setting is not None]:
-        return any(decided)
-    names = [name for name, engine in engines.items() if engine in used]
+    """Return True if vLLM takes turns with the learner in the memory of one GPU: if the setting says so, or is unset
+    and both would use the only GPU."""
+    if config.vllm.colocated is not None:
+        return config.vllm.colocated
+    names = [name for name, engine in engines.items() if engine == "vllm"]
     return (
         bool(names)
         and config.cluster is None
-        and all(section.gpus == 1 for section in used.values())
+        and config.vllm.gpus == 1
         and all(config.team.policies[name].device != "cpu" for name in names)
         and all(learners[name].ranks == 1 for name in names if name in learners)
         and count_gpus() == 1
@@ -378,7 +371,7 @@ def _add_teacher(players: Experiment) -> Experiment:
         players,
         policies={**players.policies, TEACHER: teacher.model},
         models={**players.models, TEACHER: find_model(TEACHER, teacher.model)},
-        samplers={**players.samplers, TEACHER: players.config.sampling.model_copy(update={"engine": TORCH})},
+        samplers={**players.samplers, TEACHER: players.config.sampling.model_copy(update={"engine": "torch"})},
     )
 
 

@@ -16,7 +16,6 @@ from cadre.algorithms import ALGORITHMS, plan_of
 from cadre.algorithms.custom import OPTIONS, shape_options
 from cadre.config.conditions import Condition, Setting, explain
 from cadre.config.experiment import Config, Experiment
-from cadre.engines.factory import SAMPLERS, TORCH, SamplerKind
 from cadre.errors import ConfigError
 from cadre.rollout.shapes import SELECTIONS, SHAPES
 from cadre.settings.engines import LearnerConfig
@@ -28,69 +27,55 @@ from cadre.settings.yaml_file import parse_overrides
 # ---- Conditions of the experiment, to play and to train
 
 
-def _needs_other_sampler(kind: SamplerKind) -> Callable[[Setting, Experiment], bool]:
-    """Return the condition that this sampler draws for no policy that gets the setting of sampling."""
-
-    def is_read(setting: Setting, experiment: Experiment) -> bool:
-        sampled = {policy for policy, its_kind in experiment.separately_sampled.items() if its_kind is kind}
-        if setting.names:
-            return not setting.value or setting.names[0] not in sampled
-        name = setting.path.rpartition(".")[2]
-        changed = {policy for policy in sampled if name in experiment.policies[policy].sampling.model_fields_set}
-        return not setting.value or sampled == changed
-
-    return is_read
+def _is_read_by_torch(setting: Setting, experiment: Experiment) -> bool:
+    """Return True unless vLLM draws for the policy that gets the setting of sampling, or for all that get it."""
+    sampled = set(experiment.vllm_policies)
+    if setting.names:
+        return not setting.value or setting.names[0] not in sampled
+    name = setting.path.rpartition(".")[2]
+    changed = {policy for policy in sampled if name in experiment.policies[policy].sampling.model_fields_set}
+    return not setting.value or sampled == changed
 
 
-def _needs_sampler(kind: SamplerKind | None) -> Callable[[Setting, Experiment], bool]:
-    """Return the condition that this sampler, or any with weights of its own, draws for a policy.
-
-    A recipe that says `engine: auto` suits several machines, so that settings of a sampler wait in it.
-    """
-
-    def is_read(setting: Setting, experiment: Experiment) -> bool:
-        kinds = experiment.separately_sampled.values()
-        return experiment.suits_any_engine or (bool(kinds) if kind is None else kind in kinds)
-
-    return is_read
+def _is_read_by_vllm(setting: Setting, experiment: Experiment) -> bool:
+    """Return True if vLLM draws for a policy. A recipe that says `engine: auto` suits several machines, so that
+    settings of vLLM wait in it."""
+    return experiment.suits_any_engine or bool(experiment.vllm_policies)
 
 
-def _needs_turns(kind: SamplerKind) -> Callable[[Setting, Experiment], bool]:
-    """Return the condition that this sampler, if it draws for a policy, takes turns with the learner."""
-    return lambda setting, experiment: experiment.colocated or kind not in experiment.separately_sampled.values()
-
-
-def _sampler_conditions() -> Iterator[Condition[Experiment]]:
-    """Yield the conditions that samplers declare: of their own sections, and of the settings that they do without."""
-    titles = " or ".join(kind.title for kind in SAMPLERS.values())
-    yield Condition(
+VLLM_CONDITIONS: Sequence[Condition[Experiment]] = (
+    Condition(
         "train.deterministic",
-        _needs_sampler(None),
-        f"{titles} draws for nobody, and batches of the torch engine follow from the work always",
-        f"Remove it, or set sampling.engine={next(iter(SAMPLERS))}.",
-    )
-    for name, kind in SAMPLERS.items():
-        yield Condition(
-            f"{kind.section}.*",
-            _needs_sampler(kind),
-            f"{kind.title} draws for nobody",
-            f"Set sampling.engine={name} beside it, or remove the section.",
+        _is_read_by_vllm,
+        "vLLM draws for nobody, and batches of the torch engine follow from the work always",
+        "Remove it, or set sampling.engine=vllm.",
+    ),
+    Condition(
+        "vllm.*",
+        _is_read_by_vllm,
+        "vLLM draws for nobody",
+        "Set sampling.engine=vllm beside it, or remove the section.",
+    ),
+    Condition(
+        "vllm.sleep",
+        lambda setting, experiment: experiment.colocated or not experiment.vllm_policies,
+        "without vllm.colocated the sampler never sleeps",
+        "Remove it, or set vllm.colocated=true.",
+    ),
+    *(
+        Condition(
+            f"{section}.{setting}",
+            _is_read_by_torch,
+            f"vLLM draws, {reason}",
+            "Remove it, or set sampling.engine=torch beside it.",
         )
-        for setting in kind.colocated_settings:
-            yield Condition(
-                f"{kind.section}.{setting}",
-                _needs_turns(kind),
-                f"without {kind.section}.colocated the sampler never sleeps",
-                f"Remove it, or set {kind.section}.colocated=true.",
-            )
-        for setting, reason in kind.unused.items():
-            for section in ("sampling", "team.policies.*.sampling"):
-                yield Condition(
-                    f"{section}.{setting}",
-                    _needs_other_sampler(kind),
-                    f"{kind.title} draws, {reason}",
-                    f"Remove it, or set sampling.engine={TORCH} beside it.",
-                )
+        for setting, reason in (
+            ("graphs", "which has graphs of its own (vllm.eager)"),
+            ("turns_memory", "which keeps earlier turns within sampling.memory"),
+        )
+        for section in ("sampling", "team.policies.*.sampling")
+    ),
+)
 
 
 def _loss_condition(option: str, is_read: Callable[[Any], bool], reason: str, remedy: str) -> Condition[Experiment]:
@@ -137,7 +122,7 @@ CONDITIONS: tuple[Condition[Experiment], ...] = (
         for name in ENGINE_SETTINGS
     ),
     # Samplers.
-    *_sampler_conditions(),
+    *VLLM_CONDITIONS,
     # The loss.
     *(
         _loss_condition(

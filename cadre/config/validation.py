@@ -400,8 +400,8 @@ def check_teacher(experiment: Experiment) -> None:
                 f"teacher.policy: got {teacher.policy}, beside which no policy is trained; expected one to be taught. "
                 "Train another, or set teacher.weights or teacher.hint in its place."
             )
-        if policies[teacher.policy].url is not None or teacher.policy in experiment.separately_sampled.keys() - (
-            experiment.learners.keys()
+        if policies[teacher.policy].url is not None or (
+            teacher.policy in experiment.vllm_policies and teacher.policy not in experiment.learners
         ):
             raise ConfigError(
                 f"teacher.policy: got {teacher.policy}, whose weights are in no engine of this process that scores "

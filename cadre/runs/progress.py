@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from cadre.config.dry_run import format_seconds
 from cadre.errors import RunError
 from cadre.evaluation.evaluate import Report
 from cadre.files import Count, OpenRecord, open_plain, path_exists, read_record, to_json
@@ -33,6 +32,13 @@ from cadre.training.asynchronous import StepQueue
 from cadre.training.checkpoint import Checkpointer
 
 WIDTH, GAP, INDENT = 80, "  ", "    "
+
+
+def format_seconds(seconds: float) -> str:
+    """Return `40 s`, `12 min`, `3.5 h` or `4,300 h`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.{1 if seconds < 360_000 else 0}f} h"
 
 
 # ---- On the console

@@ -209,8 +209,7 @@ def run_training(
         # Load the models.
         diagnostics = Diagnostics(run.folder / "diverged", TokenNotes(experiment.train.trees_kept))
         memory, start = run.sampling_memory() if resume else {}, find_start(experiment, run)
-        for name, kind in experiment.separately_sampled.items():
-            tell([f"{kind.title} samples {name}. Its first start on a machine takes minutes."])
+        tell(f"vLLM samples {name}. Its first start on a machine takes minutes." for name in experiment.vllm_policies)
         team = build_team(experiment, train=True, diagnostics=diagnostics, memory=memory, start=start)
         with closed_on_failure() as failed, frozen_files():
             failed.callback(team.close)

@@ -384,8 +384,8 @@ def make_gpu_meter(experiment: Experiment) -> GpuMeter | None:
 
 def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:
     """Return the costs of every policy with weights on this machine, by the configurations of their models."""
-    from cadre.engines.torch.estimate import load_configuration, measure
     from cadre.engines.torch.model import DTYPES
+    from cadre.engines.torch.sizes import load_configuration, measure
 
     costs: dict[str, PolicyCost] = {}
     for engine, names in enumerate(experiment.engines):
@@ -395,14 +395,14 @@ def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:
             # The embeddings of the input are looked up; they are multiplied only where they are the head's, too.
             tied = getattr(text, "tie_word_embeddings", False)
             weights = sizes.parameters - (0 if tied else sizes.vocabulary * text.hidden_size)
-            kind, learner = experiment.separately_sampled.get(name), experiment.learners.get(name)
+            learner = experiment.learners.get(name)
             operations = 0 if learner is None else learner.epochs * (6 if policy.lora is None else 4)
             costs[name] = PolicyCost(
                 engine=engine,
                 learning_flops=operations * weights,
                 weight_bytes=weights * DTYPES[policy.dtype].itemsize,
                 slot_bytes=sizes.sequence.slot,
-                sequences=None if kind is None else experiment.sampler_settings(kind).sequences,
+                sequences=experiment.config.vllm.sequences if name in experiment.vllm_policies else None,
             )
     return costs
 

@@ -93,10 +93,6 @@ class SequenceMemory:
         """Return the bytes of a batch whose longest sequence has `longest` tokens."""
         return sequences * (longest * self.slot + self.scores)
 
-    def max_sequences(self, limit: int, longest: int) -> int:
-        """Return how many sequences of `longest` tokens fit into `limit` bytes, at least one."""
-        return max(1, limit // self.batch_bytes(1, longest))
-
 
 def split_batches(
     requests: Sequence[GenerationRequest], memory: SequenceMemory, limit: int

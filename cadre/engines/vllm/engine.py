@@ -182,14 +182,6 @@ def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, c
     return cache_bytes if cache_bytes + weights // config.gpus <= GPU_FRACTION * total else None
 
 
-def estimate_cache_bytes(config: VllmConfig, longest: int, token_bytes: int, weights: int, total: int) -> int:
-    """Return the bytes of KV cache for sequences of the longest length, or what is left of vLLM's fraction of a GPU of
-    `total` bytes beside the weights, before a GPU has either."""
-    cache = full_cache_bytes(config.sequences, min(longest, config.context or longest), token_bytes)
-    left = int(GPU_FRACTION * total) - weights
-    return cache if cache <= left else max(left, 0)
-
-
 def full_cache_bytes(sequences: int, context: int, token_bytes: int) -> int:
     """Return the bytes of KV cache that sequences of `context` tokens take."""
     # Two more blocks a sequence: one that is begun, and vLLM's own.

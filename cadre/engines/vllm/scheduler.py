@@ -132,9 +132,6 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self._collector = PartCollector()
         self._token_wise: set[str] = set()
-        # Requests with more than a text prompt and sampled tokens, such as images or a grammar. While there are any,
-        # vLLM does everything.
-        self._special: set[str] = set()
         managers = self.kv_cache_manager.coordinator.single_type_managers
         self._can_plan = (
             self.connector is self.ec_connector is self.aux_output_connector is None
@@ -147,26 +144,16 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
         self._block_size = managers[0].block_size if managers else 0
 
     def add_request(self, request: Any) -> None:
-        settings = request.sampling_params
-        if settings is not None and settings.stop:
+        # Requests come from `VllmSampler` alone: a prompt of token ids, sampled tokens with their log-probabilities.
+        if request.sampling_params.stop:
             self._token_wise.add(request.request_id)
-        if (
-            settings is None
-            or settings.prompt_logprobs is not None
-            or settings.repetition_detection is not None
-            or request.use_structured_output
-            or request.has_encoder_inputs
-            or request.resumable
-            or request.trace_headers
-        ):
-            self._special.add(request.request_id)
         super().add_request(request)
 
     def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
         finished = super().finish_requests(request_ids, finished_status)
         names = [request.request_id for request in finished]
         self._collector.forget(names)
-        self._forget(names)
+        self._token_wise.difference_update(names)
         return finished
 
     def schedule(self, throttle_prefills: bool = False) -> Any:
@@ -182,7 +169,6 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
         """
         if (
             not (self._can_plan and self.use_v2_model_runner)
-            or self._special
             or self.waiting
             or self.kv_holding_waiting
             or self.pause_state != PauseState.UNPAUSED
@@ -241,7 +227,7 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
         values = logprobs.logprobs[:, 0].tolist() if logprobs is not None else [None] * len(rows)
         is_paused = self.pause_state != PauseState.UNPAUSED
         parts: list[Any] = []
-        if self._can_plan and not self._special and not is_paused:
+        if self._can_plan and not is_paused:
             parts, others = self._note_tokens(scheduler_output, model_runner_output, values)
             scheduler_output = replace(scheduler_output, num_scheduled_tokens=others)
         messages = super().update_from_output(scheduler_output, model_runner_output)
@@ -256,7 +242,7 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
                 if part is not None:
                     due.append(part)
                     if part.finish_reason is not None:
-                        self._forget([name])
+                        self._token_wise.discard(name)
             message.outputs = due
         if is_paused:
             parts += self._collector.flush()
@@ -308,8 +294,3 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
             if (part := self._collector.add_token(name, tokens[0], logprobs[row])) is not None:
                 parts.append(part)
         return parts, others
-
-    def _forget(self, names: Sequence[str]) -> None:
-        """Drop what was kept of sequences that have ended."""
-        self._token_wise.difference_update(names)
-        self._special.difference_update(names)

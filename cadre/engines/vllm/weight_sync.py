@@ -29,7 +29,7 @@ from cadre.engines.vllm.adapters import Adapter, AdapterVersions, weights_folder
 from cadre.engines.vllm.engine import Backend, Call, Depth, EngineCall
 from cadre.learn import tensor_files
 from cadre.team import Learner, Metrics, Weights
-from cadre.types import Message, Tool, TrainingSequence
+from cadre.types import TrainingSequence
 
 
 def read_tensors(weights: Weights) -> Mapping[str, Tensor]:
@@ -187,44 +187,13 @@ class Sleeper(Protocol):
 
 
 class WrappedLearner:
-    """A `Learner` that delegates to another one; subclasses change single methods."""
+    """Another learner, but for the methods that a subclass defines."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
 
-    @property
-    def policies(self) -> tuple[str, ...]:
-        return self._learner.policies
-
-    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        return await self._learner.update(data)
-
-    async def publish(self, policy: str) -> Weights:
-        return await self._learner.publish(policy)
-
-    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        return self._learner.encode(policy, messages, tools)
-
-    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        return self._learner.values(data)
-
-    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        return self._learner.reference_logprobs(data)
-
-    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        return self._learner.logprobs(data)
-
-    def save(self, folder: Path) -> None:
-        self._learner.save(folder)
-
-    def load(self, folder: Path) -> None:
-        self._learner.load(folder)
-
-    def export(self, policy: str, folder: Path, merge: bool = False) -> None:
-        self._learner.export(policy, folder, merge)
-
-    def close(self) -> None:
-        self._learner.close()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._learner, name)
 
 
 class AsyncLearner(WrappedLearner):

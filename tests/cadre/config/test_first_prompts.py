@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.config.dry_run import FirstPrompt, render_first_prompts
+from cadre.config.estimate import FirstPrompt, render_first_prompts
 from cadre.errors import EngineError
 from cadre.types import Message, Tool
 from tests.cadre.engines import forms, tiny

@@ -215,7 +215,7 @@ LARGE = {"device": "auto", "dtype": "bfloat16"}
 @pytest.mark.usefixtures("large_models_on_one_gpu")
 def test_auto_is_vllm_for_large_models_on_a_gpu(speaker: Path) -> None:
     one = played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO)
-    assert set(one.separately_sampled) == {"a", "b"}
+    assert one.vllm_policies == ["a", "b"]
     assert one.colocated
     assert one.config.sampling.engine == "auto"  # so that a run's configuration suits other machines
     assert "colocated: null" in dump(one.config)
@@ -257,7 +257,7 @@ def test_auto_is_torch_where_vllm_has_no_place(speaker: Path, monkeypatch: pytes
         "size": ("LARGE_MODEL", 1 << 40),
     }
     monkeypatch.setattr(resolver, *changes[missing])
-    assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).separately_sampled == {}
+    assert played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO).vllm_policies == []
 
 
 @pytest.mark.usefixtures("large_models_on_one_gpu")
@@ -268,5 +268,5 @@ def test_two_gpus_are_not_shared_unless_asked(speaker: Path, monkeypatch: pytest
 
 
 def test_settings_of_vllm_wait_in_a_recipe_that_says_auto(speaker: Path) -> None:
-    assert played(speaker, vllm={"context": 64}, **AUTO).separately_sampled == {}
+    assert played(speaker, vllm={"context": 64}, **AUTO).vllm_policies == []
     refused(speaker, r"vllm\.context: got 64, .*vLLM draws for nobody", sampling={}, vllm={"context": 64})

@@ -7,9 +7,8 @@ import time
 import pytest
 from rich.console import Console
 
-from cadre.config.dry_run import format_seconds
 from cadre.evaluation.evaluate import Report
-from cadre.runs.progress import EvaluationProgress, Progress
+from cadre.runs.progress import EvaluationProgress, Progress, format_seconds
 from cadre.team import SamplingActivity
 from cadre.types import Sample
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from cadre.config.dry_run import estimate_resources, format_estimate, total_bytes
+from cadre.config.estimate import estimate_resources, format_estimate
 from cadre.config.experiment import load, parse
 from cadre.config.recipes import LEVELS, RealRecipe, compose_recipe, read_recipe, real_tasks, recipes, task_variants
 from cadre.config.resolve import resolve
-from cadre.engines.torch import estimate, memory
+from cadre.engines.torch import memory, sizes
 from cadre.engines.torch.memory import SequenceMemory
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
@@ -71,10 +71,8 @@ def test_every_task_with_every_model_at_every_level(task: str, every: bool) -> N
 @pytest.mark.parametrize("task", TASKS)
 def test_a_dry_run_of_every_task(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its models' sizes are looked at below."""
-    small = estimate.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1)
-    monkeypatch.setattr(estimate, "measure", lambda model, policy: small)
-    monkeypatch.setattr(estimate, "measure_activations", lambda *arguments: 1)
-    monkeypatch.setattr(estimate, "measure_product", lambda device, dtype, vectors: vectors * 1e-12)
+    small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1, 1, 1, 1)
+    monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
     chosen = load(f"{task}-qwen3-0.6b", list(changes(task)))
     found = estimate_resources(chosen)
     assert set(found.samples) == set(chosen.team.roles)
@@ -90,13 +88,9 @@ def test_it_fits_the_card_of_its_first_line(ending: str, monkeypatch: pytest.Mon
     recipe = real(f"plan-path-{ending}")
     assert recipe.card is not None
     there = int(recipe.card * 0.97e9)
-    monkeypatch.setattr(estimate, "measure_product", lambda device, dtype, vectors: vectors * 1e-12)
     monkeypatch.setattr(memory, "total_and_free", lambda device: (there, there))
-    found = estimate_resources(load(f"plan-path-{ending}"))
-    beside = max(policy.activations + policy.scores for policy in found.policies.values())
-    sampling = max(policy.memory for policy in found.policies.values())
-    assert total_bytes(found) + max(beside, sampling) <= there
-    assert min(policy.at_once for policy in found.policies.values()) >= 1
+    (device,) = estimate_resources(load(f"plan-path-{ending}")).devices
+    assert device.fits
     assert f"for one card of {recipe.card} GB" in recipe.text().splitlines()[0]
 
 
@@ -105,7 +99,7 @@ def test_it_fits_the_card_of_its_first_line(ending: str, monkeypatch: pytest.Mon
 )
 def test_weights_are_counted_as_the_model_has_them(model: str) -> None:
     known = KNOWN_MODELS[model]
-    assert estimate.measure(known.hub, PolicyConfig(model=known.hub)).parameters == known.parameters
+    assert sizes.measure(known.hub, PolicyConfig(model=known.hub)).parameters == known.parameters
 
 
 def test_published_numbers_of_weights() -> None:

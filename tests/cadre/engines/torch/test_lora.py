@@ -16,8 +16,8 @@ from transformers import (
 )
 
 from cadre.engines.torch import TorchEngine
-from cadre.engines.torch.estimate import measure
 from cadre.engines.torch.llama_step import LlamaStep
+from cadre.engines.torch.sizes import measure
 from cadre.errors import EngineError
 from cadre.settings import LearnerConfig, LoraConfig
 from tests.cadre.engines import tiny

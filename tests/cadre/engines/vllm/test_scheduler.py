@@ -257,19 +257,3 @@ def test_a_stop_token_ends_a_sequence_in_plain_decoding(folder):
     assert parts.received == stock.received
     assert parts.ends == stock.ends
     assert len(parts.received["a"]) == 21
-
-
-def test_requests_with_more_than_text_are_left_to_vllm(folder):
-    stock, parts = Engine(folder, AsyncScheduler), Engine(folder, PartScheduler)
-    for engine in (stock, parts):
-        engine.add("plain", list(range(20, 40)), 40)
-        settings = SamplingParams(max_tokens=20, logprobs=0, prompt_logprobs=0, detokenize=False)
-        special = Request("special", list(range(30, 50)), settings, None, block_hasher=engine.hasher)
-        engine.scheduler.add_request(special)
-        while "special" not in engine.ends:
-            if engine is parts:
-                assert engine.scheduler._plan_decoding() is None
-            engine.step()
-        engine.run()
-    assert parts.received == stock.received
-    assert not parts.scheduler._special
