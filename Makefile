@@ -63,8 +63,8 @@ test-vllm: $(VLLM_READY)
 	.venv-vllm/bin/pytest tests/cadre/engines/vllm
 
 bench-vllm: $(VLLM_READY)
-	.venv-vllm/bin/python bench/vllm_faults.py --write
-	.venv-vllm/bin/python bench/on_vllm.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
+	.venv-vllm/bin/python -m lab.vllm_faults --write
+	.venv-vllm/bin/python -m lab.on_vllm --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
 
 $(VLLM_READY): pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
@@ -98,7 +98,7 @@ docs:
 # Slow evidence: appends what it measured to results/*.jsonl and renews the tables of README.md and docs/.
 results: $(COMPLETE)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
-	$(BIN)/python bench/paper.py
+	$(BIN)/python -m lab.paper
 	$(BIN)/python bench/plot.py
 	$(BIN)/python bench/readme.py
 
@@ -110,13 +110,13 @@ stale: $(COMPLETE)
 # What a second agent is worth: some 160 trainings of about a minute each on one core; goes on where it stopped.
 worth: $(COMPLETE)
 	$(BIN)/pip install --quiet matplotlib==3.11.2
-	$(BIN)/python bench/worth.py
+	$(BIN)/python -m lab.worth
 
 # Real models: hours on two cores; goes on where it stopped. MODELS holds smollm2 and qwen-coder, DATA the sets (or hub).
 real: $(COMPLETE)
 	@test -d "$(MODELS)" || { echo "make real needs MODELS=DIR with the folders smollm2 and qwen-coder (docs/real.md)"; exit 1; }
-	$(BIN)/python bench/joint_reward.py --models $(MODELS) --data $(or $(DATA),hub)
-	$(BIN)/python bench/real.py --models $(MODELS) --data $(or $(DATA),hub)
+	$(BIN)/python -m lab.joint_reward --models $(MODELS) --data $(or $(DATA),hub)
+	$(BIN)/python -m lab.real --models $(MODELS) --data $(or $(DATA),hub)
 
 # With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too;
 # with CADRE_DATA (a folder of data sets, docs/data.md) the checkers of code and mathematics. What is not given is left
@@ -124,7 +124,7 @@ real: $(COMPLETE)
 bench: $(COMPLETE)
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python bench/bad_calls.py --write
-	$(BIN)/python bench/adapters.py --write
+	$(BIN)/python -m lab.adapters --write
 	$(BIN)/python bench/speed.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(VLLM),--vllm $(VLLM))
 	$(BIN)/python bench/readme.py
 

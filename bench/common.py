@@ -20,6 +20,7 @@ from cadre.runs.folder import describe_machine
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
+CADRE = [sys.executable, "-m", "cadre"]
 
 
 def record(

@@ -2,7 +2,7 @@
 
 A template counts if a conversation with two tools is in its prompt with their offer, a call, its arguments, a result
 and a later turn, and if the call that it writes is read back with name and arguments. Probed are the forms in which
-models of these years write calls (tests/cadre/engines/forms.py) and the templates of the named models.
+models of these years write calls (bench/template_forms.py) and the templates of the named models.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 from transformers import AutoTokenizer
 
+import template_forms as forms
 from cadre.engines.chat_template import Template
 from cadre.types import Message, Tool, ToolCall
 from common import record
-from tests.cadre.engines import forms
 
 ARGUMENTS = {"word": 'é "q" 漢', "many": 3}
 SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}, "many": {"type": "integer"}}}

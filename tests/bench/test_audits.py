@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import audits
 import pytest
 
-import audits
 import common
 import readme
 from cadre.config.experiment import load

@@ -7,17 +7,17 @@ import subprocess
 from pathlib import Path
 from typing import Any, cast
 
-import pytest
-
 import ages
+import pytest
+from ages import History
+
 import common
 import evidence
 import readme
 import sandbox
-from ages import History
 
 LINE = {"name": "kuhn.exploitability", "value": 0.1, "low": 0.1, "high": 0.1, "unit": "exploitability", "n": 3}
-LINE |= {"seeds": [0, 1, 2], "command": "python bench/openspiel.py", "machine": "2 cores", "commit": "bbbbbbb"}
+LINE |= {"seeds": [0, 1, 2], "command": "python -m lab.openspiel", "machine": "2 cores", "commit": "bbbbbbb"}
 
 
 class Ages:
@@ -153,7 +153,7 @@ def test_the_number_of_old_claims_is_recorded_where_it_is_asked_for(
 
 
 def test_lines_at_equal_tokens_name_their_model_seeds_and_budget() -> None:
-    command = "python bench/headline.py --tasks sudoku --tokens 40000"
+    command = "python -m lab.headline --tasks sudoku --tokens 40000"
     line = LINE | {"unit": "fraction", "n": 50, "seeds": [0], "command": command, "value": 1.0, "low": 0.9, "high": 1.0}
     name = "headline.sudoku.qwen2.5-coder-0.5b.L0"
     found = {f"{name}.before.success": line, f"{name}.success": line}

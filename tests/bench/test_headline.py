@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-import pytest
-
 import headline as bench
-from cadre.config.experiment import load
+import pytest
 from headline import METHODS, TASKS, Headline
+
+from cadre.config.experiment import load
 from tests.cadre_analysis.test_compare import ALL, NONE, write_run
 from tests.cadre_analysis.test_compare import TASKS as NAMES
 

@@ -9,6 +9,7 @@ import torch
 pytest.importorskip("pyspiel", reason="the extra openspiel is not installed")
 
 import leduc_base
+
 from cadre_tasks.models.make_games import encoded, make_model, make_tokenizer, met
 
 CHOICES = met("leduc_poker", 40)

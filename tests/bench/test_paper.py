@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import paper
 import pytest
+import trainings
 
 import common
-import paper
-import trainings
 from cadre.config.experiment import load
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import presets
 import pytest
 
 import common
-import presets
 import readme
 from cadre.algorithms import ALGORITHMS
 from cadre.config.experiment import load

@@ -11,13 +11,13 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import stacks
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import material
 import run_ours
 import side
 import speed
-import stacks
 import turns
 import venvs
 from cadre.cli.app import main

@@ -7,20 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import hanabi_trainings
 import kitchen_trainings
 import melodies
+import pytest
 import robot_trainings
 import search_trainings
+from robots import examples
+from taught import example
+
 from cadre.config.experiment import parse
 from cadre.config.recipes import read_recipe
 from cadre_tasks.models.make_seed import byte_level
 from cadre_tasks.worlds.robots import RobotsSingleAgent
 from cadre_tasks.worlds.search import Search, SearchSingleAgent
-from robots import examples
-from taught import example
 from tests.helpers.extras import skip_without
 
 Recorded = list[tuple[str, list[float], int, list[int]]]

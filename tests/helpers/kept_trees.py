@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.parity.trees import assign, inner, leaf, node
 from cadre.advantages.batch import TrainingBatch, select_samples
 from cadre.advantages.returns import Credit
 from cadre.learn.token_notes import TokenNote
@@ -16,7 +17,6 @@ from cadre.runs.kept_trees import (
 )
 from cadre.settings import CreditConfig, TrainConfig
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import assign, inner, leaf, node
 
 
 class Letters:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.parity.trees import advantages, assign, chain, inner, leaf, node, sequential, two_turns
 from cadre.advantages.groups import (
     BASELINES,
     groups_of_roles,
@@ -15,7 +16,6 @@ from cadre.advantages.groups import (
 from cadre.advantages.returns import Credit
 from cadre.declare import declared
 from cadre.types import Branch, Message, Observation, Reward, Sample, Task, ToolCall, Tree
-from tests.cadre.advantages.trees import advantages, assign, chain, inner, leaf, node, sequential, two_turns
 
 
 def test_at_grpo_compares_siblings_with_each_other_only() -> None:

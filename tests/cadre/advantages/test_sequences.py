@@ -1,9 +1,9 @@
 """Scored samples become training sequences."""
 
+from bench.parity.trees import assign, sequential
 from cadre.advantages.batch import make_sequences
 from cadre.advantages.returns import Credit
 from cadre.types import Sampling, Task, Tree
-from tests.cadre.advantages.trees import assign, sequential
 
 
 def test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt() -> None:

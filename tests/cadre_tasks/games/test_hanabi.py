@@ -6,8 +6,8 @@ import asyncio
 import random
 
 import pytest
-
 from bench.hanabi import POLICIES, exploits, play
+
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
 from cadre.types import Task

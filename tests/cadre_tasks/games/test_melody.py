@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 
+import melodies as bench
 import numpy as np
 import pytest
 
-import melodies as bench
 from cadre.envs.check import check_env
 from cadre.envs.images import pixels
 from cadre.envs.sounds import samples

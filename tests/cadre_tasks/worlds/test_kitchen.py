@@ -7,9 +7,9 @@ import json
 import random
 from pathlib import Path
 
+import kitchen as bench
 import pytest
 
-import kitchen as bench
 from cadre.envs.check import ACTIONS, check_env
 from cadre.envs.spec import EnvSpec
 from cadre.types import Task

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 import robots as bench
+
 from cadre.envs import check
 from cadre.envs.check import ACTIONS, check_env
 from cadre.envs.spec import EnvSpec

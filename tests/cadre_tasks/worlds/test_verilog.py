@@ -5,6 +5,7 @@ import math
 import shutil
 
 import pytest
+from verilog_cases import bench_of
 
 from cadre.envs import splits
 from cadre.errors import ConfigError
@@ -21,7 +22,6 @@ from tests.cadre_tasks.worlds.trying import (
     check_splits,
 )
 from tests.helpers.playing import play, seen
-from verilog_cases import bench_of
 
 pytestmark = pytest.mark.skipif(shutil.which("vvp") is None, reason="Icarus Verilog (package iverilog) is not here")
 COUNTER = """

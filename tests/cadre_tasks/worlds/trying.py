@@ -3,10 +3,11 @@
 import asyncio
 import random
 
-from cadre.envs.check import ACTIONS, check_env
-from cadre.envs.spec import EnvSpec
 from world_cases import WORLDS, play_out
 from worlds import attacked, episodes
+
+from cadre.envs.check import ACTIONS, check_env
+from cadre.envs.spec import EnvSpec
 
 
 def check_references(name: str, count: int = 8) -> None:
