@@ -7,7 +7,7 @@
 A cell is filled by a template before it, in which {NAME} is the newest line of that name with its range, and
 {NAME.low}, {NAME.high} or {NAME.n} a part of it:
 
-    | Sokoban: held-out success | <!-- {sokoban.base.success} before, {sokoban.team.success} after --> 10.5% before, ... |
+    | Sokoban: success | <!-- {sokoban.base.success} before, {sokoban.team.success} after --> 10.5% before, ... |
 
 Columns with the title `commit`, `date` or `command` have those of the lines in the row's templates. A whole table is
 filled by a pattern above it, with one choice per column after the first; {row} is the code in the first cell:
@@ -106,9 +106,22 @@ def _from_templates(cells: Sequence[str], titles: Sequence[str], lines: Lines) -
             row[column] = f"{template[0]} {NAME.sub(figure, template[1])}"
     for column, title in enumerate(titles):
         if named and title in ("commit", "date", "command"):
-            facts = [named[-1][title]] if title == "command" else dict.fromkeys(line[title] for line in named)
-            row[column] = f"`{', '.join(facts)}`" if title == "command" else ", ".join(facts)
+            facts = [_command(line["command"]) if title == "command" else line[title] for line in named]
+            row[column] = facts[-1] if title == "command" else ", ".join(dict.fromkeys(facts))
     return row
+
+
+def _command(command: str) -> str:
+    """Return the command of a line as code, with the present place of its program, or as text if that is gone."""
+    program = re.match(r"python (?:-m )?(?:bench|lab)[/.](\w+)(?:\.py)?", command)
+    if program and (ROOT / "lab" / f"{program[1]}.py").is_file():
+        return f"`python -m lab.{program[1]}{command[program.end() :]}`"
+    target = re.match(r"make ([\w-]+)", command)
+    if program:
+        is_here = (ROOT / "bench" / f"{program[1]}.py").is_file() or (ROOT / "bench" / program[1]).is_dir()
+    else:
+        is_here = target is None or re.search(rf"^{target[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return f"`{command}`" if is_here else f"{command} (in that commit)"
 
 
 def fifths(seeds: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
@@ -130,9 +143,9 @@ def fifths(seeds: Sequence[Sequence[tuple[float, float]]]) -> list[float]:
 def other_lines() -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield names and lines of what results/ has in other forms, learning curves and the sides of lab/worth.py.
 
-    `curve.PRESET` has the five values of `fifths`, `curve.PRESET.20` to `.100` one of them each; `curve.ROW.STEP` is the
-    median of the seeds of a row of lab/openspiel.py; `worth.SITUATION.DIFFICULTY.SIDE` the success of a side, and
-    `.gain` and `.shared.gain` those of the team and of one policy for both roles over a single agent.
+    `curve.PRESET` has the five values of `fifths`, `curve.PRESET.20` to `.100` one of them each; `curve.ROW.STEP` is
+    the median of the seeds of a row of lab/openspiel.py; `worth.SITUATION.DIFFICULTY.SIDE` the success of a side,
+    and `.gain` and `.shared.gain` those of the team and of one policy for both roles over a single agent.
     """
     for name, seeds in json.loads((RESULTS / "presets-curves.json").read_text()).items():
         values = fifths(seeds)

@@ -30,10 +30,10 @@ COMMAND = "python -m lab.audits"
 # The recipe whose section `algorithm` is audited on every game, or the section itself.
 CREDITS: dict[str, str | dict[str, Any]] = {
     "at_grpo": "plan-path",
-    "grpo": "plan-path-grpo",
+    "grpo": {"name": "grpo", "k": 8},
     "magrpo": "plan-path-magrpo",
-    "c3": "plan-path-c3",
-    "tree_rl": "plan-path-tree-rl",
+    "c3": {"name": "c3", "k": 3},
+    "tree_rl": {"name": "tree_rl", "k": 4, "decisions": 1},
     "counterfactual": {"name": "counterfactual", "k": 8},
     "shapley": {"name": "shapley", "k": 8},
     "state_value": {"name": "state_value", "k": 8},

@@ -16,9 +16,8 @@ Every training is on the same tasks, from the same base, with the same prompts, 
     single       the same agent with the algorithm of the team, so that only the number of agents differs
     best-of-n    untrained: n episodes a held-out task, with n so that they take as many tokens as a training
 
-The command may be ended at any minute, and goes on when it is called again; with `--minutes` it ends itself. So a
-training may go on over several loans of a GPU: `--pack FILE` writes the runs as a tar in parts of 15 MB (`FILE.00`,
-`FILE.01`, ...), and `--unpack FILE` restores them. DIR is the folder of the model. With `--write` the finished methods
+The command may be ended at any minute, and goes on when it is called again; with `--minutes` it ends itself. DIR is the
+folder of the model. With `--write` the finished methods
 become lines of results/headline.jsonl, whose intervals are over seeds and tasks (`cadre compare`), and their training
 curves results/headline-TASK-MODEL.md. Those of L0, L1 and L2 on sudoku-outcome are also written as policies.L0.success
 and so on, the comparison of shared and separate policies.
@@ -30,7 +29,6 @@ import argparse
 import itertools
 import json
 import shlex
-import tarfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,7 +42,6 @@ from cadre_analysis.compare import RunComparison, compare_runs, table_interval
 from lab.slices import Clock, OutOfTimeError, evaluate_sampled, train
 from lab.trainings import console
 
-PART_BYTES = 15 << 20
 ROLE_COLUMNS = ("/reward", "/gradient_fraction")
 # How roles share weights: an adapter for all, an adapter a role, a model a role.
 SHARING = ("L0", "L1", "L2")
@@ -282,42 +279,6 @@ def write_curves(headline: Headline, task: str, methods: Sequence[str], seeds: S
     file.write_text(f"{text}\n")
 
 
-def pack(runs: Path, file: Path) -> None:
-    """Write all runs as a tar in parts of 15 MB: of each the last checkpoint, and no tensorboard files."""
-
-    def wanted(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        parts = Path(info.name).parts
-        if "tensorboard" in parts:
-            return None
-        if "checkpoints" in parts and len(parts) > parts.index("checkpoints") + 1:
-            run = runs / Path(*parts[: parts.index("checkpoints")])
-            steps = sorted(path.name for path in (run / "checkpoints").iterdir() if path.name.startswith("step-"))
-            if parts[parts.index("checkpoints") + 1] not in steps[-1:]:
-                return None
-        return info
-
-    whole = file.with_name(file.name + ".whole")
-    with tarfile.open(whole, "w") as archive:
-        archive.add(runs, ".", filter=wanted)
-    with whole.open("rb") as data:
-        for number in itertools.count():
-            if not (part := data.read(PART_BYTES)):
-                break
-            file.with_name(f"{file.name}.{number:02}").write_bytes(part)
-    whole.unlink()
-
-
-def unpack(file: Path, runs: Path) -> None:
-    """Restore the runs that `pack` wrote. Files outside of `runs` are refused."""
-    whole = file.with_name(file.name + ".whole")
-    with whole.open("wb") as out:
-        for part in sorted(file.parent.glob(f"{file.name}.[0-9][0-9]")):
-            out.write(part.read_bytes())
-    with tarfile.open(whole) as archive:
-        archive.extractall(runs, filter="data")
-    whole.unlink()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="the folder of the model")
@@ -331,13 +292,9 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "headline")
     parser.add_argument("--data", default="hub", help="where MBPP and GSM8K are: a folder, or hub")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="changes for all methods")
-    parser.add_argument("--pack", type=Path, metavar="FILE")
-    parser.add_argument("--unpack", type=Path, metavar="FILE")
     parser.add_argument("--write", action="store_true", help="append the results of finished methods")
     chosen = parser.parse_args()
     runs = chosen.runs.absolute()
-    if chosen.unpack:
-        unpack(chosen.unpack, runs)
     headline = Headline(
         chosen.model, runs, chosen.tokens, chosen.held_out, chosen.every, tuple(chosen.set), chosen.data
     )
@@ -348,12 +305,10 @@ def main() -> None:
             headline.work(task, method, seed, clock)
     except OutOfTimeError:
         console.print("The time is over; the same command goes on.", highlight=False)
-    if chosen.pack:
-        pack(runs, chosen.pack)
     if chosen.write:
         for task in chosen.tasks:
             command = shlex.join(
-                ["python", "lab/headline.py", "--model", chosen.model.name, "--tasks", task]
+                ["python", "-m", "lab.headline", "--model", chosen.model.name, "--tasks", task]
                 + ["--methods", *chosen.methods, "--seeds", *map(str, chosen.seeds), "--tokens", str(chosen.tokens)]
                 + ["--held-out", str(chosen.held_out), "--write"]
                 + (["--set", *chosen.set] if chosen.set else [])

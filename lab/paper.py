@@ -65,6 +65,11 @@ ROWS: dict[str, Row] = {
     "alone-as-team": Row("-roles-of-alone", Run.before, trained=False),
     "swapped": Row("-roles", Run.swapped, trained=False),
 }
+# Rows whose recipe is another row's with another algorithm.
+CHANGED = {
+    "-solo-grpo": ("-single-agent", "algorithm={name: grpo, k: 8}"),
+    "-grpo-by-role": ("", "algorithm={name: grpo_by_role, k: 8}"),
+}
 # Rows that have a name outside the table too.
 HEADLINES = {"team-prompted": ("base.success",), "team-shared": ("team.success",)}
 PLAN_PATH = HEADLINES | {
@@ -93,7 +98,8 @@ class Paper:
         self.threads = threads or max(1, (os.cpu_count() or 1) // jobs)
 
     def run(self, game: str, ending: str, seed: int, *overrides: str) -> Run:
-        return Run(self.runs / f"{game}{ending}-{seed}", f"{game}{ending}", seed, overrides, FIRST, TASKS)
+        base, *changes = CHANGED.get(ending, (ending,))
+        return Run(self.runs / f"{game}{ending}-{seed}", f"{game}{base}", seed, (*changes, *overrides), FIRST, TASKS)
 
     def team(self, game: str, seed: int) -> Run:
         return self.run(game, "", seed)

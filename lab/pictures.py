@@ -11,14 +11,18 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
+from playwright.sync_api import sync_playwright
 
 from bench.common import ROOT
-from tests.cadre.view.browser import chromium, opened, served
 
 # Each picture: what it shows, as the address within the page, and the element that has to be there first.
 PICTURES = {
@@ -28,6 +32,27 @@ PICTURES = {
     "state": ("#/trees?step={step}&tree={tree}&view=state", ".frame *"),
 }
 COLOURS = 256  # enough for all, and a picture stays below 100 kB
+
+
+@contextmanager
+def served(run: Path) -> Iterator[str]:
+    """Serve the page of a run, and yield its address."""
+    import uvicorn
+
+    from cadre.view.reading import open_runs
+    from cadre.view.server import make_application
+    from cadre_programs.server import HOST, listen
+
+    listening = listen(0)
+    host = f"{HOST}:{listening.getsockname()[1]}"
+    application = make_application(open_runs([run]), "token", [host])
+    server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    yield f"http://{host}/token/"
+    server.should_exit = True
+    thread.join()
+    listening.close()
 
 
 def shoot(page: Any, address: str, selector: str) -> Image.Image:
@@ -49,10 +74,13 @@ def main() -> None:
     tree = next((line["tree"] for line in lines if line["step"] == options.step - 1), None)
     if tree is None:
         raise SystemExit(f"{options.run} kept no tree of step {options.step}. Name another --step.")
-    with chromium() as browser, served(options.run) as address:
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_playwright() as driver, served(options.run) as address:
+        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         for (name, (place, selector)), theme in product(PICTURES.items(), ("light", "dark")):
-            with opened(browser, address, theme=theme) as page:
-                picture = shoot(page, f"{address}{place.format(step=options.step, tree=tree)}", selector)
+            page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme=theme)
+            picture = shoot(page, f"{address}{place.format(step=options.step, tree=tree)}", selector)
+            page.close()
             file = options.out / f"{name}-{theme}.png"
             picture.save(file, optimize=True)
             print(f"{file.name}: {file.stat().st_size:,} bytes", flush=True)

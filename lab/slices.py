@@ -1,4 +1,4 @@
-"""Long work in slices: trainings that are stopped and gone on with, evaluations a few tasks at a time.
+"""Long work in slices: trainings that are stopped and gone on with, and evaluations that are made once.
 
 Everything is done by the command line and kept in a folder, so that a command that was ended at any minute goes on from
 there. `Clock` says how long this call may still work.
@@ -48,17 +48,13 @@ class Clock:
         return left
 
 
-def train(recipe: str, changes: Sequence[str], folder: Path, clock: Clock, newest: Sequence[str] = ()) -> None:
-    """Train to the end, from where the folder stands; `newest` are changes that are made to a run that goes on too.
-
-    Raises OutOfTimeError where the end is not reached.
-    """
+def train(recipe: str, changes: Sequence[str], folder: Path, clock: Clock) -> None:
+    """Train to the end, from where the folder stands. Raises OutOfTimeError where the end is not reached."""
     done = folder.with_suffix(".done")
     if done.exists():
         return
     begun = (folder / "config.yaml").is_file()
-    what = ["--resume"] if begun else [recipe, *changes]
-    arguments = [*what, *newest, "--run", str(folder)]
+    arguments = [*(["--resume"] if begun else [recipe, *changes]), "--run", str(folder)]
     folder.parent.mkdir(parents=True, exist_ok=True)
     made_by = commit()  # before it begins, as the tree may change while it trains
     with folder.with_suffix(".log").open("a") as log:
@@ -83,43 +79,6 @@ def _stopped_in_time(command: Sequence[str], log: int, clock: Clock) -> int:
         process.kill()  # the last checkpoint stands
         process.wait()
         return STOPPED
-
-
-@dataclass(frozen=True)
-class Played:
-    """Held-out tasks as they were played: the files of episodes, and seconds in all, loading included."""
-
-    files: list[Path]
-    seconds: float
-
-
-def evaluate(target: str, changes: Sequence[str], folder: Path, tasks: range, clock: Clock, each: int = 20) -> Played:
-    """Play tasks, `each` at a time, kept in `folder`; greedily, whatever temperature `changes` train at, unless
-    they say `--temperature`.
-
-    Raises OutOfTimeError before one that is not begun, and RuntimeError where an episode failed: it is in no file, so
-    that the tasks behind it would be compared with others.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    files, seconds = [], 0.0
-    for first in range(tasks.start, tasks.stop, each):
-        count = min(each, tasks.stop - first)
-        file, note = folder / f"{first}-{count}.jsonl", folder / f"{first}-{count}.json"
-        if not note.exists():
-            clock.left()
-            _play([target, *changes, "--first", str(first), "--tasks", str(count)], file, note)
-        files.append(file)
-        seconds += json.loads(note.read_text())["seconds"]
-    return Played(files, seconds)
-
-
-def _play(arguments: Sequence[str], file: Path, note: Path) -> None:
-    file.unlink(missing_ok=True)
-    began, made_by = time.monotonic(), commit()
-    report = _evaluated([*arguments, "--episodes", str(file)])
-    if report["failures"]:
-        raise RuntimeError(f"{report['failures']} episodes of {file} failed; expected none. Run the command again.")
-    note.write_text(json.dumps({"seconds": time.monotonic() - began, "commit": made_by, **report}))
 
 
 def _evaluated(arguments: Sequence[str]) -> dict[str, Any]:

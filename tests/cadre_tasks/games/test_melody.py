@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 
-import melodies as bench
 import numpy as np
 import pytest
 
@@ -15,6 +14,7 @@ from cadre.envs.sounds import samples
 from cadre.envs.spec import EnvSpec
 from cadre.types import Task
 from cadre_tasks.games.melody import COLORS, GAP_S, NAMES, NOTE_S, RATE, Melody, MelodySingleAgent, Signals, tones
+from lab import melodies as bench
 from tests.helpers.playing import play, seen, total
 
 TASK = Task("t", {"melody": "acb", "order": "backward", "colors": ["red", "blue", "green"], "seed": 7})

@@ -7,7 +7,6 @@ import json
 import random
 from pathlib import Path
 
-import kitchen as bench
 import pytest
 
 from cadre.envs.check import ACTIONS, check_env
@@ -15,6 +14,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.types import Task
 from cadre_tasks.worlds.kitchen import KitchenSingleAgent, KitchenTeam
 from cadre_tasks.worlds.kitchen_rules import LAYOUTS, Kitchen, Layout, Soup, next_move
+from lab import kitchen as bench
 from tests.helpers.playing import play, seen
 
 TASK = Task("t", {"layout": "cramped_room", "starts": [(1, 2), (3, 1)]})

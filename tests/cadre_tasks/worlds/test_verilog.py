@@ -5,7 +5,6 @@ import math
 import shutil
 
 import pytest
-from verilog_cases import bench_of
 
 from cadre.envs import splits
 from cadre.errors import ConfigError
@@ -14,6 +13,7 @@ from cadre_tasks.worlds import verilog_judge as verilog
 from cadre_tasks.worlds.circuits_tasks import circuit_of
 from cadre_tasks.worlds.verilog import Verilog, VerilogOneTurn, VerilogSingleAgent
 from cadre_tasks.worlds.verilog_judge import Simulated, benched, sampled
+from lab.verilog_cases import bench_of
 from tests.cadre_tasks.worlds.trying import (
     check_contract,
     check_exploits,

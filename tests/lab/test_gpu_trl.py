@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import gpu_models
-import gpu_trl
-import gpu_words
-from gpu_models import TINY
+from lab import gpu_models, gpu_trl, gpu_words
+from lab.gpu_models import TINY
 
 
 def test_a_step_is_one_update_on_all_completions() -> None:

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from pathlib import Path
 from typing import Any
 
-import hanabi_trainings
-import kitchen_trainings
-import melodies
 import pytest
-import robot_trainings
-import search_trainings
-from robots import examples
-from taught import example
 
 from cadre.config.experiment import parse
 from cadre.config.recipes import read_recipe
 from cadre_tasks.models.make_seed import byte_level
-from cadre_tasks.worlds.robots import RobotsSingleAgent
-from cadre_tasks.worlds.search import Search, SearchSingleAgent
+from cadre_tasks.worlds.search import Search
+from lab import hanabi_trainings, kitchen_trainings, melodies, robot_trainings, search_trainings, taught
+from lab.taught import example
 from tests.helpers.extras import skip_without
 
 Recorded = list[tuple[str, list[float], int, list[int]]]
@@ -34,7 +27,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
         assert (file, command.split()[0]) == ("vision" if name.startswith("audio") else "worlds", "python")
         lines.append((name, list(values), n, list(seeds)))
 
-    for bench in (robot_trainings, kitchen_trainings, hanabi_trainings, search_trainings, melodies):
+    for bench in (taught, kitchen_trainings, hanabi_trainings):
         monkeypatch.setattr(bench, "record", keep)
     return lines
 
@@ -53,27 +46,6 @@ def test_lines_of_robots(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) ->
         ("worlds.robots.team.success", [0.9, 0.8], 100, [0, 2]),
         ("worlds.robots.alone.base.success", [0.2, 0.2], 100, [0, 2]),
         ("worlds.robots.alone.success", [0.3, 0.4], 100, [0, 2]),
-    ]
-
-
-def test_lines_of_cooks(monkeypatch: pytest.MonkeyPatch, recorded: Recorded, tmp_path: Path) -> None:
-    def points(layout: str, models: dict[str, str]) -> tuple[float, float]:
-        runs = {Path(model).parent.name for model in models.values()}
-        return (40.0, 45.0) if len(runs) == 2 else (20.0, 25.0) if runs == {"kitchen"} else (100.0, 105.0)
-
-    monkeypatch.setattr(kitchen_trainings, "measure_points", points)
-    monkeypatch.setattr(kitchen_trainings, "train", lambda *options: None)
-    run(monkeypatch, kitchen_trainings, "train models/kitchen --seeds 0 1 --write")
-    run(monkeypatch, kitchen_trainings, "cross --seeds 0 1 --write")
-    assert recorded == [
-        ("worlds.kitchen.cramped_room.base", [20.0], 6, []),
-        ("worlds.kitchen.cramped_room.base_sampled", [25.0], 48, []),
-        ("worlds.kitchen.cramped_room.team", [100.0, 100.0], 6, [0, 1]),
-        ("worlds.kitchen.cramped_room.team_sampled", [105.0, 105.0], 48, [0, 1]),
-        ("worlds.kitchen.cramped_room.self_play", [100.0, 100.0], 6, [0, 1]),
-        ("worlds.kitchen.cramped_room.self_play_sampled", [105.0, 105.0], 48, [0, 1]),
-        ("worlds.kitchen.cramped_room.cross_play", [40.0, 40.0], 6, [0, 1]),
-        ("worlds.kitchen.cramped_room.cross_play_sampled", [45.0, 45.0], 48, [0, 1]),
     ]
 
 
@@ -130,16 +102,6 @@ def test_examples_of_searchers_and_writers_need_one_more_word_or_are_needed() ->
     assert {line["answer"].split(":")[0] for line in lines if line["role"] == "searcher"} == {"Search", "Open"}
 
 
-def test_examples_of_an_agent_that_searches_and_answers_hold_its_conversation() -> None:
-    skip_without("bm25s")
-    _, second, *_ = search_trainings.examples(300, SearchSingleAgent)
-    assert second["before"][:2] == [
-        ("user", "search\nWhat is the company that gerda rossi works for?"),
-        ("assistant", "Search: gerda rossi"),
-    ]
-    assert second["prompt"].endswith("Search gerda rossi: [5] gerda rossi")
-
-
 def test_only_the_answer_of_an_example_is_learned() -> None:
     line = {"before": [("user", "a"), ("assistant", "b")], "prompt": "c", "answer": "d"}
     tokenizer = byte_level(r"\w", list("abcd"), 300)
@@ -160,14 +122,6 @@ def test_the_recipe_search_is_solved_by_what_is_needed() -> None:
         assert env.success
 
 
-def test_easy_examples_of_hands_are_right_keys_of_the_first_notes() -> None:
-    for line in melodies.hand_lines(50, is_easy=True):
-        order, *words = line["prompt"].split()
-        notes, colors = words[: words.index("/")], words[words.index("/") + 1 :]
-        keys = [colors["abcde".index(note)] for note in notes]
-        assert line["answer"].split() == (keys if order == "forward" else keys[::-1])
-
-
 def test_examples_of_hands_follow_the_notes() -> None:
     lines = melodies.hand_lines(300)
     for line in lines:
@@ -183,14 +137,3 @@ def test_examples_of_hands_follow_the_notes() -> None:
 def test_settings_of_cooks_are_read() -> None:
     config = parse(kitchen_trainings.experiment("forced_coordination", {"one": "games", "other": "games"}))
     assert config.settings == {"prompts": "compact", "layout": "forced_coordination", "plan": 1}
-
-
-def test_examples_of_one_agent_have_a_line_for_each_robot() -> None:
-    skip_without("mujoco")
-    import random
-
-    line = next(examples(RobotsSingleAgent, "handover", random.Random(0), plan=3, turns=2))
-    assert line["prompt"].startswith("robots handover\n")
-    first, second = line["answer"].split("\n")
-    assert first.startswith("robot 1: ")
-    assert second.startswith("robot 2: ")

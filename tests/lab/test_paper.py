@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import paper
 import pytest
-import trainings
 
-import common
+from bench import common
 from cadre.config.experiment import load
+from lab import paper, trainings
 
 
 @pytest.mark.parametrize("game", paper.GAMES)
 @pytest.mark.parametrize("ending", sorted({row.ending for row in paper.ROWS.values()} - {"-roles-of-alone"}))
 def test_every_row_is_a_recipe_of_the_same_size(game: str, ending: str) -> None:
-    team, row = (load(name, []) for name in (game, f"{game}{ending}"))
+    run = paper.Paper(Path("runs"), [0], 1).run(game, ending, 0)
+    team, row = load(game, []), load(run.recipe, list(run.overrides))
     assert row.settings == team.settings
     assert row.sampling == team.sampling
     assert row.learner == team.learner

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import worth_tasks
-from worth_tasks import NOTHING, Channel, InTurns, Jobs, Relay, Verifier
 
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
+from lab import worth_tasks
+from lab.worth_tasks import NOTHING, Channel, InTurns, Jobs, Relay, Verifier
 
 # What a player says, given the digits that it is shown after whose turn it is.
 Player = Callable[[str], str]

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import importlib.util
 import json
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import common
-import gpu
-import gpu_models
-import gpu_runs
-import gpu_tables
-import gpu_update
-import gpu_words
-from gpu_models import END, STEP_SIZES, TINY, TINY_SIZES, Card, Shape, Sizes
-from gpu_runs import Steps
+from bench import common
+from lab import gpu, gpu_models, gpu_runs
+from lab.gpu_models import END, STEP_SIZES, TINY, TINY_SIZES, Card, Shape, Sizes
+from lab.gpu_runs import Steps
 
 
 @pytest.fixture
 def out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """The folder of a call's lines; results/ and the page of figures are others."""
-    page = tmp_path / "one_gpu.md"
-    page.write_text("before\n<!-- gpu -->\nold\n<!-- gpu -->\nafter\n")
-    monkeypatch.setattr(gpu_tables, "PAGE", page)
+    """The folder of a call's lines, and another one for results/."""
     monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
     return tmp_path / "out"
 
@@ -49,7 +38,7 @@ def run_tiny(out: Path, *parts: str) -> dict[str, float]:
 
 @pytest.mark.slow  # sampling and both devices' numbers are tried below
 def test_engine_and_learner_run_in_every_form_and_agree_with_the_cpu(out: Path) -> None:
-    figures = run_tiny(out, "parity", "shapes", "learning", "sampling", "largest")
+    figures = run_tiny(out, "parity", "shapes", "sampling")
     assert figures["gpu.parity.float32.max"] <= max(figures["gpu.parity.float32.padded"], 1e-5)
     assert max(value for name, value in figures.items() if name.startswith("gpu.parity.float32.")) < 1e-4
     assert max(value for name, value in figures.items() if name.startswith("gpu.parity.")) < 0.05
@@ -57,9 +46,6 @@ def test_engine_and_learner_run_in_every_form_and_agree_with_the_cpu(out: Path) 
         assert figures[f"gpu.learning.{shape}.mfu"] > 0
         for way in ("steps", "graphs"):
             assert figures[f"gpu.sampling.{shape}.{way}.tokens_per_s"] > 0
-    for form in ("default", "tree", "padded"):
-        assert figures[f"gpu.learning.tiny.{form}.mfu"] > 0
-    assert figures["gpu.largest.adapters"] == figures["gpu.largest.models"] > 0
 
 
 @pytest.mark.slow
@@ -71,32 +57,7 @@ def test_steps_of_the_command_line_are_measured(out: Path) -> None:
             figures[f"{name}.wait_s"] + figures[f"{name}.learn_s"], rel=0.7
         )
         assert figures[f"{name}.sampling.tokens_per_s"] > 0
-    assert figures[f"gpu.step.tiny.{engine}.update.processor_s"] > 0
-    assert "aten::mm" in (out / "runs" / f"tiny-{engine}" / "updates.txt").read_text()
     assert 0 < figures[f"gpu.step.tiny.{engine}.learning.mfu"] < 1
-
-
-def test_updates_are_measured_on_other_trees_and_with_their_counters(out: Path) -> None:
-    figures = run_tiny(out, "colocation")
-    for what in ("alone", "start_once", "start_repeated", "instructions_once", "instructions_repeated"):
-        name = f"gpu.colocation.tiny.{what}"
-        assert 0 < figures[f"{name}.update_s"] < 5
-        assert figures[f"{name}.processor_s"] > 0
-        assert figures[f"{name}.gpu_allocations"] == figures[f"{name}.kernel_s"] == 0  # on a CPU
-        assert "aten::mm" in (out / f"colocation-{what}.txt").read_text()
-
-
-def test_prompts_begin_alike() -> None:
-    first, *_, last = gpu_models.make_sequences(Sizes(3, 10, 2, 4), ["p"], 500, start=4)
-    assert first.token_ids[:4] == last.token_ids[:4] == (8, 9, 10, 11)
-    assert first.token_ids[4:10] != last.token_ids[4:10]
-    assert len(first.token_ids) == len(last.token_ids) == 14
-
-
-def test_counters_see_garbage_collection() -> None:
-    result, counters = gpu_update.count(lambda: [gc.collect() for _ in range(3)])
-    assert len(result) == 3
-    assert 0 < counters["garbage_s"] < counters["seconds"]
 
 
 def test_sections_are_measured_in_the_order_of_their_patterns_each_once(
@@ -110,33 +71,7 @@ def test_sections_are_measured_in_the_order_of_their_patterns_each_once(
     assert begun == ["sampling.tiny-adapters", "parity.float32", "parity.bfloat16", "sampling.tiny"]
 
 
-def plan(out: Path, capsys: pytest.CaptureFixture[str], *options: str) -> list[str]:
-    """Return the sections that a call would measure, in their order."""
-    gpu.main(["--plan", "--out", str(out), *options])
-    lines = capsys.readouterr().out.splitlines()[1:]
-    return [line.partition(":")[0] for line in lines if line.endswith(" s") and "no time left" not in line]
-
-
-def test_a_call_measures_what_the_description_names_and_the_next_one_goes_on(
-    out: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = plan(out, capsys)
-    assert " ".join(first) in " ".join((gpu.__doc__ or "").split())
-    seconds = gpu.Bench(Card.any(), False, out, 0.0, False, "").needed
-    assert sum(map(seconds, first)) <= 14 * 60
-    assert plan(out, capsys, "--minutes", "9.8") == [*first[:4], "shapes.qwen3-1.7b"]
-
-    for section in first:  # done on another day, so TRL's steps are compared with none of them
-        gpu.append(out / "done.jsonl", {"section": section, "commit": common.commit(), "machine": "any", "boot": "1"})
-    second = plan(out, capsys)
-    assert not set(first) & set(second)
-    assert second[1:3] == ["step.qwen3-1.7b.vllm", "rivals.qwen3-1.7b.vllm"]
-    assert max(map(seconds, plan(out, capsys, "--minutes", "1000"))) < 300
-
-
-def test_a_step_is_compared_with_one_of_trl_on_the_same_machine_since_its_boot(
-    out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_compared_with_one_of_trl_in_the_same_call(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda package: None if package == "vllm" else package)
     measured: list[str] = []
 
@@ -146,17 +81,8 @@ def test_a_step_is_compared_with_one_of_trl_on_the_same_machine_since_its_boot(
 
     monkeypatch.setattr(gpu, "measure_step", work)
     monkeypatch.setattr(gpu, "measure_trl", work)
-
-    def call(boot: str, *parts: str) -> None:
-        card = replace(Card.here(tiny=True), boot=boot)
-        monkeypatch.setattr(gpu.Card, "here", lambda tiny: card)
-        gpu.main([*parts, "--tiny", "--out", str(out), "--only", "step.tiny.*", "rivals.*"])
-
-    call("1", "step")
-    call("2", "rivals")  # Cadre's step is measured again
-    call("3", "step", "rivals")  # all is done
-    sections = ["step.tiny.torch", "rivals.tiny.generate"]
-    assert measured == [sections[0], *sections]
+    gpu.main(["rivals", "--tiny", "--out", str(out)])
+    assert measured == ["step.tiny.torch", "rivals.tiny.generate"]
     (line,) = map(json.loads, (out / "gpu.jsonl").read_text().splitlines())
     # 8, 9 and 13 s over the median of 2 and 3 s.
     assert line["name"] == "gpu.step.vs_trl_generate"
@@ -205,46 +131,9 @@ def test_one_turn_has_as_many_samples_and_tokens_as_the_tree() -> None:
     assert gpu_runs.one_turn(gpu.TREE_SIZES) == Sizes(96, 256, 8, 120)
 
 
-def test_a_section_is_begun_only_with_the_seconds_that_it_takes(
-    out: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = gpu.Bench(Card.here(tiny=True), False, out, time.monotonic() + 150.0, False, "abc")
-    done: list[str] = []
-    for section in ("rivals.qwen3-8b.vllm", "tree.vllm.streamed", "shapes.qwen3-8b"):
-        bench.run(section, lambda bench: done.append(bench.section))
-    assert done == ["shapes.qwen3-8b"]
-    assert "tree.vllm.streamed: no time left, 150 s of 200" in capsys.readouterr().out
-
-
-def test_sections_that_are_done_are_skipped_and_failures_cost_no_other(
-    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(bench: gpu.Bench, dtype: str) -> None:
-        raise RuntimeError(f"no {dtype} here")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(gpu, "compare_devices", fail)
-        broken.setattr(gpu, "compare_sampler", lambda bench, dtype: None)
-        with pytest.raises(SystemExit, match=r"parity\.float32, parity\.bfloat16 failed"):
-            gpu.main(["parity", "sampling", "--tiny", "--out", str(out)])
-    assert "no bfloat16 here" in capsys.readouterr().out
-    before = (out / "gpu.jsonl").read_text()
-    assert "gpu.sampling.tiny.steps.tokens_per_s" in before
-
-    run_tiny(out, "sampling", "parity")
-    after = (out / "gpu.jsonl").read_text()
-    assert "sampling.tiny: done before" in capsys.readouterr().out
-    assert after.startswith(before)
-    assert "gpu.parity.float32.max" in after[len(before) :]
-    assert "gpu.sampling" not in after[len(before) :]
-    figures = read_figures(out)
-    assert max(value for name, value in figures.items() if name.startswith("gpu.parity.float32.")) < 1e-4
-    assert max(value for name, value in figures.items() if name.startswith("gpu.parity.")) < 0.05
-
-
 def test_nothing_is_begun_without_time(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gpu.main(["--tiny", "--minutes", "0.5", "--out", str(out)])
-    assert "training: no time left" in capsys.readouterr().out
+    assert "sampling.tiny: no time left" in capsys.readouterr().out
     assert not out.exists()
 
 
@@ -258,9 +147,6 @@ def test_only_lines_of_a_gpu_are_merged_each_once(out: Path, monkeypatch: pytest
     for _ in range(2):
         gpu.main(["--merge", str(out / "gpu.jsonl")])
     assert [json.loads(text) for text in (common.RESULTS / "gpu.jsonl").read_text().splitlines()] == [line]
-    row = "| its MFU | 0.351 (0.3 to 0.4) | share | NVIDIA H200 | abc, 2026-11-27 |"
-    head = "| | median (lowest to highest) | unit | GPU | commit, date |\n|---|---|---|---|---|"
-    assert gpu_tables.PAGE.read_text() == f"before\n<!-- gpu -->\n{head}\n{row}\n<!-- gpu -->\nafter\n"
 
     (out / "gpu.jsonl").write_text(json.dumps(line | {"tiny": True}) + "\n")
     with pytest.raises(SystemExit, match="lines of --tiny, which measure nothing"):
@@ -276,19 +162,6 @@ def test_without_a_gpu_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="no CUDA card here"):
         gpu.main([])
-
-
-def test_a_gpu_of_unknown_peaks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = type("Facts", (), {"name": "NVIDIA XYZ", "total_memory": 1 << 30})()
-    monkeypatch.setattr(gpu_models.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu_models.torch.cuda, "get_device_properties", lambda index: facts)
-    with pytest.raises(SystemExit, match="the peaks of a 'NVIDIA XYZ' are not known"):
-        Card.here(tiny=False)
-
-
-@pytest.mark.slow
-def test_plan_path_is_trained(out: Path) -> None:
-    assert run_tiny(out, "training")["gpu.training.minutes"] > 0
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -348,48 +221,3 @@ def test_a_process_that_is_late_is_ended_with_its_children_also_in_another_group
 def test_a_process_that_fails_is_quoted(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="ended with 3; its last lines:\nno luck"):
         gpu_runs.run_logged(["sh", "-c", "echo no luck; exit 3"], tmp_path / "log", 10.0)
-
-
-def test_gpu_memory_is_the_most_that_nvidia_smi_reads(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\nfor n in 10 70 30; do echo $n; done; echo '[N/A]'; exec sleep 60\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    memory = gpu_runs.GpuMemory()
-    with memory.watching():
-        end = time.monotonic() + 20
-        while memory.peak < 70 * (1 << 20) and time.monotonic() < end:
-            time.sleep(0.05)
-    assert memory.peak == 70 * (1 << 20)
-
-
-def test_sizes_count_sampled_tokens() -> None:
-    assert Sizes(32, 512, 8, 256).sampled == 65_536
-    assert TINY_SIZES.sampled == 24
-
-
-def test_two_roles_speak_in_turn() -> None:
-    env = gpu_words.Talk(gpu_words.Talk.tasks("train")[3], length=5, vocabulary=50, turns=2, longest=8)
-    seen = []
-    for text in ("w8", "w9", "w10", "w11"):
-        ((role, observation),) = env.observe().items()
-        seen.append((role, [message.role for message in observation.messages], observation.messages[-1].content))
-        assert observation.max_tokens is not None
-        assert 2 <= observation.max_tokens <= 8
-        reward = asyncio.run(env.step({role: text}))
-        assert reward.team == gpu_words.checksum(text)
-    prompt = gpu_words.random_words(3, 5, 50)
-    assert seen == [
-        ("planner", ["user"], prompt),
-        ("tool", ["user"], f"{prompt} w8"),
-        ("planner", ["user", "assistant", "user"], "w9"),
-        ("tool", ["user", "assistant", "user"], "w10"),
-    ]
-    assert env.observe() == {}
-    train, test = ({task.id for task in gpu_words.Words.tasks(split)} for split in ("train", "test"))
-    assert not train & test
-
-
-def test_the_page_of_one_gpu_is_up_to_date() -> None:
-    text = gpu_tables.PAGE.read_text()
-    assert text == gpu_tables.render(text), "run: python bench/gpu_tables.py"

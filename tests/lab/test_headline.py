@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-import headline as bench
 import pytest
-from headline import METHODS, TASKS, Headline
 
 from cadre.config.experiment import load
+from lab import headline as bench
+from lab.headline import METHODS, TASKS, Headline
 from tests.cadre_analysis.test_compare import ALL, NONE, write_run
 from tests.cadre_analysis.test_compare import TASKS as NAMES
 
