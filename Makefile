@@ -108,7 +108,6 @@ results: $(COMPLETE)
 
 # What a second agent is worth: some 160 trainings of about a minute each on one core; goes on where it stopped.
 worth: $(COMPLETE)
-	$(BIN)/pip install --quiet matplotlib==3.11.2
 	$(BIN)/python -m lab.worth
 
 # With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too;

@@ -113,15 +113,17 @@ def _from_templates(cells: Sequence[str], titles: Sequence[str], lines: Lines) -
 
 def _command(command: str) -> str:
     """Return the command of a line as code, with the present place of its program, or as text if that is gone."""
+    command, comma, note = command.partition(", ")
+    note = comma + note
     program = re.match(r"python (?:-m )?(?:bench|lab)[/.](\w+)(?:\.py)?", command)
     if program and (ROOT / "lab" / f"{program[1]}.py").is_file():
-        return f"`python -m lab.{program[1]}{command[program.end() :]}`"
+        return f"`python -m lab.{program[1]}{command[program.end() :]}`{note}"
     target = re.match(r"make ([\w-]+)", command)
     if program:
         is_here = (ROOT / "bench" / f"{program[1]}.py").is_file() or (ROOT / "bench" / program[1]).is_dir()
     else:
         is_here = target is None or re.search(rf"^{target[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return f"`{command}`" if is_here else f"{command} (in that commit)"
+    return f"`{command}`{note}" if is_here else f"{command}{note} (in that commit)"
 
 
 def fifths(seeds: Sequence[Sequence[tuple[float, float]]]) -> list[float]:

@@ -1,13 +1,11 @@
-"""The robots' table: reference, random and greedy plans, exploits, and hostile plans.
+"""The robots' table: reference, random and greedy plans, and exploits.
 
-    python -m lab.robots [references baselines exploits hostile] [--kinds sort carry] [--tasks 500] [--write]
+    python -m lab.robots [references baselines exploits] [--kinds sort carry] [--tasks 500] [--write]
     python -m lab.robots examples FILE [--kinds handover]
 
 references  so many tasks of every kind at the default settings, and a fifth as many at harder ones, by a planner
 baselines   the same tasks by random plans, and by greedy robots: each takes what is nearest, straight for its goal
 exploits    what policies earn that try to be paid for nothing, as a share of what the reference earns
-hostile     plans that try to hang, to diverge, or to write files; counted are those that raise, compute longer than
-            a second, leave numbers that are not finite, or solve a task
 examples    lines for `cadre warm-start`: compact prompts with the reference's plans and with plans of mixed quality
 
 Needs MuJoCo. `--write` appends `worlds.robots.*` to results/worlds.jsonl.
@@ -19,11 +17,8 @@ import argparse
 import asyncio
 import json
 import math
-import os
 import random
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count as counter
@@ -420,7 +415,7 @@ EXPLOITS: dict[str, Policy] = {
 }
 
 
-# ---- Hostile plans
+# ---- Hostile plans, which a test plays
 
 NOISE = texts("robots")
 
@@ -548,20 +543,20 @@ Kinds = Sequence[str]
 Line = tuple[str, list[float], str, int]
 
 
-def references(kinds: Kinds, tasks: int, attacks: int) -> Iterator[Line]:
+def references(kinds: Kinds, tasks: int) -> Iterator[Line]:
     for kind in kinds:
         yield f"{kind}.reference_pass", [solved(kind, tasks, reference, "reference")], "share", tasks
         few = max(1, tasks // 5)
         yield f"{kind}.reference_pass.hard", [solved(kind, few, reference, "hard", **HARD[kind])], "share", few
 
 
-def baselines(kinds: Kinds, tasks: int, attacks: int) -> Iterator[Line]:
+def baselines(kinds: Kinds, tasks: int) -> Iterator[Line]:
     for label, policy in (("random", random_plans), ("greedy", greedy_plans)):
         for kind in kinds:
             yield f"{kind}.{label}", [solved(kind, tasks, policy, label)], "share", tasks
 
 
-def exploits(kinds: Kinds, tasks: int, attacks: int) -> Iterator[Line]:
+def exploits(kinds: Kinds, tasks: int) -> Iterator[Line]:
     draw, best, number = random.Random("exploits"), 0.0, max(1, tasks // 20)
     for kind in kinds:
         honest = [play(env, reference, draw) for env in episodes(kind, number)]
@@ -573,41 +568,10 @@ def exploits(kinds: Kinds, tasks: int, attacks: int) -> Iterator[Line]:
     yield "exploits_best", [best], "share of honest", number * len(EXPLOITS) * len(kinds)
 
 
-def hostile(kinds: Kinds, tasks: int, attacks: int) -> Iterator[Line]:
-    """Play hostile plans in an empty working folder."""
-    draw, through, longest, home = random.Random("hostile"), 0, 0.0, Path.cwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        try:
-            for kind in kinds:
-                many = 2 if kind == "carry" else 3
-                starts = [*episodes(kind, 20), *episodes(kind, 20, robots=many)]
-                partners = [as_texts(env, reference_steps(env))["robot_2"] for env in starts]
-                for _ in range(attacks // len(kinds)):
-                    start = draw.randrange(len(starts))
-                    env, text = starts[start].fork(), hostile_text(draw)
-                    partner = draw.choice(["", partners[start]])
-                    # Of computing, so that other work on the machine counts for nothing. No plan can make it sleep.
-                    began = time.process_time()
-                    reason = asyncio.run(attack(env, text, partner))
-                    seconds = time.process_time() - began
-                    longest = max(longest, seconds)
-                    reason = reason or ("lasted" if seconds > 1 else "")
-                    if reason:
-                        through += 1
-                        print(f"through: {kind} {reason} {text[:100]!r}", flush=True)
-            files = len(list(Path(folder).iterdir()))
-        finally:
-            os.chdir(home)
-    yield "hostile", [float(through + files)], "plans", attacks
-    yield "hostile_longest", [longest], "s", attacks
-
-
-PARTS: dict[str, Callable[[Kinds, int, int], Iterator[Line]]] = {
+PARTS: dict[str, Callable[[Kinds, int], Iterator[Line]]] = {
     "references": references,
     "baselines": baselines,
     "exploits": exploits,
-    "hostile": hostile,
 }
 
 
@@ -616,7 +580,6 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--tasks", type=int, default=500)
-    parser.add_argument("--hostile", type=int, default=10_000)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.parts[:1] == ["examples"]:
@@ -627,7 +590,7 @@ def main() -> None:
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"got the part {unknown.pop()!r}; expected {', '.join(PARTS)} or examples")
     for part in options.parts or PARTS:
-        for name, values, unit, number in PARTS[part](options.kinds, options.tasks, options.hostile):
+        for name, values, unit, number in PARTS[part](options.kinds, options.tasks):
             print(f"worlds.robots.{name}: {values[0]:.4g} {unit} of {number:,}", flush=True)
             if options.write:
                 command = " ".join(["python -m lab.robots", *sys.argv[1:]])

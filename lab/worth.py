@@ -5,7 +5,7 @@
 Everybody is trained from the same untrained model of some thousand weights with the same number of sampled tokens,
 at the learning rate that is best for its side of the situation on tasks that are not reported. Every training is a line
 of RUNS/points.jsonl, and those that are there are not done again. Once all of a situation are there it appends
-`worth.SITUATION.gain` to results/worth.jsonl, puts them into results/worth.json, and draws docs/pictures/worth.svg.
+`worth.SITUATION.gain` to results/worth.jsonl, and puts them into results/worth.json, of which docs/worth.md is filled.
 """
 
 from __future__ import annotations
@@ -206,31 +206,6 @@ def report(name: str, lines: Sequence[dict[str, Any]], points: Points, seeds: Se
     record("worth", f"worth.{name}.gain", best, "share", COMMAND, REPORTED[1], seeds, commits)
 
 
-def plot(lines: Sequence[dict[str, Any]]) -> None:
-    """Draw a panel for each situation: the gain of all sides over the single agent against the difficulty."""
-    from matplotlib import pyplot
-
-    pyplot.rcParams["svg.hashsalt"] = "cadre"
-    names = list(dict.fromkeys(line["situation"] for line in lines))
-    figure, axes = pyplot.subplots(1, len(names), figsize=(3.2 * len(names), 3), sharey=True, squeeze=False)
-    for name, axis in zip(names, axes[0], strict=True):
-        mine = [line for line in lines if line["situation"] == name]
-        for side in (side for side in SITUATIONS[name].sides if side != "alone"):
-            found = gains(mine, side)
-            dial = list(found)
-            (line,) = axis.plot(dial, [median(found[value]) for value in dial], marker=".", label=side)
-            low, high = ([choose(found[value]) for value in dial] for choose in (min, max))
-            axis.fill_between(dial, low, high, alpha=0.2, color=line.get_color())
-        axis.axhline(0.0, color="grey", linewidth=0.8)
-        axis.set(title=name, xlabel=SITUATIONS[name].dial)
-        axis.legend()
-    axes[0][0].set_ylabel("gain over the best single agent")
-    figure.tight_layout()
-    figure.savefig(
-        ROOT / "docs" / "pictures" / "worth.svg", metadata={"Date": None, "Title": "What a second agent is worth"}
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("situations", nargs="*", help=f"of {', '.join(SITUATIONS)}; all unless named")
@@ -243,7 +218,6 @@ def main() -> None:
         report(name, mine, points, chosen.seeds)
         lines = [line for line in json.loads(kept.read_text()) if line["situation"] != name] if kept.exists() else []
         kept.write_text(json.dumps([*lines, *mine], indent=0) + "\n")
-        plot([*lines, *mine])
 
 
 if __name__ == "__main__":

@@ -22,17 +22,6 @@ def test_a_step_is_one_update_on_all_completions() -> None:
     assert keys["model_init_kwargs"] == {"dtype": "bfloat16"}
 
 
-def test_few_sequences_are_one_batch_and_a_cpu_computes_in_float32() -> None:
-    options = gpu_trl.parse(["model", "out", "--cpu", "--prompts", "2", "--completions", "3"])
-    keys = gpu_trl.config_keys(options, "folder")
-    assert (keys["per_device_train_batch_size"], keys["gradient_accumulation_steps"]) == (6, 1)
-    assert keys["model_init_kwargs"] == {"dtype": "float32"}
-    assert keys["use_cpu"]
-    assert not keys["bf16"]
-    assert "use_vllm" not in keys
-    assert gpu_trl.adapter(options) is None
-
-
 def test_a_batch_that_does_not_divide_a_step_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         gpu_trl.parse(["model", "out", "--batch", "48"])

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cadre.config.experiment import parse
 from cadre.config.recipes import read_recipe
 from cadre_tasks.models.make_seed import byte_level
 from cadre_tasks.worlds.search import Search
@@ -120,20 +119,3 @@ def test_the_recipe_search_is_solved_by_what_is_needed() -> None:
         while observed := env.observe():
             asyncio.run(env.step(dict.fromkeys(observed, search_trainings.needed(env))))
         assert env.success
-
-
-def test_examples_of_hands_follow_the_notes() -> None:
-    lines = melodies.hand_lines(300)
-    for line in lines:
-        order, *words = line["prompt"].split()
-        slash = words.index("/")
-        notes, colors = words[:slash], words[slash + 1 :]
-        keys = [colors[min("abcde".index(note), len(colors) - 1)] for note in notes]
-        line["right"] = " ".join(keys if order == "forward" else keys[::-1])
-    unfinished = [line for line in lines if line["answer"] == line["right"].rpartition(" ")[0]]
-    assert len(unfinished) > len(lines) / 3
-
-
-def test_settings_of_cooks_are_read() -> None:
-    config = parse(kitchen_trainings.experiment("forced_coordination", {"one": "games", "other": "games"}))
-    assert config.settings == {"prompts": "compact", "layout": "forced_coordination", "plan": 1}
