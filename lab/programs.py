@@ -4,7 +4,6 @@
     concurrent   200 instances at once, all blocked in a call and answered together
     hold         an answer that comes after 11 minutes, to all frameworks at once
     hostile      1,000 requests that mean no good
-    calls        what a chat completion takes by itself, on a connection that is kept
 
 Each framework has a virtual environment of its own in DIR, named as below; those that are not there are left out.
 """
@@ -21,7 +20,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from bench.common import ROOT, record
@@ -49,7 +47,6 @@ FILES = {
 TASKS = 8
 INSTANCES = 200
 HOLD_S = 660.0
-CALLS = 200
 # Programs that speak to nobody over HTTPS need none, and reading them is most of what an instance takes to start.
 NO_CERTIFICATES = {"SSL_CERT_DIR": "/nonexistent"}
 
@@ -239,29 +236,11 @@ def measure_hostile(arguments: argparse.Namespace) -> None:
         )
 
 
-def measure_calls(arguments: argparse.Namespace) -> None:
-    import openai
-
-    from bench.answering import answering
-
-    took = []
-    with answering(lambda call: Message("assistant", "RRDD")) as endpoint:
-        asked = openai.OpenAI(base_url=endpoint.url, api_key=endpoint.session.key).chat.completions
-        for _ in range(CALLS):
-            began = time.perf_counter()
-            asked.create(model="planner", messages=[{"role": "user", "content": "Where to?"}])
-            took.append(1000 * (time.perf_counter() - began))
-    print(f"{median(took):.2f} ms")
-    if arguments.write:
-        record("programs", "programs.call_ms", [median(took)], "ms", "python -m lab.programs calls", CALLS)
-
-
 MEASURED = {
     "frameworks": measure_frameworks,
     "concurrent": measure_concurrent,
     "hold": measure_hold,
     "hostile": measure_hostile,
-    "calls": measure_calls,
 }
 
 
