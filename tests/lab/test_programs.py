@@ -45,8 +45,15 @@ def test_a_program_does_its_smallest_work(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_lab_imports_neither_tests_nor_the_benches_but_their_helpers(name: str) -> None:
-    lines = [line.strip() for line in SOURCES[name].splitlines() if line.strip().startswith(("from ", "import "))]
+def test_lab_imports_of_bench_its_helpers_alone(name: str) -> None:
     own = ("from bench import", "from bench.common ", "from bench.hostile", "from bench.answering ")
-    assert [line for line in lines if line.startswith(("from tests", "import tests"))] == []
-    assert [line for line in lines if "bench" in line.split()[1] and not line.startswith(own)] == []
+    assert [one for one in imports(SOURCES[name]) if "bench" in one.split()[1] and not one.startswith(own)] == []
+
+
+def test_nothing_of_the_tests_is_imported() -> None:
+    sources = [path.read_text() for folder in ("bench", "lab") for path in (ROOT / folder).rglob("*.py")]
+    assert [one for source in sources for one in imports(source) if one.split()[1].startswith("tests")] == []
+
+
+def imports(source: str) -> list[str]:
+    return [line.strip() for line in source.splitlines() if line.strip().startswith(("from ", "import "))]
