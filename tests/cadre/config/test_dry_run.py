@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from bench import template_forms as forms
-from bench import tiny
 from cadre.cli.app import app
 from cadre.config.dry_run import estimate_resources, format_estimate, total_bytes
 from cadre.config.experiment import Config, load, parse
@@ -14,6 +13,7 @@ from cadre.config.recipes import recipes
 from cadre.engines.torch import estimate, memory
 from cadre.engines.torch.memory import GIB, SequenceMemory
 from cadre.errors import DataError, EngineError
+from tests.cadre.engines import tiny
 from tests.helpers.playing import source
 from tests.helpers.slow import few_of
 

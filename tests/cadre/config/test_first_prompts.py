@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from bench import template_forms as forms
-from bench import tiny
 from cadre.config.dry_run import FirstPrompt, render_first_prompts
 from cadre.errors import EngineError
 from cadre.types import Message, Tool
+from tests.cadre.engines import tiny
 
 STRICT = (
     "{% for message in messages %}{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
