@@ -12,7 +12,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 COMPLETE := .venv/.complete
 
-.PHONY: train test check-tests check-source test-slow test-view test-trackers docs vllm test-vllm bench-vllm results stale worth real bench parity seed-model clean
+.PHONY: train test check-tests check-source test-slow test-view test-trackers docs vllm test-vllm bench-vllm results worth bench parity seed-model clean
 
 train: $(READY)
 	$(BIN)/cadre train plan-path
@@ -63,8 +63,8 @@ test-vllm: $(VLLM_READY)
 	.venv-vllm/bin/pytest tests/cadre/engines/vllm
 
 bench-vllm: $(VLLM_READY)
-	.venv-vllm/bin/python bench/vllm_faults.py --write
-	.venv-vllm/bin/python bench/on_vllm.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
+	.venv-vllm/bin/python -m lab.vllm_faults --write
+	.venv-vllm/bin/python -m lab.on_vllm --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
 
 $(VLLM_READY): pyproject.toml
 	test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
@@ -95,37 +95,27 @@ docs:
 	$(DOCS)/bin/pip install --quiet mkdocs-material==9.8.1 mkdocs==1.6.1 pymdown-extensions==13.1 latex2mathml==3.81.1
 	$(DOCS)/bin/mkdocs build --strict
 
-# Slow evidence: appends what it measured to results/*.jsonl and renews the tables of README.md and docs/.
+# The claims of README.md and docs/evidence.md that need no other model, GPU or data set, measured again before a release:
+# hours. Appends to results/*.jsonl and fills the tables of all pages; the others' commands are in docs/evidence.md.
 results: $(COMPLETE)
-	$(BIN)/pip install --quiet matplotlib==3.11.2
-	$(BIN)/python bench/paper.py
-	$(BIN)/python bench/plot.py
+	$(BIN)/python -m lab.paper
+	$(BIN)/python -m lab.openspiel
+	$(BIN)/python bench/sandbox.py attacks
+	$(BIN)/python bench/repeat.py --write
+	$(BIN)/python bench/kills.py --write
+	$(BIN)/python bench/families.py --write
 	$(BIN)/python bench/readme.py
-
-# The figures of docs/evidence.md whose code has changed since they were measured, with the commands that measure them.
-# `python bench/evidence.py --write` also records how many there are.
-stale: $(COMPLETE)
-	@$(BIN)/python bench/evidence.py
 
 # What a second agent is worth: some 160 trainings of about a minute each on one core; goes on where it stopped.
 worth: $(COMPLETE)
-	$(BIN)/pip install --quiet matplotlib==3.11.2
-	$(BIN)/python bench/worth.py
-
-# Real models: hours on two cores; goes on where it stopped. MODELS holds smollm2 and qwen-coder, DATA the sets (or hub).
-real: $(COMPLETE)
-	@test -d "$(MODELS)" || { echo "make real needs MODELS=DIR with the folders smollm2 and qwen-coder (docs/real.md)"; exit 1; }
-	$(BIN)/python bench/joint_reward.py --models $(MODELS) --data $(or $(DATA),hub)
-	$(BIN)/python bench/real.py --models $(MODELS) --data $(or $(DATA),hub)
+	$(BIN)/python -m lab.worth
 
 # With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too;
 # with CADRE_DATA (a folder of data sets, docs/data.md) the checkers of code and mathematics. What is not given is left
 # out, with a sentence. TRL and CoMLRL are installed from the package index.
 bench: $(COMPLETE)
 	$(BIN)/python bench/sandbox.py
-	$(BIN)/python bench/bad_calls.py --write
 	$(BIN)/python bench/stranger.py --write
-	$(BIN)/python bench/adapters.py --write
 	$(BIN)/python bench/speed.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(VLLM),--vllm $(VLLM))
 	$(BIN)/python bench/readme.py
 

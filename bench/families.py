@@ -40,7 +40,7 @@ from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.types import Message, PreviousTurn, Request, Sample, Sampling
 from common import ROOT, commit, record
-from tests.cadre.engines.tiny import byte_tokenizer, save
+from tiny_models import byte_tokenizer, save
 
 SUPPORTED = 1e-4  # nats
 LARGEST = 30_000_000  # parameters

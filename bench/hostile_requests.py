@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx2
 
+from bench.answering import Answering, answering
 from cadre.types import Message
-from tests.cadre_programs.answering import Answering, answering
 
 SECRET = "the-secret-of-the-other-session"
 SECONDS = 20.0

@@ -1,10 +1,9 @@
-"""Equal seeds, equal runs: the same training twice, compared to the last bit, and the cost of batches by rule.
+"""Equal seeds, equal runs: the same training twice, compared to the last bit.
 
-    python bench/repeat.py [pairs] [ratio --old DIR] [--recipes NAME ...] [--pairs N] [--write]
+    python bench/repeat.py [pairs] [--recipes NAME ...] [--pairs N] [--write]
 
-pairs   two runs each of Plan-Path with one model, a LoRA per role, a critic, and a model per role; the last pair of
-        each recipe while other processes keep every core busy
-ratio   minutes of the plan-path recipe here over those of an older checkout (--old), in turns
+Two runs each of Plan-Path with one model, a LoRA per role, a critic, and a model per role; the last pair of each recipe
+while other processes keep every core busy. `bench/speed.py e2e --before` compares times with those of a commit.
 
 `--write` appends the figures to results/repeat.jsonl; else they are printed only.
 """
@@ -73,16 +72,13 @@ def content(path: Path) -> bytes | None:
     return path.read_bytes()
 
 
-def train(recipe: str, folder: Path, changes: Sequence[str], threads: int, checkout: Path = ROOT) -> float:
-    """One training in a process of its own; how many minutes it took."""
+def train(recipe: str, folder: Path, changes: Sequence[str], threads: int) -> None:
+    """Train in a process of its own."""
     arguments = [sys.executable, "-m", "cadre", "train", recipe, *changes, "--run", str(folder)]
-    environment = os.environ | {"PYTHONPATH": str(checkout), "OMP_NUM_THREADS": str(threads)}
-    began = time.perf_counter()
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": str(threads)}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "log").open("a") as log:
-        # From there, as -m prefers the folder that it is started in.
-        subprocess.run(arguments, check=True, cwd=checkout, env=environment, stdout=log, stderr=log)
-    return (time.perf_counter() - began) / 60
+        subprocess.run(arguments, check=True, cwd=ROOT, env=environment, stdout=log, stderr=log)
 
 
 @contextmanager
@@ -119,17 +115,6 @@ def pairs(options: argparse.Namespace) -> None:
     keep(options, "repeat.mismatches", [float(sum(mismatches))], "pairs")
 
 
-def ratio(options: argparse.Namespace) -> None:
-    """Minutes of the recipe here and there, in turns."""
-    minutes: dict[Path, list[float]] = {options.old: [], ROOT: []}
-    for number in range(options.pairs):
-        for checkout, spent in minutes.items():
-            folder = options.work / f"ratio-{int(time.time())}" / str(number)
-            spent.append(train("plan-path", folder, options.changes, options.threads, checkout))
-    here = [now / before for now, before in zip(minutes[ROOT], minutes[options.old], strict=True)]
-    keep(options, "batches_by_rule.time_ratio", here, "ratio")
-
-
 def keep(options: argparse.Namespace, name: str, values: Sequence[float], unit: str) -> None:
     console.print(f"{name}: {', '.join(f'{value:.4g}' for value in values)} {unit}", highlight=False)
     if options.write:
@@ -140,28 +125,23 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="bench/repeat.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", nargs="?", choices=["pairs", "ratio"], default="pairs")
+    parser.add_argument("part", nargs="?", choices=["pairs"], default="pairs")
     parser.add_argument("--recipes", nargs="+", default=list(RECIPES))
     parser.add_argument("--pairs", type=int, default=5, help="pairs a recipe")
     parser.add_argument("--steps", type=int, default=10, help="updates of each run of a pair")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--old", type=Path, help="a checkout whose batches are compared with")
-    parser.add_argument("--changes", nargs="*", default=[], help="changes to the recipe that ratio trains")
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "repeat", help="where the runs go")
     parser.add_argument("--write", action="store_true", help="append to results/repeat.jsonl")
     options = parser.parse_args(arguments)
-    if options.part == "ratio" and options.old is None:
-        parser.error("ratio needs --old DIR, a checkout to compare with")
     recipes = " ".join(options.recipes)
     sizes = f"--pairs {options.pairs} --steps {options.steps} --threads {options.threads}"
     options.command = f"python bench/repeat.py {options.part} --recipes {recipes} {sizes} --write"
-    options.work, options.old = options.work.absolute(), options.old and options.old.absolute()
+    options.work = options.work.absolute()
     return options
 
 
 def main() -> None:
-    options = parse(sys.argv[1:])
-    {"pairs": pairs, "ratio": ratio}[options.part](options)
+    pairs(parse(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The sandbox in figures: speed, attacks, checkers, hostile answers, and ten thousand mixed programs in one go.
+"""The sandbox in figures: speed, attacks, checkers, and hostile answers.
 
-    python bench/sandbox.py [throughput attacks idioms checkers maths soak]
+    python bench/sandbox.py [throughput attacks checkers maths]
 
 Appends `sandbox.*` and `checker.*` to results/sandbox.jsonl. `checkers` and `maths` read data sets below $CADRE_DATA
 (`NEEDED`, docs/data.md) and are left out, with a sentence, where these are missing.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -23,15 +22,13 @@ from typing import Any
 
 from rich.console import Console
 
-from cadre_sandbox import probes
+from assaults import NEWEST, assault
 from cadre_tasks import sandbox
 from cadre_tasks.code.judge import all_tests, judge
 from cadre_tasks.data.public_sets import humaneval, mbpp
 from cadre_tasks.maths.same_answer import same_answer
-from cadre_tasks.sandbox import Limits, Sandbox
+from cadre_tasks.sandbox import Sandbox
 from common import ROOT, record
-from tests.cadre_sandbox import attacks
-from tests.cadre_sandbox.attacks.cheats import CHEATS
 
 console = Console(soft_wrap=True)
 DATA = Path(os.environ.get("CADRE_DATA", ROOT / "data"))
@@ -122,39 +119,24 @@ async def try_attacks() -> None:
     """Every attack at both levels, at `confined` also with older versions of Landlock, as root and as an ordinary user
     where the machine lets us be both.
     """
-    from cadre_sandbox.inside.landlock import NEWEST
-    from tests.helpers.assaults import assault
-
     users = ["root", "ordinary"] if os.getuid() == 0 else ["ordinary"]
-    tried, through, stopped = 0, 0, Counter[str]()
+    names, tried, through, stopped = set[str](), 0, 0, Counter[str]()
     for level, abi, user in product(("confined", "isolated"), (1, 2, NEWEST), users):
         if level == "isolated" and abi != NEWEST:
             continue
         outcomes = await asyncio.to_thread(assault, level, user, abi)
         breaches = [f"{one['name']}: {one['breach']}" for one in outcomes if one["breach"]]
         console.print(f"{level}, Landlock {abi}, {user}: {len(outcomes)} attacks, {len(breaches)} through {breaches}")
+        names |= {one["name"] for one in outcomes}
         tried, through = tried + len(outcomes), through + len(breaches)
         stopped.update(one["layer"] for one in outcomes)
     console.print(f"stopped by {dict(stopped)}", highlight=False)
-    keep("sandbox.attacks_tried", [len(attacks.ATTACKS)], "attacks", tried)
+    keep("sandbox.attacks_tried", [len(names)], "attacks", tried)
     keep("sandbox.attacks_through", [through], "attacks", tried)
 
 
-async def idioms() -> None:
-    """Right programs that print or end otherwise than under python3, at either level, warm or cold."""
-    from tests.cadre_sandbox.idioms import IDIOMS, behind_the_sandbox, under_python
-
-    expected = {idiom.name: under_python(idiom) for idiom in IDIOMS}
-    differ = set()
-    for level, mode in product(("confined", "isolated"), ("pool", "cold")):
-        endings = await asyncio.to_thread(behind_the_sandbox, level, mode)
-        differ |= {f"{name} ({level}, {mode})" for name, ending in endings.items() if not ending.like(expected[name])}
-    console.print(f"{len(IDIOMS)} idioms; otherwise than under python3: {sorted(differ) or 'none'}", highlight=False)
-    keep("idioms.differ", [len(differ)], "idioms", 4 * len(IDIOMS))
-
-
 async def checkers() -> None:
-    """References pass, cheats do not."""
+    """Return nothing; count the references that pass their own tests."""
     problems, basic = rows("humaneval/HumanEval.jsonl"), rows("mbpp/mbpp.jsonl")
     right = await asyncio.gather(
         *(judge(r["prompt"] + r["canonical_solution"], all_tests(humaneval(r, 0))) for r in problems)
@@ -162,14 +144,6 @@ async def checkers() -> None:
     keep("checker.humaneval_pass", [sum(verdict.ok for verdict in right)], "problems", len(right))
     passed = await asyncio.gather(*(judge(row["code"], all_tests(mbpp(row, 0))) for row in basic))
     keep("checker.mbpp_pass", [sum(verdict.ok for verdict in passed)], "problems", len(passed))
-    limits = Limits(cpu_s=2.0)
-    hacks = [
-        judge(cheat.replace("@ENTRY@", row["entry_point"]), all_tests(humaneval(row, 0)), limits)
-        for cheat in CHEATS.values()
-        for row in problems[::4]
-    ]
-    verdicts = await asyncio.gather(*hacks)
-    keep("checker.hacks_pass", [sum(verdict.ok for verdict in verdicts)], "programs", len(verdicts))
 
 
 async def maths() -> None:
@@ -190,75 +164,11 @@ async def maths() -> None:
     keep("checker.math_hostile_pass", [accepted], "answers", len(HOSTILE))
 
 
-KINDS = (
-    "print({i} * 7)",
-    "import sys\nprint(sys.stdin.read()[::-1], {i})",
-    "import json, math\nprint(json.dumps([math.sqrt({i})]))",
-    "from collections import Counter\nprint(Counter(str({i})))",
-    "raise ValueError({i})",
-    "def f(n):\n    return n if n < 2 else f(n - 1) + f(n - 2)\nprint(f(12) + {i})",
-    "print('x' * ({i} % 50)",
-    "import re\nprint(re.findall(r'[0-9]', 'a{i}b'))",
-    "x = [i * i for i in range(200)]\nprint(sum(x) + {i})",
-)
-
-
-async def soak(count: int = 10_000) -> None:
-    """Mixed programs, a tenth of them attacks: the statuses and outputs of the cold mode, and nothing left behind."""
-    # Those that take time, or that may rightly end in more than one way, have no single verdict to be compared with.
-    quick = [one for one in attacks.ATTACKS if one.kind not in attacks.SLOW and len(one.ends) < 2]
-    with probes.World() as world:
-        sources = [probes.program_of(one, world) for one in quick]
-        limits = [one.limits for one in quick]
-        programs = [
-            (sources[i // 10 % len(quick)], limits[i // 10 % len(quick)])
-            if i % 10 == 0
-            else (KINDS[i % len(KINDS)].replace("{i}", str(i % 97)), Limits())
-            for i in range(count)
-        ]
-        distinct = list(dict.fromkeys(programs))
-        async with Sandbox("confined", mode="cold") as cold:
-            runs = await together(2, [lambda p=p, m=m: cold.run(p, "abc", m) for p, m in distinct])
-        expected = {pair: (run.status, run.stdout) for pair, run in zip(distinct, runs, strict=True)}
-        before, memory = children(), resident()
-        began = time.perf_counter()
-        async with Sandbox("confined") as pool:
-            results = await together(2, [lambda p=p, m=m: pool.run(p, "abc", m) for p, m in programs])
-            grown = resident() - memory
-        seconds = time.perf_counter() - began
-        differ = [
-            (expected[pair], (got.status, got.stdout))
-            for index, (pair, got) in enumerate(zip(programs, results, strict=True))
-            if (got.status if index % 10 == 0 else (got.status, got.stdout))
-            != (expected[pair][0] if index % 10 == 0 else expected[pair])
-        ]
-        console.print(f"{count} programs in {seconds:.1f} s; differ: {differ[:3]}; damage: {world.damage() or 'none'}")
-        damage = world.damage()
-    await asyncio.sleep(1.0)
-    keep("sandbox.soak.differ_from_cold", [len(differ)], "programs", count)
-    keep("sandbox.soak.left_over", [max(0, children() - before) + bool(damage)], "processes", count)
-    keep("sandbox.soak.memory_growth_mb", [grown], "MB", count)
-
-
-def children() -> int:
-    """Processes below this one."""
-    tasks = Path("/proc/self/task")
-    return sum(len((task / "children").read_text().split()) for task in tasks.iterdir())
-
-
-def resident() -> float:
-    """Resident memory of this process in MB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / 1e6
-
-
 PARTS = {
     "throughput": throughput,
     "attacks": try_attacks,
-    "idioms": idioms,
     "checkers": checkers,
     "maths": maths,
-    "soak": soak,
 }
 
 

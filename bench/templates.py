@@ -3,7 +3,7 @@
 A template counts if a conversation with two tools is in its prompt with their offer, a call, its arguments, a result
 and a later turn, and if the call that it writes is read back with name and arguments. It keeps results if they are in
 the prompt of the turn after a sampled call: one as the template writes it, one with words before it, and two calls.
-Probed are the forms in which models of these years write calls (tests/cadre/engines/forms.py), ways of writing results,
+Probed are the forms in which models of these years write calls (bench/template_forms.py), ways of writing results,
 and the templates of the named models.
 """
 
@@ -16,11 +16,11 @@ from collections.abc import Iterator
 
 from transformers import AutoTokenizer
 
+import template_forms as forms
 from cadre.engines.chat_template import Template
 from cadre.engines.model_text import collect_stops
 from cadre.types import Message, PreviousTurn, Sample, Tool, ToolCall
 from common import record
-from tests.cadre.engines import forms
 
 ARGUMENTS = {"word": 'é "q" 漢', "many": 3}
 SCHEMA = {"type": "object", "properties": {"word": {"type": "string"}, "many": {"type": "integer"}}}

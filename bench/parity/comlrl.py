@@ -28,9 +28,9 @@ from bench.parity.comlrl_models import (
     words,
 )
 from bench.parity.shared import Compared, on, ours_among, with_gradient
+from bench.parity.trees import leaf, node
 from cadre.advantages.returns import samples_of
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import leaf, node
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from comlrl.trainers.actor_critic.iac import IACTrainer, RolloutSample
 from comlrl.trainers.actor_critic.maac import MAACTrainer
 from torch import Tensor
 
+from bench.parity import critics
 from bench.parity.comlrl_models import (
     ROLES,
     Model,
@@ -33,7 +34,6 @@ from cadre.advantages.critic import Reads
 from cadre.advantages.groups import comparison_of
 from cadre.learn.loss import value_loss
 from cadre.types import Node, TrainingSequence
-from tests.cadre.advantages import critics
 
 GAMMA, CLIP = 0.75, 0.2
 CREDIT = comparison_of("reward_to_go", "node", "none", "none", gamma=GAMMA)

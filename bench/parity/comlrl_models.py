@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from bench.parity.trees import inner, leaf
 from cadre.learn.loss import Tokens, policy_loss
 from cadre.settings import LossConfig
 from cadre.types import Branch, Node
-from tests.cadre.advantages.trees import inner, leaf
 
 WORDS = 5
 ROLES = ("a", "b")

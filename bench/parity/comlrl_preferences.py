@@ -23,11 +23,11 @@ from bench.parity.comlrl_models import (
     words,
 )
 from bench.parity.shared import Compared, on, with_gradient
+from bench.parity.trees import leaf, node
 from cadre.advantages.groups import comparison_of
 from cadre.advantages.preferences import preference_advantages
 from cadre.advantages.returns import samples_of
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import leaf, node
 
 SIBLINGS, BETA = 3, 0.1
 CREDIT = comparison_of("reward_to_go", "node", "mean", "none")

@@ -16,12 +16,12 @@ from comlrl.trainers.reinforce.magrpo import MAGRPOTrainer
 
 from bench.parity.comlrl_models import ROLES, branch_of, pays_by, trainer_of
 from bench.parity.shared import Compared, on
+from bench.parity.trees import node
 from cadre.advantages.groups import comparison_of, compute_returns
 from cadre.advantages.preferences import team_return
 from cadre.advantages.returns import samples_of
 from cadre.rollout import walk
 from cadre.types import Node, Task, Tree
-from tests.cadre.advantages.trees import node
 
 TURNS, GAMMA = 2, 0.9
 

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bench.parity import critics
+from bench.parity.trees import leaf, node
 from cadre.advantages.critic import Estimate, whitened
 from cadre.advantages.groups import compare_samples, comparison_of
 from cadre.advantages.returns import Credit, samples_of
@@ -21,8 +23,6 @@ from cadre.learn.loss import Tokens, policy_loss
 from cadre.learn.loss_functions import AGGREGATES, Denominators
 from cadre.settings import LossConfig
 from cadre.types import Reward, Task, Tree
-from tests.cadre.advantages import critics
-from tests.cadre.advantages.trees import leaf, node
 
 # One comparison: (ours, theirs, ours by their equation), each one tensor.
 Compared = tuple[Tensor, Tensor, Tensor]

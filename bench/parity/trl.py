@@ -32,13 +32,13 @@ from bench.parity.shared import (
     policy,
     summed,
 )
+from bench.parity.trees import leaf, node, sample
 from bench.parity.trl_trainers import LONGEST, model_of, scored, trainer_of
 from cadre.advantages.batch import charge_divergence
 from cadre.advantages.returns import ScoredSample
 from cadre.learn.loss_functions import Clip, clipped_surrogate
 from cadre.rollout.walk import TreeSample
 from cadre.settings import LossConfig
-from tests.cadre.advantages.trees import leaf, node, sample
 
 CLIPS = {"clip_low": 0.2, "clip_high": 0.28}
 # Draws.

@@ -32,7 +32,7 @@ ALONE = 64
 FLEX_BLOCK = 128
 # Compilations of one function for several models, precisions, windows and uses of gradients.
 MOST_VARIANTS = 64
-# Options of FlexAttention's kernels, such as their own block sizes; None for torch's choice (`bench/gpu.py blocks`).
+# Options of FlexAttention's kernels, such as their own block sizes; None for torch's choice.
 KERNEL_OPTIONS: Any = None
 # The logarithm of a denominator beside which any score is nothing.
 ENDLESS = 1e30

@@ -1,7 +1,7 @@
 """The rules of the cooperative kitchen of Overcooked-AI (Carroll et al. 2019, arXiv 1910.05789), for two cooks.
 
 Onions go into a pot, three make a soup, which cooks for 20 steps, is taken with a dish and served for 20 points. The
-layouts are the published ones. `bench/kitchen.py` compares states and rewards with the package overcooked-ai 1.1 on
+layouts are the published ones. `lab/kitchen.py` compares states and rewards with the package overcooked-ai 1.1 on
 random episodes: there a cook starts the pot with empty hands, and a soup may be started with fewer onions, which nobody
 ordered. `auto` is the rule of the paper, by which a pot starts with its third onion.
 """

@@ -108,20 +108,19 @@ def test_curves_and_tables_from_other_files_are_lines_too(tmp_path: Any, monkeyp
     (tmp_path / "presets-curves.json").write_text(
         json.dumps({"gdpo": [[[10 * step, 0.1 * step] for step in range(1, 6)]]})
     )
-    lines = readme.curve_lines()
-    assert {name: lines["curve.kuhn.40"][0][name] for name in ("value", "low", "high")} == {
+    points = [{"situation": "relay", "dial": 0.8, "side": "alone", "success": [0.5, 0.4]}]
+    points += [{"situation": "relay", "dial": 0.8, "side": side, "success": [0.9, 0.6]} for side in ("team", "shared")]
+    (tmp_path / "worth.json").write_text(json.dumps(points))
+    lines = dict(readme.other_lines())
+    assert {name: lines["curve.kuhn.40"][name] for name in ("value", "low", "high")} == {
         "value": 0.2,
         "low": 0.1,
         "high": 0.3,
     }
-    assert lines["curve.gdpo"][0]["values"] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
-    points = [{"situation": "relay", "dial": 0.8, "side": "alone", "success": [0.5, 0.4]}]
-    points += [{"situation": "relay", "dial": 0.8, "side": side, "success": [0.9, 0.6]} for side in ("team", "shared")]
-    (tmp_path / "worth.json").write_text(json.dumps(points))
-    worth = readme.worth_lines()
-    assert worth["worth.relay.0.8.team"][0]["value"] == pytest.approx(0.75)
-    assert worth["worth.relay.0.8.gain"][0]["value"] == pytest.approx(0.3)
-    assert worth["worth.relay.0.8.shared.gain"][0]["low"] == pytest.approx(0.2)
+    assert lines["curve.gdpo"]["values"] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert lines["worth.relay.0.8.team"]["value"] == pytest.approx(0.75)
+    assert lines["worth.relay.0.8.gain"]["value"] == pytest.approx(0.3)
+    assert lines["worth.relay.0.8.shared.gain"]["low"] == pytest.approx(0.2)
 
 
 def test_the_page_of_families_has_as_many_as_its_lines() -> None:
@@ -134,7 +133,3 @@ def test_the_page_of_families_has_as_many_as_its_lines() -> None:
     assert len(rows) + len(left_out) == found["families.supported"]["n"]
     worst = max(float(row.split("|")[-2]) for row in rows)
     assert worst == pytest.approx(found["families.max_diff"]["value"], rel=0.05)
-
-
-def test_pages_show_the_figures_of_their_lines() -> None:
-    assert readme.wrong_figures() == []

@@ -63,8 +63,3 @@ def test_busy_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
     with repeat.busy(2):
         assert [process.poll() for process in started] == [None, None]
     assert all(process.poll() is not None for process in started)
-
-
-def test_ratio_needs_something_to_compare_with() -> None:
-    with pytest.raises(SystemExit):
-        repeat.parse(["ratio"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bench.parity.trees import node
 from cadre.advantages.groups import (
     ADVANTAGES,
     BASELINES,
@@ -28,7 +29,6 @@ from cadre.rollout import shapes
 from cadre.rollout.shapes import SELECTIONS, Shape, count_leaves, every_decision
 from cadre.settings.user_code import load_function
 from cadre.types import Branch, Node, Reward, Task, Tree
-from tests.cadre.advantages.trees import node
 
 CUSTOM = "algorithm={{name: custom, k: 3, shape: {}, returns: {}, group: node, baseline: {}, scale: none}}"
 

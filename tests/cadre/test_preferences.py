@@ -8,6 +8,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from bench.parity.trees import assign, inner, leaf, node
 from cadre.advantages.groups import comparison_of
 from cadre.advantages.preferences import make_joint_pairs, make_pairs, score_answers, score_jointly
 from cadre.advantages.returns import Credit
@@ -19,7 +20,6 @@ from cadre.preferences import PreferencePair, pair_to_json, read_pairs
 from cadre.rollout import walk
 from cadre.training.reward_model import remove_ambiguous_pairs
 from cadre.types import Message, Task, Tree
-from tests.cadre.advantages.trees import assign, inner, leaf, node
 from tests.helpers.training import configured
 
 STEP = comparison_of("step", "node", "mean", "std")

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.parity.critics import Learner, named, team_of
+from bench.parity.trees import advantages, assign, credit_of, inner, leaf, node
 from cadre.advantages.batch import build_batch, is_useful
 from cadre.advantages.critic import explained_variance
 from cadre.advantages.groups import BASELINES, GroupReturns, no_signal_fractions
@@ -19,8 +21,6 @@ from cadre.settings import CreditConfig
 from cadre.statistics import is_constant, is_rounding
 from cadre.types import Node, Task, Tree
 from cadre_analysis.audit import DecisionEffects, agreement_report, is_significant
-from tests.cadre.advantages.critics import Learner, named, team_of
-from tests.cadre.advantages.trees import advantages, assign, credit_of, inner, leaf, node
 
 SCALES = [10.0**power for power in range(-12, 13, 3)]
 

@@ -13,11 +13,11 @@ import pytest
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
+from bench.answering import answering
 from cadre.types import Message, Reward, ToolCall
 from cadre_programs import server
 from cadre_programs.calls import Answer, ModelCall, RequestError
 from cadre_programs.sessions import Session
-from tests.cadre_programs.answering import answering
 
 TOOL = {"type": "function", "function": {"name": "add", "description": "Adds.", "parameters": {"type": "object"}}}
 USER = [{"role": "user", "content": "Go."}]

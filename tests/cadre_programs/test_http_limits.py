@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from bench.answering import Answering, answering
 from cadre import sockets
 from cadre.cli import app
 from cadre.errors import EngineError
 from cadre.types import Message
 from cadre_programs.server import Server
 from tests.cadre.cli.calling import call
-from tests.cadre_programs.answering import Answering, answering
 from tests.helpers import forked
 
 SECONDS = 0.2

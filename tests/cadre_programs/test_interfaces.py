@@ -15,13 +15,13 @@ import numpy
 import openai
 import pytest
 
+from bench.answering import answering
 from cadre.envs.images import image
 from cadre.types import Message, ToolCall
 from cadre_programs import server
 from cadre_programs.anthropic import parse_messages_call
 from cadre_programs.calls import Answer, ModelCall, RequestError
 from cadre_programs.protocol import parse_chat_call, parse_responses_call
-from tests.cadre_programs.answering import answering
 
 USER = [{"role": "user", "content": "Go."}]
 FIELDS = ("reasoning_content", "content")

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from bench.parity.critics import Learner, named, node, played_by, team_of
+from bench.parity.trees import leaf
 from cadre.advantages.batch import build_batch
 from cadre.errors import EngineError, PromptError
 from cadre.settings import TeacherConfig
 from cadre.types import Request, Sample, Task, Tree
 from cadre_ray.processes import LearnerProcess, Outcome, SamplerProcess
 from cadre_ray.remote import PoolSampler, RemoteLearner, WaitingRequest
-from tests.cadre.advantages.critics import Learner, named, node, played_by, team_of
-from tests.cadre.advantages.trees import leaf
 from tests.cadre.engines.tiny import request
 from tests.helpers.extras import skip_without
 

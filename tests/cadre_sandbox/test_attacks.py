@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from bench.assaults import ROOT, assault
 from cadre_sandbox import Sandbox, probes
 from cadre_sandbox.inside import landlock
 from cadre_sandbox.inside.landlock import NEWEST as NEWEST
 from tests.cadre_sandbox import attacks
 from tests.cadre_sandbox.attacks import kernel
-from tests.helpers.assaults import ROOT, assault
 
 # What would do lasting harm where nothing stops it is left out of the counter-check.
 HARMLESS = (

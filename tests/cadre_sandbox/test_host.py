@@ -6,10 +6,10 @@ import socket
 
 import pytest
 
+from bench.assaults import assault
 from cadre_sandbox import Limits, Sandbox
 from cadre_sandbox.checkers import check_tests
 from cadre_sandbox.inside.host import NAME
-from tests.helpers.assaults import assault
 from tests.helpers.sandboxes import shared_sandbox
 from tests.helpers.slow import few_of
 

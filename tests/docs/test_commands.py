@@ -1,7 +1,7 @@
 """Every command on the pages can be given as printed: its options, recipes, settings and files are known.
 
 Commands of `cadre` are parsed by the command line itself, and settings are validated with their recipe, as before a
-model loads. Scripts of bench/ are parsed by the options that their source declares. Nothing is run.
+model loads. Programs of bench/ and lab/ are parsed by the options that their source declares. Nothing is run.
 """
 
 from __future__ import annotations
@@ -37,57 +37,43 @@ PLAIN = {"COMMAND", "ENV", "MODEL", "NAME", "OUT", "RECIPE", "RUN", "STEP", "fil
 FILE = re.compile(r"(?<!/)\b[\w./-]+\.(?:py|yaml|jsonl|json|html|md|txt|parquet)\b")
 # What a script or a target needs beside the repository, and a word that the page has to have about it.
 NEEDS = {
-    "bench/adapters.py": "minutes|hours",
-    "bench/asynchrony.py": "minutes|hours",
-    "bench/audio.py learn": "make_audio",
-    "bench/audits.py": "minutes|hours",
-    "bench/cluster_sim.py": "Ray",
-    "bench/correctness.py": "minutes",
-    "bench/data.py": "folder",
-    "bench/discovery.py": "minutes",
+    "-m lab.asynchrony": "minutes|hours",
+    "-m lab.audits": "minutes|hours",
+    "-m lab.data": "folder",
+    "-m lab.discovery": "minutes",
     "bench/families.py": "hours",
-    "bench/fsdp.py": "minutes",
-    "bench/fuzz.py": "CADRE_DATA",
-    "bench/generators.py": "minutes",
-    "bench/gpu.py": "GPU",
-    "bench/hanabi.py": "openspiel",
-    "bench/hanabi_trainings.py": "minutes",
-    "bench/headline.py": "GPU",
+    "-m lab.fuzz": "CADRE_DATA",
+    "-m lab.gpu": "GPU",
+    "-m lab.hanabi": "openspiel",
+    "-m lab.hanabi_trainings": "minutes",
+    "-m lab.headline": "GPU",
     "bench/house.py": "minutes|hours",
-    "bench/joint_reward.py": "SciTLDR",
     "bench/kills.py": "hours",
-    "bench/kitchen.py parity": "overcooked-ai",
-    "bench/kitchen_trainings.py": "minutes",
-    "bench/learner.py": "minutes",
-    "bench/leduc_base.py": "minutes",
-    "bench/melodies.py learn": "make_audio",
-    "bench/openspiel.py": "openspiel",
-    "bench/presets.py": "hours",
-    "bench/program_trainings.py": "hours",
-    "bench/prompts.py": "folder",
-    "bench/real.py": "hours",
+    "-m lab.kitchen parity": "overcooked-ai",
+    "-m lab.kitchen_trainings": "minutes",
+    "-m lab.leduc_base": "minutes",
+    "-m lab.melodies learn": "make_audio",
+    "-m lab.openspiel": "openspiel",
+    "-m lab.presets": "hours",
     "bench/repeat.py": "minutes",
-    "bench/reward_search.py": "minutes",
-    "bench/robot_trainings.py": "mujoco|MuJoCo",
-    "bench/robots.py": "mujoco|MuJoCo",
+    "-m lab.robot_trainings": "mujoco|MuJoCo",
+    "-m lab.robots": "mujoco|MuJoCo",
     "bench/sandbox.py": "CADRE_DATA",
-    "bench/search_trainings.py": "minutes",
-    "bench/tasks.py cheats": "CADRE_DATA",
-    "bench/vision.py": "Pillow",
-    "bench/vllm_faults.py": "make vllm",
-    "bench/world_trainings.py": "make_world",
-    "bench/worlds.py": "hours",
-    "bench/writing.py": "SmolLM2",
+    "-m lab.search_trainings": "minutes",
+    "-m lab.vllm_faults": "make vllm",
+    "-m lab.world_trainings": "make_world",
+    "-m lab.worlds": "hours",
     "make bench": "minutes|hours",
     "make bench-vllm": "folder of",
     "make parity": "index|installs",
-    "make real": "hours",
     "make results": "minutes|hours",
     "make test-slow": "hour",
     "make test-view": "Chromium",
     "make test-vllm": "environment",
     "make vllm": "environment",
     "make worth": "minutes|hours",
+    "-m lab.media picture": "make_vision",
+    "-m lab.media sound": "make_audio",
 }
 # Recipes of runs whose folder does not begin with the name of one.
 RUNS = {"maths": "maths-qwen3-1.7b"}
@@ -239,13 +225,14 @@ def check_script(words: list[str]) -> None:
     if name == "bench.parity":
         path = ROOT / "bench" / "parity" / "__main__.py"
     source = path.read_text(encoding="utf-8")
-    if shared := re.search(r"^from (\w+) import .*\bmain\b", source, re.MULTILINE):
+    if shared := re.search(r"^from lab\.(\w+) import .*\btraining_parser\b", source, re.MULTILINE):
         source += (path.parent / f"{shared[1]}.py").read_text(encoding="utf-8")
     parser = declared_parser(source)
     _, unknown = parser.parse_known_args([word for word in rest if word != "--help"])
     assert not [one for one in unknown if one.startswith("-")], f"{path.name} has no option {unknown}"
     for word in unknown:
-        assert PLACEHOLDER.search(word) or "/" in word or "." in word or re.search(rf"\b{word}\b", source), word
+        is_known = word in recipes() or re.search(rf"\b{word}\b", source)
+        assert is_known or PLACEHOLDER.search(word) or "/" in word or "." in word, word
 
 
 def declared_parser(source: str) -> argparse.ArgumentParser:
@@ -291,8 +278,8 @@ UNKNOWN = (
     "cadre check plan-path turns=none",
     "make rsults",
     "python bench/spede.py",
-    "python bench/worlds.py --world sql",
-    "python bench/worlds.py refrences",
+    "python -m lab.worlds --world sql",
+    "python -m lab.worlds refrences",
     "pip install -e '.[opnspiel]'",
     "pip install 'cadre-rl[view]'",
 )
@@ -304,7 +291,7 @@ def test_unknown_recipes_options_settings_and_files_are_found(text: str) -> None
         check(Command.parse("README.md", text))
 
 
-@pytest.mark.parametrize("text", ["python bench/kitchen.py examples unnamed.jsonl", "make test-view"])
+@pytest.mark.parametrize("text", ["python -m lab.kitchen examples unnamed.jsonl", "make test-view"])
 def test_files_and_needs_that_a_page_does_not_name_are_found(text: str) -> None:
     with pytest.raises(AssertionError):
         test_a_page_names_what_a_command_needs(Command.parse("README.md", text))

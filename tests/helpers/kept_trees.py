@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench.parity.trees import assign, credit_of, inner, leaf, node
 from cadre.advantages.batch import TrainingBatch, select_samples
 from cadre.learn.token_notes import TokenNote
 from cadre.rollout.episodes import Failure, SampledTrees
@@ -11,7 +12,6 @@ from cadre.runs.kept_trees import StepRecord, StepRecorder, Vocabulary
 from cadre.runs.tree_format import MediaStore
 from cadre.settings import CreditConfig, TrainConfig
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import assign, credit_of, inner, leaf, node
 
 
 class Letters:

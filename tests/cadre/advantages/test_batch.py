@@ -5,20 +5,20 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from cadre.advantages.batch import build_batch, is_useful
-from cadre.advantages.groups import compare_samples
-from cadre.advantages.returns import samples_of
-from cadre.errors import ConfigError
-from cadre.settings import CreditConfig, LossConfig
-from cadre.types import Message, Task, Tree
-from tests.cadre.advantages.critics import (
+from bench.parity.critics import (
     Learner,
     named,
     node,
     one_answer,
     team_of,
 )
-from tests.cadre.advantages.trees import leaf
+from bench.parity.trees import leaf
+from cadre.advantages.batch import build_batch, is_useful
+from cadre.advantages.groups import compare_samples
+from cadre.advantages.returns import samples_of
+from cadre.errors import ConfigError
+from cadre.settings import CreditConfig, LossConfig
+from cadre.types import Message, Task, Tree
 
 
 def test_the_penalty_is_taken_from_the_return_before_the_comparison() -> None:

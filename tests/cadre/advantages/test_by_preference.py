@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
+from bench.parity.critics import Learner, named, team_of
+from bench.parity.trees import inner, leaf, node, two_turns
 from cadre.advantages.batch import build_batch
 from cadre.advantages.groups import comparison_of
 from cadre.advantages.preferences import preference_advantages, team_return
 from cadre.advantages.returns import samples_of
 from cadre.types import Task, Tree
-from tests.cadre.advantages.critics import Learner, named, team_of
-from tests.cadre.advantages.trees import inner, leaf, node, two_turns
 
 CREDIT = comparison_of("reward_to_go", "node", "mean", "none")
 

@@ -5,13 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.advantages.critic import Reads, required_heads
-from cadre.rollout import shapes
-from cadre.rollout.grow import Rollout, grow
-from cadre.settings import PolicyConfig
-from cadre.team import Team
-from cadre.types import Sampling, Task
-from tests.cadre.advantages.critics import (
+from bench.parity.critics import (
     Learner,
     asked,
     crossed,
@@ -22,7 +16,13 @@ from tests.cadre.advantages.critics import (
     sequential,
     team_of,
 )
-from tests.cadre.advantages.trees import inner, leaf
+from bench.parity.trees import inner, leaf
+from cadre.advantages.critic import Reads, required_heads
+from cadre.rollout import shapes
+from cadre.rollout.grow import Rollout, grow
+from cadre.settings import PolicyConfig
+from cadre.team import Team
+from cadre.types import Sampling, Task
 from tests.helpers.games import Relay, Scripted
 
 

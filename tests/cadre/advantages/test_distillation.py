@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 import torch
 
+from bench.parity.critics import Learner, named, node, played_by, team_of
+from bench.parity.trees import leaf
 from cadre.advantages.batch import build_batch
 from cadre.errors import EngineError
 from cadre.settings import TeacherConfig
 from cadre.types import Node, Task, Tool, TrainingSequence, Tree
-from tests.cadre.advantages.critics import Learner, named, node, played_by, team_of
-from tests.cadre.advantages.trees import leaf
 
 # Two samples of two tokens, which the policy gave -0.5 and -0.25, and what the teacher gives them.
 TEACHER = [(-1.0, -0.25), (-0.5, -1.25)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from bench.parity.trees import assign, credit_of, inner, leaf, node, two_turns
 from cadre.advantages import batch
 from cadre.advantages.batch import make_sequences, select_samples
 from cadre.advantages.groups import AdvantageGroup, compare_samples
@@ -13,7 +14,6 @@ from cadre.advantages.returns import samples_of
 from cadre.learn.loss_functions import Denominators, sequence_sum
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
 from cadre.types import Branch, Node, Sample, Sampling, Task, TrainingSequence, Tree
-from tests.cadre.advantages.trees import assign, credit_of, inner, leaf, node, two_turns
 from tests.cadre.algorithms.test_presets import named
 
 SAMPLING = {"a": Sampling(max_tokens=10), "b": Sampling(max_tokens=20)}

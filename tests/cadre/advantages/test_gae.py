@@ -4,14 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cadre.advantages.batch import build_batch
-from cadre.advantages.critic import Reads, explained_variance
-from cadre.advantages.groups import comparison_of
-from cadre.advantages.returns import reward_to_go, samples_of
-from cadre.errors import ConfigError
-from cadre.rollout import walk
-from cadre.types import Node, Task, TrainingSequence, Tree
-from tests.cadre.advantages.critics import (
+from bench.parity.critics import (
     Learner,
     asked,
     chain,
@@ -26,7 +19,14 @@ from tests.cadre.advantages.critics import (
     taught,
     team_of,
 )
-from tests.cadre.advantages.trees import inner, leaf
+from bench.parity.trees import inner, leaf
+from cadre.advantages.batch import build_batch
+from cadre.advantages.critic import Reads, explained_variance
+from cadre.advantages.groups import comparison_of
+from cadre.advantages.returns import reward_to_go, samples_of
+from cadre.errors import ConfigError
+from cadre.rollout import walk
+from cadre.types import Node, Task, TrainingSequence, Tree
 
 THREE = {"0 a": 0.5, "1 a": 1.0, "2 a": 1.5}
 

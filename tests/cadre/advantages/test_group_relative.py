@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bench.parity.trees import advantages, assign, chain, credit_of, inner, leaf, node, sequential, two_turns
 from cadre.advantages.groups import (
     BASELINES,
     groups_of_roles,
@@ -14,7 +15,6 @@ from cadre.advantages.groups import (
 )
 from cadre.declare import declared
 from cadre.types import Branch, Message, Observation, Reward, Sample, Task, ToolCall, Tree
-from tests.cadre.advantages.trees import advantages, assign, chain, credit_of, inner, leaf, node, sequential, two_turns
 
 
 def test_at_grpo_compares_siblings_with_each_other_only() -> None:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from bench.parity.critics import Learner, named, node, team_of
+from bench.parity.trees import inner, leaf
 from cadre.advantages.batch import TrainingBatch, build_batch
 from cadre.errors import EngineError
 from cadre.types import Message, Node, Observation, Task, TrainingSequence, Tree
-from tests.cadre.advantages.critics import Learner, named, node, team_of
-from tests.cadre.advantages.trees import inner, leaf
 
 # log pi of the second role's two tokens where its prompt lacks the plan; with it they are -0.5 and -0.25.
 WITHOUT = {"p b:  now": (-2.0, -1.75), "q b:  now": (-0.5, -0.25), "r b:  now": (-1.0, -0.75)}

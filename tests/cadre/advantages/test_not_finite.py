@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.parity.trees import advantages, leaf, node
 from cadre.errors import ConfigError, ContractError
-from tests.cadre.advantages.trees import advantages, leaf, node
 
 GROUP = node(0, {"a": 3}, [leaf({"a": 0}, 1.0), leaf({"a": 1}, 0.0), leaf({"a": 2}, 0.0)])
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.parity.trees import advantages, assign, credit_of, leaf, node
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, ContractError
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import advantages, assign, credit_of, leaf, node
 
 RANK = """
 def f(group):

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from bench.parity.critics import Learner, team_of
+from bench.parity.trees import assign, credit_of, inner, node
 from cadre.advantages.batch import Plan, build_batch, is_useful, select_samples
 from cadre.advantages.groups import compare_samples
 from cadre.advantages.returns import Credit, samples_of
 from cadre.errors import ConfigError
 from cadre.settings import CreditConfig
 from cadre.types import Branch, Node, Reward, Task, Tree
-from tests.cadre.advantages.critics import Learner, team_of
-from tests.cadre.advantages.trees import assign, credit_of, inner, node
 from tests.cadre.algorithms.test_presets import named
 
 GDPO = credit_of("step", "node", "mean", "std", parts={"correct": 1.0, "format": 0.5})

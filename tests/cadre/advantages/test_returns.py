@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from bench.parity.trees import advantages, chain, inner, leaf, node, sequential, two_turns
 from cadre.rollout.walk import allow_depth
-from tests.cadre.advantages.trees import advantages, chain, inner, leaf, node, sequential, two_turns
 
 
 def test_reward_to_go_discounts_the_mean_of_the_children_at_unequal_depths() -> None:

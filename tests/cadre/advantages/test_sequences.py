@@ -1,8 +1,8 @@
 """Scored samples become training sequences."""
 
+from bench.parity.trees import assign, credit_of, sequential
 from cadre.advantages.batch import make_sequences
 from cadre.types import Sampling, Task, Tree
-from tests.cadre.advantages.trees import assign, credit_of, sequential
 
 
 def test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt() -> None:

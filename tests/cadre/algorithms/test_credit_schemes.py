@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from bench.parity import critics
+from bench.parity.critics import Learner, named, team_of
+from bench.parity.trees import assign, chain, inner, leaf, node
 from cadre.advantages.batch import build_batch, weight_by_tree
 from cadre.advantages.returns import samples_of
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
 from cadre.settings import LossConfig
 from cadre.types import Message, Node, Observation, Sound, Task, Tree
-from tests.cadre.advantages import critics
-from tests.cadre.advantages.critics import Learner, named, team_of
-from tests.cadre.advantages.trees import assign, chain, inner, leaf, node
 
 
 def judged(root: Node, name: str, **options) -> dict[str, float]:

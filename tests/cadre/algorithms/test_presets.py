@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 from pydantic import TypeAdapter
 
+from bench.parity.critics import Learner, team_of
+from bench.parity.trees import assign, inner, leaf, node
 from cadre.advantages.batch import build_batch
 from cadre.algorithms import ALGORITHMS, Algorithm, plan_of
 from cadre.rollout import walk
 from cadre.rollout.shapes import full
 from cadre.settings import CreditConfig
 from cadre.types import Node, Reward, Task, Tree
-from tests.cadre.advantages.critics import Learner, team_of
-from tests.cadre.advantages.trees import assign, inner, leaf, node
 
 
 def named(name: str, **options):

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from bench.parity.trees import assign, credit_of, inner, leaf, node
 from cadre.advantages.groups import needs_signatures
 from cadre.advantages.returns import Credit
 from cadre.rollout import walk
 from cadre.rollout.grow import Rollout, grow
 from cadre.rollout.shapes import independent
 from cadre.types import Message, Node, Observation, Task, Tree
-from tests.cadre.advantages.trees import assign, credit_of, inner, leaf, node
 from tests.cadre.algorithms.test_presets import named
 from tests.helpers.games import Relay, scripted_team
 

@@ -11,6 +11,7 @@ import torch
 import yaml
 from rich.console import Console
 
+from bench.parity.trees import assign, leaf, node, sample
 from cadre.advantages import batch
 from cadre.advantages.returns import samples_of
 from cadre.algorithms.custom import Custom
@@ -24,7 +25,6 @@ from cadre.rollout.grow import Rollout, grow
 from cadre.settings import LossConfig
 from cadre.settings.user_code import load_function
 from cadre.types import Node, Sample, Task, Tree
-from tests.cadre.advantages.trees import assign, leaf, node, sample
 from tests.helpers.games import Pair, scripted_team
 from tests.helpers.training import configured, play
 

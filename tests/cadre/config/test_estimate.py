@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from bench import template_forms as forms
 from cadre.cli.app import app
 from cadre.config.estimate import EngineEstimate, ResourceEstimate, estimate_resources, format_estimate
 from cadre.config.experiment import Config, load, parse
@@ -14,7 +15,7 @@ from cadre.engines.torch import memory, sizes
 from cadre.engines.torch.logprobs import CHUNK, KEPT
 from cadre.engines.torch.memory import GIB, SequenceMemory
 from cadre.errors import DataError, EngineError
-from tests.cadre.engines import forms, tiny
+from tests.cadre.engines import tiny
 from tests.helpers.playing import source
 from tests.helpers.slow import few_of
 

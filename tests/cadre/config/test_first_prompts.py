@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from bench import template_forms as forms
 from cadre.config.estimate import FirstPrompt, render_first_prompts
 from cadre.errors import EngineError
 from cadre.types import Message, Tool
-from tests.cadre.engines import forms, tiny
+from tests.cadre.engines import tiny
 
 STRICT = (
     "{% for message in messages %}{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"

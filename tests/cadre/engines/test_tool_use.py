@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from bench import template_forms as forms
 from cadre.engines.chat_template import Prompt, Template
 from cadre.engines.model_text import collect_stops
 from cadre.engines.tool_calls import is_sampled_message, split_parallel_calls, write_calls_as_text, write_result_as_text
 from cadre.errors import EngineError
 from cadre.types import Message, PreviousTurn, Sample, Sound, Tool, ToolCall
-from tests.cadre.engines import forms
 
 STOPS = (257, 259)
 FIND = Tool(

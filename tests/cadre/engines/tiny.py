@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     Gemma2Config,
     Gemma2ForCausalLM,
@@ -21,13 +18,13 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
-    PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
+from bench.tiny_models import CHATML, byte_tokenizer, save
 from cadre.advantages import batch
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.rollout.batching import gather
@@ -35,11 +32,6 @@ from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
 from cadre.team import Metrics
 from cadre.types import Message, Request, Sample, Sampling, TrainingSequence
 
-SPECIALS = ("<pad>", "<eos>", "<|im_start|>", "<|im_end|>")
-CHATML = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 SHAPE = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -76,23 +68,6 @@ ARCHITECTURES = {
 }
 
 
-def byte_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
-    """One token a byte, then the special tokens."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: index for index, token in enumerate([*alphabet, *SPECIALS])}
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token="<pad>",
-        eos_token="<eos>",
-        additional_special_tokens=["<|im_start|>", "<|im_end|>"],
-    )
-    tokenizer.chat_template = template
-    return tokenizer
-
-
 def build(folder: Path, architecture: str = "llama", template: str | None = CHATML, **changes: object) -> Path:
     """A model of two layers and 260 tokens whose logits are far from uniform, in `folder`."""
     kind, config_kind, own = ARCHITECTURES[architecture]
@@ -100,17 +75,6 @@ def build(folder: Path, architecture: str = "llama", template: str | None = CHAT
     save(lambda: kind(config_kind(**settings)), folder)
     byte_tokenizer(template).save_pretrained(folder)
     return folder
-
-
-def save(make: Callable[[], Any], folder: Path) -> None:
-    """Write the model that `make` makes, with weights that are always the same and logits that are far from uniform."""
-    torch.manual_seed(0)
-    model = make()
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.normal_(0.0, 0.15)
-    model.save_pretrained(folder)
 
 
 def policy(folder: Path, **settings: object) -> PolicyConfig:

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from bench.parity.trees import node
 from cadre.evaluation.evaluate import hash_tasks, mean_parts, mean_reward, summarize
 from cadre.rollout import walk
 from cadre.training import metrics
 from cadre.types import Branch, Node, Reward, Task, Tree
-from tests.cadre.advantages.trees import node
 
 
 def branch(parts: dict[str, float], child: Node | None = None, carried: bool = True, role: str = "coder") -> Branch:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from bench.parity.trees import assign, sample
 from cadre.advantages.batch import build_batch
 from cadre.advantages.groups import check_parts_reported, comparison_of
 from cadre.advantages.returns import RETURNS, required_ablation, samples_of
@@ -27,7 +28,6 @@ from cadre.training.asynchronous import SampledStep, read_sampled_steps, write_s
 from cadre.training.metrics import tree_metrics
 from cadre.types import Branch, Message, Node, Observation, Reward, Sample, Task, Tool, Tree
 from cadre_analysis.audit import AuditSettings, execute_decisions, sample_decisions
-from tests.cadre.advantages.trees import assign, sample
 from tests.cadre.algorithms.test_presets import named
 from tests.helpers.games import Scripted, scripted_team
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from bench.parity.trees import sample
 from cadre.rollout import walk
 from cadre.rollout.branching import WHERE, entropy
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
 from cadre.rollout.shapes import branch
 from cadre.types import Node, Request, Sample, Task, Tree
-from tests.cadre.advantages.trees import sample
 from tests.helpers.games import Pair, Relay, scripted_team
 
 

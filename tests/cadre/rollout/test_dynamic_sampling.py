@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.parity.trees import credit_of
 from cadre.advantages.batch import Plan, is_useful
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
@@ -18,7 +19,6 @@ from cadre.rollout.grow import Rollout
 from cadre.settings import CreditConfig
 from cadre.team import Team
 from cadre.types import Request, Reward, Task
-from tests.cadre.advantages.trees import credit_of
 from tests.helpers.environments import game_of
 from tests.helpers.games import Digit, scripted_team
 from tests.helpers.training import configured, play, weights

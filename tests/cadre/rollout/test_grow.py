@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.parity.trees import credit_of
 from cadre.advantages.groups import compare_samples
 from cadre.advantages.returns import samples_of
 from cadre.env import Env
@@ -17,7 +18,6 @@ from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout, grow
 from cadre.types import Message, Node, Observation, Request, Reward, Task, Tree
-from tests.cadre.advantages.trees import credit_of
 from tests.helpers.games import Digit, Pair, Relay, scripted_team
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.parity.trees import leaf, node
 from cadre.errors import RunError
 from cadre.runs.kept_trees import KeptTree, append_tree, find_tree, read_all_trees
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import leaf, node
 
 
 def kept(folder: Path, *steps: int) -> Path:

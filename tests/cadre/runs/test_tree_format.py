@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from bench.parity.trees import sequential, two_turns
 from cadre.rollout import walk
 from cadre.runs.tree_format import NOT_FINITE, decode_tree, encode
 from cadre.types import Branch, BranchFailure, Message, Node, Observation, Reward, Sample, Task, Tool, ToolCall, Tree
-from tests.cadre.advantages.trees import sequential, two_turns
 
 
 def through_json(tree: Tree) -> Tree:

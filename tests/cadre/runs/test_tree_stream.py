@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.parity.trees import sequential, two_turns
 from cadre.errors import RunError
 from cadre.runs.kept_trees import (
     TREES,
@@ -17,7 +18,6 @@ from cadre.runs.kept_trees import (
     truncate_trees,
 )
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import sequential, two_turns
 
 
 def written(folder: Path, *steps: int) -> None:

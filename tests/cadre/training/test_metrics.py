@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from bench.parity.trees import assign, credit_of, inner, leaf, node
 from cadre.advantages.groups import compare_samples
 from cadre.advantages.returns import samples_of
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.training import metrics
 from cadre.types import History, Node, Task, Tree
-from tests.cadre.advantages.trees import assign, credit_of, inner, leaf, node
 
 
 def test_the_share_of_zero_variance_groups_by_role() -> None:

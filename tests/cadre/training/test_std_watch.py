@@ -6,13 +6,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from bench.parity.trees import leaf, node
 from cadre.advantages.groups import AdvantageGroup
 from cadre.advantages.returns import samples_of
 from cadre.config.resolve import resolve
 from cadre.runs.folder import Run
 from cadre.training.loop import AbsentRoleMonitor, OneSignMonitor, ZeroVarianceMonitor, run_training
 from cadre.types import Task, Tree
-from tests.cadre.advantages.trees import leaf, node
 from tests.helpers.training import configured
 
 

@@ -1,5 +1,5 @@
 """Tests that a tester copies from what its problem shows, in many spellings, and honest ones beside them; for the tests
-and `bench/reward_search.py`. The list has the problems first."""
+and `lab/reward_search.py`. The list has the problems first."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Pairs of a helper and a function, for the tests and `bench/reward_search.py`: those whose function does all the work
+"""Pairs of a helper and a function, for the tests and `lab/reward_search.py`: those whose function does all the work
 and makes a show of calling the helper, and honest ones of many kinds."""
 
 import json

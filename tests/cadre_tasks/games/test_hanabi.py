@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from bench.hanabi import POLICIES, exploits, play
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
 from cadre.types import Task
 from cadre_tasks.games.hanabi import COPIES, Hanabi, Size, move_words
+from lab.hanabi import POLICIES, exploits, play
 from tests.helpers.extras import skip_without
 from tests.helpers.playing import play as play_texts
 from tests.helpers.playing import seen

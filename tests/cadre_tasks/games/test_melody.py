@@ -8,13 +8,13 @@ import random
 import numpy as np
 import pytest
 
-import melodies as bench
 from cadre.envs.check import check_env
 from cadre.envs.images import pixels
 from cadre.envs.sounds import samples
 from cadre.envs.spec import EnvSpec
 from cadre.types import Task
 from cadre_tasks.games.melody import COLORS, GAP_S, NAMES, NOTE_S, RATE, Melody, MelodySingleAgent, Signals, tones
+from lab import melodies as bench
 from tests.helpers.playing import play, seen, total
 
 TASK = Task("t", {"melody": "acb", "order": "backward", "colors": ["red", "blue", "green"], "seed": 7})

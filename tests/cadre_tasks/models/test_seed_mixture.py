@@ -77,7 +77,7 @@ def test_most_of_the_mixture_is_wrong(game: str) -> None:
 
 @pytest.mark.parametrize("game", few_of(GAMES, ["sudoku"]))
 def test_no_right_program_stands_in_parts(game: str) -> None:
-    """Every sixtieth of those with three mistakes is run here; `python bench/discovery.py check` runs all programs."""
+    """Every sixtieth of those with three mistakes is run here; `python -m lab.discovery check` runs all programs."""
     texts = [text for kind in PARTS[game].values() for text in kind.templates if isinstance(text, str)]
     assert sum(kind.weight for kind in PARTS[game].values()) == 100
     assert RIGHT[game] not in texts

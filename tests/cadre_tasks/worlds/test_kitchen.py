@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import kitchen as bench
 from cadre.envs.check import ACTIONS, check_env
 from cadre.envs.spec import EnvSpec
 from cadre.types import Task
 from cadre_tasks.worlds.kitchen import KitchenSingleAgent, KitchenTeam
 from cadre_tasks.worlds.kitchen_rules import LAYOUTS, Kitchen, Layout, Soup, next_move
+from lab import kitchen as bench
 from tests.helpers.playing import play, seen
 
 TASK = Task("t", {"layout": "cramped_room", "starts": [(1, 2), (3, 1)]})

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-import robots as bench
 from cadre.envs import check
 from cadre.envs.check import ACTIONS, check_env
 from cadre.envs.spec import EnvSpec
 from cadre_tasks.worlds.robots import Robots, RobotsSingleAgent
 from cadre_tasks.worlds.robots_physics import Physics
 from cadre_tasks.worlds.robots_table import WAIT, Action, Layout
+from lab import robots as bench
 from tests.helpers.extras import skip_without
 from tests.helpers.playing import play, seen
 from tests.helpers.slow import few_of

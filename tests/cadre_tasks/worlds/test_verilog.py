@@ -13,6 +13,7 @@ from cadre_tasks.worlds import verilog_judge as verilog
 from cadre_tasks.worlds.circuits_tasks import circuit_of
 from cadre_tasks.worlds.verilog import Verilog, VerilogOneTurn, VerilogSingleAgent
 from cadre_tasks.worlds.verilog_judge import Simulated, benched, sampled
+from lab.verilog_cases import bench_of
 from tests.cadre_tasks.worlds.trying import (
     check_contract,
     check_exploits,
@@ -21,7 +22,6 @@ from tests.cadre_tasks.worlds.trying import (
     check_splits,
 )
 from tests.helpers.playing import play, seen
-from verilog_cases import bench_of
 
 pytestmark = pytest.mark.skipif(shutil.which("vvp") is None, reason="Icarus Verilog (package iverilog) is not here")
 COUNTER = """

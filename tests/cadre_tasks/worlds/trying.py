@@ -5,8 +5,8 @@ import random
 
 from cadre.envs.check import ACTIONS, check_env
 from cadre.envs.spec import EnvSpec
-from world_cases import WORLDS, play_out
-from worlds import attacked, episodes
+from lab.world_cases import WORLDS, play_out
+from lab.worlds import attacked, episodes
 
 
 def check_references(name: str, count: int = 8) -> None:

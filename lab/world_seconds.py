@@ -1,0 +1,73 @@
+"""Second opinions on the worlds' judges, by implementations that have nothing of them.
+
+Each takes a fresh episode of a single agent, makes up an answer that is sometimes right, and returns the judge's
+verdict and the other's.
+"""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from cadre_tasks.worlds.circuits import predicted
+from cadre_tasks.worlds.circuits_tasks import circuit_of, sequences
+from cadre_tasks.worlds.database import same
+from cadre_tasks.worlds.plan import PlanOneTurn, parse_plan
+from cadre_tasks.worlds.plan_domains import DOMAINS
+from cadre_tasks.worlds.sql import SqlOneTurn, by_sqlite, databases
+from cadre_tasks.worlds.sql_questions import swapped
+from cadre_tasks.worlds.verilog import VerilogOneTurn
+from lab.world_cases import PLAN, other_plan
+
+Second = Callable[[Any, random.Random], Awaitable[tuple[object, object]]]
+
+
+async def sql(env: SqlOneTurn, draw: random.Random) -> tuple[object, object]:
+    """The share of hidden sets on which an answer is right, by SQLite."""
+    query = env.task.data["reference"]
+    for _ in range(draw.choice((0, 0, 1, 2))):
+        query = draw.choice(swapped(query))
+    judged = await env.judge(query)
+    hidden = databases(env.task.data)[1:]
+    wanted = by_sqlite(env.task.data["reference"], hidden)
+    try:
+        given = by_sqlite(query, hidden)
+    except sqlite3.Error:
+        return judged.formed, False
+    return judged.worth, sum(map(same, given, wanted)) / len(hidden)
+
+
+async def plan(env: PlanOneTurn, draw: random.Random) -> tuple[object, object]:
+    """Whether a plan is valid, by the validator of unified-planning."""
+    text = draw.choice((other_plan(env, draw), PLAN.honest(env))) or ""
+    judged = await env.judge(text)
+    return judged.solved, valid_by_unified_planning(env, parse_plan(text) or [])
+
+
+def valid_by_unified_planning(env: PlanOneTurn, plan: list[str]) -> bool:
+    """Read the same PDDL and the plan with unified-planning, and ask its validator."""
+    from unified_planning.engines import SequentialPlanValidator, ValidationResultStatus
+    from unified_planning.exceptions import UPException
+    from unified_planning.io import PDDLReader
+
+    problem = PDDLReader().parse_problem_string(DOMAINS[env.task.data["domain"]], env.text)
+    try:
+        read = PDDLReader().parse_plan_string(problem, "\n".join(plan))
+        result = SequentialPlanValidator().validate(problem, read)
+    except (UPException, KeyError, AssertionError):
+        return False
+    return result.status == ValidationResultStatus.VALID
+
+
+async def verilog(env: VerilogOneTurn, draw: random.Random) -> tuple[object, object]:
+    """The share of hidden sequences in which a design, right or wrong, is right: simulated, and by its own model."""
+    circuit = circuit_of(draw.choice((env.task.data["circuit"], *env.task.data["wrong"])))
+    judged = await env.judged(circuit.verilog())
+    given = sequences(env.circuit, env.task.data["seed"])
+    right = [predicted(circuit, it) == predicted(env.circuit, it) for it in given]
+    return judged.worth, sum(right) / len(right)
+
+
+SECONDS: dict[str, Second] = {"sql": sql, "plan": plan, "verilog": verilog}

@@ -1,0 +1,59 @@
+"""Every program of lab/ starts and explains itself, and those that take seconds measure something small."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from bench.common import ROOT
+from tests.helpers.extras import skip_without
+
+SOURCES = {path.stem: path.read_text() for path in sorted((ROOT / "lab").glob("*.py"))}
+# What a program imports that not every environment has, and the smallest work of those that record nothing unasked.
+NEEDS = {"pictures": "playwright", "vllm_faults": "vllm", "gpu_trl": "trl", "robots": "mujoco"}
+SMALLEST = {
+    "fuzz": ["--inputs", "200", "--envs", "plan-path"],
+    "hanabi": ["scores", "--games", "2"],
+    "kitchen": ["returns", "--episodes", "1"],
+    "robots": ["references", "--kinds", "handover", "--tasks", "2"],
+}
+
+
+def run(name: str, *arguments: str) -> str:
+    if name in NEEDS:
+        skip_without(NEEDS[name])
+    command = [sys.executable, "-m", f"lab.{name}", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, source in SOURCES.items() if "__main__" in source])
+def test_a_program_explains_itself(name: str) -> None:
+    assert "usage: " in run(name, "--help")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALLEST)
+def test_a_program_does_its_smallest_work(name: str) -> None:
+    before = {path: path.stat().st_size for path in (ROOT / "results").iterdir()}
+    run(name, *SMALLEST[name])
+    assert {path: path.stat().st_size for path in (ROOT / "results").iterdir()} == before
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_lab_imports_of_bench_its_helpers_alone(name: str) -> None:
+    own = ("from bench import", "from bench.common ", "from bench.hostile", "from bench.answering ")
+    assert [one for one in imports(SOURCES[name]) if "bench" in one.split()[1] and not one.startswith(own)] == []
+
+
+def test_nothing_of_the_tests_is_imported() -> None:
+    sources = [path.read_text() for folder in ("bench", "lab") for path in (ROOT / folder).rglob("*.py")]
+    assert [one for source in sources for one in imports(source) if one.split()[1].startswith("tests")] == []
+
+
+def imports(source: str) -> list[str]:
+    return [line.strip() for line in source.splitlines() if line.strip().startswith(("from ", "import "))]

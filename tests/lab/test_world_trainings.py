@@ -1,0 +1,121 @@
+"""The trainings of robots, cooks, Hanabi and signals: what their benches train, and the lines that they write."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import pytest
+
+from cadre.config.recipes import read_recipe
+from cadre_tasks.models.make_seed import byte_level
+from cadre_tasks.worlds.search import Search
+from lab import hanabi_trainings, kitchen_trainings, melodies, robot_trainings, search_trainings, taught
+from lab.taught import example
+from tests.helpers.extras import skip_without
+
+Recorded = list[tuple[str, list[float], int, list[int]]]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    lines: Recorded = []
+
+    def keep(file: str, name: str, values: Any, unit: str, command: str, n: int, seeds: Any) -> None:
+        assert (file, command.split()[0]) == ("vision" if name.startswith("audio") else "worlds", "python")
+        lines.append((name, list(values), n, list(seeds)))
+
+    for bench in (taught, kitchen_trainings, hanabi_trainings):
+        monkeypatch.setattr(bench, "record", keep)
+    return lines
+
+
+def run(monkeypatch: pytest.MonkeyPatch, bench: Any, line: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["bench", *line.split()])
+    bench.main()
+
+
+def test_lines_of_robots(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    curves = {("team", 0): [0.1, 0.5, 0.9], ("team", 2): [0.1, 0.8], ("alone", 0): [0.2, 0.3], ("alone", 2): [0.2, 0.4]}
+    monkeypatch.setattr(robot_trainings, "train", lambda model, side, seed, *options: curves[side, seed])
+    run(monkeypatch, robot_trainings, "train models/robots --seeds 0 2 --write")
+    assert recorded == [
+        ("worlds.robots.base.success", [0.1, 0.1], 100, [0, 2]),
+        ("worlds.robots.team.success", [0.9, 0.8], 100, [0, 2]),
+        ("worlds.robots.alone.base.success", [0.2, 0.2], 100, [0, 2]),
+        ("worlds.robots.alone.success", [0.3, 0.4], 100, [0, 2]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bench", "part", "names"),
+    [
+        (search_trainings, "train", ("worlds.search.base.success", "worlds.search.success")),
+        (melodies, "learn", ("audio.signals.base.success", "audio.signals.success")),
+    ],
+)
+def test_lines_of_one_team(
+    monkeypatch: pytest.MonkeyPatch, recorded: Recorded, bench: Any, part: str, names: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(bench, part, lambda model, seed, *options: [0.0, 0.5, 0.25 * seed])
+    run(monkeypatch, bench, f"{part} models/x --seeds 1 2 --write")
+    assert recorded == [(names[0], [0.0, 0.0], 200, [1, 2]), (names[1], [0.25, 0.5], 200, [1, 2])]
+
+
+def test_lines_of_hanabi(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
+    reports = [{"reward": 0.0, "parts": {"score": 0.0}}, {"reward": 2.0, "parts": {"score": 2.0 / 34}}]
+    # 32 games of 4 and of 8 decisions that end with 1 and with 2 points.
+    metrics = [
+        {"parts/score": points / length, "rollout/env_steps": 32 * length, "rollout/episodes": 32}
+        for points, length in [(1.0, 4)] * 5 + [(9.0, 3)] + [(2.0, 8)] * 5
+    ]
+    monkeypatch.setattr(hanabi_trainings, "train_with_metrics", lambda experiment: (reports, metrics))
+    run(monkeypatch, hanabi_trainings, "train models/x --seeds 1 --write")
+    assert recorded == [
+        ("worlds.hanabi.small.base", [0.0], 200, [1]),
+        ("worlds.hanabi.small.team", [2.0], 200, [1]),
+        ("worlds.hanabi.small.base_sampled", [1.0], 160, [1]),
+        ("worlds.hanabi.small.team_sampled", [2.0], 160, [1]),
+    ]
+
+
+def test_examples_of_hanabi_are_legal_moves_of_which_few_are_the_conventions() -> None:
+    skip_without("pyspiel")
+    lines = hanabi_trainings.examples(200)
+    assert all(line["answer"] in line["prompt"].rpartition("moves: ")[2].split(" | ") for line in lines)
+    plays = [line for line in lines if line["answer"].startswith("play")]
+    assert 0 < len(plays) < len(lines) / 4
+
+
+def test_examples_of_searchers_and_writers_need_one_more_word_or_are_needed() -> None:
+    skip_without("bm25s")
+    lines = search_trainings.examples(300)
+    asked = "search\nWhat is the company that gerda rossi works for?"
+    assert lines[0] == {"role": "searcher", "before": [], "prompt": asked, "answer": "Search: gerda rossi"}
+    answers = [line for line in lines if line["role"] == "writer"]
+    right = [line for line in answers if len(line["answer"].split()) == 4]
+    assert len(right) / len(answers) == pytest.approx(1 / 3, abs=0.15)
+    assert all(line["answer"].removeprefix("Answer: ").split(" [")[0] in line["prompt"] for line in answers)
+    # No command is one that the environment does not read.
+    assert {line["answer"].split(":")[0] for line in lines if line["role"] == "searcher"} == {"Search", "Open"}
+
+
+def test_only_the_answer_of_an_example_is_learned() -> None:
+    line = {"before": [("user", "a"), ("assistant", "b")], "prompt": "c", "answer": "d"}
+    tokenizer = byte_level(r"\w", list("abcd"), 300)
+    ids, labels = example(line, tokenizer)
+    end = tokenizer.eos_token_id
+    user, assistant, a, b, c, d = tokenizer.convert_tokens_to_ids(["<|user|>", "<|assistant|>", *"abcd"])
+    assert ids == [user, a, end, assistant, b, end, user, c, end, assistant, d, end]
+    assert labels == [-100] * 10 + [d, end]
+
+
+def test_the_recipe_search_is_solved_by_what_is_needed() -> None:
+    skip_without("bm25s")
+    settings = read_recipe("search")["settings"]
+    for task in Search.tasks("test", **settings)[:20]:
+        env = Search(task, **settings)
+        while observed := env.observe():
+            asyncio.run(env.step(dict.fromkeys(observed, search_trainings.needed(env))))
+        assert env.success
