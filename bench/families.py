@@ -183,7 +183,7 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
                     learner = TorchLearner(engine, TrainingSettings({"p": learner_settings}))
                 except EngineError as error:
                     return {"form": form, "max_diff": worst, "untrained": str(error)}
-                runner = learner._runner
+                runner = learner.rank._runner
                 with runner.checkpointing():
                     logprobs = engine.work(runner.compute_logprobs, data)
                 worst = max(
@@ -192,7 +192,7 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
                 )
                 learnt[pack] = 1.0 if runner.tokens else 0.0
         packing = runner._packing if learnt["padded"] else "alone"
-        if learnt["auto"] and TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))._runner._packing == "auto":
+        if learnt["auto"] and TorchLearner(engine, TrainingSettings({"p": LearnerConfig()})).rank._runner._packing == "auto":
             packing = "prefix tree, padded"
         return {"form": form, "packing": packing, "max_diff": worst}
     finally:

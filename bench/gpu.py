@@ -797,7 +797,7 @@ def colocation(bench: Bench) -> None:
             update()
             keep_counters(bench, f"{label}.{what}", [gpu_update.count(update)[1] for _ in range(3)])
             # In the learner's thread, as the profiler looks at that which starts it.
-            profile = learner.engine.work(gpu_update.profiled, partial(learner._update, sequences))[1]
+            profile = learner.engine.work(gpu_update.profiled, partial(learner.rank.update, sequences))[1]
             bench.keep(f"{label}.{what}.kernel_s", [profile.kernel_s], "s")
             (bench.out / f"colocation-{what}.txt").write_text(profile.table)
 

@@ -106,7 +106,7 @@ def time_ratios(folder: Path, prompt: int, count: int, clock: Callable[[], float
 
 def gradients(side: TorchLearner, data: Sequence[TrainingSequence]) -> dict[str, torch.Tensor]:
     """What the optimiser would be given."""
-    (optimiser,) = (pair.weights for pair in side._optimisers.values())
+    (optimiser,) = (pair.weights for pair in side.rank._optimisers.values())
     caught: dict[str, torch.Tensor] = {}
 
     def catch(loss: float, norm: float) -> float:

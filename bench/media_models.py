@@ -63,7 +63,7 @@ class MediaBench:
         requests += [self.tiny_models.request("two", *pair) for pair in itertools.pairwise(self.media)]
         drawn = [sample for siblings in tiny.sample(learner, *requests) for sample in siblings]
         samples = [sample for sample in drawn if getattr(model.config, self.token) not in sample.token_ids]
-        learned = learner._runner.compute_logprobs([batch.sequence_of(sample, 1.0, 1.0) for sample in samples])
+        learned = learner.rank._runner.compute_logprobs([batch.sequence_of(sample, 1.0, 1.0) for sample in samples])
         learner.close()
         differences = []
         for sample, values in zip(samples, learned, strict=True):

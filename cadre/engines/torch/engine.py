@@ -25,12 +25,13 @@ from cadre.engines.torch.model import (
     DTYPES,
     autocast,
     check_torch_defaults,
+    export_policy,
     is_fully_trained,
     load,
     locate,
     narrow_weights,
     pick_device,
-    restore_weights,
+    restore_policy,
 )
 from cadre.engines.torch.prefix_cache import PrefixCache
 from cadre.engines.torch.request_batcher import GenerationRequest, Listener, RequestBatcher
@@ -166,47 +167,15 @@ class TorchEngine:
 
     def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation that the policy would answer next."""
-        return self.loaded.templates[policy].prompt_ids(messages, None, self.loaded.stops, tools)
+        return self.loaded.encode(policy, messages, tools)
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """Return the weights that training the policy changes."""
         return self.loaded.parameters(policy)
 
-    def restore(self, policy: str, folder: Path) -> None:
-        """Read a policy's weights from what `export` wrote. Raises EngineError if they belong to another model."""
-        if policy in self.loaded.adapters.pairs:
-            storage.load_adapter(self.parameters(policy), folder)
-        else:
-            restore_weights(self.loaded.model, locate(folder), self.policies[policy])
-
     def export(self, policy: str, folder: Path, merge: bool = False) -> None:
-        """Write a policy for use without Cadre: a Hugging Face folder, or for an adapter a PEFT folder.
-
-        `merge` adds the adapter to its base and writes a Hugging Face folder. Raises EngineError if there is none.
-        """
-        pairs, model = self.loaded.adapters.pairs.get(policy), self.loaded.model
-        if merge and pairs is None:
-            raise EngineError(
-                f"Policy {policy!r} has no adapter to merge; it is a whole model. Export it without merge."
-            )
-        if getattr(model, "hf_quantizer", None) is not None and (merge or pairs is None):
-            raise EngineError(
-                f"Policy {policy!r} has a quantised base, to which nothing can be added exactly; expected an "
-                "adapter to export. Export it without merge; PEFT merges it into the unquantised base."
-            )
-        tokenizer = self.loaded.templates[policy].tokenizer_to_save()
-        if pairs is None:
-            storage.save_model(model, self.loaded.stops, tokenizer, folder)
-        elif merge:
-            merged = storage.merge_adapter(model.state_dict(), pairs)
-            storage.save_model(model, self.loaded.stops, tokenizer, folder, merged)
-        else:
-            config = self.loaded.adapters.configs[policy]
-            base = storage.name_of_base(self.policies[policy].model, self.loaded.source)
-            storage.write_adapter(self.parameters(policy), config, base, folder)
-            tokenizer.save_pretrained(folder)
-        if self.loaded.pictures is not None:
-            self.loaded.pictures.save(folder)
+        """Write a policy for use without Cadre, as `export_policy` does."""
+        export_policy(self.loaded, policy, self.policies[policy].model, folder, merge)
 
     def close(self) -> None:
         """Wait for the call that computes, and return memory that is free now to the system."""
@@ -221,7 +190,7 @@ class TorchEngine:
         if weights.tensors is not None:
             storage.copy_tensors(weights.tensors, self.parameters(policy))
         elif weights.folder is not None:
-            self.restore(policy, weights.folder)
+            restore_policy(self.loaded, policy, self.policies[policy], weights.folder)
         else:
             raise EngineError(
                 f"Got weights of policy {policy!r} without tensors, which stay in the process that has them; expected "

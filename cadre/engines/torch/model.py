@@ -12,7 +12,7 @@ import importlib
 import re
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import (
     AutoConfig,
@@ -51,7 +52,7 @@ from cadre.learn import tensor_files
 from cadre.plugins import embedded_models
 from cadre.settings import PolicyConfig
 from cadre.settings.models import AUDIO_MODELS, VISION_MODELS
-from cadre.types import Message
+from cadre.types import Message, Tool
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # transformers changes torch's defaults for the whole process while it loads a model. Two loads at once, in the threads
@@ -121,6 +122,10 @@ class LoadedModel:
         """Return the weights that training the policy changes."""
         has_adapter = policy in self.adapters.pairs
         return self.adapters.parameters(policy) if has_adapter else dict(self.model.named_parameters())
+
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        """Return the token ids of a conversation that the policy would answer next."""
+        return self.templates[policy].prompt_ids(messages, None, self.stops, tools)
 
 
 def locate(name: str | Path) -> str:
@@ -300,13 +305,60 @@ def keep_gradients(model: Any) -> None:
 def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
     """Write the weights of a Hugging Face folder into a model of the same architecture, in place.
 
-    The folder may hold shards that the ranks of a group wrote together.
+    Either side may be divided among the ranks of a group.
     """
-    if tensor_files.is_sharded(Path(source)):
-        tensor_files.read(dict(model.named_parameters()), Path(source), "model")
+    weights = dict(model.named_parameters())
+    if tensor_files.is_sharded(Path(source)) or any(isinstance(weight, DTensor) for weight in weights.values()):
+        tensor_files.read(weights, Path(source), "model")
         return
     saved = load_weights(source, policy, torch.float32)
-    storage.copy_tensors(dict(saved.named_parameters()), dict(model.named_parameters()))
+    storage.copy_tensors(dict(saved.named_parameters()), weights)
+
+
+def restore_policy(loaded: LoadedModel, name: str, policy: PolicyConfig, folder: Path) -> None:
+    """Read a policy's weights from what `export_policy` or a group wrote.
+
+    Raises EngineError if they belong to another model.
+    """
+    if name in loaded.adapters.pairs:
+        storage.load_adapter(loaded.parameters(name), folder)
+    else:
+        restore_weights(loaded.model, locate(folder), policy)
+
+
+def export_policy(
+    loaded: LoadedModel,
+    policy: str,
+    base: str,
+    folder: Path,
+    merge: bool = False,
+    state: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a policy for use without Cadre: a Hugging Face folder, or for an adapter a PEFT folder.
+
+    `base` is what the settings call its model, `state` the model's weights if they are divided. `merge` adds the
+    adapter to its base and writes a Hugging Face folder. Raises EngineError if there is none, or the base is quantised.
+    """
+    pairs, model = loaded.adapters.pairs.get(policy), loaded.model
+    if merge and pairs is None:
+        raise EngineError(f"Policy {policy!r} has no adapter to merge; it is a whole model. Export it without merge.")
+    if getattr(model, "hf_quantizer", None) is not None and (merge or pairs is None):
+        raise EngineError(
+            f"Policy {policy!r} has a quantised base, to which nothing can be added exactly; expected an "
+            "adapter to export. Export it without merge; PEFT merges it into the unquantised base."
+        )
+    tokenizer = loaded.templates[policy].tokenizer_to_save()
+    if pairs is None:
+        storage.save_model(model, loaded.stops, tokenizer, folder, state)
+    elif merge:
+        merged = storage.merge_adapter(state or model.state_dict(), pairs)
+        storage.save_model(model, loaded.stops, tokenizer, folder, merged)
+    else:
+        name_of_base = storage.name_of_base(base, loaded.source)
+        storage.write_adapter(loaded.parameters(policy), loaded.adapters.configs[policy], name_of_base, folder)
+        tokenizer.save_pretrained(folder)
+    if loaded.pictures is not None:
+        loaded.pictures.save(folder)
 
 
 def load_reference(source: str, policies: Mapping[str, PolicyConfig], start: Mapping[str, str] | None) -> Any:

@@ -28,8 +28,8 @@ from torch import Tensor
 from cadre.engines.vllm.adapters import Adapter, AdapterVersions, weights_folder
 from cadre.engines.vllm.engine import Backend, Call, Depth, EngineCall
 from cadre.learn import tensor_files
-from cadre.team import Learner, Metrics, Weights
-from cadre.types import Message, Tool, TrainingSequence
+from cadre.team import Learner, LearnerProxy, Metrics, Weights
+from cadre.types import TrainingSequence
 
 
 def read_tensors(weights: Weights) -> Mapping[str, Tensor]:
@@ -186,45 +186,21 @@ class Sleeper(Protocol):
     def sleep(self, depth: Depth) -> None: ...
 
 
-class WrappedLearner:
+class WrappedLearner(LearnerProxy):
     """A `Learner` that delegates to another one; subclasses change single methods."""
 
     def __init__(self, learner: Learner) -> None:
+        super().__init__(learner.policies)
         self._learner = learner
-
-    @property
-    def policies(self) -> tuple[str, ...]:
-        return self._learner.policies
-
-    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        return await self._learner.update(data)
-
-    async def publish(self, policy: str) -> Weights:
-        return await self._learner.publish(policy)
-
-    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        return self._learner.encode(policy, messages, tools)
-
-    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        return self._learner.values(data)
-
-    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        return self._learner.reference_logprobs(data)
-
-    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        return self._learner.logprobs(data)
-
-    def save(self, folder: Path) -> None:
-        self._learner.save(folder)
-
-    def load(self, folder: Path) -> None:
-        self._learner.load(folder)
-
-    def export(self, policy: str, folder: Path, merge: bool = False) -> None:
-        self._learner.export(policy, folder, merge)
 
     def close(self) -> None:
         self._learner.close()
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._learner, method)(*arguments)
+
+    async def _run(self, method: str, *arguments: Any) -> Any:
+        return await getattr(self._learner, method)(*arguments)
 
 
 class AsyncLearner(WrappedLearner):
@@ -258,17 +234,10 @@ class ColocatedLearner(WrappedLearner):
             torch.cuda.empty_cache()
         return metrics
 
-    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        self._make_room()
-        return self._learner.values(data)
-
-    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        self._make_room()
-        return self._learner.reference_logprobs(data)
-
-    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        self._make_room()
-        return self._learner.logprobs(data)
+    def _call(self, method: str, *arguments: Any) -> Any:
+        if method in ("values", "reference_logprobs", "logprobs"):
+            self._make_room()
+        return super()._call(method, *arguments)
 
     def _make_room(self) -> None:
         """Put the sampler to sleep as deep as the setting says."""

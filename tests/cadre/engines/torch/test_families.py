@@ -97,8 +97,8 @@ def test_sampler_and_learner_are_the_plain_forward(family):
     data = [datum(one, 1.0) for one in drawn]
     for checkpointing in (False, True):
         learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig(gradient_checkpointing=checkpointing)}))
-        with learner._runner.checkpointing():
-            scored = learner._runner.compute_logprobs(data)
+        with learner.rank._runner.checkpointing():
+            scored = learner.rank._runner.compute_logprobs(data)
         for one, got, wanted in zip(drawn, scored, plain, strict=True):
             assert float((torch.tensor(got[-len(one.logprobs) :]) - wanted).abs().max()) < 1e-4
     # The gradient is that of the plain forward too, whatever is run again for it.
@@ -140,8 +140,8 @@ def test_a_window_by_another_name_in_code_of_its_own(tmp_path):
         engine = TorchEngine(folder, {"p": tiny.policy(folder, trust_remote_code=True)}, 0)
     (drawn,) = asyncio.run(gather(two_turns(engine)))
     learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))
-    with learner._runner.checkpointing():
-        scored = learner._runner.compute_logprobs([datum(one, 1.0) for one in drawn])
+    with learner.rank._runner.checkpointing():
+        scored = learner.rank._runner.compute_logprobs([datum(one, 1.0) for one in drawn])
     for one, learned in zip(drawn, scored, strict=True):
         wanted = plain_logprobs(engine.loaded.model, one, 1.0)
         for got in (one.logprobs, learned[-len(one.logprobs) :]):
