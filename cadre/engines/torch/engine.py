@@ -16,7 +16,7 @@ from cadre.engines.model_text import ModelText
 from cadre.engines.torch import memory as memory_limits
 from cadre.engines.torch import storage
 from cadre.engines.torch.compute import ComputeThread, use_threads
-from cadre.engines.torch.decode import CacheOptions, start_batch
+from cadre.engines.torch.decode import CacheOptions, Form, start_batch
 from cadre.engines.torch.forward import MicroBatchRunner
 from cadre.engines.torch.kv_cache import Recorder, record_graph
 from cadre.engines.torch.llama_step import transposed_matmul
@@ -35,7 +35,7 @@ from cadre.engines.torch.model import (
 )
 from cadre.engines.torch.prefix_cache import PrefixCache
 from cadre.engines.torch.request_batcher import GenerationRequest, Listener, RequestBatcher
-from cadre.engines.torch.trials import choose_recorder, choose_sampling_form
+from cadre.engines.torch.trials import choose_recorder, choose_sampling_form, limit_context
 from cadre.errors import EngineError
 from cadre.learn.loss import ValueHeads
 from cadre.settings import LearnerConfig, PolicyConfig
@@ -86,11 +86,9 @@ class TorchEngine:
         self._batcher = RequestBatcher(self._decode, self.thread)
         if device.type == "cuda" and device.index is not None:
             self.work(torch.cuda.set_device, device)  # of this thread; decoding steps are recorded on its current GPU
-        self.loaded = self.work(load, source, policies, device, seed)
+        self.loaded = limit_context(self.work(load, source, policies, device, seed))
         self.tokenizer = self.loaded.tokenizer
-        self._form = self.work(choose_sampling_form, self.loaded, self.dtype)
-        if self._form.longest is not None:
-            self.loaded = replace(self.loaded, context=self._form.longest)
+        self._form: Form = self.work(choose_sampling_form, self.loaded, self.dtype)
         rows = self.loaded.model.get_input_embeddings().weight.shape[0]
         self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context, rows)
 
@@ -213,16 +211,14 @@ class TorchEngine:
         """
         check_torch_defaults()
         self.prefix_cache.enter_scope(scope)
-        prefix_cache = self.prefix_cache if self._form.reuse_turns else PrefixCache(0)
-        if self._form.recompute:
-            options = CacheOptions(prefix_cache, share=False, recompute=True)
-        else:
-            record = self.record and choose_recorder(self.loaded, self.dtype, self.record)
-            options = CacheOptions(prefix_cache, self._form.share, record=record)
+        record: Recorder | None = None
+        if self.record is not None and self._form != "plain":
+            record = choose_recorder(self.loaded, self.dtype, self.record)
+        options = CacheOptions(self.prefix_cache, self._form, record)
         sequence = SequenceMemory.from_config(self.loaded.model.config.get_text_config(), self.dtype)
         versions = dict(self.versions)
         model = self.loaded.model
-        is_narrowed = options.record is not None
+        is_narrowed = record is not None
         for fitting in memory_limits.split_batches(requests, sequence, self.memory):
             with (
                 torch.inference_mode(),
