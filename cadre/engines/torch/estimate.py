@@ -31,7 +31,6 @@ from cadre.engines.torch.model import (
     DTYPES,
     autocast,
     is_fully_trained,
-    limit_modules,
     locate,
     select_model_class,
     use_attention,
@@ -72,7 +71,7 @@ class Sizes:
 def measure(name: str, policy: PolicyConfig) -> Sizes:
     """Return the sizes of a policy by its model's configuration. Raises EngineError if there is none."""
     config = load_configuration(name, policy)
-    with wrap_load_errors(name, "model"), limit_modules(name), torch.device("meta"):
+    with wrap_load_errors(name, "model"), torch.device("meta"):
         model_class = select_model_class(config.model_type)
         model = model_class.from_config(config, trust_remote_code=policy.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())

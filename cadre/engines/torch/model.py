@@ -22,7 +22,6 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -58,8 +57,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # transformers changes torch's defaults for the whole process while it loads a model. Two loads at once, in the threads
 # of two engines, can leave the defaults changed for good and tied weights without data.
 LOADING_LOCK = threading.RLock()
-# Some hundred layers of some hundred experts, each of several linear layers.
-MAX_MODULES = 400_000
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' names
 # Keywords that layers pass to their attention function and that change nothing without gradients.
 HARMLESS_KEYWORDS = ("position_ids", "cache_position", "is_causal")
@@ -257,9 +254,8 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: 
     options = {} if device is None else quantization_options(source, policy, dtype, device)
     check_memory(source, policy, dtype)
     check_stored_precision(source, policy)
-    with wrap_load_errors(source, "model"), LOADING_LOCK, limit_modules(source):
+    with wrap_load_errors(source, "model"), LOADING_LOCK:
         check_torch_defaults()
-        check_padding(source, AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code))
         model, report = select_model_class(model_folder.model_type(source)).from_pretrained(
             source,
             dtype=dtype,
@@ -413,7 +409,7 @@ def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
     if 2 * itemsize * estimate_parameters(described) < available and not has_large_numbers(described):
         return
     # The estimate is close to the limit: build the model without data and count exactly.
-    with wrap_load_errors(source, "model"), LOADING_LOCK, limit_modules(source), torch.device("meta"):
+    with wrap_load_errors(source, "model"), LOADING_LOCK, torch.device("meta"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
         model = select_model_class(config.model_type).from_config(config, trust_remote_code=policy.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -443,27 +439,6 @@ def check_stored_precision(source: str, policy: PolicyConfig) -> None:
     )
 
 
-@contextmanager
-def limit_modules(source: str) -> Iterator[None]:
-    """Raise EngineError if this thread builds a model of more than MAX_MODULES modules, which would take hours."""
-    thread, count = threading.get_ident(), 0
-
-    def count_module(*_: object) -> None:
-        nonlocal count
-        count += threading.get_ident() == thread
-        if count > MAX_MODULES:
-            raise EngineError(
-                f"The model {source!r} is not built: its config.json describes more than {MAX_MODULES:,} modules; "
-                "expected fewer. Fix the numbers of its layers and experts, or choose another model."
-            )
-
-    handle = register_module_module_registration_hook(count_module)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 def check_torch_defaults() -> None:
     """Raise EngineError if torch's default dtype or device was changed."""
     with LOADING_LOCK:
@@ -474,17 +449,6 @@ def check_torch_defaults() -> None:
             f"torch makes tensors of {dtype} on {device} unless told otherwise, as something in this process, such as "
             f"the environment's file, has called torch.{changed}; expected torch.float32 on cpu, as log-probabilities "
             "would differ with it. Remove the call, and name dtype and device where tensors are made."
-        )
-
-
-def check_padding(source: str, config: Any) -> None:
-    """Raise EngineError if the padding token has no embedding. No padding token is fine: it is never attended to."""
-    text = config.get_text_config()
-    padding, rows = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
-    if isinstance(padding, int) and isinstance(rows, int) and padding >= rows:
-        raise EngineError(
-            f"config.json of {source!r} says pad_token_id: {padding}, and vocab_size is {rows}; expected an id below "
-            "that, or none, which is enough here. Remove pad_token_id, or set it to a token of the model."
         )
 
 
@@ -538,7 +502,7 @@ def check_tokens(
 ) -> None:
     """Raise EngineError if conversations are written in tokens that the model has no embedding for.
 
-    Warns about other tokens of that kind, and about ends of turn that the model can never sample.
+    Warns about ends of turn that the model can never sample.
     """
     rows: int = model.get_input_embeddings().weight.shape[0]
     without_embedding = {index: token for token, index in tokenizer.get_vocab().items() if index >= rows}
@@ -561,12 +525,6 @@ def check_tokens(
         warnings.warn(
             f"No answer of {source!r} can end with the end of turn of id {never[0]}, as the embeddings have {rows} "
             "rows. Expect answers that go on to sampling.max_tokens, or name another token in generation_config.json.",
-            stacklevel=2,
-        )
-    if without_embedding:
-        warnings.warn(
-            f"The tokenizer of {source!r} has {len(without_embedding)} tokens that the model has no embedding for, of "
-            f"{rows}, such as {next(iter(without_embedding.values()))!r}. Conversations that hold one are refused.",
             stacklevel=2,
         )
 
