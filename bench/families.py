@@ -166,10 +166,7 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
         return {"refused": str(error).replace(str(folder), "MODEL")}
     try:
         drawn = _drawn(engine)
-        if engine._form.share:
-            form = "shared prompt"
-        else:
-            form = "no cache" if engine._form.recompute else "copied prompt"
+        form = {"shared": "shared prompt", "copied": "copied prompt", "plain": "no cache"}[engine._form]
         engine.record = run_eagerly
         drawn += _drawn(engine)
         plain.set_attn_implementation(engine.loaded.model.config._attn_implementation)
@@ -183,7 +180,7 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
                     learner = TorchLearner(engine, TrainingSettings({"p": learner_settings}))
                 except EngineError as error:
                     return {"form": form, "max_diff": worst, "untrained": str(error)}
-                runner = learner._runner
+                runner = learner.rank._runner
                 with runner.checkpointing():
                     logprobs = engine.work(runner.compute_logprobs, data)
                 worst = max(
@@ -192,7 +189,10 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
                 )
                 learnt[pack] = 1.0 if runner.tokens else 0.0
         packing = runner._packing if learnt["padded"] else "alone"
-        if learnt["auto"] and TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))._runner._packing == "auto":
+        if (
+            learnt["auto"]
+            and TorchLearner(engine, TrainingSettings({"p": LearnerConfig()})).rank._runner._packing == "auto"
+        ):
             packing = "prefix tree, padded"
         return {"form": form, "packing": packing, "max_diff": worst}
     finally:
@@ -343,15 +343,17 @@ log-probabilities with the learner's and with the model's own forward over each 
 attention window are measured with windows of 12, 80 and 400 tokens (prompts have 22 and 73). Encoders are measured with
 `is_decoder: true`.
 
-Cadre does not use this list. When a model is loaded, every form of sampling and training is tested on it, and on a copy
-with small windows; the fastest one whose logits equal those of the plain forward is used:
+The forms of each family are listed in `cadre/engines/torch/families.py`, which this run checks. When a model is loaded,
+its form of sampling is tested on two short prompts too, and the fastest one whose logits equal those of the plain
+forward is used:
 
 - **shared prompt**: the keys and values of a prompt are stored once for all its completions.
 - **copied prompt**: every completion has a copy of them.
 - **no cache**: every token needs a forward of the whole sequence. This is slow; a warning says so.
 
-Updates run as a prefix tree, padded, or one sequence at a time ("alone"). If no form is right, loading the model is an
-error with the reason.
+Updates run as a prefix tree, padded, or one sequence at a time ("alone"). A family that is not listed, and a model with
+code of its own, is sampled without a cache and trained alone. If no form is right, loading the model is an error with
+the reason.
 """
 TABLE = ["| Family | Sampled with | Trained | Windows | Largest difference, nats |", "|---|---|---|---|---|"]
 OTHERS = """## Not supported, or not tested

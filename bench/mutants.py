@@ -503,11 +503,11 @@ MUTANTS = (
     ),
     # Families.
     Mutant(
-        "windows left as long as they are",
-        "cadre/engines/torch/trials.py",
-        "values[name] = WINDOW",
-        "values[name] = value",
-        (OF_FAMILIES + "test_a_copy_with_small_windows_has_the_weights_and_leaves_the_model_alone",),
+        "keys kept of a model of another code",
+        "cadre/engines/torch/families.py",
+        'return str(model.config.model_type) if is_known else ""',
+        "return str(model.config.model_type)",
+        ("tests/cadre/engines/torch/test_trials.py::test_a_model_with_code_of_its_own_is_run_by_its_plain_forward",),
     ),
     Mutant(
         "dropout on in recomputed layers",

@@ -120,6 +120,57 @@ class Learner(Protocol):
         ...
 
 
+class LearnerProxy:
+    """A `Learner` whose methods are called elsewhere: in a thread, in other processes, or on a wrapped learner.
+
+    A subclass defines `close` and `_call`, and `_run` if it does not block a thread.
+    """
+
+    def __init__(self, policies: Iterable[str]) -> None:
+        self.policies = tuple(policies)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Return what the method of that name returns, blocking."""
+        raise NotImplementedError
+
+    async def _run(self, method: str, *arguments: Any) -> Any:
+        """Do the same without blocking the event loop."""
+        return await asyncio.to_thread(self._call, method, *arguments)
+
+    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
+        metrics: dict[str, Metrics] = await self._run("update", data)
+        return metrics
+
+    async def publish(self, policy: str) -> Weights:
+        weights: Weights = await self._run("publish", policy)
+        return weights
+
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        ids: tuple[int, ...] = self._call("encode", policy, messages, tools)
+        return ids
+
+    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        values: list[tuple[float, ...]] = self._call("values", data)
+        return values
+
+    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        logprobs: list[tuple[float, ...]] = self._call("reference_logprobs", data)
+        return logprobs
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        logprobs: list[tuple[float, ...]] = self._call("logprobs", data)
+        return logprobs
+
+    def save(self, folder: Path) -> None:
+        self._call("save", folder)
+
+    def load(self, folder: Path) -> None:
+        self._call("load", folder)
+
+    def export(self, policy: str, folder: Path, merge: bool = False) -> None:
+        self._call("export", policy, folder, merge)
+
+
 class Teacher(Protocol):
     """A model that no training changes, which scores what others sampled."""
 

@@ -6,6 +6,7 @@ Files and tensors travel as arrays of bytes, which Ray keeps in shared memory an
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import shutil
 import socket
@@ -26,8 +27,8 @@ from cadre.plugins import configure_sandbox
 from cadre.rollout.batching import SharedBarrier
 from cadre.settings import SandboxConfig
 from cadre.settings.user_code import freeze_files
-from cadre.team import BatchMemory, Metrics, Weights
-from cadre.types import Message, Request, Reward, Sample, Tool, TrainingSequence
+from cadre.team import BatchMemory, Weights
+from cadre.types import Request, Reward, Sample
 from cadre_ray.ray_actors import ray_module
 
 # The samples of a request, or the error of its prompt.
@@ -156,41 +157,31 @@ class SamplerProcess(Process):
             await self.sampler.load(Weights(policy, version, tensors=load(content.tobytes())))
 
 
-class LearningProcess(Process):
-    """The queries of a learner, whichever process holds it."""
+class LearnerProcess(Process):
+    """Trains the policies of one base model in one process."""
 
     learner: Any
-
-    async def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        return self.learner.encode(policy, messages, tools)
-
-    async def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        return self.learner.values(data)
-
-    async def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        return self.learner.reference_logprobs(data)
-
-    async def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        return self.learner.logprobs(data)
-
-    async def export(self, policy: str, merge: bool) -> Files:
-        return collect_files(lambda folder: self.learner.export(policy, folder, merge))
-
-
-class LearnerProcess(LearningProcess):
-    """Trains the policies of one base model in one process."""
+    is_first = True
 
     async def begin(self, threads: int, spec: LearnerSpec) -> None:
         prepare_process(threads)
         self.learner = spec.make(spec.engine.make())
 
-    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        return await self.learner.update(data)
+    async def call_learner(self, method: str, *arguments: Any) -> Any:
+        """Return what the learner's method of that name does, from the first rank alone: all have the same."""
+        answer = getattr(self.learner, method)(*arguments)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return answer if self.is_first else None
 
     async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
         """Return the policy's version and its weights, as two objects: the caller keeps the second unread."""
         weights = await self.learner.publish(policy)
         return weights.version, pack_weights(weights)
+
+    async def export(self, policy: str, merge: bool) -> Files:
+        """Return the files of a policy for use without Cadre."""
+        return collect_files(lambda folder: self.learner.export(policy, folder, merge))
 
     async def state(self) -> tuple[None, Files]:
         """Return all that `load` needs as the second of two objects; the first signals that it is there."""
@@ -204,7 +195,7 @@ class LearnerProcess(LearningProcess):
             self.learner.load(folder)
 
 
-class RankProcess(LearningProcess):
+class RankProcess(LearnerProcess):
     """One rank of the learner of one base model, on any machine. All ranks get the same calls in the same order.
 
     Files for the other ranks of its machine lie in the folder `scratch`; the first rank of the machine
@@ -222,13 +213,13 @@ class RankProcess(LearningProcess):
             probe.bind(("", 0))
             return f"tcp://{_own_address()}:{probe.getsockname()[1]}"
 
-    async def begin(
+    async def begin(  # type: ignore[override]
         self, threads: int, spec: LearnerSpec, scratch: str, rank: int, rendezvous: str, *nodes: str
     ) -> None:
         """Become rank `rank` of the ranks on these `nodes`; returns when all have met."""
         import psutil
 
-        from cadre.engines.torch.group import RankLearner
+        from cadre.engines.torch.group import join_group
 
         prepare_process(threads)
         # Collective operations use the interface of the address by which the other machines know this one.
@@ -241,25 +232,7 @@ class RankProcess(LearningProcess):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self.scratch = Path(tempfile.gettempdir()) / f"{scratch}-{nodes[rank]}"
         self.is_first, self.is_first_here = rank == 0, nodes.index(nodes[rank]) == rank
-        self.learner = RankLearner(spec.part, rank, len(nodes), rendezvous)
-
-    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        return self.learner.update(data)
-
-    async def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return the values from the first rank alone: all have the same, and every result is fetched."""
-        values = await super().values(data)
-        return values if self.is_first else []
-
-    async def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return the log-probabilities from the first rank alone, as in `values`."""
-        logprobs = await super().reference_logprobs(data)
-        return logprobs if self.is_first else []
-
-    async def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return the log-probabilities from the first rank alone, as in `values`."""
-        logprobs = await super().logprobs(data)
-        return logprobs if self.is_first else []
+        self.learner = join_group(spec.part, rank, len(nodes), rendezvous)
 
     async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
         """Return the policy's version, and from the first rank its weights."""

@@ -16,8 +16,8 @@ from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import EngineError, PromptError
 from cadre.rollout import batching
-from cadre.team import Metrics, Weights
-from cadre.types import Drawing, Message, Observation, Request, Reward, Sample, Task, Tool, TrainingSequence
+from cadre.team import LearnerProxy, Metrics, Weights
+from cadre.types import Drawing, Observation, Request, Reward, Sample, Task, TrainingSequence
 from cadre_ray.processes import Outcome, pack_weights, read_files, write_files
 from cadre_ray.ray_actors import SupervisedActor, death_errors, ray_module, unwrap_error
 
@@ -169,7 +169,7 @@ class SamplerPool:
         ray_module().get([start_loading(handle) for start_loading in self._loads.values()])
 
 
-class RemoteLearner:
+class RemoteLearner(LearnerProxy):
     """A `Learner` of the policies of one base model. Owned by the team, which closes it.
 
     Its process can be made again at any time: from a copy of its state, taken at every checkpoint and every
@@ -178,25 +178,20 @@ class RemoteLearner:
     """
 
     def __init__(self, actor: SupervisedActor, policies: Sequence[str], copy_interval: int) -> None:
+        super().__init__(policies)
         self.actor, self._copy_interval = actor, copy_interval
-        self._policies = tuple(policies)
         # The state of each process, and the sequences of each update since, in the object store of this machine.
         self._state: list[Any] = []
         self._updates: list[Any] = []
         actor.recover = self._recover
         self.busy = False
 
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """The policies that are trained there."""
-        return self._policies
-
     async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """Update every policy that has sequences once; return metrics by policy. Raises DivergedError."""
 
         def run() -> dict[str, Metrics]:
             stored = ray_module().put(data)
-            metrics: dict[str, Metrics] = self.actor.call(lambda handle: handle.update.remote(stored))
+            metrics: dict[str, Metrics] = self.actor.call(lambda handle: handle.call_learner.remote("update", stored))
             self._updates.append(stored)
             if len(self._updates) >= self._copy_interval:
                 self._copy_state()
@@ -219,22 +214,6 @@ class RemoteLearner:
         )
         return StoredWeights(policy, version, content=contents[0])
 
-    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        """Return the prompt ids of a conversation that the policy would answer next."""
-        return self.actor.call(lambda handle: handle.encode.remote(policy, messages, tools))
-
-    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return the values of the heads named in `targets` at their positions, a tuple a sequence."""
-        return self.actor.call(lambda handle: handle.values.remote(data))
-
-    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return log-probabilities [T] a sequence under the policies before any training."""
-        return self.actor.call(lambda handle: handle.reference_logprobs.remote(data))
-
-    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return log-probabilities [T] a sequence under the policies as they are now."""
-        return self.actor.call(lambda handle: handle.logprobs.remote(data))
-
     def save(self, folder: Path) -> None:
         """Write the learner's state here, whichever machine it is on."""
         self._copy_state()
@@ -243,7 +222,7 @@ class RemoteLearner:
 
     def load(self, folder: Path) -> None:
         """Restore the learner's policies from a checkpoint, which may have others too."""
-        files = {name: data for name, data in read_files(folder).items() if name.split("/")[0] in self._policies}
+        files = {name: data for name, data in read_files(folder).items() if name.split("/")[0] in self.policies}
         self._state, self._updates = [ray_module().put(files)], []
         self.actor.call(lambda handle: handle.load.remote(*self._state))
 
@@ -255,6 +234,9 @@ class RemoteLearner:
         """End the learner's process."""
         self.actor.close()
 
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self.actor.call(lambda handle: handle.call_learner.remote(method, *arguments))
+
     def _copy_state(self) -> None:
         _, self._state = self.actor.call_and_store(lambda handle: handle.state.options(num_returns=2).remote())
         self._updates = []
@@ -264,7 +246,7 @@ class RemoteLearner:
             self.actor.call_once(handle, lambda rank: rank.load.remote(*self._state))
 
         def start_update(rank: Any, stored: Any) -> Any:
-            return rank.update.remote(stored)
+            return rank.call_learner.remote("update", stored)
 
         for stored in self._updates:
             self.actor.call_once(handle, partial(start_update, stored=stored))

@@ -91,7 +91,7 @@ def learner_of(engine: TorchEngine) -> TorchLearner:
 def logprobs(learner: TorchLearner, samples: Sequence[Sample]) -> list[float]:
     """What the torch engine says of the sampled tokens, one after the other."""
     data = [batch.sequence_of(sample, 1.0, 1.0) for sample in samples]
-    said = learner._runner.compute_logprobs(data)
+    said = learner.rank._runner.compute_logprobs(data)
     masked = (zip(values, datum.mask, strict=True) for values, datum in zip(said, data, strict=True))
     return [value for values in masked for value, drawn in values if drawn]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import re
@@ -25,6 +26,7 @@ from cadre.runs.model_card import escape, format_model_card
 from cadre.runs.records import AnnotationLine
 from cadre.runs.resume import changed_bases
 from cadre.runs.tree_format import encode, iterate_samples
+from cadre.team import Weights
 from cadre.training.checkpoint import LATEST, CheckpointChoice, read_state
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ def export_policy(run: Run, policy: str, out: Path, merge: bool, choice: Checkpo
         log.warning("export: the model in %s has other weights than that which %s was begun with.", model, run.folder)
     engine = TorchSpec(model, {policy: settings}, run.train.seed).make()
     with closing(engine):
-        engine.work(engine.restore, policy, saved / policy)
+        asyncio.run(engine.load(Weights(policy, 0, saved / policy)))
         with publish_atomically(out) as (partial,):
             engine.work(engine.export, policy, partial, merge)
             _copy_templates(saved / policy, partial)

@@ -26,7 +26,8 @@ class Counting:
     async def begin(self) -> None:
         self.updates = 0
 
-    async def update(self, data: Any) -> dict[str, dict[str, float]]:
+    async def call_learner(self, method: str, data: Any) -> dict[str, dict[str, float]]:
+        assert method == "update"
         self.updates += 1
         return {"p": {"updates": float(self.updates)}}
 

@@ -78,7 +78,7 @@ def told(learner: RemoteLearner) -> list[object]:
     """What each rank returns of the log-probabilities that all have."""
     import ray
 
-    return ray.get([rank.reference_logprobs.remote(data(step=0)) for rank in learner.actor.handle])
+    return ray.get([rank.call_learner.remote("reference_logprobs", data(step=0)) for rank in learner.actor.handle])
 
 
 def weights(learner: Learner, folder: Path) -> bytes:
@@ -109,7 +109,7 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
     assert weights(learner, tmp_path / "apart") == known
     assert learner.actor.deaths == 2
     assert learner.reference_logprobs(data(step=0)) == reference
-    assert told(learner) == [reference, []]
+    assert told(learner) == [reference, None]
 
     learner.save(tmp_path / "of actors")
     for folder in ("of children", "of actors"):
@@ -135,5 +135,5 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
 def test_a_rank_that_always_dies_ends_the_run(nodes: list[str], recipe: LearnerSpec) -> None:
     learner = on(nodes, recipe, kept=1, most=0)
     with pytest.raises(EngineError, match=r"RankProcess died 1 times.*Expected at most 0"):
-        learner.actor.call(lambda handle: handle.update.remote("no data"))
+        learner.actor.call(lambda handle: handle.call_learner.remote("update", "no data"))
     learner.close()

@@ -19,7 +19,7 @@ def run_out_of_memory(
     """
     monkeypatch.setattr(forward, "MIN_TOKENS", least_tokens)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    forward_pass, calls = learner._runner.scorer.forward, list[Any]()
+    forward_pass, calls = learner.rank._runner.scorer.forward, list[Any]()
 
     def short_of_memory(batch: Any, *given: Any) -> Any:
         calls.append(batch)
@@ -27,5 +27,5 @@ def run_out_of_memory(
             raise torch.OutOfMemoryError("CUDA out of memory")
         return forward_pass(batch, *given)
 
-    monkeypatch.setattr(learner._runner.scorer, "forward", short_of_memory)
+    monkeypatch.setattr(learner.rank._runner.scorer, "forward", short_of_memory)
     return calls

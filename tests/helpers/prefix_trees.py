@@ -20,7 +20,7 @@ def apart(one, other):
 def caught(learner, data):
     """What the optimisers of all policies and heads are given, in place of a step, with the losses."""
     found = {}
-    pairs = learner._optimisers.items()
+    pairs = learner.rank._optimisers.items()
     optimisers = {name: pair.weights for name, pair in pairs}
     optimisers |= {f"{name}.head": pair.heads for name, pair in pairs if pair.heads}
 
@@ -64,7 +64,7 @@ def check_bfloat16(learner, architecture, seed, form):
 
 def bfloat16_errors(half, data, exact, form):
     """The root mean squares by which log-probabilities and gradients are off those in float32."""
-    half._runner._precision = dataclasses.replace(half._runner._precision, form=form)
+    half.rank._runner._precision = dataclasses.replace(half.rank._runner._precision, form=form)
     logprobs, gradients = torch.tensor(half.reference_logprobs(data)), caught(half, data)
     assert logprobs.dtype == torch.float32
     off = torch.cat([(gradients[name] - value).flatten() for name, value in exact.items()])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 from weakref import WeakMethod
 
 import torch
@@ -46,19 +46,22 @@ UNCACHED_TOKENS = 8192
 CHECK_STEPS = 16
 
 
+# How keys and values are held: a prompt's once for all its completions, if the model can; a copy for each completion;
+# or not at all, so that every step runs all tokens again by the plain forward.
+Form = Literal["shared", "copied", "plain"]
+
+
 @dataclass(frozen=True)
 class CacheOptions:
     """Options of a batch's key/value cache.
 
     prefix_cache the cache of earlier turns
-    share        hold a prompt's keys once for all its completions, if the model can
-    recompute    hold none: every step runs all tokens again
-    record       hold keys in static tensors, and replay steps that this has recorded; None for growing tensors
+    form         how keys and values are held
+    record       hold copies in static tensors, and replay steps that this has recorded; None for growing tensors
     """
 
     prefix_cache: PrefixCache
-    share: bool = True
-    recompute: bool = False
+    form: Form = "shared"
     record: Recorder | None = None
 
 
@@ -66,7 +69,7 @@ def start_batch(
     loaded: LoadedModel, requests: Sequence[GenerationRequest], dtype: torch.dtype, options: CacheOptions
 ) -> DecodingBatch:
     """Return a batch of these requests, in the form that the options ask for, after its prefill."""
-    is_replayed = options.record is not None and not options.recompute
+    is_replayed = options.record is not None and options.form != "plain"
     return (ReplayedBatch if is_replayed else DecodingBatch)(loaded, requests, dtype, options)
 
 
@@ -95,7 +98,7 @@ class DecodingBatch:
         # when Python looks for cycles, and with it the keys and values of its sequences.
         self._step: Callable[[Tensor, Tensor], Tensor] | None = None
         owners = self._results.owners
-        if options.recompute:
+        if options.form == "plain":
             uncached = UncachedSequences(
                 loaded, [owner.prompt_ids for owner in owners], [owner.policy for owner in owners]
             )
@@ -106,7 +109,7 @@ class DecodingBatch:
 
         # Run the prompts, and choose how their keys and values are held and read.
         prompts = [PolicyPrompt(owner.policy, owner.prompt_ids, owner.images) for owner in owners]
-        prefilled = prefill(loaded, prompts, options.prefix_cache, options.share)
+        prefilled = prefill(loaded, prompts, options.prefix_cache, options.form == "shared")
         numbers = [prefilled.numbers[prompt] for prompt in prompts]
         # A prompt that the prefix cache refused is let go of: the batch has a copy of its keys and values.
         kept = [part if options.prefix_cache.holds([part]) else None for part in prefilled.slices]
@@ -234,7 +237,7 @@ def _make_cache(
     """Return the cache of the sequences, whose prompts are `prompt_numbers`, for completions of at most `limit`."""
     is_static = options.record is not None
     room = min(limit, kv_cache.STATIC_GROWTH if is_static else kv_cache.GROWTH)
-    if options.share and not is_static and shared_prefix_cache.can_share(loaded.model):
+    if options.form == "shared" and not is_static and shared_prefix_cache.can_share(loaded.model):
         groups = [
             PromptGroup.from_cache(cache, lengths)
             for cache, lengths in zip(prefilled.caches, prefilled.lengths, strict=True)

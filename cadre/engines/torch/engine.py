@@ -16,7 +16,7 @@ from cadre.engines.model_text import ModelText
 from cadre.engines.torch import memory as memory_limits
 from cadre.engines.torch import storage
 from cadre.engines.torch.compute import ComputeThread, use_threads
-from cadre.engines.torch.decode import CacheOptions, start_batch
+from cadre.engines.torch.decode import CacheOptions, Form, start_batch
 from cadre.engines.torch.forward import MicroBatchRunner
 from cadre.engines.torch.kv_cache import Recorder, record_graph
 from cadre.engines.torch.llama_step import transposed_matmul
@@ -25,16 +25,17 @@ from cadre.engines.torch.model import (
     DTYPES,
     autocast,
     check_torch_defaults,
+    export_policy,
     is_fully_trained,
     load,
     locate,
     narrow_weights,
     pick_device,
-    restore_weights,
+    restore_policy,
 )
 from cadre.engines.torch.prefix_cache import PrefixCache
 from cadre.engines.torch.request_batcher import GenerationRequest, Listener, RequestBatcher
-from cadre.engines.torch.trials import choose_recorder, choose_sampling_form
+from cadre.engines.torch.trials import choose_recorder, choose_sampling_form, limit_context
 from cadre.errors import EngineError
 from cadre.learn.loss import ValueHeads
 from cadre.settings import LearnerConfig, PolicyConfig
@@ -85,11 +86,9 @@ class TorchEngine:
         self._batcher = RequestBatcher(self._decode, self.thread)
         if device.type == "cuda" and device.index is not None:
             self.work(torch.cuda.set_device, device)  # of this thread; decoding steps are recorded on its current GPU
-        self.loaded = self.work(load, source, policies, device, seed)
+        self.loaded = limit_context(self.work(load, source, policies, device, seed))
         self.tokenizer = self.loaded.tokenizer
-        self._form = self.work(choose_sampling_form, self.loaded, self.dtype)
-        if self._form.longest is not None:
-            self.loaded = replace(self.loaded, context=self._form.longest)
+        self._form: Form = self.work(choose_sampling_form, self.loaded, self.dtype)
         rows = self.loaded.model.get_input_embeddings().weight.shape[0]
         self._text = ModelText(self.loaded.templates, self.loaded.stops, self.loaded.context, rows)
 
@@ -166,47 +165,15 @@ class TorchEngine:
 
     def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation that the policy would answer next."""
-        return self.loaded.templates[policy].prompt_ids(messages, None, self.loaded.stops, tools)
+        return self.loaded.encode(policy, messages, tools)
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """Return the weights that training the policy changes."""
         return self.loaded.parameters(policy)
 
-    def restore(self, policy: str, folder: Path) -> None:
-        """Read a policy's weights from what `export` wrote. Raises EngineError if they belong to another model."""
-        if policy in self.loaded.adapters.pairs:
-            storage.load_adapter(self.parameters(policy), folder)
-        else:
-            restore_weights(self.loaded.model, locate(folder), self.policies[policy])
-
     def export(self, policy: str, folder: Path, merge: bool = False) -> None:
-        """Write a policy for use without Cadre: a Hugging Face folder, or for an adapter a PEFT folder.
-
-        `merge` adds the adapter to its base and writes a Hugging Face folder. Raises EngineError if there is none.
-        """
-        pairs, model = self.loaded.adapters.pairs.get(policy), self.loaded.model
-        if merge and pairs is None:
-            raise EngineError(
-                f"Policy {policy!r} has no adapter to merge; it is a whole model. Export it without merge."
-            )
-        if getattr(model, "hf_quantizer", None) is not None and (merge or pairs is None):
-            raise EngineError(
-                f"Policy {policy!r} has a quantised base, to which nothing can be added exactly; expected an "
-                "adapter to export. Export it without merge; PEFT merges it into the unquantised base."
-            )
-        tokenizer = self.loaded.templates[policy].tokenizer_to_save()
-        if pairs is None:
-            storage.save_model(model, self.loaded.stops, tokenizer, folder)
-        elif merge:
-            merged = storage.merge_adapter(model.state_dict(), pairs)
-            storage.save_model(model, self.loaded.stops, tokenizer, folder, merged)
-        else:
-            config = self.loaded.adapters.configs[policy]
-            base = storage.name_of_base(self.policies[policy].model, self.loaded.source)
-            storage.write_adapter(self.parameters(policy), config, base, folder)
-            tokenizer.save_pretrained(folder)
-        if self.loaded.pictures is not None:
-            self.loaded.pictures.save(folder)
+        """Write a policy for use without Cadre, as `export_policy` does."""
+        export_policy(self.loaded, policy, self.policies[policy].model, folder, merge)
 
     def close(self) -> None:
         """Wait for the call that computes, and return memory that is free now to the system."""
@@ -221,7 +188,7 @@ class TorchEngine:
         if weights.tensors is not None:
             storage.copy_tensors(weights.tensors, self.parameters(policy))
         elif weights.folder is not None:
-            self.restore(policy, weights.folder)
+            restore_policy(self.loaded, policy, self.policies[policy], weights.folder)
         else:
             raise EngineError(
                 f"Got weights of policy {policy!r} without tensors, which stay in the process that has them; expected "
@@ -244,16 +211,14 @@ class TorchEngine:
         """
         check_torch_defaults()
         self.prefix_cache.enter_scope(scope)
-        prefix_cache = self.prefix_cache if self._form.reuse_turns else PrefixCache(0)
-        if self._form.recompute:
-            options = CacheOptions(prefix_cache, share=False, recompute=True)
-        else:
-            record = self.record and choose_recorder(self.loaded, self.dtype, self.record)
-            options = CacheOptions(prefix_cache, self._form.share, record=record)
+        record: Recorder | None = None
+        if self.record is not None and self._form != "plain":
+            record = choose_recorder(self.loaded, self.dtype, self.record)
+        options = CacheOptions(self.prefix_cache, self._form, record)
         sequence = SequenceMemory.from_config(self.loaded.model.config.get_text_config(), self.dtype)
         versions = dict(self.versions)
         model = self.loaded.model
-        is_narrowed = options.record is not None
+        is_narrowed = record is not None
         for fitting in memory_limits.split_batches(requests, sequence, self.memory):
             with (
                 torch.inference_mode(),

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from cadre.engines.model_folder import stable_rope_length
-from cadre.engines.torch import vision
+from cadre.engines.torch import families, vision
 from cadre.engines.torch.logprobs import LogprobQuery, compute_token_logprobs, project
 from cadre.engines.torch.lora import segments
 from cadre.engines.torch.memory import free_memory
@@ -32,7 +32,6 @@ from cadre.engines.torch.prefix_tree import (
     compute_states,
 )
 from cadre.engines.torch.ranks import Ranks
-from cadre.engines.torch.trials import choose_learning_form
 from cadre.errors import DivergedError, EngineError
 from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
 from cadre.learn.loss import ValueHeads
@@ -151,12 +150,9 @@ class MicroBatchRunner:
         self._checkpointing = any(checkpointing)
         # True if activations may be recomputed once memory is too short for the smallest micro-batch.
         self._may_checkpoint = "auto" in limits and set(checkpointing) == {None}
-        if learners and loaded.pictures is None:
-            form = choose_learning_form(loaded, precision, self._packing)
-            self._packing = form.packing
+        if loaded.pictures is None and not families.can_pad(loaded.model):
             # With no room for a second sequence each is run alone.
-            self.tokens *= form.batched
-            self._is_open = self._is_open and form.batched
+            self.tokens, self._is_open = 0, False
         if self._packing == "auto" and device.type == "cuda":
             # Whether a tree pays was measured on CPUs. On a GPU it does, as FlexAttention takes all of it in one call.
             self._packing = "prefix_tree"

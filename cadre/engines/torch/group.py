@@ -1,22 +1,19 @@
 """A learner spread over ranks: each is a process with a part of the weights and of the data (FSDP2).
 
-`RankLearner` is one rank. All ranks of a group make the same calls with the same arguments in the same order, and
-return alike; a folder that is written is seen by all ranks. `GroupLearner` starts the ranks on this machine, as child
-processes that end with the trainer, however it ends; another launcher can make `RankLearner`s itself.
+`join_group` makes this process one rank. `GroupLearner` starts the ranks on this machine, as child processes that end
+with the trainer, however it ends; another launcher can call `join_group` itself.
 """
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import math
 import os
-import shutil
 import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection
@@ -30,21 +27,15 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from cadre.concurrency import count_threads
 from cadre.engines import host
-from cadre.engines.torch import storage
-from cadre.engines.torch.forward import MicroBatchRunner, Scorer
-from cadre.engines.torch.logprobs import check_projection
+from cadre.engines.torch.learner import RankLearner
 from cadre.engines.torch.memory import keep_freed_memory
-from cadre.engines.torch.model import DTYPES, is_fully_trained, load, load_reference, locate, pick_device
-from cadre.engines.torch.prefix_tree import check_flex_attention
-from cadre.engines.torch.ranks import Ranks, gather_weights, shard
-from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
+from cadre.engines.torch.model import DTYPES, load, locate, pick_device
+from cadre.engines.torch.ranks import Ranks
+from cadre.engines.torch.trainer import TrainingSettings
 from cadre.errors import CadreError, EngineError, as_sentence
-from cadre.learn import tensor_files
-from cadre.learn.loss import ValueHeads
 from cadre.settings import PolicyConfig
 from cadre.settings.user_code import freeze_files
-from cadre.team import Metrics, Weights
-from cadre.types import Message, Tool, TrainingSequence
+from cadre.team import LearnerProxy
 
 # Seconds that the other ranks have to report their errors once one has failed, and to end once asked to.
 GRACE = 5.0
@@ -66,181 +57,37 @@ class LearnerPart:
     kept: int = 2
 
 
-class RankLearner:
-    """Rank `rank` of the `world_size` of a `Learner`, whose calls are plain methods here.
+def join_group(
+    part: LearnerPart, rank: int, world_size: int, init_method: str, below: Path | None = None
+) -> RankLearner:
+    """Return rank `rank` of a learner of `world_size` ranks, in this process.
 
     `init_method` is where the ranks meet, as torch.distributed.init_process_group takes it: `file:///shared/new_file`
     or `tcp://host:port`. A process holds one of these at a time, and the policies' device is cuda, of which each rank
-    takes a GPU of its own, or cpu. Rank 0 publishes weights in the folder `below`, or among temporary files. Raises
-    EngineError if the model cannot be trained with these settings.
+    takes a GPU of its own, or cpu. `below` and errors are those of `RankLearner`.
     """
-
-    def __init__(
-        self, part: LearnerPart, rank: int, world_size: int, init_method: str, below: Path | None = None
-    ) -> None:
-        self._part = part
-        first_policy = next(iter(part.policies.values()))
-        device = _pick_rank_device(first_policy.device, rank)
-        check_flex_attention(part.training.learners, device)
-        if device.type == "cpu":
-            keep_freed_memory()
-        else:
-            torch.cuda.set_device(device)
-        backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-        distributed.init_process_group(backend, init_method=init_method, rank=rank, world_size=world_size)
-        self._mesh = init_device_mesh(device.type, (world_size,))
-        self._ranks = Ranks(rank, world_size, device)
-        self._dtype = DTYPES[first_policy.dtype]
-
-        # The model is loaded whole on the CPU, and sharding leaves each rank its part. Adapters stay whole, on the
-        # device where their layers compute.
-        self._loaded = load(locate(part.model), part.policies, torch.device("cpu"), part.seed)
-        model, adapters = self._loaded.model, self._loaded.adapters
-        model.requires_grad_(any(is_fully_trained(policy) for policy in part.policies.values()))
-        check_projection(model)
-        for policy in adapters.pairs:
-            for weight in adapters.parameters(policy).values():
-                weight.data = weight.data.to(device)
-
-        self._heads = ValueHeads(part.training.heads, model.config.get_text_config().hidden_size, device)
-        learners = list(part.training.learners.values())
-        self._runner = MicroBatchRunner(self._loaded, self._dtype, self._heads, learners, self._ranks)
-        shard(self._runner.scorer, self._mesh, self._dtype)
-        self._optimisers = {
-            name: PolicyOptimiser(self._loaded, self._heads, part.training, name)
-            for name, policy in part.policies.items()
-            if not policy.frozen
-        }
-        self._trainer = Trainer(self._runner, self._optimisers, part.training, part.seed)
-        self._reference: Scorer | None = None
-        self._start_adapters = storage.copy_adapters(adapters, part.training.start or {})
-        self._below = below
-        self._published: Path | None = None  # on rank 0, once weights were published
-
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """The policies that are trained here."""
-        return tuple(self._optimisers)
-
-    def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        """Make one update of every policy that has sequences; return metrics by policy.
-
-        Raises DivergedError on every rank.
-        """
-        return self._trainer.update(data)
-
-    def publish(self, policy: str) -> Weights:
-        """Write the policy's weights to a folder on rank 0's machine, which stays until `kept` newer ones are there."""
-        version = self._optimisers[policy].updates
-        if not self._is_first:
-            self.export(policy, Path())
-            return Weights(policy, version)
-        if self._published is None or not self._published.exists():
-            self._published = host.make_scratch("weights", self._below)
-        folder = self._published / policy / f"v{version}"
-        self.export(policy, folder)
-        versions = sorted(folder.parent.iterdir(), key=lambda path: int(path.name[1:]))
-        for outdated in versions[: -self._part.kept]:
-            shutil.rmtree(outdated)
-        return Weights(policy, version, folder)
-
-    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        """Return the token ids of a conversation that the policy would answer next."""
-        return self._loaded.templates[policy].prompt_ids(messages, None, self._loaded.stops, tools)
-
-    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return the outputs of the value heads at the positions in `targets`, a tuple a sequence."""
-        return self._runner.compute_values(data)
-
-    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return log-probabilities of the masked tokens under the reference, as `TorchLearner` does; T a sequence."""
-        if self._start_adapters:
-            with self._loaded.adapters.replaced(self._start_adapters):
-                return self._runner.compute_logprobs(data)
-        if self._reference is None and self._loaded.adapters.pairs:
-            self._reference = self._runner.scorer
-        elif self._reference is None:
-            original = load_reference(self._loaded.source, self._part.policies, self._part.training.start)
-            self._reference = Scorer(original.requires_grad_(False))
-            shard(self._reference, self._mesh, self._dtype)
-        return self._runner.compute_logprobs(data, self._reference)
-
-    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return log-probabilities of the masked tokens under the policies as they are now; T a sequence."""
-        return self._runner.compute_logprobs(data)
-
-    def save(self, folder: Path) -> None:
-        """Write `folder/POLICY` for each trained policy, as `TorchLearner.save` does.
-
-        Of a fully trained model each rank writes its shards of weights and moments, and rank 0 the rest. Any number of
-        ranks can load it, and a `TorchLearner`.
-        """
-        for name, optimiser in self._optimisers.items():
-            target = folder / name
-            has_adapter = name in self._loaded.adapters.pairs
-            if not has_adapter:
-                target.mkdir(parents=True, exist_ok=True)
-                tensor_files.write(self._loaded.parameters(name), target, "model")
-                optimiser.weights.save(target / "optimiser", counters=self._is_first)
-            if self._is_first:
-                if has_adapter:
-                    self._save_adapter(name, target)
-                    optimiser.weights.save(target / "optimiser")
-                else:
-                    tokenizer = self._loaded.templates[name].tokenizer_to_save()
-                    storage.save_description(self._loaded.model, self._loaded.stops, tokenizer, target)
-                optimiser.save_heads(target)
-        self._ranks.wait()
-
-    def load(self, folder: Path) -> None:
-        """Restore what `save` or a `TorchLearner` wrote."""
-        for name, optimiser in self._optimisers.items():
-            if name in self._loaded.adapters.pairs:
-                storage.load_adapter(self._loaded.parameters(name), folder / name)
-            else:
-                tensor_files.read(self._loaded.parameters(name), folder / name, "model")
-            optimiser.load(folder / name)
-
-    def export(self, policy: str, folder: Path, merge: bool = False) -> None:
-        """Write a policy for use without Cadre, as `TorchEngine.export` does; rank 0 alone writes.
-
-        Raises EngineError if `merge` is True for a policy without an adapter.
-        """
-        loaded, pairs = self._loaded, self._loaded.adapters.pairs.get(policy)
-        if merge and pairs is None:
-            raise EngineError(
-                f"Policy {policy!r} has no adapter to merge; it is a whole model. Export it without merge."
-            )
-        if pairs is not None and not merge:
-            if self._is_first:
-                self._save_adapter(policy, folder)
-            return
-        state = gather_weights(loaded.model, self._is_first)
-        if self._is_first:
-            tokenizer = loaded.templates[policy].tokenizer_to_save()
-            merged = storage.merge_adapter(state, pairs or {})
-            storage.save_model(loaded.model, loaded.stops, tokenizer, folder, merged)
-
-    def meet(self) -> None:
-        """Return once every rank has made this call."""
-        self._ranks.wait()
-
-    def close(self) -> None:
-        """Leave the group. May be called more than once."""
-        if self._published is not None:
-            host.remove_scratch(self._published)
-        if distributed.is_initialized():
-            distributed.destroy_process_group()
-
-    @property
-    def _is_first(self) -> bool:
-        return self._ranks.rank == 0
-
-    def _save_adapter(self, policy: str, folder: Path) -> None:
-        loaded = self._loaded
-        base = storage.name_of_base(self._part.policies[policy].model, loaded.source)
-        storage.write_adapter(loaded.parameters(policy), loaded.adapters.configs[policy], base, folder)
-        loaded.templates[policy].tokenizer_to_save().save_pretrained(folder)
+    first_policy = next(iter(part.policies.values()))
+    device = _pick_rank_device(first_policy.device, rank)
+    if device.type == "cpu":
+        keep_freed_memory()
+    else:
+        torch.cuda.set_device(device)
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    distributed.init_process_group(backend, init_method=init_method, rank=rank, world_size=world_size)
+    mesh = init_device_mesh(device.type, (world_size,))
+    # The model is loaded whole on the CPU, and sharding leaves each rank its part.
+    loaded = load(locate(part.model), part.policies, torch.device("cpu"), part.seed)
+    return RankLearner(
+        loaded,
+        part.policies,
+        part.training,
+        part.seed,
+        DTYPES[first_policy.dtype],
+        Ranks(rank, world_size, device),
+        mesh,
+        below,
+        part.kept,
+    )
 
 
 def _pick_rank_device(name: str, rank: int) -> torch.device:
@@ -278,7 +125,7 @@ class RankFailure:
     message: str
 
 
-class GroupLearner:
+class GroupLearner(LearnerProxy):
     """A `Learner` whose policies are trained by several processes together. Lives as long as the run.
 
     Each rank has a part of the weights, gradients and moments, and runs a part of the data; see `RankLearner`. Raises
@@ -292,7 +139,7 @@ class GroupLearner:
                 f"learner.ranks: got {ranks}, and this machine has {torch.cuda.device_count()} GPUs, of which each "
                 "rank takes one; expected no more ranks than GPUs. Lower it, or set the policies' device to cpu."
             )
-        self._policies = tuple(name for name, policy in part.policies.items() if not policy.frozen)
+        super().__init__([name for name, policy in part.policies.items() if not policy.frozen])
         self._folder = host.make_scratch("ranks")
         # At the latest when the process ends, even if nobody closes this.
         self._remove_folder = weakref.finalize(self, host.remove_scratch, self._folder)
@@ -311,53 +158,6 @@ class GroupLearner:
             process.start()
             child_end.close()
         self._receive_answers()
-
-    @property
-    def policies(self) -> tuple[str, ...]:
-        """The policies that are trained here; frozen ones are sampled from only."""
-        return self._policies
-
-    async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        """Make one update of every policy that has sequences; return metrics by policy. Raises DivergedError."""
-        metrics: dict[str, Metrics] = await asyncio.to_thread(self._call, "update", data)
-        return metrics
-
-    async def publish(self, policy: str) -> Weights:
-        """Return the policy's weights as a folder."""
-        weights: Weights = await asyncio.to_thread(self._call, "publish", policy)
-        return weights
-
-    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
-        """Return the token ids of a conversation that the policy would answer next."""
-        ids: tuple[int, ...] = self._call("encode", policy, messages, tools)
-        return ids
-
-    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return the outputs of the value heads at the positions in `targets`, a tuple a sequence."""
-        values: list[tuple[float, ...]] = self._call("values", data)
-        return values
-
-    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return log-probabilities of the masked tokens under the policies before any training; T a sequence."""
-        logprobs: list[tuple[float, ...]] = self._call("reference_logprobs", data)
-        return logprobs
-
-    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        """Return log-probabilities of the masked tokens under the policies as they are now; T a sequence."""
-        logprobs: list[tuple[float, ...]] = self._call("logprobs", data)
-        return logprobs
-
-    def save(self, folder: Path) -> None:
-        """Write `folder/POLICY` for each trained policy, which any number of ranks can load."""
-        self._call("save", folder)
-
-    def load(self, folder: Path) -> None:
-        """Restore what `save` wrote, or what a learner in one process did."""
-        self._call("load", folder)
-
-    def export(self, policy: str, folder: Path, merge: bool = False) -> None:
-        """Write a policy for use without Cadre, as `TorchEngine.export` does."""
-        self._call("export", policy, folder, merge)
 
     def close(self) -> None:
         """End the ranks' processes. May be called more than once."""
@@ -412,7 +212,7 @@ class GroupLearner:
         if first.error is not None:
             raise first.error
         raise RankFailed(
-            f"Rank {rank} of the {len(self._pipes)} that train {', '.join(self._policies)} failed: {first.message} The "
+            f"Rank {rank} of the {len(self._pipes)} that train {', '.join(self.policies)} failed: {first.message} The "
             "others were ended with it, and what was learned since the last checkpoint is lost. What they printed is "
             "above; go on with --resume once that is mended."
         )
@@ -449,7 +249,7 @@ def run_rank(pipe: Connection, part: LearnerPart, rank: int, ranks: int, folder:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(threads)
     with _report_failure(pipe):
-        learner = RankLearner(part, rank, ranks, f"file://{folder}/meeting", folder)
+        learner = join_group(part, rank, ranks, f"file://{folder}/meeting", folder)
         method, arguments = "", ()
         answer: Any = None
         while method != CLOSE:

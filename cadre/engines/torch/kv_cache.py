@@ -85,12 +85,6 @@ def attend_by_cache(
 AttentionInterface.register(NAME, attend_by_cache)
 
 
-def is_plain(model: Any) -> bool:
-    """Return True for a model of text whose attention scores are not soft-capped."""
-    is_text = model.config.get_text_config() is model.config
-    return is_text and not getattr(model.config, "attn_logit_softcapping", None)
-
-
 def hide(is_hidden: Tensor, dtype: torch.dtype) -> Tensor:
     """Return an additive mask: 0, and the lowest number where `is_hidden`."""
     blank = torch.zeros(is_hidden.shape, dtype=dtype, device=is_hidden.device)

@@ -18,9 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cadre import random_keys
-from cadre.engines import host
 from cadre.errors import EngineError
-from cadre.file_limits import size_of
 from cadre.learn.tensors import to_device
 from cadre.settings import LoraConfig
 
@@ -86,15 +84,6 @@ class Adapters:
         self._computed_pairs: Mapping[str, Mapping[str, Pair]] = self.pairs  # those that layers compute with
         for policy, config in configs.items():
             layers = targeted_layers(model, config, policy)
-            # Checked before anything is allocated: the system would kill the process without a message.
-            needed = 4 * config.rank * sum(linear.in_features + linear.out_features for linear in layers.values())
-            available = host.total_memory()
-            if needed > available:
-                raise EngineError(
-                    f"team.policies.{policy}.lora.rank: got {config.rank:,}, with which the adapter takes "
-                    f"{size_of(needed)}, and this machine has {size_of(available)} of memory; expected a rank such as "
-                    "16. Lower it."
-                )
             self.pairs[policy] = {
                 name: Pair.initialise(linear, config, (seed, policy, name)) for name, linear in layers.items()
             }

@@ -12,7 +12,7 @@ import importlib
 import re
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_module_registration_hook
+from torch.distributed.tensor import DTensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -51,14 +51,12 @@ from cadre.learn import tensor_files
 from cadre.plugins import embedded_models
 from cadre.settings import PolicyConfig
 from cadre.settings.models import AUDIO_MODELS, VISION_MODELS
-from cadre.types import Message
+from cadre.types import Message, Tool
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # transformers changes torch's defaults for the whole process while it loads a model. Two loads at once, in the threads
 # of two engines, can leave the defaults changed for good and tied weights without data.
 LOADING_LOCK = threading.RLock()
-# Some hundred layers of some hundred experts, each of several linear layers.
-MAX_MODULES = 400_000
 FULL, SLIDING = "full_attention", "sliding_attention"  # transformers' names
 # Keywords that layers pass to their attention function and that change nothing without gradients.
 HARMLESS_KEYWORDS = ("position_ids", "cache_position", "is_causal")
@@ -121,6 +119,10 @@ class LoadedModel:
         """Return the weights that training the policy changes."""
         has_adapter = policy in self.adapters.pairs
         return self.adapters.parameters(policy) if has_adapter else dict(self.model.named_parameters())
+
+    def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
+        """Return the token ids of a conversation that the policy would answer next."""
+        return self.templates[policy].prompt_ids(messages, None, self.stops, tools)
 
 
 def locate(name: str | Path) -> str:
@@ -252,9 +254,8 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: 
     options = {} if device is None else quantization_options(source, policy, dtype, device)
     check_memory(source, policy, dtype)
     check_stored_precision(source, policy)
-    with wrap_load_errors(source, "model"), LOADING_LOCK, limit_modules(source):
+    with wrap_load_errors(source, "model"), LOADING_LOCK:
         check_torch_defaults()
-        check_padding(source, AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code))
         model, report = select_model_class(model_folder.model_type(source)).from_pretrained(
             source,
             dtype=dtype,
@@ -300,13 +301,60 @@ def keep_gradients(model: Any) -> None:
 def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
     """Write the weights of a Hugging Face folder into a model of the same architecture, in place.
 
-    The folder may hold shards that the ranks of a group wrote together.
+    Either side may be divided among the ranks of a group.
     """
-    if tensor_files.is_sharded(Path(source)):
-        tensor_files.read(dict(model.named_parameters()), Path(source), "model")
+    weights = dict(model.named_parameters())
+    if tensor_files.is_sharded(Path(source)) or any(isinstance(weight, DTensor) for weight in weights.values()):
+        tensor_files.read(weights, Path(source), "model")
         return
     saved = load_weights(source, policy, torch.float32)
-    storage.copy_tensors(dict(saved.named_parameters()), dict(model.named_parameters()))
+    storage.copy_tensors(dict(saved.named_parameters()), weights)
+
+
+def restore_policy(loaded: LoadedModel, name: str, policy: PolicyConfig, folder: Path) -> None:
+    """Read a policy's weights from what `export_policy` or a group wrote.
+
+    Raises EngineError if they belong to another model.
+    """
+    if name in loaded.adapters.pairs:
+        storage.load_adapter(loaded.parameters(name), folder)
+    else:
+        restore_weights(loaded.model, locate(folder), policy)
+
+
+def export_policy(
+    loaded: LoadedModel,
+    policy: str,
+    base: str,
+    folder: Path,
+    merge: bool = False,
+    state: Mapping[str, Tensor] | None = None,
+) -> None:
+    """Write a policy for use without Cadre: a Hugging Face folder, or for an adapter a PEFT folder.
+
+    `base` is what the settings call its model, `state` the model's weights if they are divided. `merge` adds the
+    adapter to its base and writes a Hugging Face folder. Raises EngineError if there is none, or the base is quantised.
+    """
+    pairs, model = loaded.adapters.pairs.get(policy), loaded.model
+    if merge and pairs is None:
+        raise EngineError(f"Policy {policy!r} has no adapter to merge; it is a whole model. Export it without merge.")
+    if getattr(model, "hf_quantizer", None) is not None and (merge or pairs is None):
+        raise EngineError(
+            f"Policy {policy!r} has a quantised base, to which nothing can be added exactly; expected an "
+            "adapter to export. Export it without merge; PEFT merges it into the unquantised base."
+        )
+    tokenizer = loaded.templates[policy].tokenizer_to_save()
+    if pairs is None:
+        storage.save_model(model, loaded.stops, tokenizer, folder, state)
+    elif merge:
+        merged = storage.merge_adapter(state or model.state_dict(), pairs)
+        storage.save_model(model, loaded.stops, tokenizer, folder, merged)
+    else:
+        name_of_base = storage.name_of_base(base, loaded.source)
+        storage.write_adapter(loaded.parameters(policy), loaded.adapters.configs[policy], name_of_base, folder)
+        tokenizer.save_pretrained(folder)
+    if loaded.pictures is not None:
+        loaded.pictures.save(folder)
 
 
 def load_reference(source: str, policies: Mapping[str, PolicyConfig], start: Mapping[str, str] | None) -> Any:
@@ -361,7 +409,7 @@ def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
     if 2 * itemsize * estimate_parameters(described) < available and not has_large_numbers(described):
         return
     # The estimate is close to the limit: build the model without data and count exactly.
-    with wrap_load_errors(source, "model"), LOADING_LOCK, limit_modules(source), torch.device("meta"):
+    with wrap_load_errors(source, "model"), LOADING_LOCK, torch.device("meta"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
         model = select_model_class(config.model_type).from_config(config, trust_remote_code=policy.trust_remote_code)
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -391,27 +439,6 @@ def check_stored_precision(source: str, policy: PolicyConfig) -> None:
     )
 
 
-@contextmanager
-def limit_modules(source: str) -> Iterator[None]:
-    """Raise EngineError if this thread builds a model of more than MAX_MODULES modules, which would take hours."""
-    thread, count = threading.get_ident(), 0
-
-    def count_module(*_: object) -> None:
-        nonlocal count
-        count += threading.get_ident() == thread
-        if count > MAX_MODULES:
-            raise EngineError(
-                f"The model {source!r} is not built: its config.json describes more than {MAX_MODULES:,} modules; "
-                "expected fewer. Fix the numbers of its layers and experts, or choose another model."
-            )
-
-    handle = register_module_module_registration_hook(count_module)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 def check_torch_defaults() -> None:
     """Raise EngineError if torch's default dtype or device was changed."""
     with LOADING_LOCK:
@@ -422,17 +449,6 @@ def check_torch_defaults() -> None:
             f"torch makes tensors of {dtype} on {device} unless told otherwise, as something in this process, such as "
             f"the environment's file, has called torch.{changed}; expected torch.float32 on cpu, as log-probabilities "
             "would differ with it. Remove the call, and name dtype and device where tensors are made."
-        )
-
-
-def check_padding(source: str, config: Any) -> None:
-    """Raise EngineError if the padding token has no embedding. No padding token is fine: it is never attended to."""
-    text = config.get_text_config()
-    padding, rows = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
-    if isinstance(padding, int) and isinstance(rows, int) and padding >= rows:
-        raise EngineError(
-            f"config.json of {source!r} says pad_token_id: {padding}, and vocab_size is {rows}; expected an id below "
-            "that, or none, which is enough here. Remove pad_token_id, or set it to a token of the model."
         )
 
 
@@ -486,7 +502,7 @@ def check_tokens(
 ) -> None:
     """Raise EngineError if conversations are written in tokens that the model has no embedding for.
 
-    Warns about other tokens of that kind, and about ends of turn that the model can never sample.
+    Warns about ends of turn that the model can never sample.
     """
     rows: int = model.get_input_embeddings().weight.shape[0]
     without_embedding = {index: token for token, index in tokenizer.get_vocab().items() if index >= rows}
@@ -509,12 +525,6 @@ def check_tokens(
         warnings.warn(
             f"No answer of {source!r} can end with the end of turn of id {never[0]}, as the embeddings have {rows} "
             "rows. Expect answers that go on to sampling.max_tokens, or name another token in generation_config.json.",
-            stacklevel=2,
-        )
-    if without_embedding:
-        warnings.warn(
-            f"The tokenizer of {source!r} has {len(without_embedding)} tokens that the model has no embedding for, of "
-            f"{rows}, such as {next(iter(without_embedding.values()))!r}. Conversations that hold one are refused.",
             stacklevel=2,
         )
 

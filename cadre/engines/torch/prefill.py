@@ -187,7 +187,7 @@ def _continue_masked(
     starts = torch.tensor([prefix.length for prefix in prefixes], device=device)
     lengths = torch.tensor([len(prompt.ids) for prompt in prompts], device=device)
     longest, prefix_slots, rest = int(lengths.max()), int(starts.max()), int((lengths - starts).max())
-    cache = _cache_with_prefixes(loaded.model.config.num_hidden_layers, prefixes, prefix_slots + rest)
+    cache = _cache_with_prefixes(loaded.model.config.get_text_config().num_hidden_layers, prefixes, prefix_slots + rest)
     for layer in cache.layers:
         layer.length = prefix_slots
     position = starts.unsqueeze(1) + torch.arange(rest, device=device)

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from cadre.engines.torch.families import family_of
 from cadre.engines.torch.logprobs import compute_last_states
 from cadre.engines.torch.lora import Adapters
 from cadre.engines.torch.model import check_attention_keywords, find_window, use_attention
@@ -58,12 +59,13 @@ def choose_packing(model: Any, configs: Collection[LearnerConfig]) -> Packing:
             f"Policies on one model ask for learner.pack {' and '.join(sorted(packings))}; they are trained in one "
             "forward. Set the same for all of them."
         )
-    kind = model.config.model_type
+    kind = family_of(model)
     if ("prefix_tree" in packings or flex) and kind not in PACKABLE:
         setting = "learner.flex_attention is on" if flex else "learner.pack is prefix_tree"
         raise EngineError(
-            f"{setting}, but models of type {kind!r} are not known to compute a prefix tree as they compute sequences; "
-            f"expected one of {', '.join(PACKABLE)}. Set learner.pack to auto and leave flex_attention off."
+            f"{setting}, but models of type {model.config.model_type!r} are not known to compute a prefix tree as they "
+            f"compute sequences; expected one of {', '.join(PACKABLE)}. Set learner.pack to auto and leave "
+            "flex_attention off."
         )
     return next(iter(packings), "auto") if kind in PACKABLE else "padded"
 
@@ -99,7 +101,7 @@ def choose_tree_form(
     Layers are not compiled if adapters differ from layer to layer, or if their activations are computed again. Those of
     a model that is divided among ranks are: their weights are gathered by hooks, outside of what is compiled.
     """
-    if device.type == "cpu" or model.config.model_type not in PACKABLE:
+    if device.type == "cpu" or family_of(model) not in PACKABLE:
         return TreeForm()
     flex = [learner.flex_attention for learner in learners]
     compiled = [learner.compile for learner in learners]

@@ -20,7 +20,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from cadre.engines.torch.kv_cache import GROWTH, NAME, KeyValueCache, hide, is_plain, with_capacity
+from cadre.engines.torch.kv_cache import GROWTH, NAME, KeyValueCache, hide, with_capacity
 from cadre.engines.torch.model import use_attention
 from cadre.engines.torch.prefix_cache import KeyValueBlock
 from cadre.learn.tree_attention import Scoring, merge_attention
@@ -29,8 +29,9 @@ flash_attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 def can_share(model: Any) -> bool:
-    """Return True if the model can be decoded with a shared-prefix cache."""
-    return model.device.type == "cpu" and is_plain(model)
+    """Return True for a model of text on a CPU whose attention scores are not soft-capped."""
+    is_text = model.config.get_text_config() is model.config
+    return model.device.type == "cpu" and is_text and not getattr(model.config, "attn_logit_softcapping", None)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from cadre.engines import model_folder
 from cadre.engines.model_folder import check_parameters, wrap_load_errors
 from cadre.engines.torch.lora import describe_reach, targeted_layers
 from cadre.engines.torch.memory import SequenceMemory
-from cadre.engines.torch.model import DTYPES, limit_modules, locate, select_model_class
+from cadre.engines.torch.model import DTYPES, locate, select_model_class
 from cadre.settings import PolicyConfig
 from cadre.settings.models import SHAPES
 
@@ -56,7 +56,7 @@ class Sizes:
 def measure(name: str, policy: PolicyConfig) -> Sizes:
     """Return the sizes of a policy by its model's configuration. Raises EngineError if there is none."""
     config = load_configuration(name, policy)
-    with wrap_load_errors(name, "model"), limit_modules(name), torch.device("meta"):
+    with wrap_load_errors(name, "model"), torch.device("meta"):
         model_class = select_model_class(config.model_type)
         model = model_class.from_config(config, trust_remote_code=policy.trust_remote_code)
     text = config.get_text_config()

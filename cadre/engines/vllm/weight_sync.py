@@ -28,7 +28,7 @@ from torch import Tensor
 from cadre.engines.vllm.adapters import Adapter, AdapterVersions, weights_folder
 from cadre.engines.vllm.engine import Backend, Call, Depth, EngineCall
 from cadre.learn import tensor_files
-from cadre.team import Learner, Metrics, Weights
+from cadre.team import Learner, LearnerProxy, Metrics, Weights
 from cadre.types import TrainingSequence
 
 
@@ -186,14 +186,21 @@ class Sleeper(Protocol):
     def sleep(self, depth: Depth) -> None: ...
 
 
-class WrappedLearner:
-    """Another learner, but for the methods that a subclass defines."""
+class WrappedLearner(LearnerProxy):
+    """A `Learner` that delegates to another one; subclasses change single methods."""
 
     def __init__(self, learner: Learner) -> None:
+        super().__init__(learner.policies)
         self._learner = learner
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._learner, name)
+    def close(self) -> None:
+        self._learner.close()
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return getattr(self._learner, method)(*arguments)
+
+    async def _run(self, method: str, *arguments: Any) -> Any:
+        return await getattr(self._learner, method)(*arguments)
 
 
 class AsyncLearner(WrappedLearner):
@@ -227,17 +234,10 @@ class ColocatedLearner(WrappedLearner):
             torch.cuda.empty_cache()
         return metrics
 
-    def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        self._make_room()
-        return self._learner.values(data)
-
-    def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        self._make_room()
-        return self._learner.reference_logprobs(data)
-
-    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        self._make_room()
-        return self._learner.logprobs(data)
+    def _call(self, method: str, *arguments: Any) -> Any:
+        if method in ("values", "reference_logprobs", "logprobs"):
+            self._make_room()
+        return super()._call(method, *arguments)
 
     def _make_room(self) -> None:
         """Put the sampler to sleep as deep as the setting says."""

@@ -62,7 +62,7 @@ def check_own(learner: TorchLearner, model: Any, folder: Path, asked: Any) -> No
     samples = [one for one in drawn(learner, asked) if model.config.audio_token_id not in one.token_ids]
     assert len(samples) >= 3
     assert max(len(one.images) for one in samples) == 2
-    learned = learner._runner.compute_logprobs([datum(one, 1.0) for one in samples])
+    learned = learner.rank._runner.compute_logprobs([datum(one, 1.0) for one in samples])
     for one, values in zip(samples, learned, strict=True):
         expected = own(model, extractor, one)
         assert (torch.tensor(one.logprobs) - expected).abs().max() < TOLERANCE
@@ -115,7 +115,9 @@ def test_a_placeholder_that_a_model_samples_is_no_sound(folder: Path) -> None:
     inputs = vision.make_inputs(loaded.model, loaded.pictures, [(one.prompt_ids + ids, one.images)])
     shown = inputs.tensors["input_ids"][0]
     assert int((shown == loaded.pictures.token).sum()) == loaded.pictures.count(SHORT)
-    (values,) = learner._runner.compute_logprobs([datum(replace(one, token_ids=ids, logprobs=(-1.0,) * len(ids)), 1.0)])
+    (values,) = learner.rank._runner.compute_logprobs(
+        [datum(replace(one, token_ids=ids, logprobs=(-1.0,) * len(ids)), 1.0)]
+    )
     assert all(value < 0.0 for value in values[len(one.prompt_ids) :])
     learner.close()
 

@@ -48,7 +48,7 @@ def traced(monkeypatch):
 
 
 def compile_layers(learner):
-    learner._runner._precision = dataclasses.replace(learner._runner._precision, form=TreeForm(True, True))
+    learner.rank._runner._precision = dataclasses.replace(learner.rank._runner._precision, form=TreeForm(True, True))
     return learner
 
 
@@ -78,8 +78,8 @@ def test_compiled_layers_are_the_models(learner, architecture):
         gaps = [
             abs(mine - theirs)
             for pair in zip(
-                one.engine.work(one._runner.compute_logprobs, data),
-                other.engine.work(other._runner.compute_logprobs, data),
+                one.engine.work(one.rank._runner.compute_logprobs, data),
+                other.engine.work(other.rank._runner.compute_logprobs, data),
                 strict=True,
             )
             for mine, theirs in zip(*pair, strict=True)
@@ -104,14 +104,14 @@ def test_adapters_of_several_policies_in_compiled_layers(team):
             for side in (one, other):
                 side.engine.parameters(name)[key].data.copy_(value)
     data = trees(tuple(ranks), [(40, 8), (30, 20), (60, 9), (122, 126)])  # the last are padded to whole blocks
-    assert one._runner._adapters.can_join(one.engine.loaded.model.base_model.layers)
+    assert one.rank._runner._adapters.can_join(one.engine.loaded.model.base_model.layers)
     assert apart(caught(compile_layers(one), data), caught(other, data)) < 1e-5
 
     # The reference is the base without them, by the same compiled layers.
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     mine, theirs = one.reference_logprobs(data), other.reference_logprobs(data)
     assert max(abs(a - b) for pair in zip(mine, theirs, strict=True) for a, b in zip(*pair, strict=True)) < 1e-5
-    own = one.engine.work(one._runner.compute_logprobs, data)
+    own = one.engine.work(one.rank._runner.compute_logprobs, data)
     assert max(abs(a - b) for pair in zip(mine, own, strict=True) for a, b in zip(*pair, strict=True)) > 1e-2
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 4  # not one for each layer
 
@@ -192,11 +192,11 @@ def test_a_small_forward_without_gradients_is_not_compiled_and_not_padded(learne
     one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
     monkeypatch.setattr(forward, "MIN_COMPILED", least)
     data = trees(("p",), [(40, 8)])
-    mine, theirs = (side.engine.work(side._runner.compute_logprobs, data) for side in (one, other))
+    mine, theirs = (side.engine.work(side.rank._runner.compute_logprobs, data) for side in (one, other))
     assert max(abs(a - b) for pair in zip(mine, theirs, strict=True) for a, b in zip(*pair, strict=True)) < 1e-5
-    micro = next(one._runner.split(data))
+    micro = next(one.rank._runner.split(data))
     with torch.no_grad():
-        nodes = len(one._runner.collate(micro).tree.token_ids)
+        nodes = len(one.rank._runner.collate(micro).tree.token_ids)
     assert nodes == (256 if least == 0 else len(micro.tree.token_ids))
 
 
@@ -208,7 +208,7 @@ def test_the_check_after_an_update_runs_the_layers_that_are_compiled(learner, mo
     caught(one, trees(("p",), [(90, 60)]))  # compiles the layers
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     sides = [(one, {"after_update": True}), (other, {})]
-    mine, theirs = (side.engine.work(side._runner.compute_logprobs, data[:1], None, **how) for side, how in sides)
+    mine, theirs = (side.engine.work(side.rank._runner.compute_logprobs, data[:1], None, **how) for side, how in sides)
     assert max(abs(a - b) for a, b in zip(mine[0], theirs[0], strict=True)) < 1e-5
     assert any(mine[0])
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before > 0
@@ -294,7 +294,7 @@ def test_words_that_begin_every_prompt_are_not_keys_of_a_whole_micro_batch(learn
 
     def most_seen() -> tuple[int, int, int]:
         """Return the blocks of queries that see one block of keys, at most, all blocks, and the number of nodes."""
-        (micro,) = one._runner.split(data)
+        (micro,) = one.rank._runner.split(data)
         tree = micro.tree.padded(128)
         mask = FlexMasks(tree.depths, tree.ends, CPU).mask(None)
         seen = int((mask.q_num_blocks + mask.full_q_num_blocks).max())
@@ -313,9 +313,9 @@ def test_words_that_begin_every_prompt_are_not_keys_of_a_whole_micro_batch(learn
 def test_a_start_that_is_run_twice_changes_no_gradient(learner, monkeypatch):
     one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
     data = [sequence((7, *range(number, number + 40), *[k] * 9), (False,) * 41 + (True,) * 9) for number, k in PAIRS]
-    (micro,) = one._runner.split(data)
+    (micro,) = one.rank._runner.split(data)
     monkeypatch.setattr(tree_of_prefixes, "LEAST_REPEATED", 50)
-    (repeated,) = one._runner.split(data)
+    (repeated,) = one.rank._runner.split(data)
     assert len(repeated.tree.token_ids) == len(micro.tree.token_ids) + 2
     assert apart(caught(one, data), caught(other, data)) < 1e-5
 
@@ -498,37 +498,37 @@ def test_micro_batches_take_three_quarters_of_free_memory(learner, monkeypatch):
     def score(batch, entropy_tokens):
         memory.tokens = len(batch.tree.token_ids)
 
-    monkeypatch.setattr(one._runner, "score", score)
-    one._runner._is_open = True
-    one._runner.choose_tokens(data, 8_000_000)
-    assert one._runner.tokens == 23_552
+    monkeypatch.setattr(one.rank._runner, "score", score)
+    one.rank._runner._is_open = True
+    one.rank._runner.choose_tokens(data, 8_000_000)
+    assert one.rank._runner.tokens == 23_552
     memory.a_token = 1
-    one._runner.choose_tokens(data, 0)  # chosen once
-    assert one._runner.tokens == 23_552
-    one._runner._is_open = True
+    one.rank._runner.choose_tokens(data, 0)  # chosen once
+    assert one.rank._runner.tokens == 23_552
+    one.rank._runner._is_open = True
     memory.a_token = 1_000_000
-    one._runner.choose_tokens(data, 0)
-    assert one._runner.tokens == forward.MIN_TOKENS
+    one.rank._runner.choose_tokens(data, 0)
+    assert one.rank._runner.tokens == forward.MIN_TOKENS
 
 
 def test_settings_decide_the_size_of_micro_batches(learner):
-    assert not learner("llama")._runner._is_open  # on a CPU it is a number
-    assert learner("llama")._runner.tokens == forward.DEFAULT_TOKENS == 4_096
-    assert learner("llama", tokens_per_microbatch=77)._runner.tokens == 77
+    assert not learner("llama").rank._runner._is_open  # on a CPU it is a number
+    assert learner("llama").rank._runner.tokens == forward.DEFAULT_TOKENS == 4_096
+    assert learner("llama", tokens_per_microbatch=77).rank._runner.tokens == 77
 
 
 def test_an_update_that_does_not_fit_is_run_in_halves(learner, monkeypatch):
     """The second forward is out of memory once: the update is that of smaller micro-batches, and so are its metrics."""
     data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
     one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=2_048) for _ in range(2))
-    other._runner.tokens = 1_024
+    other.rank._runner.tokens = 1_024
     for side in (one, other):  # of which each sequence of a prompt is one
-        side._runner.tokens //= 16
+        side.rank._runner.tokens //= 16
     run_out_of_memory(monkeypatch, one, least_tokens=64)
     with pytest.warns(UserWarning, match=r"in parts of 64 tokens from here on\. Set learner\.tokens_per_m"):
-        metrics = one._update(data)
-    assert one._runner.tokens == 64
-    expected = other._update(data)
+        metrics = one.rank.update(data)
+    assert one.rank._runner.tokens == 64
+    expected = other.rank.update(data)
     del metrics["p"]["tokens_per_s"], expected["p"]["tokens_per_s"]
     assert metrics == expected
     for mine, theirs in zip(one.engine.parameters("p").values(), other.engine.parameters("p").values(), strict=True):
@@ -540,9 +540,9 @@ def test_micro_batches_are_halved_until_they_fit(learner, monkeypatch):
     one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=tokens) for tokens in (512, 64))
     run_out_of_memory(monkeypatch, one, least_tokens=64, first=1, times=3)
     with pytest.warns(UserWarning, match="in parts of 64 tokens from here on"):
-        one._update(data)
-    other._update(data)
-    assert one._runner.tokens == 64
+        one.rank.update(data)
+    other.rank.update(data)
+    assert one.rank._runner.tokens == 64
     for mine, theirs in zip(one.engine.parameters("p").values(), other.engine.parameters("p").values(), strict=True):
         assert torch.equal(mine, theirs)
 
@@ -550,19 +550,19 @@ def test_micro_batches_are_halved_until_they_fit(learner, monkeypatch):
 def test_a_measuring_forward_that_does_not_fit_is_met_by_smaller_micro_batches(learner, monkeypatch):
     Memory(monkeypatch, 1_000, 40_000_000)
     one = learner("llama", pack="prefix_tree")
-    one._runner._is_open = True
+    one.rank._runner._is_open = True
     calls = run_out_of_memory(monkeypatch, one, least_tokens=64, first=1)
     with pytest.warns(UserWarning, match=r"in parts of 2,048 tokens"):
-        one._update(trees(("p",), [(40, 30), (30, 20)]))
+        one.rank.update(trees(("p",), [(40, 30), (30, 20)]))
     assert len(calls) > 1
-    assert one._runner.tokens == 2_048
+    assert one.rank._runner.tokens == 2_048
 
 
 @pytest.mark.parametrize("run", ["logprobs", "reference_logprobs"])
 def test_forwards_without_gradients_that_do_not_fit_are_run_in_halves(learner, monkeypatch, run):
     data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
     one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=tokens) for tokens in (512, 64))
-    one._reference = one._runner.scorer
+    one.rank._reference = one.rank._runner.scorer
     forwards = run_out_of_memory(monkeypatch, one, least_tokens=64, first=1, times=3)
     with pytest.warns(UserWarning, match="in parts of 64 tokens from here on"):
         numbers = getattr(one, run)(data)
@@ -585,10 +585,9 @@ def test_updates_on_one_device_take_turns(learner):
         return run
 
     for name, side in (("one", one), ("other", other)):
-        side._trainer = SimpleNamespace(update=update(name))
-        side._set_versions = lambda: None
+        side.rank._trainer = SimpleNamespace(update=update(name))
     with ThreadPoolExecutor(2) as threads:
-        running = [threads.submit(side._update, []) for side in (one, other)]
+        running = [threads.submit(side.rank.update, []) for side in (one, other)]
         while not order:
             time.sleep(0.01)
         goes_on.set()
@@ -602,9 +601,9 @@ def test_memory_that_no_half_is_enough_for_is_an_error(learner, monkeypatch):
     def short_of_memory(batch, entropy_tokens=0):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(one._runner, "score", short_of_memory)
+    monkeypatch.setattr(one.rank._runner, "score", short_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
-        one._update(trees(("p",), [(40, 30)]))
+        one.rank.update(trees(("p",), [(40, 30)]))
 
 
 def test_activations_are_recomputed_once_the_smallest_micro_batch_does_not_fit(learner, monkeypatch):
@@ -613,31 +612,31 @@ def test_activations_are_recomputed_once_the_smallest_micro_batch_does_not_fit(l
     refused = learner("llama", pack="prefix_tree", gradient_checkpointing=False)
     run_out_of_memory(monkeypatch, refused, least_tokens=8_192, first=1)
     with pytest.raises(torch.OutOfMemoryError):
-        refused._update(data)
+        refused.rank.update(data)
     run_out_of_memory(monkeypatch, one, least_tokens=8_192, first=1)
     with pytest.warns(
         UserWarning, match=r"activations are recomputed from here on\. Set learner\.gradient_checkpointing"
     ):
-        metrics = one._update(data)
-    expected = other._update(data)
+        metrics = one.rank.update(data)
+    expected = other.rank.update(data)
     del metrics["p"]["tokens_per_s"], expected["p"]["tokens_per_s"]
     assert metrics == expected
-    assert (one._runner.tokens, one._runner._checkpointing) == (4_096, True)
+    assert (one.rank._runner.tokens, one.rank._runner._checkpointing) == (4_096, True)
 
 
 def test_a_size_that_was_chosen_too_large_is_halved_after_activations_are_recomputed(learner, monkeypatch):
     one, failures = learner("llama"), iter([512, 8_192])
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    one._runner.tokens = 512
+    one.rank._runner.tokens = 512
 
     def run():
-        one._runner.tokens = next(failures, one._runner.tokens)
-        if one._runner.tokens in (512, 8_192):
+        one.rank._runner.tokens = next(failures, one.rank._runner.tokens)
+        if one.rank._runner.tokens in (512, 8_192):
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return one._runner.tokens
+        return one.rank._runner.tokens
 
     with pytest.warns(UserWarning, match="recomputed"), pytest.warns(UserWarning, match="in parts of 4,096 tokens"):
-        assert one._runner.run_in_memory(run) == 4_096
+        assert one.rank._runner.run_in_memory(run) == 4_096
 
 
 def test_compiled_layers_that_cannot_be(learner):

@@ -13,10 +13,11 @@ from dataclasses import replace
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
+from cadre.engines.torch.families import COPIED, PADDED, SHARED
 from cadre.engines.torch.kv_cache import run_eagerly
-from cadre.engines.torch.trials import WINDOW, copy_with_small_windows
 from cadre.errors import EngineError
 from cadre.rollout.batching import gather
 from cadre.settings import LearnerConfig
@@ -43,9 +44,9 @@ KINDS = {
         },
         "copied",
     ),
-    "gpt_neo": ({"attention_types": [[["global", "local"], 1]], "window_size": LONG, "num_layers": 2}, "no cache"),
-    "llama4_text": ({"attention_chunk_size": LONG, "intermediate_size_mlp": 48, "head_dim": 8, **EXPERTS}, None),
-    "lfm2": ({"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}, "no cache"),
+    "gpt_neo": ({"attention_types": [[["global", "local"], 1]], "window_size": LONG, "num_layers": 2}, "plain"),
+    "llama4_text": ({"attention_chunk_size": LONG, "intermediate_size_mlp": 48, "head_dim": 8, **EXPERTS}, "plain"),
+    "lfm2": ({"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}, "plain"),
     "opt": ({"ffn_dim": 48, "word_embed_proj_dim": 32, "dropout": 0.5}, "shared"),
     "falcon": ({"hidden_dropout": 0.5, "attention_dropout": 0.5}, "copied"),
 }
@@ -82,8 +83,7 @@ def family(request, tmp_path):
 
 def test_sampler_and_learner_are_the_plain_forward(family):
     folder, engine, form = family
-    found = "shared" if engine._form.share else "no cache" if engine._form.recompute else "copied"
-    assert form in (None, found)
+    assert form == engine._form
     (drawn,) = asyncio.run(gather(two_turns(engine)))
     engine.record = run_eagerly
     (again,) = asyncio.run(gather(two_turns(engine)))
@@ -97,8 +97,8 @@ def test_sampler_and_learner_are_the_plain_forward(family):
     data = [datum(one, 1.0) for one in drawn]
     for checkpointing in (False, True):
         learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig(gradient_checkpointing=checkpointing)}))
-        with learner._runner.checkpointing():
-            scored = learner._runner.compute_logprobs(data)
+        with learner.rank._runner.checkpointing():
+            scored = learner.rank._runner.compute_logprobs(data)
         for one, got, wanted in zip(drawn, scored, plain, strict=True):
             assert float((torch.tensor(got[-len(one.logprobs) :]) - wanted).abs().max()) < 1e-4
     # The gradient is that of the plain forward too, whatever is run again for it.
@@ -140,8 +140,8 @@ def test_a_window_by_another_name_in_code_of_its_own(tmp_path):
         engine = TorchEngine(folder, {"p": tiny.policy(folder, trust_remote_code=True)}, 0)
     (drawn,) = asyncio.run(gather(two_turns(engine)))
     learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))
-    with learner._runner.checkpointing():
-        scored = learner._runner.compute_logprobs([datum(one, 1.0) for one in drawn])
+    with learner.rank._runner.checkpointing():
+        scored = learner.rank._runner.compute_logprobs([datum(one, 1.0) for one in drawn])
     for one, learned in zip(drawn, scored, strict=True):
         wanted = plain_logprobs(engine.loaded.model, one, 1.0)
         for got in (one.logprobs, learned[-len(one.logprobs) :]):
@@ -166,29 +166,8 @@ def test_fewer_keys_than_are_tried_are_refused(tmp_path):
         tiny.engine(built(tmp_path, "doge", keep_window_size=12))
 
 
-@pytest.mark.parametrize(
-    ("kind", "settings", "cut"),
-    [
-        ("mistral", {"sliding_window": 2048}, "sliding_window"),
-        ("gpt_neo", {"attention_types": [[["global", "local"], 1]], "num_layers": 2}, "window_size"),
-        ("doge", {"keep_window_size": 2048}, "keep_window_size"),
-    ],
-)
-def test_a_copy_with_small_windows_has_the_weights_and_leaves_the_model_alone(tmp_path, kind, settings, cut):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        engine = tiny.engine(built(tmp_path, kind, max_position_embeddings=2500, **settings))
-    model = engine.loaded.model
-    before, state = getattr(model.config, cut), torch.get_rng_state()
-    copy = copy_with_small_windows(replace(engine.loaded, context=2500))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert getattr(copy.model.config, cut) == WINDOW < before == getattr(model.config, cut)
-    shared = dict(model.named_parameters())
-    assert all(weight is shared[name] for name, weight in copy.model.named_parameters())
-    ids = torch.arange(60).unsqueeze(0)
-    with torch.no_grad():
-        apart = (copy.model(ids).logits - model(ids).logits)[0].abs().amax(dim=1)
-    assert float(apart[WINDOW:].max()) > 1e-2
-    if cut != "keep_window_size":  # whose choice of keys looks at all tokens
-        assert float(apart[: WINDOW - 2].max()) < 1e-4
-    engine.close()
+def test_every_family_has_one_form():
+    assert not SHARED & COPIED
+    assert not (SHARED | COPIED) & PADDED
+    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    assert known >= SHARED | COPIED | PADDED

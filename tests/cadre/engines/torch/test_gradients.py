@@ -42,7 +42,7 @@ def test_a_value_is_the_head_on_the_state_after_its_token(folders):
     mine = build(folders["llama"])
     data = [judged((0, 3), (0.0, 0.0)), judged((1,), (0.0,), ids=(9, 9, 9))]
     assert mine.values(data) == [(0.0, 0.0), (0.0,)]
-    head = mine._heads.heads["p"]["joint"]
+    head = mine.rank._heads.heads["p"]["joint"]
     with torch.no_grad():
         head.weight.normal_(generator=torch.Generator().manual_seed(0))
         head.bias.fill_(0.3)
@@ -66,23 +66,23 @@ def test_value_heads_have_a_rate_of_their_own(folders, policy, changes, wanted):
     critic = CriticConfig(learner=LearnerConfig(**changes))
     training = TrainingSettings({"p": LearnerConfig(learning_rate=policy)}, heads={"p": ("joint",)}, critic=critic)
     mine = TorchLearner(TorchEngine(folders["llama"], {"p": tiny.policy(folders["llama"])}, 0), training)
-    pair = mine._optimisers["p"]
+    pair = mine.rank._optimisers["p"]
     assert (pair.weights.rate, pair.heads.rate) == (policy, wanted)
     assert pair.heads.config.weight_decay == changes.get("weight_decay", 0.0)
     update(mine, [judged((3,), (1.0,))])
     # Adam's first step moves every weight of a head by its rate.
-    assert mine._heads.heads["p"]["joint"].bias.item() == pytest.approx(wanted, rel=1e-3)
+    assert mine.rank._heads.heads["p"]["joint"].bias.item() == pytest.approx(wanted, rel=1e-3)
     mine.close()
 
 
 def test_value_gradient_by_hand(folders, monkeypatch):
     # Loss 0.4 * mean over both values of (v - R)^2 / 2, on the head and on the trunk.
     mine = build(folders["llama"], critic=CriticConfig(coefficient=0.4, clip=None))
-    head = mine._heads.heads["p"]["joint"]
+    head = mine.rank._heads.heads["p"]["joint"]
     with torch.no_grad():
         head.weight.fill_(0.1)
     caught = {}
-    pair = mine._optimisers["p"]
+    pair = mine.rank._optimisers["p"]
     for name, optimiser in (("trunk", pair.weights), ("head", pair.heads)):
         monkeypatch.setattr(optimiser, "step", lambda loss, norm, name=name, own=optimiser: _catch(caught, name, own))
     figures = update(mine, [judged((1,), (2.0,)), judged((3,), (-1.0,))])["p"]
@@ -103,7 +103,7 @@ def test_heads_forget_an_update_that_was_out_of_memory(folders, monkeypatch):
     calls = run_out_of_memory(monkeypatch, mine, least_tokens=2)
     caught = {}
     for name, side in (("mine", mine), ("other", other)):
-        own = side._optimisers["p"].heads
+        own = side.rank._optimisers["p"].heads
         monkeypatch.setattr(own, "step", lambda loss, norm, name=name, own=own: _catch(caught, name, own))
     data = [judged((1,), (2.0,)), judged((3,), (-1.0,), ids=(9, 8, 7, 6))]
     with pytest.warns(UserWarning, match="in parts of 2 tokens"):
@@ -117,7 +117,7 @@ def test_heads_forget_an_update_that_was_out_of_memory(folders, monkeypatch):
 def test_values_that_do_not_fit_are_computed_in_halves(folders, monkeypatch):
     mine = build(folders["llama"], tokens_per_microbatch=8)
     with torch.no_grad():
-        mine._heads.heads["p"]["joint"].weight.fill_(0.1)
+        mine.rank._heads.heads["p"]["joint"].weight.fill_(0.1)
     data = [judged((1,), (2.0,)), judged((3,), (-1.0,), ids=(9, 8, 7, 6))]
     expected = mine.values(data)
     calls = run_out_of_memory(monkeypatch, mine, least_tokens=4, first=1)

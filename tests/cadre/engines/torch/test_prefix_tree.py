@@ -99,7 +99,7 @@ def test_values_entropy_and_divergence(folders):
         for packing in ("prefix_tree", "padded")
     ]
     for one in engines:
-        one._heads.heads["p"]["v"].weight.data.fill_(0.02)
+        one.rank._heads.heads["p"]["v"].weight.data.fill_(0.02)
     check_equal(*engines, data=valued())
     for one in engines:
         one.close()
@@ -206,7 +206,7 @@ def test_flex_attention(learner, architecture, monkeypatch):
     windows, mask = [], tree_attention.FlexMasks._mask
     monkeypatch.setattr(tree_attention.FlexMasks, "_mask", lambda self, one: windows.append(one) or mask(self, one))
     shared = learner(architecture, pack="prefix_tree")
-    shared._runner._precision = dataclasses.replace(shared._runner._precision, form=TreeForm(flex=True))
+    shared.rank._runner._precision = dataclasses.replace(shared.rank._runner._precision, form=TreeForm(flex=True))
     check_equal(shared, learner(architecture, pack="padded"), examples=6)
     assert set(windows) == ({None, tiny.WINDOW} if architecture.startswith("gemma") else {None})
 

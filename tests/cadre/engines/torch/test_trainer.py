@@ -28,7 +28,7 @@ from tests.helpers.learners import rollouts, weights
 def gradient(learner, data) -> dict[str, torch.Tensor]:
     """What the optimiser is given: caught in place of a step."""
     caught = {}
-    (optimiser,) = (pair.weights for pair in learner._optimisers.values())
+    (optimiser,) = (pair.weights for pair in learner.rank._optimisers.values())
 
     def catch(loss, norm):
         caught.update({name: weight.grad.clone() for name, weight in optimiser._parameters.items()})
@@ -131,7 +131,7 @@ def test_an_update_without_spread_moves_nothing(learner, monkeypatch):
     monkeypatch.setattr(type(mine.engine.loaded.model), "forward", None)
     figures = update(mine, data)["p"]
     assert (figures["updates"], figures["skipped"], figures["sequences"]) == (0, 0, 18)
-    assert not mine._optimisers["p"].weights.moments()
+    assert not mine.rank._optimisers["p"].weights.moments()
     assert all(torch.equal(before[name], value) for name, value in weights(mine).items())
 
 
@@ -210,7 +210,7 @@ def test_a_part_of_a_minibatch_weighs_by_the_denominators_of_the_whole(learner):
     mine = learner()
     data = rollouts(mine)
     whole = {"p": Denominators.of(data)}
-    optimiser, backward = mine._optimisers["p"].weights, mine._trainer._backward
+    optimiser, backward = mine.rank._optimisers["p"].weights, mine.rank._trainer._backward
 
     def added(*parts):
         losses = [backward(part, whole, {"p": UpdateMetrics()})["p"].loss for part in parts]
@@ -242,7 +242,7 @@ def test_three_updates_that_are_not_finite_stop_with_the_sequence_saved(learner,
     for count in (1, 2):
         figures = update(mine, [*good, bad])["p"]
         assert (figures["skipped"], figures["updates"]) == (1, 0)
-        assert mine._optimisers["p"].weights.skips == count
+        assert mine.rank._optimisers["p"].weights.skips == count
     with pytest.raises(DivergedError, match=str(tmp_path)) as caught:
         update(mine, [*good, bad])
     (saved,) = (tmp_path / "here").iterdir()
@@ -260,7 +260,7 @@ def test_a_good_update_ends_the_count(learner):
         assert update(mine, [bad])["p"]["skipped"] == 1
         assert update(mine, [bad])["p"]["skipped"] == 1
         assert update(mine, good)["p"]["updates"] == 1
-    assert mine._optimisers["p"].weights.skipped == 4
+    assert mine.rank._optimisers["p"].weights.skipped == 4
 
 
 def test_learns_which_token_is_rewarded(learner):
@@ -297,7 +297,7 @@ def test_an_update_ends_where_its_kl_to_the_sampler_exceeds_the_bound(learner, e
 
     _, once, moved = updated(1, None)
     # k3 by hand: the mean of r - 1 - log r over the sampled tokens, r = pi / sampler after the first step.
-    changed = moved.engine.work(moved._runner.compute_logprobs, data)
+    changed = moved.engine.work(moved.rank._runner.compute_logprobs, data)
     ratios = [
         new - old
         for sequence, numbers in zip(data, changed, strict=True)

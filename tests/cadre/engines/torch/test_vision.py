@@ -66,7 +66,7 @@ def check_own(learner, model, folder):
     samples = [one for one in drawn(learner) if model.config.image_token_id not in one.token_ids]
     assert len(samples) >= 3
     assert max(len(one.images) for one in samples) == 2
-    learned = learner._runner.compute_logprobs([datum(one, 1.0) for one in samples])
+    learned = learner.rank._runner.compute_logprobs([datum(one, 1.0) for one in samples])
     for one, values in zip(samples, learned, strict=True):
         expected = own(model, processor, one)
         assert (torch.tensor(one.logprobs) - expected).abs().max() < TOLERANCE
@@ -122,7 +122,7 @@ def test_a_placeholder_that_a_model_says_is_no_picture(folder):
     count = loaded.pictures.count(WIDE)
     assert int((shown == loaded.pictures.token).sum()) == count == one.prompt_ids.count(loaded.pictures.token)
     said = replace(one, token_ids=ids, logprobs=(-1.0,) * len(ids))
-    (values,) = learner._runner.compute_logprobs([datum(said, 1.0)])
+    (values,) = learner.rank._runner.compute_logprobs([datum(said, 1.0)])
     assert all(value < 0.0 for value in values[len(one.prompt_ids) :])
     seen = (Message("user", "Hi", images=(WIDE,)),)
     later = (*seen, Message("assistant", said.text), Message("user", "and?"))

@@ -64,7 +64,7 @@ class Pair:
         """Largest difference between vLLM's log-probabilities of what it drew and the torch engine's."""
         samples = [sample for siblings in self.draw(*requests) for sample in siblings]
         data = [datum(sample, 1.0) for sample in samples]
-        said = self.torch._runner.compute_logprobs(data)
+        said = self.torch.rank._runner.compute_logprobs(data)
         gaps = [
             abs(ours - theirs)
             for one, logprobs in zip(data, said, strict=True)

@@ -12,7 +12,8 @@ from tempfile import mkdtemp
 import torch
 
 from cadre.engines.torch import TorchEngine, TorchLearner
-from cadre.engines.torch.group import LearnerPart, RankLearner
+from cadre.engines.torch.group import LearnerPart, join_group
+from cadre.engines.torch.learner import RankLearner
 from cadre.types import Targets
 from tests.cadre.engines import tiny
 from tests.cadre.learn.sequences import sequence
@@ -61,7 +62,7 @@ def _making(place):
     made = []
 
     def make(part: LearnerPart) -> RankLearner:
-        made.append(RankLearner(part, *place))
+        made.append(join_group(part, *place))
         return made[-1]
 
     yield make

@@ -67,8 +67,12 @@ def ranked(make, part, into, out_of=None, count=STEPS, first=0):
 def weights(learner):
     """All that training changed, by policy and name."""
     moved = {}
-    for name, optimiser in learner._optimisers.items():
-        parts = {**learner.engine.parameters(name), **optimiser.weights.moments(), **learner._heads.parameters(name)}
+    for name, optimiser in learner.rank._optimisers.items():
+        parts = {
+            **learner.engine.parameters(name),
+            **optimiser.weights.moments(),
+            **learner.rank._heads.parameters(name),
+        }
         moved |= {f"{name}.{key}": value.detach().clone() for key, value in parts.items()}
     return moved
 
@@ -177,7 +181,7 @@ def test_a_checkpoint_loads_at_one_and_two_ranks_and_in_a_process_alone(pool, fo
     for folder in ("two", "one", "plain"):
         plain.load(tmp_path / folder)
         assert apart(weights(known), weights(plain)) < 1e-5
-        assert plain._optimisers["p"].updates == 5
+        assert plain.rank._optimisers["p"].updates == 5
     steps(known, {}, 1, 5)
     plain.load(tmp_path / "back")
     assert apart(weights(known), weights(plain)) < 1e-5
