@@ -71,7 +71,7 @@ OTHER_ALGORITHMS = (
     "cadre/advantages/influence.py",
     "cadre/engines/torch/reward_model.py",
     "cadre/engines/torch/teacher.py",
-    "cadre/engines/openai_teacher.py",
+    "cadre/engines/openai.py",
 )
 OTHER_ENGINES = (
     "cadre_ray/",

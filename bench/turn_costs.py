@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 import common
-from cadre.engines.model_text import Completion
+from cadre.engines.text.model import Completion
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.engines.torch.request_batcher import GenerationRequest
 from cadre.rollout.batching import gather

@@ -306,7 +306,7 @@ def count_requests(experiment: Experiment) -> tuple[list[list[Request]], int]:
 def count_long_prompts(experiment: Experiment) -> dict[str, tuple[int, int, int]]:
     """Return, by policy, (episodes with a prompt that fills the context of its model, episodes, that context), of
     policies that have any. The episodes are of the first training tasks, with answers of spaces. Loads tokenizers."""
-    from cadre.engines.model_text import Previewer
+    from cadre.engines.text.model import Previewer
 
     roles, longest = experiment.roles, defaultdict[str, list[Request]](list)
 
@@ -499,7 +499,7 @@ def render_first_prompts(
 
     `source` is the folder or the hub name of the model that is called `name`. Loads a tokenizer, no weights.
     """
-    from cadre.engines.model_text import Previewer
+    from cadre.engines.text.model import Previewer
 
     previewer, first_prompts, faults = Previewer(source), [], []
     for role, messages in prompts.items():

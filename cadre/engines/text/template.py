@@ -14,22 +14,25 @@ import copy
 import json
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadre.engines import call_forms, control_tokens, tool_calls
-from cadre.engines.control_tokens import ControlTokens, map_strings, mark_edges
-from cadre.engines.template_limits import render as render_template
-from cadre.engines.tool_calls import AS_TEXT, QUESTION, ToolUse
+from cadre.engines.model_folder import wrap_load_errors
+from cadre.engines.text import calls as call_forms
+from cadre.engines.text import tokens as control_tokens
+from cadre.engines.text import tools as tool_calls
+from cadre.engines.text.calls import Call
+from cadre.engines.text.tokens import ControlTokens, map_strings, mark_edges
+from cadre.engines.text.tools import AS_TEXT, QUESTION, ToolUse
 from cadre.errors import EngineError, PromptError, first_line
-from cadre.file_limits import read_bytes, read_json
 from cadre.settings.models import AUDIO_MODELS, VISION_MODELS
 from cadre.types import History, Image, Media, Message, PreviousTurn, Sound, Tool, ToolCall, join_media, media_of
 
 if TYPE_CHECKING:
-    from cadre.engines.images import MediaProcessor
+    from cadre.engines.media import MediaProcessor
 
 # For tokenizers without a template: every turn under a heading, an assistant's turn ended by the end-of-sequence token.
 PLAIN = (
@@ -44,10 +47,6 @@ PROBE, THOUGHT = "qzx", "qxthought"
 
 # Ends of turns that no probe finds: Llama 3.1 writes the first after calls of its builtin tools alone.
 CALL_ENDS = ("<|eom_id|>", "<|call|>")
-
-# A text with more characters than this for each token that fits is probably too long: its beginning is counted first.
-# A cut may split a token in a few.
-CHARACTERS_PER_TOKEN, SPLIT_TOKENS = 6, 100
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +70,7 @@ class Template:
     end_of_turn   id of the token that closes an assistant's turn; None if the template closes it with ordinary text
     extends       whether a plain answer stays in a later prompt as it was sampled; if not, every turn starts a new
                   sequence, and the log says so once
-    takes_tools   whether it renders tools; if not they are written as text, and so is whatever else of tools it drops
-                  (`tool_use`), of which the log says so once
+    tool_use      what it does with tools; what it drops of them is written as text, and the log says so once
 
     `enable_thinking` is passed to templates that use it, and is off there by default. Raises EngineError if it is set
     for any other template. `images` is the model's image processor, None for a model of text.
@@ -173,42 +171,34 @@ class Template:
 
         Calls and results of tools are checked when they are rendered.
         """
-        if any(message.role == "system" for message in messages[1:]) and self._drops_later_system:
-            raise EngineError(
-                f"The chat template of {self._name} leaves out messages by system that are not the first message; "
-                "expected every message in the prompt. Take a model with another template, or a task that puts such "
-                "texts into messages by user."
-            )
-        if tools or _uses_tools(messages):
-            return
-        answered = any(message.role == "assistant" for message in messages)
-        lost = self._dropped_roles[answered] & {message.role for message in messages}
+        before, after, later = self._dropped_roles
+        lost, where = set[str](), ""
+        if any(message.role == "system" for message in messages[1:]):
+            lost, where = set(later), " that are not the first message"
+        if not lost and not tools and not _uses_tools(messages):
+            answered = any(message.role == "assistant" for message in messages)
+            lost |= {message.role for message in messages} & (after if answered else before)
+            where = " where there is an earlier answer" if answered else ""
         if lost:
             raise EngineError(
-                f"The chat template of {self._name} leaves out messages by "
-                f"{', '.join(sorted(lost))}{' where there is an earlier answer' if answered else ''}; expected every "
-                "message in the prompt. Take a model with another template, or a task whose prompts have no such "
+                f"The chat template of {self._name} leaves out messages by {', '.join(sorted(lost))}{where}; expected "
+                "every message in the prompt. Take a model with another template, or a task whose prompts have no such "
                 "messages."
             )
 
     @cached_property
-    def _dropped_roles(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The roles whose messages the template drops: before any answer, and after one."""
+    def _dropped_roles(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """The roles whose messages the template drops: before any answer, after one, and `system` if it drops a
+        message by it that is not the first."""
         first = [Message("system", "qzxsystem"), Message("user", "qzxfirst")]
         later = [*first, Message("assistant", "qzxanswer"), Message("user", "qzxsecond")]
-        dropped = []
-        for conversation in (first, later):
-            text = self._try_to_write(conversation, (), True, ToolUse())
-            missing = {m.role for m in conversation if text is not None and m.content not in text}
-            dropped.append(frozenset[str](missing))
-        return dropped[0], dropped[1]
+        again = [*later[:3], Message("system", "qzxlater"), later[3]]
+        before, after, both = (self._try_to_write(turns, (), True, ToolUse()) for turns in (first, later, again))
 
-    @cached_property
-    def _drops_later_system(self) -> bool:
-        """True if the template drops a message by system that is not the first message."""
-        turns = [Message("system", "x"), Message("user", "x"), Message("assistant", "x"), Message("system", PROBE)]
-        text = self._try_to_write([*turns, Message("user", "x")], (), True, ToolUse())
-        return text is not None and PROBE not in text
+        def dropped(text: str | None, turns: Sequence[Message]) -> frozenset[str]:
+            return frozenset(turn.role for turn in turns if text is not None and turn.content not in text)
+
+        return dropped(before, first), dropped(after, later), dropped(both, again[3:4])
 
     def _write(self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse) -> str:
         """Return the conversation as text with tools used in this way, without breaking control tokens.
@@ -243,13 +233,8 @@ class Template:
             written = _merge_system(written)
 
         source = self._templates["tool_use" if with_tools and "tool_use" in self._templates else "default"]
-        text = render_template(
-            self._tokenizer,
-            self._to_dicts(written, use),
-            add_generation_prompt=generation,
-            chat_template=source,
-            **options,
-        )
+        entries = self._to_dicts(written, use)
+        text = self._apply(entries, source, generation, options)
 
         # Put text beside a call, which the template drops, before the call as it is written.
         for marked in inserted:
@@ -259,14 +244,18 @@ class Template:
             text = text.replace(before, f"{marked.content}\n{after}").replace(marked.mark, marked.name)
         return text
 
+    def _apply(self, entries: list[dict[str, Any]], source: str, generation: bool, options: dict[str, Any]) -> str:
+        text = self._tokenizer.apply_chat_template(
+            entries, tokenize=False, add_generation_prompt=generation, chat_template=source, **options
+        )
+        return str(text)
+
     def _try_to_write(
         self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse
     ) -> str | None:
         """Like `_write`, with None for an error of the template."""
         try:
             return self._write(messages, tools, generation, use)
-        except EngineError:
-            raise
         except Exception:  # noqa: BLE001 - as in render
             return None
 
@@ -342,12 +331,8 @@ class Template:
         previous: PreviousTurn | None,
         stops: Sequence[int],
         tools: Sequence[Tool] = (),
-        context: int | None = None,
     ) -> Prompt:
-        """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it.
-
-        Raises PromptError for a text that exceeds `context` tokens by far, without tokenising all of it.
-        """
+        """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it."""
         if messages[-1].role == "assistant" and not self._warned_of_end:
             self._warned_of_end = True
             log.warning(
@@ -357,10 +342,10 @@ class Template:
             )
         text, images = self.render(messages, generation=True, tools=tools), media_of(messages)
         if previous is None:
-            return Prompt(self._encode(text, images, context), "first", images)
+            return Prompt(self._encode(text, images), "first", images)
         after = self._text_after(text, messages, previous, tools)
         if after is None:
-            return Prompt(self._encode(text, images, context), "new", images)
+            return Prompt(self._encode(text, images), "new", images)
         (rest, history), sample = after, previous.sample
         new_images = media_of(messages[len(previous.messages) :])
         last = sample.token_ids[-1] if sample.token_ids else None
@@ -370,7 +355,7 @@ class Template:
         closing = [end for end in (last, *ends) if end is not None] if last in stops else []
         if history == "realigned" and rest.lstrip().startswith(tuple(map(self.token, closing))):
             rest = rest.lstrip()
-        appended = self._encode(rest, new_images, context)
+        appended = self._encode(rest, new_images)
         if appended and appended[0] in closing:
             appended = appended[1:]
         return Prompt(sample.prompt_ids + sample.token_ids + appended, history, sample.images + new_images)
@@ -385,20 +370,9 @@ class Template:
         """Return the ids of the prompt of a conversation."""
         return self.prompt(messages, previous, stops, tools).ids
 
-    def _encode(self, text: str, images: Sequence[Media] = (), context: int | None = None) -> tuple[int, ...]:
+    def _encode(self, text: str, images: Sequence[Media] = ()) -> tuple[int, ...]:
         if self._images is not None:
             text = self._images.expand_markers(text, images)
-        # Tokenising takes seconds a megabyte, during which nobody else is answered.
-        cut = len(text) if context is None else CHARACTERS_PER_TOKEN * context
-        while context is not None and cut < len(text):
-            count = len(self._tokenizer(text[:cut], add_special_tokens=False).input_ids)
-            if count > context + SPLIT_TOKENS:
-                raise PromptError(
-                    f"A prompt has {len(text):,} characters, the first {cut:,} of which are {count:,} tokens, and the "
-                    f"model's context holds {context:,} with the completion. Shorten what observe() returns, or take "
-                    "another model."
-                )
-            cut *= 2
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def _text_after(
@@ -465,11 +439,14 @@ class Template:
         """Return the token of an id, as the tokenizer spells it."""
         return str(self._tokenizer.convert_ids_to_tokens(token_id))
 
-    def parse_answer(self, prompt_ids: Sequence[int], token_ids: Sequence[int], tools: Sequence[Tool]) -> Message:
+    def parse_answer(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], tools: Sequence[Tool]
+    ) -> tuple[Message, str]:
         """Return a completion, without its end-of-turn token, as a message with its calls of these tools.
 
         Thinking, in channels or between marks, is no part of its content; thinking without an end leaves none. Else
-        the content of a message without a call is the unchanged text.
+        the content of a message without a call is the unchanged text. The second value is a sentence for the model on
+        a call that it attempts and that is no call of these tools; "" without one.
         """
         if token_ids and token_ids[-1] in (self.end_of_turn, self._tokenizer.eos_token_id):
             token_ids = token_ids[:-1]
@@ -477,9 +454,9 @@ class Template:
         if self._has_channels and (channels := call_forms.read_channels(text)) is not None:
             answer = Message("assistant", channels.content, thinking=channels.thinking)
             calls = [(name, _from_json(body)) for name, body in channels.calls]
-            return self._with_calls(answer, calls, channels.content, tools) if calls else answer
+            return self._with_calls(answer, calls, channels.content, tools)
         thinking, content = call_forms.split_thinking(text, self._opens_thinking(prompt_ids), self._thinking_tokens)
-        answer = Message("assistant", content, thinking=thinking)
+        answer, shown = Message("assistant", content, thinking=thinking), self._broken_tools(tools)
 
         # A tokenizer that declares a response template parses answers itself.
         use, declared = self._use_for(tools) if tools else None, getattr(self._tokenizer, "response_template", None)
@@ -487,66 +464,50 @@ class Template:
             try:
                 parsed = self._tokenizer.parse_response(
                     self._tokenizer.decode(token_ids),
-                    declared,
                     prefix=self._tokenizer.decode(prompt_ids),
-                    tools=tool_calls.tool_definitions(tools),
+                    tools=tool_calls.tool_definitions(shown),
                 )
             except (ValueError, RecursionError):  # malformed JSON, say: then the answer is a text
-                return answer
+                return answer, ""
             thinking, content = parsed.get("thinking") or parsed.get("reasoning_content"), parsed.get("content") or ""
             if isinstance(thinking, str) and thinking and isinstance(content, str):
                 answer = Message("assistant", content, thinking=thinking.strip())
-            return tool_calls.make_message(answer, parsed, tools)
+            functions = [entry["function"] for entry in parsed.get("tool_calls") or []]
+            calls = [(function["name"], function.get("arguments", {})) for function in functions]
+            return self._with_calls(answer, calls, str(content), tools)
 
-        # Else calls are read in the form that was learned from the template, after thinking.
+        # Else calls are read in the form in which the template writes them, after thinking.
         if use is None or use.form is None:
-            return answer
-        schemas = {tool.name: tool.parameters for tool in self._broken_tools(tools)}
-        result = use.form.read(content, schemas)
-        if not content and text.strip():  # thinking without an end holds calls only if it holds nothing else
-            result = use.form.read(text, schemas)
-            if result is None or not result[0] or result[1]:
-                return answer
-            answer = Message("assistant", "")
-        return self._with_calls(answer, *result, tools) if result else answer
+            return answer, ""
+        schemas = {tool.name: tool.parameters for tool in shown}
+        try:
+            calls, rest = use.form.read(content, schemas)
+        except ValueError as error:
+            names = dict(shown[0].parameters).get("properties") or {}
+            example = ToolCall("call_0", shown[0].name, tool_calls.to_json(dict.fromkeys(names, "...")))
+            form = self._write_last_turn([QUESTION, Message("assistant", "", (example,))], shown, use)
+            return answer, f"The call of a tool cannot be read ({error}); expected {form or 'another form'}"
+        if not content:  # thinking without an end holds calls only if it holds nothing else
+            with suppress(ValueError):
+                calls, rest = use.form.read(text, schemas)
+            calls = [] if rest else calls
+            answer = Message("assistant", "") if calls else answer
+        return self._with_calls(answer, calls, rest, tools)
 
     def _with_calls(
-        self, answer: Message, calls: Sequence[call_forms.Call], content: str, tools: Sequence[Tool]
-    ) -> Message:
-        """Return the answer with these calls, by the tools' real names; without them if a call is invalid."""
-        shown = self._broken_tools(tools)
-        parsed = {"tool_calls": [{"function": {"name": n, "arguments": a}} for n, a in calls], "content": content}
-        message = tool_calls.make_message(answer, parsed, shown)
-        real = dict(zip((tool.name for tool in shown), (tool.name for tool in tools), strict=True))
-        return replace(message, tool_calls=tuple(replace(c, name=real[c.name]) for c in message.tool_calls))
-
-    def call_error(self, text: str, answer: Message, tools: Sequence[Tool]) -> str:
-        """Return a sentence for the model on a call that a completion attempts and that is no call of these tools.
-
-        Returns "" if it attempts none. `answer` is the completion's message, which calls nothing.
-        """
-        shown, use = self._broken_tools(tools), self._use_for(tools)
-        channels = call_forms.read_channels(text) if self._has_channels else None
-        calls = list[call_forms.Call]()
-        if channels is not None:
-            calls = [(name, _from_json(body)) for name, body in channels.calls]
-        elif use.form is not None:
-            try:
-                calls, _ = use.form.read_strictly(answer.content, {tool.name: tool.parameters for tool in shown})
-            except ValueError as error:
-                names = dict(shown[0].parameters).get("properties") or {}
-                example = ToolCall("call_0", shown[0].name, tool_calls.to_json(dict.fromkeys(names, "...")))
-                form = self._write_last_turn([QUESTION, Message("assistant", "", (example,))], tools, use)
-                return f"The call of a tool cannot be read ({error}); expected {form or 'another form'}"
-        for name, arguments in calls:
-            tool = next((tool for tool in shown if tool.name == name), None)
-            if tool is None and not (name == "None" and use.form is not None and use.form.is_bare):
-                return f"There is no tool {name[:64]}; expected one of {', '.join(tool.name for tool in shown)}."
-            if tool is not None and not isinstance(arguments, dict):
-                return (
-                    f"The arguments of {name} are no JSON object; expected one, as in {tool_calls.to_json({'a': 1})}."
-                )
-        return ""
+        self, answer: Message, calls: Sequence[Call], content: str, tools: Sequence[Tool]
+    ) -> tuple[Message, str]:
+        """Return the answer with these calls, by the tools' real names, and ""; or the answer alone and what is wrong
+        with a call."""
+        names = dict(zip((tool.name for tool in self._broken_tools(tools)), (tool.name for tool in tools), strict=True))
+        made = list[ToolCall]()
+        for name, arguments in calls if tools else ():
+            if name not in names:
+                return answer, f"There is no tool {name[:64]}; expected one of {', '.join(names)}."
+            if not isinstance(arguments, dict):
+                return answer, f'The arguments of {name} are no JSON object; expected one, as in {{"a": 1}}.'
+            made.append(ToolCall(f"call_{len(made)}", names[name], tool_calls.to_json(arguments)))
+        return (replace(answer, content=content.strip(), tool_calls=tuple(made)) if made else answer), ""
 
     def _broken_tools(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools by the names that the prompt has for them."""
@@ -611,11 +572,6 @@ class Template:
 
     # --- Probes ---------------------------------------------------------------------------------------------------
 
-    @property
-    def takes_tools(self) -> bool:
-        """True if the template writes tools itself."""
-        return self.tool_use.offers
-
     @cached_property
     def tool_use(self) -> ToolUse:
         """The template's use of tools; probed at the first access."""
@@ -638,11 +594,14 @@ class Template:
                 "conversation with tools (a call, what it returned, or what was said before), written by itself and in "
                 "words; expected all of it in the prompt. Take a model with another template, or a task without tools."
             )
-        if use.warning and not self._warned:
+        if use.dropped and not self._warned:
             self._warned = True
-            log.warning("The chat template of %s %s.", self._name, use.warning)
-        as_text = (not tools and not use.without_tools) or (len(tools) > 1 and not use.several)
-        return AS_TEXT if as_text else use
+            log.warning(
+                "The chat template of %s leaves out %s: put in words in every prompt that has some.",
+                self._name,
+                use.dropped,
+            )
+        return use if tools or use.without_tools else AS_TEXT
 
     @cached_property
     def call_ends(self) -> frozenset[int]:
@@ -663,11 +622,9 @@ class Template:
     def _takes_thinking(self) -> bool:
         """True if the template has a field for the thinking of a message; it may still drop it from earlier turns."""
         turns = [QUESTION, Message("assistant", PROBE, thinking=THOUGHT)]
-        source, entries = self._templates["default"], tool_calls.to_template_dicts(turns)
+        entries = tool_calls.to_template_dicts(turns)
         try:
-            return THOUGHT in render_template(
-                self._tokenizer, entries, add_generation_prompt=False, chat_template=source, **self._options
-            )
+            return THOUGHT in self._apply(entries, self._templates["default"], False, self._options)
         except Exception:  # noqa: BLE001 - as in render
             return False
 
@@ -773,34 +730,17 @@ def with_adapter_template(tokenizer: Any, folder: str | None) -> Any:
     It is the tokenizer itself without a folder, or if the folder has none or the same. Raises EngineError for files
     that cannot be read.
     """
-    if folder is None:
+    files = ("tokenizer_config.json", "chat_template.jinja")
+    if folder is None or not any((Path(folder) / name).is_file() for name in files):
         return tokenizer
-    try:
-        templates = _read_templates(Path(folder))
-    except (OSError, ValueError, RecursionError) as error:
-        raise EngineError(
-            f"The chat template of the adapter in {folder} cannot be read ({first_line(error)}); expected "
-            "chat_template.jinja, or tokenizer_config.json, as transformers writes them. Restore the file, or remove "
-            "it to write prompts as the base does."
-        ) from None
+    with wrap_load_errors(folder, "tokenizer"):
+        templates = type(tokenizer).from_pretrained(folder).chat_template
     if not templates or templates == tokenizer.chat_template:
         return tokenizer
     log.info("Prompts are written by the chat template of the adapter in %s, not by that of its base.", folder)
     own = copy.copy(tokenizer)
     own.chat_template = templates
     return own
-
-
-def _read_templates(folder: Path) -> Any:
-    """Return what a folder of transformers has as `chat_template` of its tokenizer, None if nothing."""
-    if (folder / "chat_template.jinja").is_file():
-        default = read_bytes(folder / "chat_template.jinja").decode()
-        others = sorted((folder / "additional_chat_templates").glob("*.jinja"))
-        return {"default": default, **{path.stem: read_bytes(path).decode() for path in others}} if others else default
-    if not (folder / "tokenizer_config.json").is_file():
-        return None
-    described = read_json(folder / "tokenizer_config.json")
-    return described.get("chat_template") if isinstance(described, dict) else None
 
 
 def _uses_tools(messages: Sequence[Message]) -> bool:

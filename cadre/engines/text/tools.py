@@ -12,16 +12,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from cadre.engines import call_forms
-from cadre.engines.call_forms import CallForm
-from cadre.engines.control_tokens import map_strings
+from cadre.engines.text.calls import (
+    CHANNEL,
+    HERMES,
+    PROBE_SCHEMAS,
+    PROBES,
+    THINKING_FIELDS,
+    CallForm,
+    find_form,
+)
+from cadre.engines.text.tokens import map_strings
 from cadre.types import Message, Sample, Tool, ToolCall
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
 OFFER = (
     "You may call tools. To call one, write a line\n"
     '<tool_call>{"name": "...", "arguments": {...}}</tool_call>\n'
@@ -86,7 +92,7 @@ def to_template_dicts(
     for message in messages:
         entry: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.thinking:
-            entry |= dict.fromkeys(call_forms.THINKING_FIELDS, message.thinking)
+            entry |= dict.fromkeys(THINKING_FIELDS, message.thinking)
         if message.tool_calls:
             entry["tool_calls"] = []
             for call in message.tool_calls:
@@ -129,7 +135,7 @@ def write_calls_as_text(message: Message) -> Message:
     if not message.tool_calls:
         return message
     calls = [
-        f"{OPEN}{to_json({'name': call.name, 'arguments': parse_arguments(call)})}{CLOSE}"
+        f"<tool_call>{to_json({'name': call.name, 'arguments': parse_arguments(call)})}</tool_call>"
         for call in message.tool_calls
     ]
     return replace(message, content="\n".join(filter(None, [message.content, *calls])), tool_calls=())
@@ -201,24 +207,6 @@ def split_parallel_calls(messages: Sequence[Message]) -> list[Message]:
     return split
 
 
-def make_message(answer: Message, parsed: Mapping[str, Any], tools: Sequence[Tool]) -> Message:
-    """Return the message that was `parsed` out of an answer; the answer itself if it calls nothing, or a parsed call is
-    invalid."""
-    calls, names = list[ToolCall](), [tool.name for tool in tools]
-    content = parsed.get("content") or ""
-    for number, raw in enumerate(parsed.get("tool_calls") or []):
-        function = raw.get("function") if isinstance(raw, dict) else None
-        if not isinstance(function, dict):
-            return answer
-        name, arguments = function.get("name"), function.get("arguments", {})
-        if not isinstance(arguments, dict) or name not in names:
-            return answer
-        calls.append(ToolCall(f"call_{number}", str(name), to_json(arguments)))
-    if not calls or not isinstance(content, str):
-        return answer
-    return replace(answer, content=content.strip(), tool_calls=tuple(calls))
-
-
 def is_sampled_message(message: Message, sample: Sample) -> bool:
     """Return True if a message of a conversation is the sample.
 
@@ -249,10 +237,8 @@ class ToolUse:
     parallel                  whether it writes all calls of one message
     text_with_calls           whether it writes the text beside calls
     system                    whether it keeps a system message with tools, writes tools only with one, or drops it
-    several                   whether it offers all tools if there are several
     without_tools             whether it writes calls if no tools are offered
     dropped                   what is written as text, for a warning; "" for nothing
-    hidden                    what no model of this template sees, for a warning; "" for nothing
     complete                  whether all of a conversation with tools is in the prompt, be it as text
     """
 
@@ -265,21 +251,12 @@ class ToolUse:
     parallel: bool = True
     text_with_calls: bool = True
     system: Literal["kept", "needed", "dropped"] = "kept"
-    several: bool = True
     without_tools: bool = True
     dropped: str = ""
-    hidden: str = ""
     complete: bool = True
 
-    @property
-    def warning(self) -> str:
-        """The template's shortcomings with tools and their consequence; "" if it has none."""
-        dropped = f"leaves out {self.dropped}: put in words in every prompt that has some" if self.dropped else ""
-        hidden = f"leaves out {self.hidden}: say that in the prompts of the task" if self.hidden else ""
-        return "; it ".join(filter(None, (dropped, hidden)))
 
-
-AS_TEXT = ToolUse(offers=False, calls=False, results=False, form=call_forms.HERMES)
+AS_TEXT = ToolUse(offers=False, calls=False, results=False, form=HERMES)
 
 # Renders (messages, tools, generation) in one way of using tools; None if the template rejects that.
 Render = Callable[[Sequence[Message], Sequence[Tool], bool, ToolUse], str | None]
@@ -288,9 +265,9 @@ RenderLastTurn = Callable[[Sequence[Message], Sequence[Tool], ToolUse], str]
 
 # The conversation of the probes, whose words appear in no template.
 PROBE_TEXT, PROBE_RESULTS, PROBE_SYSTEM, PROBE_PURPOSE = "qzxwords", ("qzxsaid", "qzxtold"), "qzxsystem", "qzxpurpose"
-PROBE_TOOLS = tuple(Tool(name, PROBE_PURPOSE, call_forms.PROBE_SCHEMAS[name]) for name, _ in call_forms.PROBES)
+PROBE_TOOLS = tuple(Tool(name, PROBE_PURPOSE, PROBE_SCHEMAS[name]) for name, _ in PROBES)
 PROBE_CALLS = tuple(
-    ToolCall(f"qzxid{number}", name, to_json(arguments)) for number, (name, arguments) in enumerate(call_forms.PROBES)
+    ToolCall(f"qzxid{number}", name, to_json(arguments)) for number, (name, arguments) in enumerate(PROBES)
 )
 QUESTION = Message("user", "x")
 RESULT_MESSAGES = tuple(
@@ -315,7 +292,7 @@ def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, source: str
     call = Message("assistant", PROBE_TEXT, PROBE_CALLS[:1])
     conversation = [QUESTION, call, RESULT_MESSAGES[0], Message("assistant", "qzxdone"), Message("user", "qzxnext")]
     text = render(conversation, PROBE_TOOLS[:1], True, use) or ""
-    argument = str(call_forms.PROBES[0][1]["qzxkey"])
+    argument = str(PROBES[0][1]["qzxkey"])
     words = (PROBE_CALLS[0].name, PROBE_TEXT, PROBE_RESULTS[0], "qzxdone", "qzxnext", argument)
     return replace(use, complete=all(word in text for word in words))
 
@@ -326,27 +303,23 @@ def _probe(render: Render, render_last_turn: RenderLastTurn, source: str, parses
         return text is not None and all(word in text for word in words)
 
     # The offer: is each tool in the prompt, with its description, and with a system message beside it?
-    system, (first_name, second_name) = Message("system", PROBE_SYSTEM), [tool.name for tool in PROBE_TOOLS]
-    native, dropped = ToolUse(), list[str]()
-    if not has([QUESTION], native, first_name):
+    offer = [*(tool.name for tool in PROBE_TOOLS), PROBE_PURPOSE, "qzxkey"]
+    system, native, dropped = Message("system", PROBE_SYSTEM), ToolUse(), list[str]()
+    if not has([QUESTION], native, *offer):
         native = replace(native, system="needed")
-        if not has([QUESTION], native, first_name):
+        if not has([QUESTION], native, *offer):
             return AS_TEXT
-    elif not has([system, QUESTION], native, PROBE_SYSTEM, first_name):
+    elif not has([system, QUESTION], native, PROBE_SYSTEM, *offer):
         native = replace(native, system="dropped")
-    if not has([QUESTION], native, PROBE_PURPOSE, "qzxkey"):
-        native = replace(native, hidden="what tools are for and what they take")
-    if not has([QUESTION], native, second_name):
-        native, dropped = replace(native, several=False), ["all tools but one"]
 
     # Calls: does it write them, in a form that can be read back?
     use = _probe_calls(render_last_turn, native)
     if use is None:
-        if call_forms.HERMES.opening not in source:
+        if HERMES.opening not in source:
             return replace(AS_TEXT, dropped="calls of tools")
         # It asks for calls in this form and does not write them itself.
-        use, dropped = replace(native, calls=False, form=call_forms.HERMES), [*dropped, "calls"]
-    elif use.form is None and not parses_itself and call_forms.CHANNEL not in source:
+        use, dropped = replace(native, calls=False, form=HERMES), [*dropped, "calls"]
+    elif use.form is None and not parses_itself and CHANNEL not in source:
         return replace(AS_TEXT, dropped="nothing, but writes calls in a form that cannot be read back")
 
     # Results, at once and after a later turn.
@@ -357,13 +330,11 @@ def _probe(render: Render, render_last_turn: RenderLastTurn, source: str, parses
         use, dropped = replace(use, results=False), [*dropped, "what calls return"]
         if not has(called, use, PROBE_RESULTS[0]):
             return replace(AS_TEXT, dropped="what calls return")
-    if native.system == "kept" and not has(
-        [system, *called], use, PROBE_SYSTEM
-    ):  # written before the last message alone
-        use = replace(use, system="dropped")
+    if native.system == "kept" and not has([system, *called], use, PROBE_SYSTEM):
+        use = replace(use, system="dropped")  # it is written before the last message alone
 
     # Earlier calls, parallel calls, text beside a call, calls without an offer.
-    first, second = (str(arguments["qzxkey"]) for _, arguments in call_forms.PROBES)
+    first, second = (str(arguments["qzxkey"]) for _, arguments in PROBES)
     if not has(later, use, first):
         return replace(AS_TEXT, dropped="earlier calls")
     both = [QUESTION, Message("assistant", "", PROBE_CALLS), *RESULT_MESSAGES]
@@ -373,10 +344,10 @@ def _probe(render: Render, render_last_turn: RenderLastTurn, source: str, parses
             return replace(AS_TEXT, dropped="all but one call")
     with_text = [QUESTION, Message("assistant", PROBE_TEXT, PROBE_CALLS[:1]), RESULT_MESSAGES[0]]
     # gpt-oss takes that text for thinking, which it leaves out once there is a later answer.
-    with_text_later = [*with_text, *later[-2:]]
-    if use.calls and not (has(with_text, use, PROBE_TEXT, first) and has(with_text_later, use, PROBE_TEXT, first)):
+    conversations = (with_text, [*with_text, *later[-2:]])
+    if use.calls and not all(has(conversation, use, PROBE_TEXT, first) for conversation in conversations):
         use = replace(use, text_with_calls=False)
-        if not (has(with_text, use, PROBE_TEXT, first) and has(with_text_later, use, PROBE_TEXT, first)):
+        if not all(has(conversation, use, PROBE_TEXT, first) for conversation in conversations):
             return replace(AS_TEXT, dropped="the text beside a call")
     without_tools = has(called, use, first, PROBE_RESULTS[0], tools=())
     return replace(use, without_tools=without_tools, dropped=" and ".join(dropped))
@@ -387,7 +358,7 @@ def _probe_calls(render_last_turn: RenderLastTurn, native: ToolUse) -> ToolUse |
 
     A way that can be read back is preferred over earlier ones that cannot.
     """
-    name, arguments = call_forms.PROBES[0]
+    name, arguments = PROBES[0]
     unreadable = None
     ways: list[tuple[IdFormat, bool]] = [("own", False), ("own", True), ("nine", False), ("nine", True)]
     for ids, arguments_as_text in [*ways, ("indexed", False), ("indexed", True)]:
@@ -396,9 +367,8 @@ def _probe_calls(render_last_turn: RenderLastTurn, native: ToolUse) -> ToolUse |
         if not all(str(word) in single for word in (name, *arguments, *arguments.values())):
             continue
         double = render_last_turn([QUESTION, Message("assistant", "", PROBE_CALLS)], PROBE_TOOLS, use)
-        has_both = all(str(word) in double for word in (name, *call_forms.PROBES[1][1].values()))
-        shown_ids = [format_call_id(ids, call, number) for number, call in enumerate(PROBE_CALLS)]
-        if form := call_forms.learn(single, double if has_both else None, shown_ids):
+        has_both = all(str(word) in double for word in (name, *PROBES[1][1].values()))
+        if form := find_form(single, double if has_both else None):
             return replace(use, form=form)
         unreadable = unreadable or use
     return unreadable
