@@ -29,7 +29,7 @@ from cadre.engines.text.tokens import ControlTokens, map_strings, mark_edges
 from cadre.engines.text.tools import AS_TEXT, QUESTION, ToolUse
 from cadre.errors import EngineError, PromptError, first_line
 from cadre.settings.models import AUDIO_MODELS, VISION_MODELS
-from cadre.types import History, Image, Media, Message, PreviousTurn, Sound, Tool, ToolCall, join_media, media_of
+from cadre.types import History, Image, Media, Message, PreviousTurn, Tool, ToolCall, join_media, media_of
 
 if TYPE_CHECKING:
     from cadre.engines.media import MediaProcessor
@@ -92,7 +92,7 @@ class Template:
                 "ask for it; expected a model that can be told, such as Qwen3. Remove the setting from the policy."
             )
         self._control = ControlTokens(tokenizer)
-        self._warned = self._warned_of_end = self._warned_of_tokens = False
+        self._warned = set[str]()
         self.takes_system = True  # the probe for a system message must not be merged into the user's
         if opening := self._missing_opening():
             log.warning(
@@ -128,12 +128,9 @@ class Template:
         try:
             broken = [self._break_message(message) for message in messages]
             offered = self._broken_tools(tools)
-            strings = _all_strings(broken, offered)
-            if not self._warned_of_tokens:
-                self._warn_of_tokens(_all_strings(messages, tools), strings)
             text = self._write(broken, offered, generation, use)
             # Texts without a token may form one together. Rendered again with their edges marked, such tokens show.
-            if any(self._control.may_join(part) for part in strings):
+            if any(self._control.may_join(part) for part in _all_strings(broken, offered)):
                 marked = self._write(
                     [_map_message(message, self._mark) for message in broken],
                     [_map_tool(tool, self._mark) for tool in offered],
@@ -153,18 +150,10 @@ class Template:
                 "observe() returns."
             ) from error
 
-    def _warn_of_tokens(self, strings: Sequence[str], broken: Sequence[str]) -> None:
-        """Warn, once, if a string has a control token, which is broken in the other form of the string."""
-        changed = (pair for pair in zip(strings, broken, strict=False) if pair[0] != pair[1])
-        found = (token for text, shown in changed for *_, token in self._control.find(text) if token not in shown)
-        if token := next(found, ""):
-            self._warned_of_tokens = True
-            log.warning(
-                "A text in a prompt has %r, a control token of %s. A space is put into such tokens, so that the model "
-                "reads them as text.",
-                token,
-                self._name,
-            )
+    def _warn_once(self, message: str, *values: object) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message, *values)
 
     def check_kept(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
         """Raise EngineError if the template drops messages of such a conversation.
@@ -206,26 +195,22 @@ class Template:
         Raises whatever the template raises.
         """
         written, options = list(messages), dict[str, Any](self._options)
-        with_tools = use.offers and (bool(tools) or _uses_tools(messages))
+        with_tools = use.native and (bool(tools) or _uses_tools(messages))
 
         # Rewrite what the template would drop.
         if any(message.thinking for message in messages) and not self._takes_thinking:
             written = [self._write_thinking_as_text(message) for message in written]
-        if not use.offers:
+        marked = list[tuple[Message, Message]]()
+        if not use.native:
             written = tool_calls.write_tools_as_text(written, tools)
-        if use.calls and not use.parallel:
-            written = tool_calls.split_parallel_calls(written)
-        if not use.calls:
-            written = [tool_calls.write_calls_as_text(message) for message in written]
-        if not use.results:
-            written = [tool_calls.write_result_as_text(message) for message in written]
             written = written if self._takes_two_users else _join_users(written)
-        inserted = list[tool_calls.MarkedCall]()
-        if use.calls and not use.text_with_calls and self._has_channels:
+        if not use.parallel:
+            written = tool_calls.split_parallel_calls(written)
+        if not use.text_with_calls and self._has_channels:
             written = tool_calls.split_text_from_calls(written)
-        elif use.calls and not use.text_with_calls:
-            written, inserted = tool_calls.mark_calls_with_text(written)
-        if tools and use.offers:
+        elif not use.text_with_calls:
+            written, marked = tool_calls.mark_calls_with_text(written)
+        if tools and use.native:
             options["tools"] = tool_calls.tool_definitions(tools)
             if use.system == "needed" and written[0].role != "system":
                 written = [Message("system", ""), *written]
@@ -237,11 +222,12 @@ class Template:
         text = self._apply(entries, source, generation, options)
 
         # Put text beside a call, which the template drops, before the call as it is written.
-        for marked in inserted:
-            before, after = (self._write_last_turn([QUESTION, m], tools, use) for m in (marked.marked, marked.message))
-            if not before or text.count(before) != 1:
+        for bare, message in marked:
+            turn = self._write_last_turn([QUESTION, bare], tools, use)
+            if not turn or text.count(turn) != 1:
                 raise ValueError("the text beside a tool call would be left out")
-            text = text.replace(before, f"{marked.content}\n{after}").replace(marked.mark, marked.name)
+            text = text.replace(turn, f"{message.content}\n{turn}")
+            text = text.replace(bare.tool_calls[0].name, message.tool_calls[0].name)
         return text
 
     def _apply(self, entries: list[dict[str, Any]], source: str, generation: bool, options: dict[str, Any]) -> str:
@@ -295,16 +281,15 @@ class Template:
         entries = tool_calls.to_template_dicts(messages, use.arguments_as_text, id_of)
         if self._has_channels:
             entries = [_split_channels(entry) for entry in entries]
-        kinds: tuple[tuple[type[Media], str, Sequence[str]], ...]
-        kinds = ((Image, "picture(s)", VISION_MODELS), (Sound, "sound(s)", AUDIO_MODELS))
-        for kind, title, models in kinds:
-            readable = self._images is not None and self._images.kind is kind
-            if not readable and (count := sum(isinstance(medium, kind) for medium in media_of(messages))):
-                raise EngineError(
-                    f"A conversation holds {count} {title}, and {self._tokenizer.name_or_path or 'the model'} is read "
-                    f"as text alone here; expected a model of the type {', '.join(models)}, sampled by torch. Name "
-                    "one in team.policies, or take the environment's form in text."
-                )
+        kind = self._images.kind if self._images is not None else ()
+        if unreadable := [medium for medium in media_of(messages) if not isinstance(medium, kind)]:
+            is_image = isinstance(unreadable[0], Image)
+            raise EngineError(
+                f"A conversation holds {len(unreadable)} {'picture' if is_image else 'sound'}(s), and {self._name} is "
+                "read as text alone here; expected a model of the type "
+                f"{', '.join(VISION_MODELS if is_image else AUDIO_MODELS)}, sampled by torch. Name one in "
+                "team.policies, or take the environment's form in text."
+            )
         if self._images is not None:
             pairs = zip(entries, messages, strict=True)
             return [{**entry, "content": self._images.content_parts(message)} for entry, message in pairs]
@@ -312,13 +297,11 @@ class Template:
 
     def _break_message(self, message: Message) -> Message:
         """Return the message with the control tokens in all its strings broken."""
-        broken = _map_message(message, self._control.break_up)
-        if message.role != "assistant":
-            return broken
-        broken = replace(broken, thinking=self.break_tokens(message.thinking, "assistant"))
-        if self._has_channels and call_forms.read_channels(message.content) is not None:
-            return replace(broken, content=message.content)  # `_split_channels` takes it apart
-        return replace(broken, content=self.break_tokens(message.content, "assistant"))
+        broken = _map_message(replace(message, content="", thinking=""), self.break_tokens)
+        content, thinking = (self.break_tokens(text, message.role) for text in (message.content, message.thinking))
+        if message.role == "assistant" and self._has_channels and call_forms.read_channels(message.content) is not None:
+            content = message.content  # `_split_channels` takes it apart
+        return replace(broken, content=content, thinking=thinking)
 
     def _mark(self, text: str) -> str:
         return mark_edges(text) if self._control.may_join(text) else text
@@ -333,9 +316,8 @@ class Template:
         tools: Sequence[Tool] = (),
     ) -> Prompt:
         """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it."""
-        if messages[-1].role == "assistant" and not self._warned_of_end:
-            self._warned_of_end = True
-            log.warning(
+        if messages[-1].role == "assistant":
+            self._warn_once(
                 "A conversation ends with a message by assistant (%r). The completion is a new turn after it and "
                 "does not continue it: say in the prompt what an answer begins with.",
                 messages[-1].content[:60],
@@ -421,9 +403,18 @@ class Template:
 
     def break_tokens(self, text: str, role: str = "user") -> str:
         """Return the text as a message by `role` has it in a prompt: with control tokens broken."""
-        if not self._control.find(text):
+        found = self._control.find(text)
+        kept = self._own_tokens if found and role == "assistant" else frozenset[str]()
+        token = next((token for _, _, token in found if token not in kept), "")
+        if not token:
             return text
-        return self._control.break_up(text, self._own_tokens if role == "assistant" else ())
+        self._warn_once(
+            "A text in a prompt has %r, a control token of %s. A space is put into such tokens, so that the model "
+            "reads them as text.",
+            token,
+            self._name,
+        )
+        return self._control.break_up(text, kept)
 
     # --- Answers --------------------------------------------------------------------------------------------------
 
@@ -460,7 +451,7 @@ class Template:
 
         # A tokenizer that declares a response template parses answers itself.
         use, declared = self._use_for(tools) if tools else None, getattr(self._tokenizer, "response_template", None)
-        if declared is not None and (use is None or use.offers):
+        if declared is not None and (use is None or use.native):
             try:
                 parsed = self._tokenizer.parse_response(
                     self._tokenizer.decode(token_ids),
@@ -511,7 +502,7 @@ class Template:
 
     def _broken_tools(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools by the names that the prompt has for them."""
-        return [_map_tool(tool, self._control.break_up) for tool in tools]
+        return [_map_tool(tool, self.break_tokens) for tool in tools]
 
     def has_thinking(self, prompt_ids: Sequence[int], text: str) -> bool:
         """Return True if a completion may have thinking or channels, so that its message differs from its text."""
@@ -575,13 +566,8 @@ class Template:
     @cached_property
     def tool_use(self) -> ToolUse:
         """The template's use of tools; probed at the first access."""
-        declared = getattr(self._tokenizer, "response_template", None) is not None
-        return tool_calls.probe_tool_use(self._try_to_write, self._write_last_turn, self._tool_source, declared)
-
-    @property
-    def _tool_source(self) -> str:
-        """The text of the template that renders conversations with tools."""
-        return self._templates.get("tool_use", self._templates["default"])
+        parses_itself = getattr(self._tokenizer, "response_template", None) is not None or self._has_channels
+        return tool_calls.probe_tool_use(self._try_to_write, self._write_last_turn, parses_itself)
 
     def _use_for(self, tools: Sequence[Tool], messages: Sequence[Message] = ()) -> ToolUse:
         """Return how a conversation with these tools, or with calls and no tools, is written."""
@@ -594,21 +580,16 @@ class Template:
                 "conversation with tools (a call, what it returned, or what was said before), written by itself and in "
                 "words; expected all of it in the prompt. Take a model with another template, or a task without tools."
             )
-        if use.dropped and not self._warned:
-            self._warned = True
-            log.warning(
-                "The chat template of %s leaves out %s: put in words in every prompt that has some.",
-                self._name,
-                use.dropped,
-            )
+        if use.dropped:
+            self._warn_once("The chat template of %s %s: tools are written as text.", self._name, use.dropped)
         return use if tools or use.without_tools else AS_TEXT
 
     @cached_property
     def call_ends(self) -> frozenset[int]:
         """The ids of the tokens that close turns with calls and no others, such as gpt-oss' `<|call|>`."""
-        use, source = self.tool_use, self._tool_source
+        use, source = self.tool_use, "".join(self._templates.values())
         ends = {token for token in CALL_ENDS if token in self._control.tokens and token in source}
-        if use.calls:
+        if use.native:
             turns = [[QUESTION, Message("assistant", "", tool_calls.PROBE_CALLS[:count])] for count in (1, 2)]
             single, double = (self._try_to_write(turn, tool_calls.PROBE_TOOLS, False, use) or "" for turn in turns)
             last = max(self._control.find(single), default=None)

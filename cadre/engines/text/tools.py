@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cadre.engines.text.calls import (
-    CHANNEL,
     HERMES,
     PROBE_SCHEMAS,
     PROBES,
@@ -152,37 +151,21 @@ def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     return split
 
 
-@dataclass(frozen=True)
-class MarkedCall:
-    """A message with calls whose text is to be put beside them.
+def mark_calls_with_text(messages: Sequence[Message]) -> tuple[list[Message], list[tuple[Message, Message]]]:
+    """Return the conversation without the text beside calls, and (message there, message here) of each that had some.
 
-    content   its text
-    message   the message without it
-    marked    the same with `mark`, which no prompt contains, in place of the `name` of its first call
+    The first call of such a message has a name that no prompt contains, by which it is found: others may be equal to
+    it, be they earlier ones or quoted by the user.
     """
-
-    content: str
-    message: Message
-    marked: Message
-    mark: str
-    name: str
-
-
-def mark_calls_with_text(messages: Sequence[Message]) -> tuple[list[Message], list[MarkedCall]]:
-    """Return the conversation without the text beside calls, and those messages, marked where they stand in it.
-
-    A call is found by its mark, since others may be equal to it, be they earlier ones or quoted by the user.
-    """
-    written, marked = list[Message](), list[MarkedCall]()
+    written, marked = list[Message](), list[tuple[Message, Message]]()
     for message in messages:
-        bare = replace(message, content="") if message.tool_calls else message
         if message.tool_calls and message.content:
             first, *others = message.tool_calls
-            mark = f"qzxmark{len(marked)}x"
-            bare_marked = replace(bare, tool_calls=(replace(first, name=mark), *others))
-            marked.append(MarkedCall(message.content, bare, bare_marked, mark, first.name))
-            bare = bare_marked
-        written.append(bare)
+            calls = (replace(first, name=f"qzxmark{len(marked)}x"), *others)
+            marked.append((replace(message, content="", tool_calls=calls), message))
+            written.append(marked[-1][0])
+        else:
+            written.append(message)
     return written, marked
 
 
@@ -230,7 +213,7 @@ def is_sampled_message(message: Message, sample: Sample) -> bool:
 class ToolUse:
     """The capabilities of one template with tools.
 
-    offers, calls, results    whether it writes these itself; they are written as text if not
+    native                    whether it writes tools, calls and results itself; they are written as text if not
     form                      how calls are written; None for channels and tokenizers that parse answers themselves
     arguments_as_text         whether it takes arguments as JSON text
     ids                       the ids of calls that it takes: any, nine letters (Mistral), `functions.NAME:0` (Kimi)
@@ -238,13 +221,11 @@ class ToolUse:
     text_with_calls           whether it writes the text beside calls
     system                    whether it keeps a system message with tools, writes tools only with one, or drops it
     without_tools             whether it writes calls if no tools are offered
-    dropped                   what is written as text, for a warning; "" for nothing
+    dropped                   why tools are written as text although it offers some, for a warning; "" for no reason
     complete                  whether all of a conversation with tools is in the prompt, be it as text
     """
 
-    offers: bool = True
-    calls: bool = True
-    results: bool = True
+    native: bool = True
     form: CallForm | None = None
     arguments_as_text: bool = False
     ids: IdFormat = "own"
@@ -256,7 +237,7 @@ class ToolUse:
     complete: bool = True
 
 
-AS_TEXT = ToolUse(offers=False, calls=False, results=False, form=HERMES)
+AS_TEXT = ToolUse(native=False, form=HERMES)
 
 # Renders (messages, tools, generation) in one way of using tools; None if the template rejects that.
 Render = Callable[[Sequence[Message], Sequence[Tool], bool, ToolUse], str | None]
@@ -283,12 +264,12 @@ def format_call_id(ids: IdFormat, call: ToolCall, number: int) -> str:
     return f"functions.{call.name}:{number}" if ids == "indexed" else call.id
 
 
-def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, source: str, parses_itself: bool) -> ToolUse:
+def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool) -> ToolUse:
     """Return how the template that `render` renders uses tools.
 
-    `source` is the template's text; `parses_itself` means that the tokenizer declares how answers are parsed.
+    `parses_itself` means that answers are parsed otherwise than in a form of calls.
     """
-    use = _probe(render, render_last_turn, source, parses_itself)
+    use = _probe(render, render_last_turn, parses_itself)
     call = Message("assistant", PROBE_TEXT, PROBE_CALLS[:1])
     conversation = [QUESTION, call, RESULT_MESSAGES[0], Message("assistant", "qzxdone"), Message("user", "qzxnext")]
     text = render(conversation, PROBE_TOOLS[:1], True, use) or ""
@@ -297,60 +278,52 @@ def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, source: str
     return replace(use, complete=all(word in text for word in words))
 
 
-def _probe(render: Render, render_last_turn: RenderLastTurn, source: str, parses_itself: bool) -> ToolUse:
+def _probe(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool) -> ToolUse:
     def has(messages: Sequence[Message], use: ToolUse, *words: str, tools: Sequence[Tool] = PROBE_TOOLS) -> bool:
         text = render(messages, tools, True, use)
         return text is not None and all(word in text for word in words)
 
     # The offer: is each tool in the prompt, with its description, and with a system message beside it?
     offer = [*(tool.name for tool in PROBE_TOOLS), PROBE_PURPOSE, "qzxkey"]
-    system, native, dropped = Message("system", PROBE_SYSTEM), ToolUse(), list[str]()
-    if not has([QUESTION], native, *offer):
-        native = replace(native, system="needed")
-        if not has([QUESTION], native, *offer):
+    system, use = Message("system", PROBE_SYSTEM), ToolUse()
+    if not has([QUESTION], use, *offer):
+        use = replace(use, system="needed")
+        if not has([QUESTION], use, *offer):
             return AS_TEXT
-    elif not has([system, QUESTION], native, PROBE_SYSTEM, *offer):
-        native = replace(native, system="dropped")
+    elif not has([system, QUESTION], use, PROBE_SYSTEM, *offer):
+        use = replace(use, system="dropped")
 
     # Calls: does it write them, in a form that can be read back?
-    use = _probe_calls(render_last_turn, native)
-    if use is None:
-        if HERMES.opening not in source:
-            return replace(AS_TEXT, dropped="calls of tools")
-        # It asks for calls in this form and does not write them itself.
-        use, dropped = replace(native, calls=False, form=HERMES), [*dropped, "calls"]
-    elif use.form is None and not parses_itself and CHANNEL not in source:
-        return replace(AS_TEXT, dropped="nothing, but writes calls in a form that cannot be read back")
+    found = _probe_calls(render_last_turn, use)
+    if found is None:
+        return replace(AS_TEXT, dropped="leaves out calls of tools")
+    if found.form is None and not parses_itself:
+        return replace(AS_TEXT, dropped="writes calls of tools in a form that cannot be read back")
 
-    # Results, at once and after a later turn.
-    call = Message("assistant", "", PROBE_CALLS[:1])
+    # Calls and results, at once and after a later turn.
+    use, call = found, Message("assistant", "", PROBE_CALLS[:1])
     called = [QUESTION, call, RESULT_MESSAGES[0]]
     later = [*called, Message("assistant", "qzxdone"), Message("user", "qzxnext")]
-    if not (has(called, use, PROBE_RESULTS[0]) and has(later, use, PROBE_RESULTS[0], "qzxnext")):
-        use, dropped = replace(use, results=False), [*dropped, "what calls return"]
-        if not has(called, use, PROBE_RESULTS[0]):
-            return replace(AS_TEXT, dropped="what calls return")
-    if native.system == "kept" and not has([system, *called], use, PROBE_SYSTEM):
+    first, second = (str(arguments["qzxkey"]) for _, arguments in PROBES)
+    if not (has(called, use, PROBE_RESULTS[0]) and has(later, use, first, PROBE_RESULTS[0], "qzxnext")):
+        return replace(AS_TEXT, dropped="leaves out earlier calls or what they return")
+    if use.system == "kept" and not has([system, *called], use, PROBE_SYSTEM):
         use = replace(use, system="dropped")  # it is written before the last message alone
 
-    # Earlier calls, parallel calls, text beside a call, calls without an offer.
-    first, second = (str(arguments["qzxkey"]) for _, arguments in PROBES)
-    if not has(later, use, first):
-        return replace(AS_TEXT, dropped="earlier calls")
+    # Parallel calls, text beside a call, calls without an offer.
     both = [QUESTION, Message("assistant", "", PROBE_CALLS), *RESULT_MESSAGES]
-    if use.calls and not has(both, use, first, second, *PROBE_RESULTS):
+    if not has(both, use, first, second, *PROBE_RESULTS):
         use = replace(use, parallel=False)
         if not has(both, use, first, second, *PROBE_RESULTS):
-            return replace(AS_TEXT, dropped="all but one call")
+            return replace(AS_TEXT, dropped="leaves out all but one call")
     with_text = [QUESTION, Message("assistant", PROBE_TEXT, PROBE_CALLS[:1]), RESULT_MESSAGES[0]]
     # gpt-oss takes that text for thinking, which it leaves out once there is a later answer.
     conversations = (with_text, [*with_text, *later[-2:]])
-    if use.calls and not all(has(conversation, use, PROBE_TEXT, first) for conversation in conversations):
+    if not all(has(conversation, use, PROBE_TEXT, first) for conversation in conversations):
         use = replace(use, text_with_calls=False)
         if not all(has(conversation, use, PROBE_TEXT, first) for conversation in conversations):
-            return replace(AS_TEXT, dropped="the text beside a call")
-    without_tools = has(called, use, first, PROBE_RESULTS[0], tools=())
-    return replace(use, without_tools=without_tools, dropped=" and ".join(dropped))
+            return replace(AS_TEXT, dropped="leaves out the text beside a call")
+    return replace(use, without_tools=has(called, use, first, PROBE_RESULTS[0], tools=()))
 
 
 def _probe_calls(render_last_turn: RenderLastTurn, native: ToolUse) -> ToolUse | None:

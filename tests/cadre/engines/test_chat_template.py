@@ -231,7 +231,7 @@ def returned(turn: PreviousTurn) -> tuple[Message, ...]:
 @pytest.mark.parametrize(("text", "takes"), [(TOOLING, True), (CHATML, False), (None, False)])
 def test_tools_are_written_by_the_template_or_put_in_words(text, takes):
     one = template(text)
-    assert one.tool_use.offers is takes
+    assert one.tool_use.native is takes
     shown = one.render(HISTORY, generation=True, tools=[ADD])
     assert '"name": "add"' in shown
     assert "Be brief." in shown

@@ -53,7 +53,7 @@ def call(arguments, number=0, name="find") -> ToolCall:
 @pytest.mark.parametrize("arguments", [{"word": "paper", "many": 3}, HARD, {}], ids=["plain", "hard", "none"])
 def test_a_call_in_the_form_of_the_template_is_read_back(name, arguments):
     one = template(forms.chat(forms.FORMS[name]))
-    assert one.tool_use.offers
+    assert one.tool_use.native
     prompt = ids(one, one.render(ASKED, True, TOOLS))
     several = [(call(arguments),), (call(arguments), call({"word": "y"}, 1))][: 2 if one.tool_use.parallel else 1]
     for calls in several:
@@ -127,7 +127,7 @@ SYSTEM_LAST = (
     f"{HERMES}{{% endif %}}<|im_end|>\n{{% endif %}}{{% endfor %}}{forms.LAST}"
 )
 QUIRKS = {
-    "raises for the role tool": (forms.chat(HERMES, before=NO_TOOL_ROLE), True),
+    "raises for the role tool": (forms.chat(HERMES, before=NO_TOOL_ROLE), False),
     "no role tool, no system role, roles alternate": (ALTERNATING, False),
     "tools beside a system message alone": (
         forms.chat(HERMES, offer="").replace(
@@ -158,10 +158,10 @@ QUIRKS = {
         + CONTENT.replace("in messages", "in messages if m.role != 'tool'").replace(
             "{{ m.content }}", f"{{{{ m.content }}}}{{% if m.tool_calls %}}{HERMES}{{% endif %}}"
         ),
-        True,
+        False,
     ),
-    "calls without arguments": (forms.chat(forms.each("<tool_call>{{ c.name }}</tool_call>")), True),
-    "calls without a name": (forms.chat(forms.each("<tool_call>{{ c.arguments | tojson }}</tool_call>")), True),
+    "calls without arguments": (forms.chat(forms.each("<tool_call>{{ c.name }}</tool_call>")), False),
+    "calls without a name": (forms.chat(forms.each("<tool_call>{{ c.arguments | tojson }}</tool_call>")), False),
     "a form that is nobody's": (
         forms.chat(
             forms.each("{% for k, v in c.arguments.items() %}{{ v }} is the {{ k }} of {{ c.name }}. {% endfor %}")
@@ -181,7 +181,7 @@ QUIRKS = {
 def test_what_a_template_leaves_out_is_put_in_words(name):
     text, takes = QUIRKS[name]
     one = template(text)
-    assert one.tool_use.offers is takes
+    assert one.tool_use.native is takes
     check_conversation(one)
 
 
@@ -224,7 +224,7 @@ def test_what_a_template_leaves_out_is_warned_of_once(caplog):
     for _ in range(2):
         one.render(ASKED, True, TOOLS)
     assert [record.getMessage() for record in caplog.records] == [
-        "The chat template of this model leaves out what calls return: put in words in every prompt that has some."
+        "The chat template of this model leaves out earlier calls or what they return: tools are written as text."
     ]
 
 
