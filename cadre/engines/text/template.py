@@ -259,11 +259,6 @@ class Template:
         prefix, _, suffix = (plain or "").partition(PROBE)
         openings = [opened, prefix, call_forms.without_thinking(prefix), call_forms.without_thinking(opened)]
         start = max((len(opening) for opening in openings if opening and text.startswith(opening)), default=0)
-        if not start:
-            # Else where the texts begin to differ, moved back to the end of the mark before.
-            start = next((n for n, (a, b) in enumerate(zip(text, opened, strict=False)) if a != b), len(opened))
-            start = min(start, len(text))
-            start -= len(text[:start]) - len(text[:start].rpartition(">")[0]) - 1 if ">" in text[:start] else 0
         turn = text[start:]
         turn = turn.removesuffix(suffix) if suffix else turn
         while last := next((end for *_, end in self._control.find(turn.rstrip()[-80:])[-1:]), ""):
