@@ -295,15 +295,15 @@ PROBE_SCHEMAS: Schemas = {
 def find_form(single: str, double: str | None) -> CallForm | None:
     """Return the form of a rendering of the first probe, and of both in `double` if given; None for an unknown form."""
     renderings = [(single, [PROBES[0]]), *([(double, [*PROBES])] if double is not None else [])]
+
+    def is_written(mark: str) -> bool:
+        return _flexible(mark).search(single) is not None
+
     for form in FORMS:
-        has_opening = _flexible(form.opening).search(single)
-        has_closing = not form.closings or any(_flexible(mark).search(single) for mark in form.closings)
+        if not is_written(form.opening) or (form.closings and not any(map(is_written, form.closings))):
+            continue
         with suppress(ValueError):
-            if (
-                has_opening
-                and has_closing
-                and all(form.read(text, PROBE_SCHEMAS)[0] == calls for text, calls in renderings)
-            ):
+            if all(form.read(text, PROBE_SCHEMAS)[0] == calls for text, calls in renderings):
                 return form
     return None
 

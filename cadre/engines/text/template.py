@@ -269,11 +269,7 @@ class Template:
 
     def _to_dicts(self, messages: Sequence[Message], use: ToolUse) -> list[dict[str, Any]]:
         """Return the messages as the template takes them. Raises EngineError for media that the model cannot read."""
-
-        def id_of(call: ToolCall, number: int) -> str:
-            return tool_calls.format_call_id(use.ids, call, number)
-
-        entries = tool_calls.to_template_dicts(messages, use.arguments_as_text, id_of)
+        entries = tool_calls.to_template_dicts(messages, use.arguments_as_text, use.ids)
         if self._has_channels:
             entries = [_split_channels(entry) for entry in entries]
         kind = self._images.kind if self._images is not None else ()

@@ -78,14 +78,21 @@ def tool_definitions(tools: Iterable[Tool]) -> list[dict[str, Any]]:
     ]
 
 
+def format_call_id(ids: IdFormat, call: ToolCall, number: int) -> str:
+    """Return the id of a call, the `number`-th of its conversation, in the form that a template takes."""
+    if ids == "nine" and not (len(call.id) == 9 and call.id.isascii() and call.id.isalnum()):
+        digest = int.from_bytes(hashlib.blake2b(call.id.encode(), digest_size=8).digest())
+        return "".join(LETTERS[digest // 62**digit % 62] for digit in range(9))
+    return f"functions.{call.name}:{number}" if ids == "indexed" else call.id
+
+
 def to_template_dicts(
-    messages: Iterable[Message], arguments_as_text: bool = False, id_of: Callable[[ToolCall, int], str] | None = None
+    messages: Iterable[Message], arguments_as_text: bool = False, ids: IdFormat = "own"
 ) -> list[dict[str, Any]]:
     """Return the messages as chat templates take them.
 
     Arguments are values, since most templates write them out as JSON, or their JSON with `arguments_as_text`. A
-    result has the name of the tool beside its call's id. `id_of` maps a call and its number in the conversation to the
-    id that the template is shown.
+    result has the name of the tool beside its call's id. `ids` is the form of ids that the template takes.
     """
     entries, number, calls_by_id = [], 0, dict[str, tuple[str, str]]()
     for message in messages:
@@ -95,7 +102,7 @@ def to_template_dicts(
         if message.tool_calls:
             entry["tool_calls"] = []
             for call in message.tool_calls:
-                shown_id = id_of(call, number) if id_of else call.id
+                shown_id = format_call_id(ids, call, number)
                 calls_by_id[call.id] = (shown_id, call.name)
                 number += 1
                 arguments = parse_arguments(call)
@@ -112,32 +119,26 @@ def to_template_dicts(
 
 
 def write_tools_as_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """Return the conversation with tools, calls and results as text, for a template without tools."""
-    written = [write_calls_as_text(write_result_as_text(message)) for message in messages]
+    """Return the conversation with tools, calls and results as text, for a template without tools.
+
+    Results become messages by the user.
+    """
+    written = list[Message]()
+    for message in messages:
+        if message.role == "tool":
+            result = f"<tool_response>{message.content}</tool_response>"
+            message = replace(message, role="user", content=result, tool_call_id="")
+        elif message.tool_calls:
+            values = [{"name": call.name, "arguments": parse_arguments(call)} for call in message.tool_calls]
+            calls = [f"<tool_call>{to_json(value)}</tool_call>" for value in values]
+            message = replace(message, content="\n".join(filter(None, [message.content, *calls])), tool_calls=())
+        written.append(message)
     if not tools:
         return written
     listed = "\n".join(to_json(definition["function"]) for definition in tool_definitions(tools))
     if written and written[0].role == "system":
         return [replace(written[0], content=f"{written[0].content}\n\n{OFFER}{listed}"), *written[1:]]
     return [Message("system", OFFER + listed), *written]
-
-
-def write_result_as_text(message: Message) -> Message:
-    """Return the result of a tool as a user message; any other message unchanged."""
-    if message.role != "tool":
-        return message
-    return replace(message, role="user", content=f"<tool_response>{message.content}</tool_response>", tool_call_id="")
-
-
-def write_calls_as_text(message: Message) -> Message:
-    """Return the message with its calls in its text."""
-    if not message.tool_calls:
-        return message
-    calls = [
-        f"<tool_call>{to_json({'name': call.name, 'arguments': parse_arguments(call)})}</tool_call>"
-        for call in message.tool_calls
-    ]
-    return replace(message, content="\n".join(filter(None, [message.content, *calls])), tool_calls=())
 
 
 def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
@@ -254,14 +255,6 @@ QUESTION = Message("user", "x")
 RESULT_MESSAGES = tuple(
     Message("tool", text, tool_call_id=call.id) for text, call in zip(PROBE_RESULTS, PROBE_CALLS, strict=True)
 )
-
-
-def format_call_id(ids: IdFormat, call: ToolCall, number: int) -> str:
-    """Return the id of a call, the `number`-th of its conversation, in the form that a template takes."""
-    if ids == "nine" and not (len(call.id) == 9 and call.id.isascii() and call.id.isalnum()):
-        digest = int.from_bytes(hashlib.blake2b(call.id.encode(), digest_size=8).digest())
-        return "".join(LETTERS[digest // 62**digit % 62] for digit in range(9))
-    return f"functions.{call.name}:{number}" if ids == "indexed" else call.id
 
 
 def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool) -> ToolUse:

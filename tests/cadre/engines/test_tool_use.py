@@ -9,7 +9,7 @@ import pytest
 from cadre.engines.text.calls import FORMS, _flexible
 from cadre.engines.text.model import collect_stops
 from cadre.engines.text.template import Prompt, Template
-from cadre.engines.text.tools import is_sampled_message, split_parallel_calls, write_calls_as_text, write_result_as_text
+from cadre.engines.text.tools import is_sampled_message, split_parallel_calls, write_tools_as_text
 from cadre.errors import EngineError
 from cadre.types import Message, PreviousTurn, Sample, Sound, Tool, ToolCall
 from tests.cadre.engines import forms
@@ -568,9 +568,10 @@ def test_thinking_of_magistral_is_told_apart_as_other_thinking_is():
 def test_calls_and_results_in_words_keep_sounds_and_images():
     sounds = (Sound("d", 16_000, 1, b""),)
     result = Message("tool", "a beat", tool_call_id="call_0", sounds=sounds)
-    assert write_result_as_text(result) == Message("user", "<tool_response>a beat</tool_response>", sounds=sounds)
     said = Message("assistant", "I listen.", (call(HARD), call(HARD, 1)), sounds=sounds)
-    assert write_calls_as_text(said).sounds == sounds
+    called, returned = write_tools_as_text([said, result], ())
+    assert returned == Message("user", "<tool_response>a beat</tool_response>", sounds=sounds)
+    assert called.sounds == sounds
     first, second = split_parallel_calls([said])
     assert (first, second) == (replace(said, tool_calls=(call(HARD),)), Message("assistant", "", (call(HARD, 1),)))
 
