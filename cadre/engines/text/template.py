@@ -289,9 +289,10 @@ class Template:
     def _break_message(self, message: Message) -> Message:
         """Return the message with the control tokens in all its strings broken."""
         broken = _map_message(replace(message, content="", thinking=""), self.break_tokens)
-        content, thinking = (self.break_tokens(text, message.role) for text in (message.content, message.thinking))
-        if message.role == "assistant" and self._has_channels and call_forms.read_channels(message.content) is not None:
-            content = message.content  # `_split_channels` takes it apart
+        content, thinking = message.content, self.break_tokens(message.thinking, message.role)
+        is_in_channels = message.role == "assistant" and self._has_channels and call_forms.read_channels(content)
+        if not is_in_channels:  # else `_split_channels` takes it apart
+            content = self.break_tokens(content, message.role)
         return replace(broken, content=content, thinking=thinking)
 
     def _mark(self, text: str) -> str:
