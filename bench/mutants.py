@@ -532,14 +532,14 @@ MUTANTS = (
     ),
     Mutant(
         "a turn with calls is cut out of the next prompt without its calls",
-        "cadre/engines/chat_template.py",
+        "cadre/engines/text/template.py",
         'turn = replace(turn, content="" if turn.tool_calls else PROBE, thinking=thought)',
         "turn = replace(turn, content=PROBE, thinking=thought, tool_calls=())",
         (OF_TOOL_USE + "test_a_result_is_headed_as_the_template_heads_it_after_words_and_a_call",),
     ),
     Mutant(
         "a turn whose calls have results between them goes on as it was sampled",
-        "cadre/engines/chat_template.py",
+        "cadre/engines/text/template.py",
         "if not (written and thought in written and text.startswith(rendered) and after.startswith(written)):",
         "if not (written and thought in written and text.startswith(rendered)):",
         (OF_TOOL_USE + "test_two_calls_that_the_template_writes_in_two_turns_are_rendered_anew",),

@@ -222,3 +222,8 @@ def tokenizer(template: Any, added: bool = True) -> Any:
         made.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN])
     made.chat_template = template
     return made
+
+
+def parse(template: Any, prompt_ids: Any, token_ids: Any, tools: Any) -> Any:
+    """The message of a completion."""
+    return template.parse_answer(prompt_ids, token_ids, tools)[0]

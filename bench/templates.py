@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from transformers import AutoTokenizer
 
 import template_forms as forms
-from cadre.engines.chat_template import Template
-from cadre.engines.model_text import collect_stops
+from cadre.engines.text.model import collect_stops
+from cadre.engines.text.template import Template
 from cadre.types import Message, PreviousTurn, Sample, Tool, ToolCall
 from common import record
 
@@ -41,7 +41,7 @@ def is_whole(template: Template) -> bool:
     has_all = all(word in prompt for word in ("find", "stop", "漢", "qzxfound", "qzxdone", "qzxnext"))
     written = template._write_last_turn([*QUESTION, CALL], TOOLS, use)
     token_ids = template._tokenizer(written, add_special_tokens=False).input_ids
-    read = template.parse_answer((), token_ids, TOOLS).tool_calls
+    read = forms.parse(template, (), token_ids, TOOLS).tool_calls
     return use.complete and has_all and [(c.name, json.loads(c.arguments)) for c in read] == [("find", ARGUMENTS)]
 
 
@@ -61,7 +61,7 @@ def keeps_results_of(template: Template, said: str, calls: int) -> bool:
     """Return True if a sampled turn has at least so many calls, and the next prompt what all of them return."""
     tokenizer, prompt = template._tokenizer, template.prompt(QUESTION, None, (), TOOLS).ids
     sampled = tuple(tokenizer(said, add_special_tokens=False).input_ids)
-    message, end = template.parse_answer(prompt, sampled, TOOLS), template.end_of_turn or tokenizer.eos_token_id
+    message, end = forms.parse(template, prompt, sampled, TOOLS), template.end_of_turn or tokenizer.eos_token_id
     ids = (*sampled, end)
     sample = Sample("role", "policy", template.decode(sampled), prompt, ids, (0.0,) * len(ids), "stop", 0, message)
     results = [Message("tool", f"qzxresult{n}", tool_call_id=c.id) for n, c in enumerate(message.tool_calls)]

@@ -29,8 +29,8 @@ from typing import Any
 import torch
 
 from bench.common import record
-from cadre.engines.chat_template import Template
-from cadre.engines.images import VisionProcessor
+from cadre.engines.media import VisionProcessor
+from cadre.engines.text.template import Template
 from cadre_tasks.games.melody import COLORS, Melody, MelodySingleAgent, Signals
 from cadre_tasks.models import make_vision
 from cadre_tasks.models.make_audio import KINDS, NOTES, PITCHES

@@ -127,7 +127,7 @@ def make_teacher(experiment: Experiment, samplers: Mapping[str, Sampler]) -> Tea
     if config is None or config.is_self or config.policy in experiment.learners:
         return None
     if config.model is not None and config.model.url is not None:
-        from cadre.engines.openai_teacher import OpenAITeacher
+        from cadre.engines.openai import OpenAITeacher
 
         return OpenAITeacher(config.model.model, config.model.url, config.model.key_variable)
     from cadre.engines.torch.engine import TorchEngine
@@ -149,7 +149,7 @@ def check_teacher_vocabulary(experiment: Experiment) -> None:
     name = TEACHER if config is None else config.policy or TEACHER
     if config is None or config.is_self or name not in experiment.models:
         return
-    from cadre.engines.model_text import check_same_vocabulary
+    from cadre.engines.text.model import check_same_vocabulary
 
     sources = {**experiment.models, **experiment.hub_models}
     for student in dict.fromkeys(experiment.trained_roles.values()):

@@ -519,7 +519,7 @@ def render_first_prompts(
 
     `source` is the folder or the hub name of the model that is called `name`. Loads a tokenizer, no weights.
     """
-    from cadre.engines.model_text import Previewer
+    from cadre.engines.text.model import Previewer
 
     previewer, first_prompts, faults = Previewer(source), [], []
     for role, messages in prompts.items():

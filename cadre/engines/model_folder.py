@@ -1,9 +1,8 @@
-"""Model folders and hub names: find a model, check its files before a library reads them, read its configuration.
+"""Model folders and hub names: find a model, check and read its configuration, identify its weights.
 
-A folder may hold anything, so files that would take all memory or never end are rejected first. A hub that does not
-answer would be asked again for most of a minute a file, even where the cache has every file of the model, so it is
-tried once, for two seconds. Imports neither torch nor transformers. Left out: whether weights and configuration fit
-each other, which shows when the model is loaded.
+A hub that does not answer would be asked again for most of a minute a file, even where the cache has every file of the
+model, so it is tried once, for two seconds. Imports neither torch nor transformers. Left out: whether weights and
+configuration fit each other, which shows when the model is loaded.
 """
 
 from __future__ import annotations
@@ -11,46 +10,28 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-import stat
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from threading import Thread
-from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from cadre.engines import host
 from cadre.errors import CadreError, EngineError, first_line
-from cadre.file_limits import MIB, parse_json, read_json, size_of
+from cadre.file_limits import MIB, parse_json, read_json
 from cadre.settings.models import read_model_type
 
-# Largest size in bytes by the end of a file's name, the first that fits: no known model comes near. Weights have none.
-MAX_BYTES = {
-    "tokenizer.json": 512 * MIB,
-    "vocab.json": 512 * MIB,
-    ".index.json": 256 * MIB,
-    ".json": 16 * MIB,
-    ".jinja": MIB,
-    ".model": 512 * MIB,
-    ".txt": 512 * MIB,
-}
-# A hundred times the largest models, and layers that are built one by one. Experts may be rows of one tensor: Doge has
-# 16,384, and some have a million (arXiv 2407.04153).
-MAX_PARAMETERS = 10**14
-MAX_LAYERS, MAX_EXPERTS = 10_000, 10_000_000
+# A hundred times the largest models; layers are built one by one.
+MAX_PARAMETERS, MAX_LAYERS = 10**14, 10_000
 # The names that configurations of transformers give to what decides about a model's size.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth")
 WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embed_dim")
 INNER = ("moe_intermediate_size", "intermediate_size", "n_inner", "d_ff", "ffn_dim")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ROWS = ("vocab_size", "n_positions", "num_embeddings", "vocab_size_per_layer_input")
-# Other numbers of layers and experts, by the start and the end of their names.
-COUNT_STARTS, COUNT_ENDS = ("num_", "n_"), ("layers", "experts", "blocks", "stages", "modules")
 REQUIRED = ("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "vocab_size")
-REPEATED = (*LAYERS, *EXPERTS, "depths")
 
 HUB_TIMEOUT_S = 1.5
 # Of each tensor, for a fingerprint of all weights; and the longest header that the safetensors format allows.
@@ -144,7 +125,7 @@ def configuration_file(source: str) -> Path:
     if Path(source).is_dir():
         return Path(source) / "config.json"
     file = Path(hf_hub_download(source, "config.json"))
-    check_configuration(source, file)
+    check_folder(source, file.parent)
     return file
 
 
@@ -169,58 +150,33 @@ def wrap_load_errors(source: str, part: str) -> Iterator[None]:
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raise EngineError for files that a library would read or build without end.
-
-    Such are pipes and devices, descriptions of gigabytes, and a configuration of more parameters than any machine
-    holds.
-    """
-    for path in sorted([*folder.iterdir(), *folder.glob("additional_chat_templates/*")]):
-        ending = next((ending for ending in (*MAX_BYTES, ".safetensors") if path.name.endswith(ending)), None)
-        if ending is None or not path.exists() or path.is_dir():
-            continue
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            raise _invalid_file(name, path, "it is no regular file", "Download the model again")
-        limit = MAX_BYTES.get(ending)
-        if limit is not None and status.st_size > limit:
-            got = f"it holds {size_of(status.st_size)}, more than the {size_of(limit)} that are read"
-            raise _invalid_file(name, path, got, "Download the model again")
-    if (folder / "config.json").is_file():
-        check_configuration(name, folder / "config.json")
-
-
-def check_configuration(name: str, path: Path) -> None:
     """Raise EngineError for a config.json that is malformed or describes a model that no machine holds."""
     try:
-        config = read_json(path)
-    except OSError as error:
-        raise _invalid_file(name, path, str(error.strerror), "Fix its permissions") from None
-    except ValueError as error:
-        raise _invalid_file(name, path, f"it is {error}", "Download the model again") from None
-    if not isinstance(config, dict):
-        raise _invalid_file(name, path, f"it holds {type(config).__name__}", "Download the model again")
-    check_parameters(name, estimate_parameters(config), config)
-    for part in (part for part in (config, config.get("text_config")) if isinstance(part, dict)):
-        for key in REQUIRED:
-            value = part.get(key, 1)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise _invalid_file(name, path, f"{key} is {value!r}, no whole number from 1 on", "Fix the number")
-
-
-def check_parameters(name: str, parameters: int, config: Mapping[str, Any] = MappingProxyType({})) -> None:
-    """Raise EngineError for a model of more parameters, layers or experts than any machine holds."""
-    excessive = [
-        (key, number)
-        for key, number in _repeated_counts(config)
-        if number > (MAX_EXPERTS if key.endswith("experts") else MAX_LAYERS)
-    ]
-    if parameters > MAX_PARAMETERS or excessive:
-        why = f" and {excessive[0][0]} of {excessive[0][1]:,}" if excessive else ""
+        config = read_json(folder / "config.json")
+        if not isinstance(config, dict):
+            raise ValueError(f"it holds {type(config).__name__}")
+        parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
+        for part in parts:
+            for key in REQUIRED:
+                value = part.get(key, 1)
+                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                    raise ValueError(f"{key} is {value!r}, no whole number from 1 on")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise EngineError(
-            f"The model {name!r} is not built: its config.json describes about {parameters:,} parameters{why}, which "
-            f"take {size_of(4 * parameters)} in float32; this machine has {size_of(host.total_memory())} of memory. "
-            f"Expected at most {MAX_PARAMETERS:,} parameters, {MAX_LAYERS:,} layers and "
-            f"{MAX_EXPERTS:,} experts. Fix config.json, or choose another model."
+            f"The model {name!r} cannot be loaded: config.json: {why}; expected the files of a Hugging Face folder, as "
+            "save_pretrained writes them. Fix the file, download the model again, or choose another."
+        ) from None
+    check_parameters(name, estimate_parameters(config), max(_largest(part, LAYERS) for part in parts))
+
+
+def check_parameters(name: str, parameters: int, layers: int = 0) -> None:
+    """Raise EngineError for a model of more parameters or layers than any machine holds."""
+    if parameters > MAX_PARAMETERS or layers > MAX_LAYERS:
+        raise EngineError(
+            f"The model {name!r} is not built: its config.json describes about {parameters:,} parameters in {layers:,} "
+            f"layers; expected at most {MAX_PARAMETERS:,} parameters and {MAX_LAYERS:,} layers. Fix config.json, or "
+            "choose another model."
         )
 
 
@@ -248,24 +204,6 @@ def _largest(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
     """Return the largest positive number under one of these names; 0 without one."""
     numbers = (config.get(name) for name in names)
     return max((int(n) for n in numbers if isinstance(n, int | float) and 0 < n < float("inf")), default=0)
-
-
-def _repeated_counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield (name, number) of layers, experts and the like, in the parts of a configuration too."""
-    for name, value in config.items():
-        if isinstance(value, dict):
-            yield from _repeated_counts(value)
-        elif name in REPEATED or (str(name).startswith(COUNT_STARTS) and str(name).endswith(COUNT_ENDS)):
-            for number in value if isinstance(value, list) else [value]:
-                if isinstance(number, int | float) and 0 < number < float("inf"):
-                    yield name, int(number)
-
-
-def _invalid_file(name: str, path: Path, got: str, advice: str) -> EngineError:
-    return EngineError(
-        f"The model {name!r} cannot be loaded: {path.name}: {got}; expected the files of a Hugging Face folder, as "
-        f"save_pretrained writes them. {advice}, or choose another one."
-    )
 
 
 def context_length(config: Any) -> int | None:

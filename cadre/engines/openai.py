@@ -1,8 +1,8 @@
-"""A frozen team mate behind an OpenAI-compatible endpoint: sampled from, never trained.
+"""Models behind OpenAI-compatible endpoints: a frozen team mate that is sampled from, and a teacher that scores.
 
-Token ids and log-probabilities stay empty, since such endpoints do not return what they really sampled. Options that
-OpenAI's own interface lacks (top_k, enable_thinking) have the names that servers of open models gave them, and are sent
-only if they are set. Needs the package `openai` (the extra `remote`).
+Token ids and log-probabilities of samples stay empty, since such endpoints do not return what they really sampled.
+Options that OpenAI's own interface lacks (top_k, enable_thinking, prompt_logprobs) have the names that servers of open
+models gave them, and are sent only if they are set. Needs the package `openai` (the extra `remote`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import asyncio
 import base64
 import json
 import logging
+import math
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cadre import random_keys
-from cadre.engines import call_forms, tool_calls
-from cadre.engines.control_tokens import break_common, cut_at_stop, map_strings
+from cadre.engines.text import tools as tool_calls
+from cadre.engines.text.calls import split_thinking
+from cadre.engines.text.tokens import break_common, cut_at_stop, map_strings
 from cadre.errors import AnswerError, EngineError, PromptError
 from cadre.file_limits import MIB, size_of
 from cadre.plugins import install_command
 from cadre.team import Weights
-from cadre.types import BranchFailure, Finish, Message, Request, Sample, ToolCall
+from cadre.types import BranchFailure, Finish, Message, Request, Sample, ToolCall, TrainingSequence
 
 # What OpenAI's reasoning models ask for in an error, in place of max_tokens, which is all that other endpoints know.
 NEW_LIMIT_FIELD = "max_completion_tokens"
@@ -34,27 +37,21 @@ INVALID_REQUEST = {400, 413, 422}
 ANSWER_S = 3_600.0
 MAX_BYTES = 64 * MIB
 
+# A teacher's requests at once, and the seconds that one may take.
+CONNECTIONS, SCORING_S = 32, 600.0
+
 log = logging.getLogger(__name__)
 
 
-class _BodyError(Exception):
-    """The body of a response is too long."""
-
-
-class _NoCompletionError(Exception):
-    """The response is no completion."""
-
-
-class _NoTextError(Exception):
-    """The completion has neither a text nor anything in its place."""
-
-
-class _RequestError(Exception):
-    """An error of a request within a reply of status 200, as routers of endpoints send it."""
-
-    def __init__(self, status_code: int, text: str) -> None:
-        super().__init__(text)
-        self.status_code = status_code
+def _import_openai(url: str) -> Any:
+    try:
+        import openai
+    except ImportError:
+        raise EngineError(
+            f"The model at url {url}: the package openai is not installed; expected it for remote models. "
+            f"Run: {install_command('remote')}"
+        ) from None
+    return openai
 
 
 class OpenAISampler:
@@ -64,18 +61,11 @@ class OpenAISampler:
     """
 
     def __init__(self, model: str, url: str, key_variable: str, enable_thinking: bool | None = None) -> None:
-        try:
-            import openai
-        except ImportError:
-            raise EngineError(
-                f"policy with url {url}: the package openai is not installed; expected it for remote models. "
-                f"Run: {install_command('remote')}"
-            ) from None
-        self._openai, self._model, self._url = openai, model, url
+        self._openai, self._model, self._url = _import_openai(url), model, url
         self._key = os.environ.get(key_variable, "none")
         self._enable_thinking = enable_thinking
         self._limit_field = "max_tokens"
-        self._completions = self._textless = 0
+        self._warned = False
 
     async def sample(self, request: Request) -> list[Sample]:
         """Make one call a completion, all at once, each with its own seed.
@@ -85,38 +75,39 @@ class OpenAISampler:
         """
         limited = self._openai.DefaultAsyncHttpxClient(event_hooks={"response": [_limit_body]})
         async with self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key, http_client=limited) as client:
-            calls = (asyncio.wait_for(self._complete(client, request, i), ANSWER_S) for i in range(request.count))
+            calls = (self._complete(client, request, i) for i in range(request.count))
             results = await asyncio.gather(*calls, return_exceptions=True)
         samples, failures = list[Sample](), list[PromptError | AnswerError]()
         for result in results:
-            if not isinstance(result, BaseException):
+            if isinstance(result, PromptError | AnswerError):
+                failures.append(result)
+                failure = BranchFailure("prompt" if isinstance(result, PromptError) else "answer", str(result))
+                samples.append(Sample(request.role, request.policy, "", (), (), (), "stop", 0, failure=failure))
+            elif isinstance(result, BaseException):
+                raise result
+            else:
                 samples.append(result)
-                continue
-            failures.append(error := self._classify(request, result))
-            reason = "prompt" if isinstance(error, PromptError) else "answer"
-            failure = BranchFailure(reason, str(error))
-            samples.append(Sample(request.role, request.policy, "", (), (), (), "stop", 0, failure=failure))
         if len(failures) == len(results):
             raise failures[0]
-        textless = [
-            sample
-            for sample in samples
-            if (m := sample.message) is not None and m.thinking and not m.content.strip() and not m.tool_calls
-        ]
-        if textless and not self._textless:
+        self._warn_of_missing_text(request, samples)
+        return samples
+
+    def _warn_of_missing_text(self, request: Request, samples: Sequence[Sample]) -> None:
+        """Warn, once, if all tokens of a completion went into reasoning."""
+        messages = [(sample.finish, sample.message) for sample in samples if sample.message is not None]
+        ends = [finish for finish, m in messages if m.thinking and not m.content.strip() and not m.tool_calls]
+        if ends and not self._warned:
+            self._warned = True
             log.warning(
                 "Role %r: %d of %d completions of model %r have reasoning and no text, %d of them cut off at "
                 "sampling.max_tokens=%d. Raise it, or set enable_thinking: false on the policy.",
                 request.role,
-                len(textless),
+                len(ends),
                 len(samples),
                 self._model,
-                sum(sample.finish == "length" for sample in textless),
+                ends.count("length"),
                 request.sampling.max_tokens,
             )
-        self._completions += len(samples)
-        self._textless += len(textless)
-        return samples
 
     async def load(self, weights: Weights) -> None:
         """Raise EngineError: the endpoint has weights of its own."""
@@ -126,16 +117,11 @@ class OpenAISampler:
         )
 
     def close(self) -> None:
-        """Log how many completions had no text; connections are closed after every request."""
-        if self._textless:
-            log.warning(
-                "In all, %d of %d completions of model %r have reasoning and no text.",
-                self._textless,
-                self._completions,
-                self._model,
-            )
+        """Connections are closed after every request."""
 
     async def _complete(self, client: Any, request: Request, index: int) -> Sample:
+        """Return one completion. Raises PromptError or AnswerError for a failure that its conversation or its answer
+        caused, and EngineError for errors of the endpoint."""
         sampling = request.sampling
         body: dict[str, Any] = {"top_k": sampling.top_k} if sampling.top_k else {}
         if self._enable_thinking is not None:
@@ -150,56 +136,80 @@ class OpenAISampler:
             "seed": random_keys.fold(request.key, index) % 2**31,
             "extra_body": body,
         }
-        create, limit_field = client.chat.completions.create, self._limit_field
+        prefix = f"Role {request.role!r}: the endpoint {self._url}"
         try:
-            reply = await create(**fields, **{limit_field: sampling.max_tokens})
-        except self._openai.BadRequestError as error:
-            if limit_field == NEW_LIMIT_FIELD or NEW_LIMIT_FIELD not in str(error):
-                raise
-            self._limit_field = NEW_LIMIT_FIELD
-            reply = await create(**fields, **{NEW_LIMIT_FIELD: sampling.max_tokens})
-        choice = _first_choice(reply)
-        finish: Finish = "length" if choice.finish_reason == "length" else "stop"
-        text = cut_at_stop(_text_of(choice), sampling.stop)
-        thinking, content = call_forms.split_thinking(text, False)
-        thinking = _thinking_of(choice) or thinking
-        message = None
+            reply = await asyncio.wait_for(self._post(client, fields, sampling.max_tokens), ANSWER_S)
+        except TimeoutError:
+            raise EngineError(
+                f"{prefix} did not answer a request to model {self._model!r} within {ANSWER_S:g} s; expected an answer "
+                "by then. Look into the endpoint's log, or lower sampling.max_tokens."
+            ) from None
+        except (_BodyError, self._openai.OpenAIError, json.JSONDecodeError) as error:
+            if getattr(error, "status_code", None) in INVALID_REQUEST:
+                raise self._rejection(prefix, error) from error
+            cause = error.__cause__ if isinstance(error.__cause__, _BodyError) else error
+            raise self._endpoint_failure(prefix, cause) from error
+
+        # A reply of status 200 may be an error of a router, or an error page.
+        choices, described = getattr(reply, "choices", None), getattr(reply, "error", None)
+        if not choices and isinstance(described, dict) and described.get("code") in INVALID_REQUEST:
+            raise self._rejection(prefix, str(described.get("message", described))[:1000])
+        if not isinstance(choices, list) or not choices or getattr(choices[0], "message", None) is None:
+            raise self._endpoint_failure(prefix, f"it answered {str(reply)[:200]!r}, which is no completion")
+
+        answer, finish_reason = choices[0].message, choices[0].finish_reason
+        apart = (getattr(answer, name, None) for name in ("reasoning_content", "reasoning"))
+        thinking = next((field.strip() for field in apart if isinstance(field, str) and field), "")
+        text = answer.content
+        if text is None and (refusal := getattr(answer, "refusal", None)):
+            text = str(refusal)
+        elif text is None and (answer.tool_calls or thinking):
+            text = ""
+        if not isinstance(text, str):
+            got = "content null" if text is None else f"content of type {type(text).__name__}"
+            raise AnswerError(
+                f"{prefix} answered for model {self._model!r} with {got}, no tool calls and no reasoning "
+                f"(finish_reason {finish_reason!r}); expected a text, tool calls or reasoning. Raise "
+                "sampling.max_tokens where it was cut off, or look into the endpoint's log."
+            )
+        text = cut_at_stop(text, sampling.stop)
+        written, content = split_thinking(text, False)
+        thinking, message = thinking or written, None
         if request.tools or thinking or content != text:
             calls = []
-            for call in choice.message.tool_calls or []:
+            for call in answer.tool_calls or []:
                 arguments = call.function.arguments  # some endpoints return an object in place of its JSON
                 text_arguments = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
                 calls.append(ToolCall(call.id, call.function.name, text_arguments))
             message = Message("assistant", content, tuple(calls), thinking=thinking)
+        finish: Finish = "length" if finish_reason == "length" else "stop"
         return Sample(request.role, request.policy, text, (), (), (), finish, 0, message)
 
-    def _classify(self, request: Request, error: BaseException) -> PromptError | AnswerError:
-        """Return the failure of a call that its conversation or its answer caused. Raises EngineError for errors of
-        the endpoint."""
-        prefix = f"Role {request.role!r}: the endpoint {self._url}"
-        status = getattr(error, "status_code", None)
-        if status in INVALID_REQUEST:
-            return PromptError(
-                f"{prefix} refused a request to model {self._model!r}: {error}. Expected one that it takes: shorten "
-                "what the role is shown, or lower its sampling.max_tokens."
-            )
-        if isinstance(error, _NoTextError):
-            return AnswerError(
-                f"{prefix} answered for model {self._model!r} with {error}; expected a text, tool calls or reasoning. "
-                "Raise sampling.max_tokens where it was cut off, or look into the endpoint's log."
-            )
-        if isinstance(error, TimeoutError):
-            raise EngineError(
-                f"{prefix} did not answer a request to model {self._model!r} within {ANSWER_S:g} s; expected an answer "
-                "by then. Look into the endpoint's log, or lower sampling.max_tokens."
-            ) from error
-        if isinstance(error.__cause__, _BodyError):
-            error = error.__cause__
-        if isinstance(error, _BodyError | self._openai.OpenAIError | _NoCompletionError | json.JSONDecodeError):
-            raise EngineError(
-                f"{prefix} failed for model {self._model!r}: {error}. Check the url, the model's name and the key."
-            ) from error
-        raise error
+    async def _post(self, client: Any, fields: dict[str, Any], max_tokens: int) -> Any:
+        """Return the reply to a request, with the limit on tokens by the name that the endpoint takes."""
+        limit_field = self._limit_field
+        try:
+            return await client.chat.completions.create(**fields, **{limit_field: max_tokens})
+        except self._openai.BadRequestError as error:
+            if limit_field == NEW_LIMIT_FIELD or NEW_LIMIT_FIELD not in str(error):
+                raise
+            self._limit_field = NEW_LIMIT_FIELD
+            return await client.chat.completions.create(**fields, **{NEW_LIMIT_FIELD: max_tokens})
+
+    def _rejection(self, prefix: str, why: object) -> PromptError:
+        return PromptError(
+            f"{prefix} refused a request to model {self._model!r}: {why}. Expected one that it takes: shorten what the "
+            "role is shown, or lower its sampling.max_tokens."
+        )
+
+    def _endpoint_failure(self, prefix: str, why: object) -> EngineError:
+        return EngineError(
+            f"{prefix} failed for model {self._model!r}: {why}. Check the url, the model's name and the key."
+        )
+
+
+class _BodyError(Exception):
+    """The body of a response is too long."""
 
 
 async def _limit_body(response: Any) -> None:
@@ -215,39 +225,6 @@ async def _limit_body(response: Any) -> None:
             yield part
 
     response.aiter_bytes = limited
-
-
-def _first_choice(reply: Any) -> Any:
-    """Return the first choice of a reply. Raises _NoCompletionError without one, as for an error page."""
-    choices = getattr(reply, "choices", None)
-    error = getattr(reply, "error", None)
-    if not choices and isinstance(error, dict) and error.get("code") in INVALID_REQUEST:
-        raise _RequestError(error["code"], str(error.get("message", error))[:1000])
-    if not isinstance(choices, list) or not choices or getattr(choices[0], "message", None) is None:
-        raise _NoCompletionError(f"it answered {str(reply)[:200]!r}, which is no completion")
-    return choices[0]
-
-
-def _text_of(choice: Any) -> str:
-    """Return the text of a completion, or its words of refusal; "" for null beside tool calls or reasoning.
-
-    Raises _NoTextError if it has none of them.
-    """
-    message = choice.message
-    if isinstance(message.content, str):
-        return message.content
-    if message.content is None and getattr(message, "refusal", None):
-        return str(message.refusal)
-    if message.content is None and (message.tool_calls or _thinking_of(choice)):
-        return ""
-    got = "content null" if message.content is None else f"content of type {type(message.content).__name__}"
-    raise _NoTextError(f"{got}, no tool calls and no reasoning (finish_reason {choice.finish_reason!r})")
-
-
-def _thinking_of(choice: Any) -> str:
-    """Return the thinking that an endpoint sends apart from the text; "" if it sends none."""
-    fields = (getattr(choice.message, name, None) for name in ("reasoning_content", "reasoning"))
-    return next((field.strip() for field in fields if isinstance(field, str) and field), "")
 
 
 def _to_dict(message: Message) -> dict[str, Any]:
@@ -278,3 +255,78 @@ def _to_dict(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         entry["tool_call_id"] = message.tool_call_id
     return entry
+
+
+class OpenAITeacher:
+    """A `Teacher` that one model of an endpoint is, which returns log-probabilities of prompts, as vLLM's does.
+
+    A sequence is the prompt of a request, as token ids. The reply has for each position of the prompt the
+    log-probabilities of some tokens by id at temperature 1, that of the prompt's own token among them. The key comes
+    from an environment variable.
+    """
+
+    def __init__(self, model: str, url: str, key_variable: str) -> None:
+        self._openai, self._model, self._url = _import_openai(url), model, url
+        key = os.environ.get(key_variable, "none")
+        # The client repeats requests after faults that may pass.
+        self._client = self._openai.OpenAI(base_url=url, api_key=key, timeout=SCORING_S)
+
+    def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        """Return each sequence's [T] log-probabilities under the teacher, zero outside the mask.
+
+        Raises EngineError if the endpoint fails, or has other tokens than the policy, and for images and sounds, which
+        a request of token ids does not hold.
+        """
+        if any(sequence.images for sequence in data):
+            raise self._error(
+                "was to score a prompt with images or sounds", "prompts of text. Load the teacher here (teacher.model)"
+            )
+        distinct = list(dict.fromkeys(sequence.token_ids for sequence in data))
+        with ThreadPoolExecutor(CONNECTIONS) as threads:
+            scores = dict(zip(distinct, threads.map(self._score, distinct), strict=True))
+        return [
+            tuple(
+                score if inside else 0.0
+                for score, inside in zip(scores[sequence.token_ids], sequence.mask, strict=True)
+            )
+            for sequence in data
+        ]
+
+    def _score(self, token_ids: tuple[int, ...]) -> list[float]:
+        """Return the log-probability of every token, 0 of the first, which nothing precedes."""
+        fields = {"model": self._model, "prompt": list(token_ids), "max_tokens": 1, "temperature": 1.0}
+        try:
+            reply = self._client.completions.create(**fields, extra_body={"prompt_logprobs": 1})
+        except (self._openai.OpenAIError, ValueError) as error:
+            raise self._error(
+                f"failed: {error}",
+                "log-probabilities. Check the url, the model's name, its longest sequence and the key",
+            ) from error
+        choices = getattr(reply, "choices", None)
+        positions = getattr(choices[0], "prompt_logprobs", None) if choices else None
+        if not isinstance(positions, list):
+            raise self._error(
+                f"answered {str(reply)[:200]}, without prompt_logprobs", "an endpoint that returns them, as vLLM's does"
+            )
+        if len(positions) != len(token_ids):
+            raise self._error(
+                f"scored {len(positions)} tokens of a sequence of {len(token_ids)}",
+                "one score a token. It adds tokens, or cuts the prompt",
+            )
+        scores = [0.0]
+        for position, (token, scored) in enumerate(zip(token_ids[1:], positions[1:], strict=True), 1):
+            entry = scored.get(str(token)) if isinstance(scored, dict) else None
+            number = entry.get("logprob") if isinstance(entry, dict) else entry
+            if not isinstance(number, int | float) or not math.isfinite(number):
+                raise self._error(
+                    f"returned {json.dumps(scored)[:200]} for token {token} at position {position}",
+                    "the log-probability of that token: a model with the tokenizer of the policy",
+                )
+            scores.append(float(number))
+        return scores
+
+    def _error(self, got: str, expected: str) -> EngineError:
+        return EngineError(
+            f"teacher.model.url: {self._url} {got}, for model {self._model!r}; expected {expected}. See "
+            "docs/distillation.md."
+        )

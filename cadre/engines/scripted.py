@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from cadre.engines.control_tokens import cut_at_stop
+from cadre.engines.text.tokens import cut_at_stop
 from cadre.errors import EngineError
 from cadre.team import Weights
 from cadre.types import Request, Sample

@@ -242,7 +242,7 @@ def run_training(
 
 def make_vocabulary(experiment: Experiment) -> Vocabulary:
     """Return the vocabulary that spells the tokens of every policy whose model is on this machine."""
-    from cadre.engines.model_text import TokenSpeller
+    from cadre.engines.text.model import TokenSpeller
 
     trusted = {name: policy.trust_remote_code for name, policy in experiment.policies.items()}
     return Vocabulary({name: TokenSpeller(source, trusted[name]) for name, source in experiment.models.items()})

@@ -154,7 +154,7 @@ def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experi
 def encode_examples(experiment: Experiment, examples: Sequence[Example]) -> list[TrainingSequence]:
     """Return the examples as training sequences of the policies that play their roles. Raises DataError for one that is
     longer than its model's context, or whose answer contains a token that ends turns; no model is loaded."""
-    from cadre.engines.model_text import AnswerEncoder
+    from cadre.engines.text.model import AnswerEncoder
 
     encoders: dict[str, AnswerEncoder] = {}
     sequences = []

@@ -25,8 +25,8 @@ from transformers import (
 )
 
 from cadre import random_keys
-from cadre.engines.chat_template import Template
-from cadre.engines.images import AudioProcessor
+from cadre.engines.media import AudioProcessor
+from cadre.engines.text.template import Template
 from cadre.types import Observation
 from cadre_tasks.games.melody import NAMES, Melody
 from cadre_tasks.models.make_seed import SPECIAL, byte_level, pretrain

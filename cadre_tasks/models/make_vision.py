@@ -20,8 +20,8 @@ from transformers import PreTrainedTokenizerFast, SmolVLMConfig, SmolVLMForCondi
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 
 from cadre import random_keys
-from cadre.engines.chat_template import Template
-from cadre.engines.images import MediaProcessor, VisionProcessor
+from cadre.engines.media import MediaProcessor, VisionProcessor
+from cadre.engines.text.template import Template
 from cadre.engines.torch import vision
 from cadre.types import Media, Observation
 from cadre_tasks.answers import numbered

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from cadre.engines.chat_template import Template
+from cadre.engines.text.template import Template
 from cadre.engines.torch import TorchEngine
 from cadre.engines.torch.storage import load_adapter
 from cadre.errors import EngineError

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from cadre import random_keys
-from cadre.engines.model_text import Completion
+from cadre.engines.text.model import Completion
 from cadre.engines.torch import kv_cache, shared_prefix_cache, vision
 from cadre.engines.torch.kv_cache import (
     DecodingCache,

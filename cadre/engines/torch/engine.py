@@ -11,8 +11,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from cadre.engines.control_tokens import StopStrings
-from cadre.engines.model_text import ModelText
+from cadre.engines.text.model import ModelText
+from cadre.engines.text.tokens import StopStrings
 from cadre.engines.torch import memory as memory_limits
 from cadre.engines.torch import storage
 from cadre.engines.torch.compute import ComputeThread, use_threads

@@ -32,9 +32,9 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
-from cadre.engines import chat_template, host, model_folder
-from cadre.engines import images as vision_processors
-from cadre.engines.images import MediaProcessor
+from cadre.engines import host, model_folder
+from cadre.engines import media as vision_processors
+from cadre.engines.media import MediaProcessor
 from cadre.engines.model_folder import (
     check_folder,
     context_length,
@@ -42,7 +42,8 @@ from cadre.engines.model_folder import (
     has_large_numbers,
     wrap_load_errors,
 )
-from cadre.engines.model_text import collect_stops
+from cadre.engines.text import template as chat_template
+from cadre.engines.text.model import collect_stops
 from cadre.engines.torch import memory, storage
 from cadre.engines.torch.lora import Adapters, describe_reach
 from cadre.errors import EngineError

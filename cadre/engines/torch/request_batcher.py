@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cadre.engines.model_text import Completion
+from cadre.engines.text.model import Completion
 from cadre.engines.torch.compute import ComputeThread
 from cadre.rollout import batching
 from cadre.types import Media, Sampling

@@ -27,9 +27,9 @@ from transformers.utils import logging
 from transformers.utils.logging import disable_progress_bar
 
 from cadre import random_keys
-from cadre.engines import chat_template
 from cadre.engines.model_folder import context_length, wrap_load_errors
-from cadre.engines.model_text import AnswerEncoder
+from cadre.engines.text import template as chat_template
+from cadre.engines.text.model import AnswerEncoder
 from cadre.engines.torch.compute import ComputeThread
 from cadre.engines.torch.model import locate, pick_device
 from cadre.errors import ConfigError, DataError, DivergedError, EngineError, first_line

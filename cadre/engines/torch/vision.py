@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from cadre.engines.images import MediaProcessor
+from cadre.engines.media import MediaProcessor
 from cadre.types import Media
 
 

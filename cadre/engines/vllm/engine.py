@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig, GenerationConfig
 
 from cadre.engines.model_folder import context_length
-from cadre.engines.model_text import ModelText, collect_stops
+from cadre.engines.text.model import ModelText, collect_stops
 from cadre.engines.torch.memory import SequenceMemory
 from cadre.engines.torch.model import DTYPES, is_fully_trained, load_tokenizer, make_templates, pick_device
 from cadre.engines.vllm.adapters import Adapter, count_slots, supported_rank

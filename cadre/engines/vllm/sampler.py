@@ -15,8 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cadre.engines.chat_template import Prompt
-from cadre.engines.model_text import Completion
+from cadre.engines.text.model import Completion
+from cadre.engines.text.template import Prompt
 from cadre.engines.torch.model import DTYPES, locate
 from cadre.engines.vllm import engine
 from cadre.engines.vllm.adapters import AdapterFiles, AdapterVersions

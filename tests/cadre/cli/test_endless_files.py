@@ -97,21 +97,19 @@ def described(**numbers: object) -> str:
 @pytest.mark.parametrize(
     ("numbers", "parameters"),
     [
-        ({"num_hidden_layers": 10**9}, "233,472,000,131,072 parameters and num_hidden_layers of 1,000,000,000"),
-        ({"num_hidden_layers": 1e9}, "num_hidden_layers of 1,000,000,000"),
-        ({"num_hidden_layers": 10**9, "model_type": "qwen3"}, "num_hidden_layers of 1,000,000,000"),
-        ({"num_hidden_layers": 20_000}, "num_hidden_layers of 20,000"),
+        ({"num_hidden_layers": 10**9}, "233,472,000,131,072 parameters in 1,000,000,000 layers"),
+        ({"num_hidden_layers": 1e9}, "1000000000.0, no whole number"),
+        ({"num_hidden_layers": 10**9, "model_type": "qwen3"}, "in 1,000,000,000 layers"),
+        ({"num_hidden_layers": 20_000}, "in 20,000 layers"),
         ({"hidden_size": 10**12}, "parameters"),
         ({"vocab_size": 10**12}, "parameters"),
-        ({"model_type": "mixtral", "num_local_experts": 10**9}, "num_local_experts of 1,000,000,000"),
-        ({"text_config": {"num_hidden_layers": 10**9, "hidden_size": 64}}, "num_hidden_layers of 1,000,000,000"),
+        ({"text_config": {"num_hidden_layers": 10**9, "hidden_size": 64}}, "in 1,000,000,000 layers"),
     ],
     ids=str,
 )
 def test_a_model_is_refused_by_its_size(numbers: dict[str, object], parameters: str, dry: tuple[str]) -> None:
     told = refused("train", "plan-path", f"team.policies.shared={described(**numbers)}", *dry)
     assert parameters in told
-    assert "in float32; this machine has" in told
     assert not Path("RUN").exists()
 
 
@@ -123,28 +121,13 @@ def test_a_model_is_described_by_whole_numbers(key: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["tokenizer.json", "generation_config.json", "chat_template.jinja", "model.safetensors"]
-)
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_a_model_is_of_regular_files(name: str, kind: str) -> None:
-    folder = Path(described())
-    (folder / name).unlink(missing_ok=True)
-    if kind == "pipe":
-        os.mkfifo(folder / name)
-    else:
-        (folder / name).symlink_to("/dev/zero")
-    told = refused("train", "plan-path", f"team.policies.shared={folder}", "--dry-run")
-    assert f"{name}: it is no regular file" in told
-
-
-@pytest.mark.parametrize(
     ("content", "why"),
     [
         ("[" * 200_000, "nested too deeply"),
         ('{"a": ' + "9" * 5_000 + "}", "whole number of more than 4,300 digits"),
-        (" " * (17 << 20), "it holds 17 MiB"),
+        (" " * (17 << 20), "it holds more than 16 MiB"),
         ("[1]", "it holds list"),
-        ("", "not JSON"),
+        ("", "Expecting value"),
     ],
     ids=["deep", "digits", "large", "list", "empty"],
 )

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from cadre.engines.chat_template import PLAIN, Template
-from cadre.engines.model_text import Completion, ModelText
+from bench.template_forms import parse
+from cadre.engines.text.model import Completion, ModelText
+from cadre.engines.text.template import PLAIN, Template
 from cadre.errors import EngineError
 from cadre.types import Message, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall, answer_text
 from tests.cadre.engines.tiny import CHATML, byte_tokenizer
@@ -217,7 +218,7 @@ CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 def tool_turn(one: Template, text: str) -> PreviousTurn:
     prompt = one.prompt(HISTORY, None, STOPS, [ADD]).ids
     sampled = (*ids(text), 259)
-    message = one.parse_answer(prompt, sampled[:-1], [ADD])
+    message = parse(one, prompt, sampled[:-1], [ADD])
     sample = Sample("r", "p", text, prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
     return PreviousTurn(HISTORY, sample, (ADD,))
 
@@ -230,7 +231,7 @@ def returned(turn: PreviousTurn) -> tuple[Message, ...]:
 @pytest.mark.parametrize(("text", "takes"), [(TOOLING, True), (CHATML, False), (None, False)])
 def test_tools_are_written_by_the_template_or_put_in_words(text, takes):
     one = template(text)
-    assert one.takes_tools is takes
+    assert one.tool_use.native is takes
     shown = one.render(HISTORY, generation=True, tools=[ADD])
     assert '"name": "add"' in shown
     assert "Be brief." in shown
@@ -241,9 +242,9 @@ def test_tools_are_written_by_the_template_or_put_in_words(text, takes):
 def test_calls_are_read_out_of_an_answer(text):
     one = template(text)
     prompt = one.prompt(HISTORY, None, STOPS, [ADD]).ids
-    two = one.parse_answer(prompt, ids(f"Well. {CALL}{CALL}"), [ADD])
+    two = parse(one, prompt, ids(f"Well. {CALL}{CALL}"), [ADD])
     assert two == Message("assistant", "Well.", tuple(ToolCall(f"call_{n}", "add", '{"a": 1}') for n in range(2)))
-    unclosed = one.parse_answer(prompt, ids(CALL.removesuffix("\n</tool_call>")), [ADD])
+    unclosed = parse(one, prompt, ids(CALL.removesuffix("\n</tool_call>")), [ADD])
     assert [call.name for call in unclosed.tool_calls] == ["add"]
 
 
@@ -260,12 +261,14 @@ def test_calls_are_read_out_of_an_answer(text):
 )
 def test_what_is_no_call_of_an_offered_tool_is_text(said):
     one = template(TOOLING)
-    assert one.parse_answer(one.prompt(HISTORY, None, STOPS, [ADD]).ids, ids(said), [ADD]) == Message("assistant", said)
+    assert parse(one, one.prompt(HISTORY, None, STOPS, [ADD]).ids, ids(said), [ADD]) == Message("assistant", said)
 
 
-def test_a_template_whose_calls_nobody_can_read_gives_text():
+def test_a_template_whose_calls_cannot_be_read_back_has_them_in_words(caplog):
     one = template(TOOLING.replace("tool_call>", "odd>"))
-    assert one.parse_answer((), ids(CALL), [ADD]) == Message("assistant", CALL)
+    assert [call.name for call in parse(one, (), ids(CALL), [ADD]).tool_calls] == ["add"]
+    assert "You may call tools" in one.render(HISTORY, True, [ADD])
+    assert "in a form that cannot be read back" in caplog.text
 
 
 def test_a_tokenizers_own_response_template_reads_the_answer():
@@ -279,9 +282,9 @@ def test_a_tokenizers_own_response_template_reads_the_answer():
             "content": {"content": "text"},
         },
     }
-    thought_of = Template(tokenizer).parse_answer((), ids("<<hm>>Yes."), ())
+    thought_of = parse(Template(tokenizer), (), ids("<<hm>>Yes."), ())
     assert thought_of == Message("assistant", "Yes.", thinking="hm")
-    message = Template(tokenizer).parse_answer((), ids('CALL {"name": "add", "arguments": {"a": "1"}};'), [ADD])
+    message = parse(Template(tokenizer), (), ids('CALL {"name": "add", "arguments": {"a": "1"}};'), [ADD])
     assert message.tool_calls == (ToolCall("call_0", "add", '{"a": 1}'),)  # cast by the tool's schema
 
 

@@ -7,9 +7,9 @@ import pytest
 from tokenizers import AddedToken, normalizers
 
 from bench import template_forms as forms
-from cadre.engines.chat_template import Template
-from cadre.engines.control_tokens import StopStrings, break_common, cut_at_stop
-from cadre.engines.model_text import AnswerEncoder, Completion, ModelText
+from cadre.engines.text.model import AnswerEncoder, Completion, ModelText
+from cadre.engines.text.template import Template
+from cadre.engines.text.tokens import StopStrings, break_common, cut_at_stop
 from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, Tool, ToolCall
 from tests.cadre.engines.tiny import CHATML, byte_tokenizer
 

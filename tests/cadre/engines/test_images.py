@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from cadre.engines import images
+from cadre.engines import media
 from tests.cadre.engines import tiny_vision
 
 
@@ -14,7 +14,7 @@ from tests.cadre.engines import tiny_vision
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
     """How a model reads pictures, and the digests of those that its processor was asked for."""
     source = str(tiny_vision.build(tmp_path / "model", "smolvlm"))
-    reading = images.load_processor(source, AutoTokenizer.from_pretrained(source))
+    reading = media.load_processor(source, AutoTokenizer.from_pretrained(source))
     assert reading is not None
     asked: list[str] = []
     prepare = reading.prepare
@@ -37,9 +37,9 @@ def test_a_picture_is_prepared_once(made: tuple[Any, list[str]]) -> None:
 def test_the_oldest_go_where_there_is_no_room(made: tuple[Any, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
     reading, asked = made
     first, second, third = (tiny_vision.noise(16, 16, seed) for seed in range(3))
-    size = images.count_bytes(reading.tensors(first))
-    monkeypatch.setattr(images, "CACHE_BYTES", 2 * size)
+    size = media.count_bytes(reading.tensors(first))
+    monkeypatch.setattr(media, "CACHE_BYTES", 2 * size)
     for image in (second, third, second, third, first):
         reading.tensors(image)
     assert asked == [first.digest, second.digest, third.digest, first.digest]
-    assert reading._bytes == 2 * size == sum(map(images.count_bytes, reading._cache.values()))
+    assert reading._bytes == 2 * size == sum(map(media.count_bytes, reading._cache.values()))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cadre.engines.openai_teacher import OpenAITeacher
+from cadre.engines.openai import OpenAITeacher
 from cadre.errors import EngineError
 from cadre.types import Image, TrainingSequence
 
@@ -26,6 +26,7 @@ def serving(reply: Callable[[dict], tuple[int, Any]]) -> Iterator[tuple[str, lis
             asked.append(body | {"path": self.path, "key": self.headers["Authorization"]})
             status, answer = reply(body)
             self.send_response(status)
+            self.send_header("Content-Type", "text/html" if isinstance(answer, str) else "application/json")
             self.end_headers()
             self.wfile.write((answer if isinstance(answer, str) else json.dumps(answer)).encode())
 
@@ -85,8 +86,8 @@ REPLIES: dict[str, tuple[tuple[int, Any], str]] = {
     ),
     "no number": ((200, {"choices": [{"prompt_logprobs": [None, {"6": {"logprob": None}}]}]}), "for token 6"),
     "no log-probabilities": ((200, {"choices": [{"text": "x"}]}), "without prompt_logprobs, .*vLLM"),
-    "a refusal": ((400, {"message": "too long"}), "answered status 400: .*too long"),
-    "an error page": ((200, "<html>"), "answered what is no JSON"),
+    "a refusal": ((400, {"message": "too long"}), "Error code: 400 .*too long"),
+    "an error page": ((200, "<html>"), "answered <html>, without prompt_logprobs"),
 }
 
 
@@ -94,7 +95,7 @@ REPLIES: dict[str, tuple[tuple[int, Any], str]] = {
 def test_a_reply_that_cannot_be_used_is_named(case: str) -> None:
     reply, wanted = REPLIES[case]
     with serving(lambda body: reply) as (url, asked):
-        with pytest.raises(EngineError, match=rf"teacher\.model\.url: {url}/completions .*{wanted}"):
+        with pytest.raises(EngineError, match=rf"teacher\.model\.url: {url} .*{wanted}"):
             OpenAITeacher("big", url, "NO_KEY").logprobs([sequence(5, 6, trained=1)])
         assert len(asked) == 1
 
@@ -102,8 +103,8 @@ def test_a_reply_that_cannot_be_used_is_named(case: str) -> None:
 def test_a_fault_that_may_pass_is_tried_again() -> None:
     statuses = [503, 429, 200]
     with serving(lambda body: (statuses.pop(0), scored(body)[1])) as (url, asked):
-        teacher = OpenAITeacher("big", url, "NO_KEY", pause=0.0)
+        teacher = OpenAITeacher("big", url, "NO_KEY")
         assert teacher.logprobs([sequence(5, 6, trained=1)]) == [(0.0, -0.6)]
         assert len(asked) == 3
-    with pytest.raises(EngineError, match="cannot be reached"):
+    with pytest.raises(EngineError, match="failed: Connection error"):
         teacher.logprobs([sequence(5, 6, trained=1)])

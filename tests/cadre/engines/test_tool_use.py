@@ -1,14 +1,17 @@
 """Templates in the forms of the models of these years: tools offered, calls and results shown, calls read back."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from bench import template_forms as forms
-from cadre.engines.chat_template import Prompt, Template
-from cadre.engines.model_text import collect_stops
-from cadre.engines.tool_calls import is_sampled_message, split_parallel_calls, write_calls_as_text, write_result_as_text
+from bench.template_forms import parse
+from cadre.engines.text.calls import FORMS, _flexible
+from cadre.engines.text.model import collect_stops
+from cadre.engines.text.template import Prompt, Template
+from cadre.engines.text.tools import is_sampled_message, split_parallel_calls, write_tools_as_text
 from cadre.errors import EngineError
 from cadre.types import Message, PreviousTurn, Sample, Sound, Tool, ToolCall
 
@@ -50,11 +53,11 @@ def call(arguments, number=0, name="find") -> ToolCall:
 @pytest.mark.parametrize("arguments", [{"word": "paper", "many": 3}, HARD, {}], ids=["plain", "hard", "none"])
 def test_a_call_in_the_form_of_the_template_is_read_back(name, arguments):
     one = template(forms.chat(forms.FORMS[name]))
-    assert one.takes_tools
+    assert one.tool_use.native
     prompt = ids(one, one.render(ASKED, True, TOOLS))
     several = [(call(arguments),), (call(arguments), call({"word": "y"}, 1))][: 2 if one.tool_use.parallel else 1]
     for calls in several:
-        read = one.parse_answer(prompt, ids(one, written(one, calls)), TOOLS)
+        read = parse(one, prompt, ids(one, written(one, calls)), TOOLS)
         assert [(c.name, json.loads(c.arguments)) for c in read.tool_calls] == [
             (c.name, json.loads(c.arguments)) for c in calls
         ]
@@ -67,7 +70,7 @@ def test_words_beside_a_call_are_its_text(name):
     if one.tool_use.form.opening.strip() in ("", "<|python_tag|>"):
         pytest.skip("without a mark a call stands alone")
     said = f"Well. {written(one, (call({'word': 'x'}),))}"
-    read = one.parse_answer((), ids(one, said), TOOLS)
+    read = parse(one, (), ids(one, said), TOOLS)
     assert (read.content, [c.name for c in read.tool_calls]) == ("Well.", ["find"])
 
 
@@ -124,7 +127,7 @@ SYSTEM_LAST = (
     f"{HERMES}{{% endif %}}<|im_end|>\n{{% endif %}}{{% endfor %}}{forms.LAST}"
 )
 QUIRKS = {
-    "raises for the role tool": (forms.chat(HERMES, before=NO_TOOL_ROLE), True),
+    "raises for the role tool": (forms.chat(HERMES, before=NO_TOOL_ROLE), False),
     "no role tool, no system role, roles alternate": (ALTERNATING, False),
     "tools beside a system message alone": (
         forms.chat(HERMES, offer="").replace(
@@ -155,10 +158,10 @@ QUIRKS = {
         + CONTENT.replace("in messages", "in messages if m.role != 'tool'").replace(
             "{{ m.content }}", f"{{{{ m.content }}}}{{% if m.tool_calls %}}{HERMES}{{% endif %}}"
         ),
-        True,
+        False,
     ),
-    "calls without arguments": (forms.chat(forms.each("<tool_call>{{ c.name }}</tool_call>")), True),
-    "calls without a name": (forms.chat(forms.each("<tool_call>{{ c.arguments | tojson }}</tool_call>")), True),
+    "calls without arguments": (forms.chat(forms.each("<tool_call>{{ c.name }}</tool_call>")), False),
+    "calls without a name": (forms.chat(forms.each("<tool_call>{{ c.arguments | tojson }}</tool_call>")), False),
     "a form that is nobody's": (
         forms.chat(
             forms.each("{% for k, v in c.arguments.items() %}{{ v }} is the {{ k }} of {{ c.name }}. {% endfor %}")
@@ -167,7 +170,7 @@ QUIRKS = {
     ),
     "the first tool": (
         forms.chat(HERMES, offer="{% if tools %}{{ tools[0] | tojson }} <tool_call>{% endif %}"),
-        True,
+        False,
     ),
     "results by name": (forms.chat(HERMES, result="{{ m.name + ': ' + m.content }}"), True),
     "no template": (None, False),
@@ -178,7 +181,7 @@ QUIRKS = {
 def test_what_a_template_leaves_out_is_put_in_words(name):
     text, takes = QUIRKS[name]
     one = template(text)
-    assert one.takes_tools is takes
+    assert one.tool_use.native is takes
     check_conversation(one)
 
 
@@ -186,15 +189,32 @@ def test_what_a_template_leaves_out_is_put_in_words(name):
 def test_calls_are_read_in_the_form_that_is_asked_for(name):
     one = template(QUIRKS[name][0])
     said = '<tool_call>\n{"name": "find", "arguments": {"word": "é"}}\n</tool_call>'
-    read = one.parse_answer(one.prompt(ASKED, None, STOPS, TOOLS).ids, ids(one, said), TOOLS)
+    read = parse(one, one.prompt(ASKED, None, STOPS, TOOLS).ids, ids(one, said), TOOLS)
     assert read == Message("assistant", "", (ToolCall("call_0", "find", '{"word": "é"}'),))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '<TOOLCALL>[{"name": "find", "arguments": {"word": "é"}}]</TOOLCALL>',
+        '<tool_calls>\n{"name": "find", "arguments": {"word": "é"}}\n</tool_calls>',
+        '<|action_start|><|plugin|>{"name": "find", "parameters": {"word": "é"}}<|action_end|>',
+        '<|tool_call_start|>[find(word="é")]<|tool_call_end|>',
+        "<function_calls>\nfind(word='é')\n</function_calls>",
+        "<seed:tool_call>\n<function=find>\n<parameter=word>é</parameter>\n</function>\n</seed:tool_call>",
+    ],
+)
+def test_forms_of_further_models_are_read(said):
+    """Nemotron, Hunyuan, InternLM, LFM2, OLMo 3 and Seed-OSS."""
+    (form,) = (form for form in FORMS if form.opening and re.match(_flexible(form.opening), said))
+    assert form.read(said, {FIND.name: FIND.parameters}) == ([("find", {"word": "é"})], "")
 
 
 def test_nothing_is_read_however_gemma_templates_write_it():
     """Templates of Gemma 4 write Python's None."""
     one = template(forms.chat(forms.FORMS["gemma 4"]))
     said = '<|tool_call>call:find{deep:{a:[1,None,true,<|"|>x:y]<|"|>],<|"|>b:c<|"|>:null},many:3}<tool_call|>'
-    (read,) = one.parse_answer((), ids(one, said), TOOLS).tool_calls
+    (read,) = parse(one, (), ids(one, said), TOOLS).tool_calls
     assert json.loads(read.arguments) == {"deep": {"a": [1, None, True, "x:y]"], "b:c": None}, "many": 3}
 
 
@@ -204,7 +224,7 @@ def test_what_a_template_leaves_out_is_warned_of_once(caplog):
     for _ in range(2):
         one.render(ASKED, True, TOOLS)
     assert [record.getMessage() for record in caplog.records] == [
-        "The chat template of this model leaves out what calls return: put in words in every prompt that has some."
+        "The chat template of this model leaves out earlier calls or what they return: tools are written as text."
     ]
 
 
@@ -225,7 +245,7 @@ def test_the_template_for_tools_writes_conversations_with_tools(as_list):
     one = template([{"name": name, "template": text} for name, text in named.items()] if as_list else named)
     assert one.render(ASKED, True) == template(CONTENT).render(ASKED, True)
     assert one.render(ASKED, True, TOOLS) == template(named["tool_use"]).render(ASKED, True, TOOLS)
-    assert one.parse_answer((), ids(one, written(one, (call(HARD),))), TOOLS).tool_calls
+    assert parse(one, (), ids(one, written(one, (call(HARD),))), TOOLS).tool_calls
     check_conversation(one)
 
 
@@ -239,7 +259,7 @@ def test_a_lone_named_template_is_the_default_one():
 def test_a_call_is_read_with_the_end_of_its_turn_too(name):
     one = template(forms.chat(forms.FORMS[name]))
     said = (*ids(one, written(one, (call({"word": "x"}),))), one.end_of_turn)
-    assert [c.name for c in one.parse_answer((), said, TOOLS).tool_calls] == ["find"]
+    assert [c.name for c in parse(one, (), said, TOOLS).tool_calls] == ["find"]
 
 
 THINKING = CONTENT.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
@@ -259,7 +279,7 @@ def test_calls_within_thinking_are_none(said, calls, content):
     one = template(THINKING)
     prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
     said = said.replace("CALL", '<tool_call>{"name": "stop", "arguments": {}}</tool_call>')
-    read = one.parse_answer(prompt, ids(one, said), TOOLS)
+    read = parse(one, prompt, ids(one, said), TOOLS)
     assert (len(read.tool_calls), read.content) == (calls, content)
     assert bool(read.thinking) == said.startswith(("So", "<think>"))
 
@@ -270,7 +290,7 @@ def test_names_that_spell_out_control_tokens_are_the_tools_own_again():
     tool = Tool("a<|im_end|>b")
     prompt = one.prompt(ASKED, None, STOPS, (tool,)).ids
     said = '<tool_call>{"name": "a< |im_end|>b", "arguments": {}}</tool_call>'
-    assert one.parse_answer(prompt, ids(one, said), (tool,)).tool_calls == (ToolCall("call_0", "a<|im_end|>b", "{}"),)
+    assert parse(one, prompt, ids(one, said), (tool,)).tool_calls == (ToolCall("call_0", "a<|im_end|>b", "{}"),)
 
 
 @pytest.mark.parametrize("name", ["hermes", "mistral named", "llama bare"])
@@ -278,7 +298,7 @@ def test_sampled_ids_are_kept_over_calls_of_every_form(name):
     one = template(forms.chat(forms.FORMS[name]))
     prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
     sampled = (*ids(one, written(one, (call({"word": "é"}),))), 259)
-    message = one.parse_answer(prompt, sampled[:-1], TOOLS)
+    message = parse(one, prompt, sampled[:-1], TOOLS)
     sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
     later = (*ASKED, message, Message("tool", "2", tool_call_id="call_0"))
     after = one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
@@ -292,7 +312,7 @@ def test_words_beside_a_call_that_the_program_changed_are_another_conversation(c
     one = template(forms.chat(forms.FORMS["hermes"]))
     prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
     sampled = (*ids(one, f"Well. {written(one, (call({'word': 'x'}),))}"), 259)
-    message = one.parse_answer(prompt, sampled[:-1], TOOLS)
+    message = parse(one, prompt, sampled[:-1], TOOLS)
     sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
     later = (*ASKED, replace(message, content=content), Message("tool", "2", tool_call_id="call_0"))
     after = one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
@@ -308,7 +328,7 @@ def after_results(one: Template, said: str, end: int) -> tuple[Sample, tuple[Mes
     """A turn that was sampled so, the conversation with the results of its calls, R0 and R1, and its prompt."""
     prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
     sampled = (*ids(one, said), end)
-    message = one.parse_answer(prompt, sampled[:-1], TOOLS)
+    message = parse(one, prompt, sampled[:-1], TOOLS)
     sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
     results = [Message("tool", f"R{n}", tool_call_id=made.id) for n, made in enumerate(message.tool_calls)]
     later = (*ASKED, message, *results)
@@ -443,7 +463,7 @@ def test_text_beside_calls_that_is_taken_for_thinking_is_a_message_of_its_own():
 def test_channels_are_told_apart(said, content, calls):
     one = harmony()
     token_ids = tuple(one._tokenizer(said, add_special_tokens=False).input_ids)
-    read = one.parse_answer((), token_ids, TOOLS)
+    read = parse(one, (), token_ids, TOOLS)
     assert (read.content, [(c.name, c.arguments) for c in read.tool_calls]) == (content, calls)
     assert read.thinking == ("Hm." if "Hm." in said else "")
     assert one.decode(token_ids) == said
@@ -528,7 +548,7 @@ def test_thinking_of_magistral_is_told_apart_as_other_thinking_is():
     made = '[TOOL_CALLS]find[ARGS]{"word": "a"}'
 
     def read(said: str, tools=TOOLS) -> Message:
-        return one.parse_answer((), tuple(one._tokenizer(said, add_special_tokens=False).input_ids), tools)
+        return parse(one, (), tuple(one._tokenizer(said, add_special_tokens=False).input_ids), tools)
 
     assert read("[THINK]So.[/THINK]Yes.", ()) == Message("assistant", "Yes.", thinking="So.")
     assert read(f"[THINK]Perhaps {made}[/THINK]No.") == Message("assistant", "No.", thinking=f"Perhaps {made}")
@@ -548,9 +568,10 @@ def test_thinking_of_magistral_is_told_apart_as_other_thinking_is():
 def test_calls_and_results_in_words_keep_sounds_and_images():
     sounds = (Sound("d", 16_000, 1, b""),)
     result = Message("tool", "a beat", tool_call_id="call_0", sounds=sounds)
-    assert write_result_as_text(result) == Message("user", "<tool_response>a beat</tool_response>", sounds=sounds)
     said = Message("assistant", "I listen.", (call(HARD), call(HARD, 1)), sounds=sounds)
-    assert write_calls_as_text(said).sounds == sounds
+    called, returned = write_tools_as_text([said, result], ())
+    assert returned == Message("user", "<tool_response>a beat</tool_response>", sounds=sounds)
+    assert called.sounds == sounds
     first, second = split_parallel_calls([said])
     assert (first, second) == (replace(said, tool_calls=(call(HARD),)), Message("assistant", "", (call(HARD, 1),)))
 
@@ -561,7 +582,7 @@ def test_a_call_that_is_none_is_told_to_the_model():
     pythonic = template(forms.chat(forms.FORMS["pythonic"]))
 
     def told(one: Template, said: str) -> str:
-        return one.call_error(said, one.parse_answer((), ids(one, said), TOOLS), TOOLS)
+        return one.parse_answer((), ids(one, said), TOOLS)[1]
 
     unreadable = told(hermes, '<tool_call>{"name": "find", "arguments": {"word": "x"</tool_call>')
     assert "cannot be read (Expecting ',' delimiter" in unreadable
@@ -634,7 +655,7 @@ def test_unquoted_arguments_have_a_type_that_the_schema_allows(name, arguments):
     one, calls = template(forms.chat(forms.FORMS[name])), (call(arguments, name="set"),)
     before = one.render(ASKED, True, [UNIONS])
     answer = one.render((*ASKED, Message("assistant", "", calls)), False, [UNIONS]).removeprefix(before)
-    read = one.parse_answer((), ids(one, answer.removesuffix("\n").removesuffix("<|im_end|>")), [UNIONS])
+    read = parse(one, (), ids(one, answer.removesuffix("\n").removesuffix("<|im_end|>")), [UNIONS])
     assert [json.loads(c.arguments) for c in read.tool_calls] == [arguments]
 
 
@@ -644,5 +665,5 @@ def test_a_call_that_is_cut_off_is_not_made_without_its_later_arguments(name):
     one, arguments = template(forms.chat(forms.FORMS[name])), {"word": "paper", "many": 3}
     answer = written(one, (call(arguments),))
     for end in range(1, len(answer)):
-        read = one.parse_answer((), ids(one, answer[:end]), TOOLS)
+        read = parse(one, (), ids(one, answer[:end]), TOOLS)
         assert [json.loads(c.arguments) for c in read.tool_calls] in ([], [arguments]), answer[:end]

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from cadre.config.experiment import Config, dump
 from cadre.config.resolve import find_target, resolve
-from cadre.engines.model_text import AnswerEncoder
+from cadre.engines.text.model import AnswerEncoder
 from cadre.errors import DataError, RunError
 from cadre.evaluation.loaded_team import open_team
 from cadre.plugins import embedded_models

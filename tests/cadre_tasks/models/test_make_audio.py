@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from cadre import random_keys
-from cadre.engines.chat_template import Template
-from cadre.engines.images import AudioProcessor
+from cadre.engines.media import AudioProcessor
+from cadre.engines.text.template import Template
 from cadre_tasks.models.make_audio import (
     KINDS,
     NOTES,

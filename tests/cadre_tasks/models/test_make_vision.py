@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from cadre import random_keys
-from cadre.engines.chat_template import Template
-from cadre.engines.images import VisionProcessor
+from cadre.engines.media import VisionProcessor
+from cadre.engines.text.template import Template
 from cadre_tasks.models.make_vision import (
     CELL,
     KINDS,

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from cadre.engines.model_text import AnswerEncoder
+from cadre.engines.text.model import AnswerEncoder
 from cadre.engines.torch import TorchEngine
 from cadre.errors import EngineError
 from cadre.settings import LoraConfig
@@ -85,5 +85,5 @@ def engine_prompt(folder, adapter):
 def test_a_template_that_cannot_be_read(folders, adapter):
     (adapter / "chat_template.jinja").unlink()
     (adapter / "tokenizer_config.json").write_text("{")
-    with pytest.raises(EngineError, match=r"The chat template of the adapter in .*px cannot be read"):
+    with pytest.raises(EngineError, match=r"The tokenizer of .*px. cannot be loaded"):
         engine(folders["llama"], adapter)

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from cadre.engines.model_folder import context_length, stable_rope_length
-from cadre.engines.model_text import Previewer
+from cadre.engines.text.model import Previewer
 from cadre.engines.torch import TorchLearner, TrainingSettings, shared_prefix_cache
 from cadre.engines.torch.kv_cache import run_eagerly
 from cadre.errors import EngineError

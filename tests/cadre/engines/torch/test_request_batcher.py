@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from cadre.engines.model_text import Completion
+from cadre.engines.text.model import Completion
 from cadre.engines.torch import decode as decoding
 from cadre.engines.torch.compute import ComputeThread
 from cadre.engines.torch.request_batcher import GenerationRequest, RequestBatcher

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 from cadre.advantages.batch import make_sequence
 from cadre.advantages.distillation import add_distillation
 from cadre.advantages.returns import ScoredSample
-from cadre.engines.model_text import check_same_vocabulary
+from cadre.engines.text.model import check_same_vocabulary
 from cadre.engines.torch.teacher import TorchTeacher
 from cadre.errors import EngineError
 from cadre.rollout.walk import TreeSample

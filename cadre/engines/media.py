@@ -8,9 +8,10 @@ former takes one. Left out: positions and forwards (`torch/vision.py`), video.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -113,18 +114,37 @@ class VisionProcessor(MediaProcessor):
             # Pillow's arithmetic, whatever else is installed, so that equal images give equal tensors.
             processor = AutoImageProcessor.from_pretrained(source, backend="pil", trust_remote_code=trust_remote_code)
         super().__init__(tokenizer, config, config.image_token_id, processor)
-        self._write, self._count = FAMILIES[config.model_type]
+        self._cuts_tiles = config.model_type in ("idefics3", "smolvlm")
 
     def write(self, tensors: Tensors) -> str:
-        return self._write(self, tensors)
+        """Return a row of tiles a line, each named by row and column, then the whole; a single tile is the whole."""
+        if not self._cuts_tiles:
+            return super().write(tensors)
+        rows, columns = tensors["rows"][0][0], tensors["cols"][0][0]
+        tokens = self.marker * self._count_tile_tokens(tensors)
+        fence = "<fake_token_around_image>"
+        lines = (
+            "".join(f"{fence}<row_{row}_col_{column}>{tokens}" for column in range(1, columns + 1)) + "\n"
+            for row in range(1, rows + 1)
+        )
+        return "".join(lines) + ("\n" if rows else "") + f"{fence}<global-img>{tokens}{fence}"
 
     def count_tokens(self, tensors: Tensors) -> int:
-        return self._count(self, tensors)
+        if self._cuts_tiles:
+            return int(tensors["pixel_values"].shape[1]) * self._count_tile_tokens(tensors)
+        # Of some neighbouring patches one token is made.
+        return int(tensors["image_grid_thw"].prod()) // int(self._config.vision_config.spatial_merge_size**2)
+
+    def _count_tile_tokens(self, tensors: Tensors) -> int:
+        """Return how many tokens are made of each tile [..., height, width]."""
+        height, width = tensors["pixel_values"].shape[-2:]
+        patch, scale = self._config.vision_config.patch_size, self._config.scale_factor
+        return int((height // patch) * (width // patch) // scale**2)
 
     def prepare(self, medium: Any) -> Tensors:
         image: Image = medium
         # Rows and columns of tiles, from processors that cut images into tiles.
-        options = {"return_row_col_info": True} if hasattr(self._processor, "do_image_splitting") else {}
+        options = {"return_row_col_info": True} if self._cuts_tiles else {}
         try:
             return dict(self._processor(images=[[pixels(image)]], return_tensors="pt", **options))
         except (ValueError, RuntimeError) as error:
@@ -132,16 +152,6 @@ class VisionProcessor(MediaProcessor):
                 f"The model cannot take a picture of {image.width} by {image.height} pixels: {error}. Expected one "
                 "that its image processor accepts. Change its size or shape."
             ) from error
-
-    def tokens_per_tile(self, tiles: Any) -> int:
-        """Return how many tokens are made of each of some tiles [..., height, width]."""
-        patch, scale = self._config.vision_config.patch_size, self._config.scale_factor
-        return int((tiles.shape[-2] // patch) * (tiles.shape[-1] // patch) // scale**2)
-
-    @property
-    def patches_per_token(self) -> int:
-        """The number of patches that become one token."""
-        return int(self._config.vision_config.spatial_merge_size**2)
 
 
 class AudioProcessor(MediaProcessor):
@@ -173,15 +183,12 @@ class AudioProcessor(MediaProcessor):
     def prepare(self, medium: Any) -> Tensors:
         heard: Sound = medium
         rate, window = self._processor.sampling_rate, self._processor.n_samples
-        if (
-            heard.rate != rate
-            or not MIN_SOUND_S * rate <= heard.length
-            or (not self._has_windows and heard.length > window)
-        ):
-            longest = "" if self._has_windows else f" and at most {window / rate:g}"
+        longest = math.inf if self._has_windows else window / rate
+        if heard.rate != rate or not MIN_SOUND_S <= heard.length / rate <= longest:
+            limit = "" if self._has_windows else f" and at most {longest:g}"
             raise PromptError(
                 f"The model cannot take a sound of {heard.length / heard.rate:.2f} seconds at {heard.rate:,} samples a "
-                f"second; expected {rate:,} a second, and at least {MIN_SOUND_S:g}{longest} seconds. "
+                f"second; expected {rate:,} a second, and at least {MIN_SOUND_S:g}{limit} seconds. "
                 "Resample or cut it."
             )
         options = {"return_tensors": "pt", "sampling_rate": rate, "truncation": False}
@@ -194,17 +201,12 @@ class AudioProcessor(MediaProcessor):
         return {"input_features": made["input_features"], "feature_attention_mask": made["attention_mask"]}
 
 
-def find_model_type(source: str) -> str:
-    """Return the type of the model of a folder or hub name."""
-    return str(PreTrainedConfig.get_config_dict(source)[0].get("model_type"))
-
-
 def load_processor(source: str, tokenizer: Any, trust_remote_code: bool = False) -> MediaProcessor | None:
     """Return the processor of the model of a folder or hub name; None for a model of text.
 
     A tokenizer without a chat template gets the processor's. Raises EngineError if there is none either.
     """
-    model_type = find_model_type(source)
+    model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type")
     if model_type not in MEDIA_MODELS:
         return None
     if tokenizer.chat_template is None:
@@ -223,41 +225,3 @@ def load_processor(source: str, tokenizer: Any, trust_remote_code: bool = False)
 def count_bytes(tensors: Mapping[str, Any]) -> int:
     """Return the bytes of the tensors among the values."""
     return sum(value.nbytes for value in tensors.values() if hasattr(value, "nbytes"))
-
-
-def _write_tiles(processor: VisionProcessor, tensors: Tensors) -> str:
-    """Write a row of tiles a line, each named by row and column, then the whole; a single tile is the whole."""
-    rows, columns = tensors["rows"][0][0], tensors["cols"][0][0]
-    tokens = processor.marker * processor.tokens_per_tile(tensors["pixel_values"])
-    fence = "<fake_token_around_image>"
-    lines = (
-        "".join(f"{fence}<row_{row}_col_{column}>{tokens}" for column in range(1, columns + 1)) + "\n"
-        for row in range(1, rows + 1)
-    )
-    full_image = f"{fence}<global-img>{tokens}{fence}"
-    return "".join(lines) + ("\n" if rows else "") + full_image
-
-
-def _count_tiles(processor: VisionProcessor, tensors: Tensors) -> int:
-    tiles = tensors["pixel_values"]
-    return int(tiles.shape[1]) * processor.tokens_per_tile(tiles)
-
-
-def _write_patches(processor: VisionProcessor, tensors: Tensors) -> str:
-    return processor.marker * _count_patches(processor, tensors)
-
-
-def _count_patches(processor: VisionProcessor, tensors: Tensors) -> int:
-    return int(tensors["image_grid_thw"].prod()) // processor.patches_per_token
-
-
-Family = tuple[Callable[[VisionProcessor, Tensors], str], Callable[[VisionProcessor, Tensors], int]]
-TILES: Family = (_write_tiles, _count_tiles)
-PATCHES: Family = (_write_patches, _count_patches)
-FAMILIES: dict[str, Family] = {
-    "idefics3": TILES,
-    "smolvlm": TILES,
-    "qwen2_vl": PATCHES,
-    "qwen2_5_vl": PATCHES,
-    "qwen3_vl": PATCHES,
-}

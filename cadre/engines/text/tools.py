@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from cadre.engines import call_forms
-from cadre.engines.call_forms import CallForm
-from cadre.engines.control_tokens import map_strings
+from cadre.engines.text.calls import (
+    HERMES,
+    PROBE_SCHEMAS,
+    PROBES,
+    THINKING_FIELDS,
+    CallForm,
+    find_form,
+)
+from cadre.engines.text.tokens import map_strings
 from cadre.types import Message, Sample, Tool, ToolCall
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
 OFFER = (
     "You may call tools. To call one, write a line\n"
     '<tool_call>{"name": "...", "arguments": {...}}</tool_call>\n'
@@ -73,24 +78,31 @@ def tool_definitions(tools: Iterable[Tool]) -> list[dict[str, Any]]:
     ]
 
 
+def format_call_id(ids: IdFormat, call: ToolCall, number: int) -> str:
+    """Return the id of a call, the `number`-th of its conversation, in the form that a template takes."""
+    if ids == "nine" and not (len(call.id) == 9 and call.id.isascii() and call.id.isalnum()):
+        digest = int.from_bytes(hashlib.blake2b(call.id.encode(), digest_size=8).digest())
+        return "".join(LETTERS[digest // 62**digit % 62] for digit in range(9))
+    return f"functions.{call.name}:{number}" if ids == "indexed" else call.id
+
+
 def to_template_dicts(
-    messages: Iterable[Message], arguments_as_text: bool = False, id_of: Callable[[ToolCall, int], str] | None = None
+    messages: Iterable[Message], arguments_as_text: bool = False, ids: IdFormat = "own"
 ) -> list[dict[str, Any]]:
     """Return the messages as chat templates take them.
 
     Arguments are values, since most templates write them out as JSON, or their JSON with `arguments_as_text`. A
-    result has the name of the tool beside its call's id. `id_of` maps a call and its number in the conversation to the
-    id that the template is shown.
+    result has the name of the tool beside its call's id. `ids` is the form of ids that the template takes.
     """
     entries, number, calls_by_id = [], 0, dict[str, tuple[str, str]]()
     for message in messages:
         entry: dict[str, Any] = {"role": message.role, "content": message.content}
         if message.thinking:
-            entry |= dict.fromkeys(call_forms.THINKING_FIELDS, message.thinking)
+            entry |= dict.fromkeys(THINKING_FIELDS, message.thinking)
         if message.tool_calls:
             entry["tool_calls"] = []
             for call in message.tool_calls:
-                shown_id = id_of(call, number) if id_of else call.id
+                shown_id = format_call_id(ids, call, number)
                 calls_by_id[call.id] = (shown_id, call.name)
                 number += 1
                 arguments = parse_arguments(call)
@@ -107,32 +119,26 @@ def to_template_dicts(
 
 
 def write_tools_as_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """Return the conversation with tools, calls and results as text, for a template without tools."""
-    written = [write_calls_as_text(write_result_as_text(message)) for message in messages]
+    """Return the conversation with tools, calls and results as text, for a template without tools.
+
+    Results become messages by the user.
+    """
+    written = list[Message]()
+    for message in messages:
+        if message.role == "tool":
+            result = f"<tool_response>{message.content}</tool_response>"
+            message = replace(message, role="user", content=result, tool_call_id="")
+        elif message.tool_calls:
+            values = [{"name": call.name, "arguments": parse_arguments(call)} for call in message.tool_calls]
+            calls = [f"<tool_call>{to_json(value)}</tool_call>" for value in values]
+            message = replace(message, content="\n".join(filter(None, [message.content, *calls])), tool_calls=())
+        written.append(message)
     if not tools:
         return written
     listed = "\n".join(to_json(definition["function"]) for definition in tool_definitions(tools))
     if written and written[0].role == "system":
         return [replace(written[0], content=f"{written[0].content}\n\n{OFFER}{listed}"), *written[1:]]
     return [Message("system", OFFER + listed), *written]
-
-
-def write_result_as_text(message: Message) -> Message:
-    """Return the result of a tool as a user message; any other message unchanged."""
-    if message.role != "tool":
-        return message
-    return replace(message, role="user", content=f"<tool_response>{message.content}</tool_response>", tool_call_id="")
-
-
-def write_calls_as_text(message: Message) -> Message:
-    """Return the message with its calls in its text."""
-    if not message.tool_calls:
-        return message
-    calls = [
-        f"{OPEN}{to_json({'name': call.name, 'arguments': parse_arguments(call)})}{CLOSE}"
-        for call in message.tool_calls
-    ]
-    return replace(message, content="\n".join(filter(None, [message.content, *calls])), tool_calls=())
 
 
 def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
@@ -146,37 +152,21 @@ def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     return split
 
 
-@dataclass(frozen=True)
-class MarkedCall:
-    """A message with calls whose text is to be put beside them.
+def mark_calls_with_text(messages: Sequence[Message]) -> tuple[list[Message], list[tuple[Message, Message]]]:
+    """Return the conversation without the text beside calls, and (message there, message here) of each that had some.
 
-    content   its text
-    message   the message without it
-    marked    the same with `mark`, which no prompt contains, in place of the `name` of its first call
+    The first call of such a message has a name that no prompt contains, by which it is found: others may be equal to
+    it, be they earlier ones or quoted by the user.
     """
-
-    content: str
-    message: Message
-    marked: Message
-    mark: str
-    name: str
-
-
-def mark_calls_with_text(messages: Sequence[Message]) -> tuple[list[Message], list[MarkedCall]]:
-    """Return the conversation without the text beside calls, and those messages, marked where they stand in it.
-
-    A call is found by its mark, since others may be equal to it, be they earlier ones or quoted by the user.
-    """
-    written, marked = list[Message](), list[MarkedCall]()
+    written, marked = list[Message](), list[tuple[Message, Message]]()
     for message in messages:
-        bare = replace(message, content="") if message.tool_calls else message
         if message.tool_calls and message.content:
             first, *others = message.tool_calls
-            mark = f"qzxmark{len(marked)}x"
-            bare_marked = replace(bare, tool_calls=(replace(first, name=mark), *others))
-            marked.append(MarkedCall(message.content, bare, bare_marked, mark, first.name))
-            bare = bare_marked
-        written.append(bare)
+            calls = (replace(first, name=f"qzxmark{len(marked)}x"), *others)
+            marked.append((replace(message, content="", tool_calls=calls), message))
+            written.append(marked[-1][0])
+        else:
+            written.append(message)
     return written, marked
 
 
@@ -199,24 +189,6 @@ def split_parallel_calls(messages: Sequence[Message]) -> list[Message]:
             results = [result for result in results if result not in answers]
         split += results
     return split
-
-
-def make_message(answer: Message, parsed: Mapping[str, Any], tools: Sequence[Tool]) -> Message:
-    """Return the message that was `parsed` out of an answer; the answer itself if it calls nothing, or a parsed call is
-    invalid."""
-    calls, names = list[ToolCall](), [tool.name for tool in tools]
-    content = parsed.get("content") or ""
-    for number, raw in enumerate(parsed.get("tool_calls") or []):
-        function = raw.get("function") if isinstance(raw, dict) else None
-        if not isinstance(function, dict):
-            return answer
-        name, arguments = function.get("name"), function.get("arguments", {})
-        if not isinstance(arguments, dict) or name not in names:
-            return answer
-        calls.append(ToolCall(f"call_{number}", str(name), to_json(arguments)))
-    if not calls or not isinstance(content, str):
-        return answer
-    return replace(answer, content=content.strip(), tool_calls=tuple(calls))
 
 
 def is_sampled_message(message: Message, sample: Sample) -> bool:
@@ -242,44 +214,31 @@ def is_sampled_message(message: Message, sample: Sample) -> bool:
 class ToolUse:
     """The capabilities of one template with tools.
 
-    offers, calls, results    whether it writes these itself; they are written as text if not
+    native                    whether it writes tools, calls and results itself; they are written as text if not
     form                      how calls are written; None for channels and tokenizers that parse answers themselves
     arguments_as_text         whether it takes arguments as JSON text
     ids                       the ids of calls that it takes: any, nine letters (Mistral), `functions.NAME:0` (Kimi)
     parallel                  whether it writes all calls of one message
     text_with_calls           whether it writes the text beside calls
     system                    whether it keeps a system message with tools, writes tools only with one, or drops it
-    several                   whether it offers all tools if there are several
     without_tools             whether it writes calls if no tools are offered
-    dropped                   what is written as text, for a warning; "" for nothing
-    hidden                    what no model of this template sees, for a warning; "" for nothing
+    dropped                   why tools are written as text although it offers some, for a warning; "" for no reason
     complete                  whether all of a conversation with tools is in the prompt, be it as text
     """
 
-    offers: bool = True
-    calls: bool = True
-    results: bool = True
+    native: bool = True
     form: CallForm | None = None
     arguments_as_text: bool = False
     ids: IdFormat = "own"
     parallel: bool = True
     text_with_calls: bool = True
     system: Literal["kept", "needed", "dropped"] = "kept"
-    several: bool = True
     without_tools: bool = True
     dropped: str = ""
-    hidden: str = ""
     complete: bool = True
 
-    @property
-    def warning(self) -> str:
-        """The template's shortcomings with tools and their consequence; "" if it has none."""
-        dropped = f"leaves out {self.dropped}: put in words in every prompt that has some" if self.dropped else ""
-        hidden = f"leaves out {self.hidden}: say that in the prompts of the task" if self.hidden else ""
-        return "; it ".join(filter(None, (dropped, hidden)))
 
-
-AS_TEXT = ToolUse(offers=False, calls=False, results=False, form=call_forms.HERMES)
+AS_TEXT = ToolUse(native=False, form=HERMES)
 
 # Renders (messages, tools, generation) in one way of using tools; None if the template rejects that.
 Render = Callable[[Sequence[Message], Sequence[Tool], bool, ToolUse], str | None]
@@ -288,9 +247,9 @@ RenderLastTurn = Callable[[Sequence[Message], Sequence[Tool], ToolUse], str]
 
 # The conversation of the probes, whose words appear in no template.
 PROBE_TEXT, PROBE_RESULTS, PROBE_SYSTEM, PROBE_PURPOSE = "qzxwords", ("qzxsaid", "qzxtold"), "qzxsystem", "qzxpurpose"
-PROBE_TOOLS = tuple(Tool(name, PROBE_PURPOSE, call_forms.PROBE_SCHEMAS[name]) for name, _ in call_forms.PROBES)
+PROBE_TOOLS = tuple(Tool(name, PROBE_PURPOSE, PROBE_SCHEMAS[name]) for name, _ in PROBES)
 PROBE_CALLS = tuple(
-    ToolCall(f"qzxid{number}", name, to_json(arguments)) for number, (name, arguments) in enumerate(call_forms.PROBES)
+    ToolCall(f"qzxid{number}", name, to_json(arguments)) for number, (name, arguments) in enumerate(PROBES)
 )
 QUESTION = Message("user", "x")
 RESULT_MESSAGES = tuple(
@@ -298,88 +257,66 @@ RESULT_MESSAGES = tuple(
 )
 
 
-def format_call_id(ids: IdFormat, call: ToolCall, number: int) -> str:
-    """Return the id of a call, the `number`-th of its conversation, in the form that a template takes."""
-    if ids == "nine" and not (len(call.id) == 9 and call.id.isascii() and call.id.isalnum()):
-        digest = int.from_bytes(hashlib.blake2b(call.id.encode(), digest_size=8).digest())
-        return "".join(LETTERS[digest // 62**digit % 62] for digit in range(9))
-    return f"functions.{call.name}:{number}" if ids == "indexed" else call.id
-
-
-def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, source: str, parses_itself: bool) -> ToolUse:
+def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool) -> ToolUse:
     """Return how the template that `render` renders uses tools.
 
-    `source` is the template's text; `parses_itself` means that the tokenizer declares how answers are parsed.
+    `parses_itself` means that answers are parsed otherwise than in a form of calls.
     """
-    use = _probe(render, render_last_turn, source, parses_itself)
+    use = _probe(render, render_last_turn, parses_itself)
     call = Message("assistant", PROBE_TEXT, PROBE_CALLS[:1])
     conversation = [QUESTION, call, RESULT_MESSAGES[0], Message("assistant", "qzxdone"), Message("user", "qzxnext")]
     text = render(conversation, PROBE_TOOLS[:1], True, use) or ""
-    argument = str(call_forms.PROBES[0][1]["qzxkey"])
+    argument = str(PROBES[0][1]["qzxkey"])
     words = (PROBE_CALLS[0].name, PROBE_TEXT, PROBE_RESULTS[0], "qzxdone", "qzxnext", argument)
     return replace(use, complete=all(word in text for word in words))
 
 
-def _probe(render: Render, render_last_turn: RenderLastTurn, source: str, parses_itself: bool) -> ToolUse:
+def _probe(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool) -> ToolUse:
     def has(messages: Sequence[Message], use: ToolUse, *words: str, tools: Sequence[Tool] = PROBE_TOOLS) -> bool:
         text = render(messages, tools, True, use)
         return text is not None and all(word in text for word in words)
 
     # The offer: is each tool in the prompt, with its description, and with a system message beside it?
-    system, (first_name, second_name) = Message("system", PROBE_SYSTEM), [tool.name for tool in PROBE_TOOLS]
-    native, dropped = ToolUse(), list[str]()
-    if not has([QUESTION], native, first_name):
-        native = replace(native, system="needed")
-        if not has([QUESTION], native, first_name):
+    offer = [*(tool.name for tool in PROBE_TOOLS), PROBE_PURPOSE, "qzxkey"]
+    system, use = Message("system", PROBE_SYSTEM), ToolUse()
+    if not has([QUESTION], use, *offer):
+        use = replace(use, system="needed")
+        if not has([QUESTION], use, *offer):
             return AS_TEXT
-    elif not has([system, QUESTION], native, PROBE_SYSTEM, first_name):
-        native = replace(native, system="dropped")
-    if not has([QUESTION], native, PROBE_PURPOSE, "qzxkey"):
-        native = replace(native, hidden="what tools are for and what they take")
-    if not has([QUESTION], native, second_name):
-        native, dropped = replace(native, several=False), ["all tools but one"]
-
-    # Calls: does it write them, in a form that can be read back?
-    use = _probe_calls(render_last_turn, native)
-    if use is None:
-        if call_forms.HERMES.opening not in source:
-            return replace(AS_TEXT, dropped="calls of tools")
-        # It asks for calls in this form and does not write them itself.
-        use, dropped = replace(native, calls=False, form=call_forms.HERMES), [*dropped, "calls"]
-    elif use.form is None and not parses_itself and call_forms.CHANNEL not in source:
-        return replace(AS_TEXT, dropped="nothing, but writes calls in a form that cannot be read back")
-
-    # Results, at once and after a later turn.
-    call = Message("assistant", "", PROBE_CALLS[:1])
-    called = [QUESTION, call, RESULT_MESSAGES[0]]
-    later = [*called, Message("assistant", "qzxdone"), Message("user", "qzxnext")]
-    if not (has(called, use, PROBE_RESULTS[0]) and has(later, use, PROBE_RESULTS[0], "qzxnext")):
-        use, dropped = replace(use, results=False), [*dropped, "what calls return"]
-        if not has(called, use, PROBE_RESULTS[0]):
-            return replace(AS_TEXT, dropped="what calls return")
-    if native.system == "kept" and not has(
-        [system, *called], use, PROBE_SYSTEM
-    ):  # written before the last message alone
+    elif not has([system, QUESTION], use, PROBE_SYSTEM, *offer):
         use = replace(use, system="dropped")
 
-    # Earlier calls, parallel calls, text beside a call, calls without an offer.
-    first, second = (str(arguments["qzxkey"]) for _, arguments in call_forms.PROBES)
-    if not has(later, use, first):
-        return replace(AS_TEXT, dropped="earlier calls")
+    # Calls: does it write them, in a form that can be read back?
+    found = _probe_calls(render_last_turn, use)
+    if found is None:
+        return replace(AS_TEXT, dropped="leaves out calls of tools")
+    if found.form is None and not parses_itself:
+        return replace(AS_TEXT, dropped="writes calls of tools in a form that cannot be read back")
+
+    # Calls and results, at once and after a later turn.
+    use, call = found, Message("assistant", "", PROBE_CALLS[:1])
+    called = [QUESTION, call, RESULT_MESSAGES[0]]
+    later = [*called, Message("assistant", "qzxdone"), Message("user", "qzxnext")]
+    first, second = (str(arguments["qzxkey"]) for _, arguments in PROBES)
+    if not (has(called, use, PROBE_RESULTS[0]) and has(later, use, first, PROBE_RESULTS[0], "qzxnext")):
+        return replace(AS_TEXT, dropped="leaves out earlier calls or what they return")
+    if use.system == "kept" and not has([system, *called], use, PROBE_SYSTEM):
+        use = replace(use, system="dropped")  # it is written before the last message alone
+
+    # Parallel calls, text beside a call, calls without an offer.
     both = [QUESTION, Message("assistant", "", PROBE_CALLS), *RESULT_MESSAGES]
-    if use.calls and not has(both, use, first, second, *PROBE_RESULTS):
+    if not has(both, use, first, second, *PROBE_RESULTS):
         use = replace(use, parallel=False)
         if not has(both, use, first, second, *PROBE_RESULTS):
-            return replace(AS_TEXT, dropped="all but one call")
+            return replace(AS_TEXT, dropped="leaves out all but one call")
     with_text = [QUESTION, Message("assistant", PROBE_TEXT, PROBE_CALLS[:1]), RESULT_MESSAGES[0]]
     # gpt-oss takes that text for thinking, which it leaves out once there is a later answer.
-    with_text_later = [*with_text, *later[-2:]]
-    if use.calls and not (has(with_text, use, PROBE_TEXT, first) and has(with_text_later, use, PROBE_TEXT, first)):
+    conversations = (with_text, [*with_text, *later[-2:]])
+    if not all(has(conversation, use, PROBE_TEXT, first) for conversation in conversations):
         use = replace(use, text_with_calls=False)
-        if not (has(with_text, use, PROBE_TEXT, first) and has(with_text_later, use, PROBE_TEXT, first)):
-            return replace(AS_TEXT, dropped="the text beside a call")
-    without_tools = has(called, use, first, PROBE_RESULTS[0], tools=())
-    return replace(use, without_tools=without_tools, dropped=" and ".join(dropped))
+        if not all(has(conversation, use, PROBE_TEXT, first) for conversation in conversations):
+            return replace(AS_TEXT, dropped="leaves out the text beside a call")
+    return replace(use, without_tools=has(called, use, first, PROBE_RESULTS[0], tools=()))
 
 
 def _probe_calls(render_last_turn: RenderLastTurn, native: ToolUse) -> ToolUse | None:
@@ -387,7 +324,7 @@ def _probe_calls(render_last_turn: RenderLastTurn, native: ToolUse) -> ToolUse |
 
     A way that can be read back is preferred over earlier ones that cannot.
     """
-    name, arguments = call_forms.PROBES[0]
+    name, arguments = PROBES[0]
     unreadable = None
     ways: list[tuple[IdFormat, bool]] = [("own", False), ("own", True), ("nine", False), ("nine", True)]
     for ids, arguments_as_text in [*ways, ("indexed", False), ("indexed", True)]:
@@ -396,9 +333,8 @@ def _probe_calls(render_last_turn: RenderLastTurn, native: ToolUse) -> ToolUse |
         if not all(str(word) in single for word in (name, *arguments, *arguments.values())):
             continue
         double = render_last_turn([QUESTION, Message("assistant", "", PROBE_CALLS)], PROBE_TOOLS, use)
-        has_both = all(str(word) in double for word in (name, *call_forms.PROBES[1][1].values()))
-        shown_ids = [format_call_id(ids, call, number) for number, call in enumerate(PROBE_CALLS)]
-        if form := call_forms.learn(single, double if has_both else None, shown_ids):
+        has_both = all(str(word) in double for word in (name, *PROBES[1][1].values()))
+        if form := find_form(single, double if has_both else None):
             return replace(use, form=form)
         unreadable = unreadable or use
     return unreadable

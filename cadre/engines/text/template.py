@@ -14,21 +14,25 @@ import copy
 import json
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadre.engines import call_forms, control_tokens, tool_calls
-from cadre.engines.control_tokens import ControlTokens, map_strings, mark_edges
-from cadre.engines.tool_calls import AS_TEXT, QUESTION, ToolUse
+from cadre.engines.model_folder import wrap_load_errors
+from cadre.engines.text import calls as call_forms
+from cadre.engines.text import tokens as control_tokens
+from cadre.engines.text import tools as tool_calls
+from cadre.engines.text.calls import Call
+from cadre.engines.text.tokens import ControlTokens, map_strings, mark_edges
+from cadre.engines.text.tools import AS_TEXT, QUESTION, ToolUse
 from cadre.errors import EngineError, PromptError, first_line
-from cadre.file_limits import read_bytes, read_json
 from cadre.settings.models import AUDIO_MODELS, VISION_MODELS
-from cadre.types import History, Image, Media, Message, PreviousTurn, Sound, Tool, ToolCall, join_media, media_of
+from cadre.types import History, Image, Media, Message, PreviousTurn, Tool, ToolCall, join_media, media_of
 
 if TYPE_CHECKING:
-    from cadre.engines.images import MediaProcessor
+    from cadre.engines.media import MediaProcessor
 
 # For tokenizers without a template: every turn under a heading, an assistant's turn ended by the end-of-sequence token.
 PLAIN = (
@@ -44,11 +48,10 @@ PROBE, THOUGHT = "qzx", "qxthought"
 # Ends of turns that no probe finds: Llama 3.1 writes the first after calls of its builtin tools alone.
 CALL_ENDS = ("<|eom_id|>", "<|call|>")
 
+log = logging.getLogger(__name__)
 # A text with more characters than this for each token that fits is probably too long: its beginning is counted first.
 # A cut may split a token in a few.
 CHARACTERS_PER_TOKEN, SPLIT_TOKENS = 6, 100
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -70,8 +73,7 @@ class Template:
     end_of_turn   id of the token that closes an assistant's turn; None if the template closes it with ordinary text
     extends       whether a plain answer stays in a later prompt as it was sampled; if not, every turn starts a new
                   sequence, and the log says so once
-    takes_tools   whether it renders tools; if not they are written as text, and so is whatever else of tools it drops
-                  (`tool_use`), of which the log says so once
+    tool_use      what it does with tools; what it drops of them is written as text, and the log says so once
 
     `enable_thinking` is passed to templates that use it, and is off there by default. Raises EngineError if it is set
     for any other template. `images` is the model's image processor, None for a model of text.
@@ -93,7 +95,7 @@ class Template:
                 "ask for it; expected a model that can be told, such as Qwen3. Remove the setting from the policy."
             )
         self._control = ControlTokens(tokenizer)
-        self._warned = self._warned_of_end = self._warned_of_tokens = False
+        self._warned = set[str]()
         self.takes_system = True  # the probe for a system message must not be merged into the user's
         if opening := self._missing_opening():
             log.warning(
@@ -129,12 +131,9 @@ class Template:
         try:
             broken = [self._break_message(message) for message in messages]
             offered = self._broken_tools(tools)
-            strings = _all_strings(broken, offered)
-            if not self._warned_of_tokens:
-                self._warn_of_tokens(_all_strings(messages, tools), strings)
             text = self._write(broken, offered, generation, use)
             # Texts without a token may form one together. Rendered again with their edges marked, such tokens show.
-            if any(self._control.may_join(part) for part in strings):
+            if any(self._control.may_join(part) for part in _all_strings(broken, offered)):
                 marked = self._write(
                     [_map_message(message, self._mark) for message in broken],
                     [_map_tool(tool, self._mark) for tool in offered],
@@ -154,60 +153,44 @@ class Template:
                 "observe() returns."
             ) from error
 
-    def _warn_of_tokens(self, strings: Sequence[str], broken: Sequence[str]) -> None:
-        """Warn, once, if a string has a control token, which is broken in the other form of the string."""
-        changed = (pair for pair in zip(strings, broken, strict=False) if pair[0] != pair[1])
-        found = (token for text, shown in changed for *_, token in self._control.find(text) if token not in shown)
-        if token := next(found, ""):
-            self._warned_of_tokens = True
-            log.warning(
-                "A text in a prompt has %r, a control token of %s. A space is put into such tokens, so that the model "
-                "reads them as text.",
-                token,
-                self._name,
-            )
+    def _warn_once(self, message: str, *values: object) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning(message, *values)
 
     def check_kept(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
         """Raise EngineError if the template drops messages of such a conversation.
 
         Calls and results of tools are checked when they are rendered.
         """
-        if any(message.role == "system" for message in messages[1:]) and self._drops_later_system:
-            raise EngineError(
-                f"The chat template of {self._name} leaves out messages by system that are not the first message; "
-                "expected every message in the prompt. Take a model with another template, or a task that puts such "
-                "texts into messages by user."
-            )
-        if tools or _uses_tools(messages):
-            return
-        answered = any(message.role == "assistant" for message in messages)
-        lost = self._dropped_roles[answered] & {message.role for message in messages}
+        before, after, later = self._dropped_roles
+        lost, where = set[str](), ""
+        if any(message.role == "system" for message in messages[1:]):
+            lost, where = set(later), " that are not the first message"
+        if not lost and not tools and not _uses_tools(messages):
+            answered = any(message.role == "assistant" for message in messages)
+            lost |= {message.role for message in messages} & (after if answered else before)
+            where = " where there is an earlier answer" if answered else ""
         if lost:
             raise EngineError(
-                f"The chat template of {self._name} leaves out messages by "
-                f"{', '.join(sorted(lost))}{' where there is an earlier answer' if answered else ''}; expected every "
-                "message in the prompt. Take a model with another template, or a task whose prompts have no such "
+                f"The chat template of {self._name} leaves out messages by {', '.join(sorted(lost))}{where}; expected "
+                "every message in the prompt. Take a model with another template, or a task whose prompts have no such "
                 "messages."
             )
 
     @cached_property
-    def _dropped_roles(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The roles whose messages the template drops: before any answer, and after one."""
+    def _dropped_roles(self) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
+        """The roles whose messages the template drops: before any answer, after one, and `system` if it drops a
+        message by it that is not the first."""
         first = [Message("system", "qzxsystem"), Message("user", "qzxfirst")]
         later = [*first, Message("assistant", "qzxanswer"), Message("user", "qzxsecond")]
-        dropped = []
-        for conversation in (first, later):
-            text = self._try_to_write(conversation, (), True, ToolUse())
-            missing = {m.role for m in conversation if text is not None and m.content not in text}
-            dropped.append(frozenset[str](missing))
-        return dropped[0], dropped[1]
+        again = [*later[:3], Message("system", "qzxlater"), later[3]]
+        before, after, both = (self._try_to_write(turns, (), True, ToolUse()) for turns in (first, later, again))
 
-    @cached_property
-    def _drops_later_system(self) -> bool:
-        """True if the template drops a message by system that is not the first message."""
-        turns = [Message("system", "x"), Message("user", "x"), Message("assistant", "x"), Message("system", PROBE)]
-        text = self._try_to_write([*turns, Message("user", "x")], (), True, ToolUse())
-        return text is not None and PROBE not in text
+        def dropped(text: str | None, turns: Sequence[Message]) -> frozenset[str]:
+            return frozenset(turn.role for turn in turns if text is not None and turn.content not in text)
+
+        return dropped(before, first), dropped(after, later), dropped(both, again[3:4])
 
     def _write(self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse) -> str:
         """Return the conversation as text with tools used in this way, without breaking control tokens.
@@ -215,26 +198,22 @@ class Template:
         Raises whatever the template raises.
         """
         written, options = list(messages), dict[str, Any](self._options)
-        with_tools = use.offers and (bool(tools) or _uses_tools(messages))
+        with_tools = use.native and (bool(tools) or _uses_tools(messages))
 
         # Rewrite what the template would drop.
         if any(message.thinking for message in messages) and not self._takes_thinking:
             written = [self._write_thinking_as_text(message) for message in written]
-        if not use.offers:
+        marked = list[tuple[Message, Message]]()
+        if not use.native:
             written = tool_calls.write_tools_as_text(written, tools)
-        if use.calls and not use.parallel:
-            written = tool_calls.split_parallel_calls(written)
-        if not use.calls:
-            written = [tool_calls.write_calls_as_text(message) for message in written]
-        if not use.results:
-            written = [tool_calls.write_result_as_text(message) for message in written]
             written = written if self._takes_two_users else _join_users(written)
-        inserted = list[tool_calls.MarkedCall]()
-        if use.calls and not use.text_with_calls and self._has_channels:
+        if not use.parallel:
+            written = tool_calls.split_parallel_calls(written)
+        if not use.text_with_calls and self._has_channels:
             written = tool_calls.split_text_from_calls(written)
-        elif use.calls and not use.text_with_calls:
-            written, inserted = tool_calls.mark_calls_with_text(written)
-        if tools and use.offers:
+        elif not use.text_with_calls:
+            written, marked = tool_calls.mark_calls_with_text(written)
+        if tools and use.native:
             options["tools"] = tool_calls.tool_definitions(tools)
             if use.system == "needed" and written[0].role != "system":
                 written = [Message("system", ""), *written]
@@ -242,21 +221,23 @@ class Template:
             written = _merge_system(written)
 
         source = self._templates["tool_use" if with_tools and "tool_use" in self._templates else "default"]
-        text: str = self._tokenizer.apply_chat_template(
-            self._to_dicts(written, use),
-            tokenize=False,
-            add_generation_prompt=generation,
-            chat_template=source,
-            **options,
-        )
+        entries = self._to_dicts(written, use)
+        text = self._apply(entries, source, generation, options)
 
         # Put text beside a call, which the template drops, before the call as it is written.
-        for marked in inserted:
-            before, after = (self._write_last_turn([QUESTION, m], tools, use) for m in (marked.marked, marked.message))
-            if not before or text.count(before) != 1:
+        for bare, message in marked:
+            turn = self._write_last_turn([QUESTION, bare], tools, use)
+            if not turn or text.count(turn) != 1:
                 raise ValueError("the text beside a tool call would be left out")
-            text = text.replace(before, f"{marked.content}\n{after}").replace(marked.mark, marked.name)
+            text = text.replace(turn, f"{message.content}\n{turn}")
+            text = text.replace(bare.tool_calls[0].name, message.tool_calls[0].name)
         return text
+
+    def _apply(self, entries: list[dict[str, Any]], source: str, generation: bool, options: dict[str, Any]) -> str:
+        text = self._tokenizer.apply_chat_template(
+            entries, tokenize=False, add_generation_prompt=generation, chat_template=source, **options
+        )
+        return str(text)
 
     def _try_to_write(
         self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse
@@ -264,8 +245,6 @@ class Template:
         """Like `_write`, with None for an error of the template."""
         try:
             return self._write(messages, tools, generation, use)
-        except EngineError:
-            raise
         except Exception:  # noqa: BLE001 - as in render
             return None
 
@@ -283,11 +262,6 @@ class Template:
         prefix, _, suffix = (plain or "").partition(PROBE)
         openings = [opened, prefix, call_forms.without_thinking(prefix), call_forms.without_thinking(opened)]
         start = max((len(opening) for opening in openings if opening and text.startswith(opening)), default=0)
-        if not start:
-            # Else where the texts begin to differ, moved back to the end of the mark before.
-            start = next((n for n, (a, b) in enumerate(zip(text, opened, strict=False)) if a != b), len(opened))
-            start = min(start, len(text))
-            start -= len(text[:start]) - len(text[:start].rpartition(">")[0]) - 1 if ">" in text[:start] else 0
         turn = text[start:]
         turn = turn.removesuffix(suffix) if suffix else turn
         while last := next((end for *_, end in self._control.find(turn.rstrip()[-80:])[-1:]), ""):
@@ -298,23 +272,18 @@ class Template:
 
     def _to_dicts(self, messages: Sequence[Message], use: ToolUse) -> list[dict[str, Any]]:
         """Return the messages as the template takes them. Raises EngineError for media that the model cannot read."""
-
-        def id_of(call: ToolCall, number: int) -> str:
-            return tool_calls.format_call_id(use.ids, call, number)
-
-        entries = tool_calls.to_template_dicts(messages, use.arguments_as_text, id_of)
+        entries = tool_calls.to_template_dicts(messages, use.arguments_as_text, use.ids)
         if self._has_channels:
             entries = [_split_channels(entry) for entry in entries]
-        kinds: tuple[tuple[type[Media], str, Sequence[str]], ...]
-        kinds = ((Image, "picture(s)", VISION_MODELS), (Sound, "sound(s)", AUDIO_MODELS))
-        for kind, title, models in kinds:
-            readable = self._images is not None and self._images.kind is kind
-            if not readable and (count := sum(isinstance(medium, kind) for medium in media_of(messages))):
-                raise EngineError(
-                    f"A conversation holds {count} {title}, and {self._tokenizer.name_or_path or 'the model'} is read "
-                    f"as text alone here; expected a model of the type {', '.join(models)}, sampled by torch. Name "
-                    "one in team.policies, or take the environment's form in text."
-                )
+        kind = self._images.kind if self._images is not None else ()
+        if unreadable := [medium for medium in media_of(messages) if not isinstance(medium, kind)]:
+            is_image = isinstance(unreadable[0], Image)
+            raise EngineError(
+                f"A conversation holds {len(unreadable)} {'picture' if is_image else 'sound'}(s), and {self._name} is "
+                "read as text alone here; expected a model of the type "
+                f"{', '.join(VISION_MODELS if is_image else AUDIO_MODELS)}, sampled by torch. Name one in "
+                "team.policies, or take the environment's form in text."
+            )
         if self._images is not None:
             pairs = zip(entries, messages, strict=True)
             return [{**entry, "content": self._images.content_parts(message)} for entry, message in pairs]
@@ -322,13 +291,12 @@ class Template:
 
     def _break_message(self, message: Message) -> Message:
         """Return the message with the control tokens in all its strings broken."""
-        broken = _map_message(message, self._control.break_up)
-        if message.role != "assistant":
-            return broken
-        broken = replace(broken, thinking=self.break_tokens(message.thinking, "assistant"))
-        if self._has_channels and call_forms.read_channels(message.content) is not None:
-            return replace(broken, content=message.content)  # `_split_channels` takes it apart
-        return replace(broken, content=self.break_tokens(message.content, "assistant"))
+        broken = _map_message(replace(message, content="", thinking=""), self.break_tokens)
+        content, thinking = message.content, self.break_tokens(message.thinking, message.role)
+        is_in_channels = message.role == "assistant" and self._has_channels and call_forms.read_channels(content)
+        if not is_in_channels:  # else `_split_channels` takes it apart
+            content = self.break_tokens(content, message.role)
+        return replace(broken, content=content, thinking=thinking)
 
     def _mark(self, text: str) -> str:
         return mark_edges(text) if self._control.may_join(text) else text
@@ -345,11 +313,10 @@ class Template:
     ) -> Prompt:
         """Return the prompt of a conversation. It continues the ids of `previous` if the conversation extends it.
 
-        Raises PromptError for a text that exceeds `context` tokens by far, without tokenising all of it.
+        Raises PromptError for a text that is far too long for a `context` of so many tokens, without tokenising it all.
         """
-        if messages[-1].role == "assistant" and not self._warned_of_end:
-            self._warned_of_end = True
-            log.warning(
+        if messages[-1].role == "assistant":
+            self._warn_once(
                 "A conversation ends with a message by assistant (%r). The completion is a new turn after it and "
                 "does not continue it: say in the prompt what an answer begins with.",
                 messages[-1].content[:60],
@@ -446,9 +413,18 @@ class Template:
 
     def break_tokens(self, text: str, role: str = "user") -> str:
         """Return the text as a message by `role` has it in a prompt: with control tokens broken."""
-        if not self._control.find(text):
+        found = self._control.find(text)
+        kept = self._own_tokens if found and role == "assistant" else frozenset[str]()
+        token = next((token for _, _, token in found if token not in kept), "")
+        if not token:
             return text
-        return self._control.break_up(text, self._own_tokens if role == "assistant" else ())
+        self._warn_once(
+            "A text in a prompt has %r, a control token of %s. A space is put into such tokens, so that the model "
+            "reads them as text.",
+            token,
+            self._name,
+        )
+        return self._control.break_up(text, kept)
 
     # --- Answers --------------------------------------------------------------------------------------------------
 
@@ -464,11 +440,14 @@ class Template:
         """Return the token of an id, as the tokenizer spells it."""
         return str(self._tokenizer.convert_ids_to_tokens(token_id))
 
-    def parse_answer(self, prompt_ids: Sequence[int], token_ids: Sequence[int], tools: Sequence[Tool]) -> Message:
+    def parse_answer(
+        self, prompt_ids: Sequence[int], token_ids: Sequence[int], tools: Sequence[Tool]
+    ) -> tuple[Message, str]:
         """Return a completion, without its end-of-turn token, as a message with its calls of these tools.
 
         Thinking, in channels or between marks, is no part of its content; thinking without an end leaves none. Else
-        the content of a message without a call is the unchanged text.
+        the content of a message without a call is the unchanged text. The second value is a sentence for the model on
+        a call that it attempts and that is no call of these tools; "" without one.
         """
         if token_ids and token_ids[-1] in (self.end_of_turn, self._tokenizer.eos_token_id):
             token_ids = token_ids[:-1]
@@ -476,80 +455,64 @@ class Template:
         if self._has_channels and (channels := call_forms.read_channels(text)) is not None:
             answer = Message("assistant", channels.content, thinking=channels.thinking)
             calls = [(name, _from_json(body)) for name, body in channels.calls]
-            return self._with_calls(answer, calls, channels.content, tools) if calls else answer
+            return self._with_calls(answer, calls, channels.content, tools)
         thinking, content = call_forms.split_thinking(text, self._opens_thinking(prompt_ids), self._thinking_tokens)
-        answer = Message("assistant", content, thinking=thinking)
+        answer, shown = Message("assistant", content, thinking=thinking), self._broken_tools(tools)
 
         # A tokenizer that declares a response template parses answers itself.
         use, declared = self._use_for(tools) if tools else None, getattr(self._tokenizer, "response_template", None)
-        if declared is not None and (use is None or use.offers):
+        if declared is not None and (use is None or use.native):
             try:
                 parsed = self._tokenizer.parse_response(
                     self._tokenizer.decode(token_ids),
-                    declared,
                     prefix=self._tokenizer.decode(prompt_ids),
-                    tools=tool_calls.tool_definitions(tools),
+                    tools=tool_calls.tool_definitions(shown),
                 )
             except (ValueError, RecursionError):  # malformed JSON, say: then the answer is a text
-                return answer
+                return answer, ""
             thinking, content = parsed.get("thinking") or parsed.get("reasoning_content"), parsed.get("content") or ""
             if isinstance(thinking, str) and thinking and isinstance(content, str):
                 answer = Message("assistant", content, thinking=thinking.strip())
-            return tool_calls.make_message(answer, parsed, tools)
+            functions = [entry["function"] for entry in parsed.get("tool_calls") or []]
+            calls = [(function["name"], function.get("arguments", {})) for function in functions]
+            return self._with_calls(answer, calls, str(content), tools)
 
-        # Else calls are read in the form that was learned from the template, after thinking.
+        # Else calls are read in the form in which the template writes them, after thinking.
         if use is None or use.form is None:
-            return answer
-        schemas = {tool.name: tool.parameters for tool in self._broken_tools(tools)}
-        result = use.form.read(content, schemas)
-        if not content and text.strip():  # thinking without an end holds calls only if it holds nothing else
-            result = use.form.read(text, schemas)
-            if result is None or not result[0] or result[1]:
-                return answer
-            answer = Message("assistant", "")
-        return self._with_calls(answer, *result, tools) if result else answer
+            return answer, ""
+        schemas = {tool.name: tool.parameters for tool in shown}
+        try:
+            calls, rest = use.form.read(content, schemas)
+        except ValueError as error:
+            names = dict(shown[0].parameters).get("properties") or {}
+            example = ToolCall("call_0", shown[0].name, tool_calls.to_json(dict.fromkeys(names, "...")))
+            form = self._write_last_turn([QUESTION, Message("assistant", "", (example,))], shown, use)
+            return answer, f"The call of a tool cannot be read ({error}); expected {form or 'another form'}"
+        if not content:  # thinking without an end holds calls only if it holds nothing else
+            with suppress(ValueError):
+                calls, rest = use.form.read(text, schemas)
+            calls = [] if rest else calls
+            answer = Message("assistant", "") if calls else answer
+        return self._with_calls(answer, calls, rest, tools)
 
     def _with_calls(
-        self, answer: Message, calls: Sequence[call_forms.Call], content: str, tools: Sequence[Tool]
-    ) -> Message:
-        """Return the answer with these calls, by the tools' real names; without them if a call is invalid."""
-        shown = self._broken_tools(tools)
-        parsed = {"tool_calls": [{"function": {"name": n, "arguments": a}} for n, a in calls], "content": content}
-        message = tool_calls.make_message(answer, parsed, shown)
-        real = dict(zip((tool.name for tool in shown), (tool.name for tool in tools), strict=True))
-        return replace(message, tool_calls=tuple(replace(c, name=real[c.name]) for c in message.tool_calls))
-
-    def call_error(self, text: str, answer: Message, tools: Sequence[Tool]) -> str:
-        """Return a sentence for the model on a call that a completion attempts and that is no call of these tools.
-
-        Returns "" if it attempts none. `answer` is the completion's message, which calls nothing.
-        """
-        shown, use = self._broken_tools(tools), self._use_for(tools)
-        channels = call_forms.read_channels(text) if self._has_channels else None
-        calls = list[call_forms.Call]()
-        if channels is not None:
-            calls = [(name, _from_json(body)) for name, body in channels.calls]
-        elif use.form is not None:
-            try:
-                calls, _ = use.form.read_strictly(answer.content, {tool.name: tool.parameters for tool in shown})
-            except ValueError as error:
-                names = dict(shown[0].parameters).get("properties") or {}
-                example = ToolCall("call_0", shown[0].name, tool_calls.to_json(dict.fromkeys(names, "...")))
-                form = self._write_last_turn([QUESTION, Message("assistant", "", (example,))], tools, use)
-                return f"The call of a tool cannot be read ({error}); expected {form or 'another form'}"
-        for name, arguments in calls:
-            tool = next((tool for tool in shown if tool.name == name), None)
-            if tool is None and not (name == "None" and use.form is not None and use.form.is_bare):
-                return f"There is no tool {name[:64]}; expected one of {', '.join(tool.name for tool in shown)}."
-            if tool is not None and not isinstance(arguments, dict):
-                return (
-                    f"The arguments of {name} are no JSON object; expected one, as in {tool_calls.to_json({'a': 1})}."
-                )
-        return ""
+        self, answer: Message, calls: Sequence[Call], content: str, tools: Sequence[Tool]
+    ) -> tuple[Message, str]:
+        """Return the answer with these calls, by the tools' real names, and ""; or the answer alone and what is wrong
+        with a call."""
+        names = dict(zip((tool.name for tool in self._broken_tools(tools)), (tool.name for tool in tools), strict=True))
+        made = list[ToolCall]()
+        for name, arguments in calls if tools else ():
+            if name not in names:
+                return answer, f"There is no tool {name[:64]}; expected one of {', '.join(names)}."
+            if not isinstance(arguments, dict):
+                return answer, f'The arguments of {name} are no JSON object; expected one, as in {{"a": 1}}.'
+            made.append(ToolCall(f"call_{len(made)}", names[name], tool_calls.to_json(arguments)))
+        return (replace(answer, content=content.strip(), tool_calls=tuple(made)) if made else answer), ""
 
     def _broken_tools(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools by the names that the prompt has for them."""
-        return [_map_tool(tool, self._control.break_up) for tool in tools]
+        return [_map_tool(tool, self.break_tokens) for tool in tools]
 
     def has_thinking(self, prompt_ids: Sequence[int], text: str) -> bool:
         """Return True if a completion may have thinking or channels, so that its message differs from its text."""
@@ -610,21 +573,11 @@ class Template:
 
     # --- Probes ---------------------------------------------------------------------------------------------------
 
-    @property
-    def takes_tools(self) -> bool:
-        """True if the template writes tools itself."""
-        return self.tool_use.offers
-
     @cached_property
     def tool_use(self) -> ToolUse:
         """The template's use of tools; probed at the first access."""
-        declared = getattr(self._tokenizer, "response_template", None) is not None
-        return tool_calls.probe_tool_use(self._try_to_write, self._write_last_turn, self._tool_source, declared)
-
-    @property
-    def _tool_source(self) -> str:
-        """The text of the template that renders conversations with tools."""
-        return self._templates.get("tool_use", self._templates["default"])
+        parses_itself = getattr(self._tokenizer, "response_template", None) is not None or self._has_channels
+        return tool_calls.probe_tool_use(self._try_to_write, self._write_last_turn, parses_itself)
 
     def _use_for(self, tools: Sequence[Tool], messages: Sequence[Message] = ()) -> ToolUse:
         """Return how a conversation with these tools, or with calls and no tools, is written."""
@@ -637,18 +590,16 @@ class Template:
                 "conversation with tools (a call, what it returned, or what was said before), written by itself and in "
                 "words; expected all of it in the prompt. Take a model with another template, or a task without tools."
             )
-        if use.warning and not self._warned:
-            self._warned = True
-            log.warning("The chat template of %s %s.", self._name, use.warning)
-        as_text = (not tools and not use.without_tools) or (len(tools) > 1 and not use.several)
-        return AS_TEXT if as_text else use
+        if use.dropped:
+            self._warn_once("The chat template of %s %s: tools are written as text.", self._name, use.dropped)
+        return use if tools or use.without_tools else AS_TEXT
 
     @cached_property
     def call_ends(self) -> frozenset[int]:
         """The ids of the tokens that close turns with calls and no others, such as gpt-oss' `<|call|>`."""
-        use, source = self.tool_use, self._tool_source
+        use, source = self.tool_use, "".join(self._templates.values())
         ends = {token for token in CALL_ENDS if token in self._control.tokens and token in source}
-        if use.calls:
+        if use.native:
             turns = [[QUESTION, Message("assistant", "", tool_calls.PROBE_CALLS[:count])] for count in (1, 2)]
             single, double = (self._try_to_write(turn, tool_calls.PROBE_TOOLS, False, use) or "" for turn in turns)
             last = max(self._control.find(single), default=None)
@@ -662,11 +613,9 @@ class Template:
     def _takes_thinking(self) -> bool:
         """True if the template has a field for the thinking of a message; it may still drop it from earlier turns."""
         turns = [QUESTION, Message("assistant", PROBE, thinking=THOUGHT)]
-        source, entries = self._templates["default"], tool_calls.to_template_dicts(turns)
+        entries = tool_calls.to_template_dicts(turns)
         try:
-            return THOUGHT in self._tokenizer.apply_chat_template(
-                entries, tokenize=False, add_generation_prompt=False, chat_template=source, **self._options
-            )
+            return THOUGHT in self._apply(entries, self._templates["default"], False, self._options)
         except Exception:  # noqa: BLE001 - as in render
             return False
 
@@ -772,34 +721,17 @@ def with_adapter_template(tokenizer: Any, folder: str | None) -> Any:
     It is the tokenizer itself without a folder, or if the folder has none or the same. Raises EngineError for files
     that cannot be read.
     """
-    if folder is None:
+    files = ("tokenizer_config.json", "chat_template.jinja")
+    if folder is None or not any((Path(folder) / name).is_file() for name in files):
         return tokenizer
-    try:
-        templates = _read_templates(Path(folder))
-    except (OSError, ValueError, RecursionError) as error:
-        raise EngineError(
-            f"The chat template of the adapter in {folder} cannot be read ({first_line(error)}); expected "
-            "chat_template.jinja, or tokenizer_config.json, as transformers writes them. Restore the file, or remove "
-            "it to write prompts as the base does."
-        ) from None
+    with wrap_load_errors(folder, "tokenizer"):
+        templates = type(tokenizer).from_pretrained(folder).chat_template
     if not templates or templates == tokenizer.chat_template:
         return tokenizer
     log.info("Prompts are written by the chat template of the adapter in %s, not by that of its base.", folder)
     own = copy.copy(tokenizer)
     own.chat_template = templates
     return own
-
-
-def _read_templates(folder: Path) -> Any:
-    """Return what a folder of transformers has as `chat_template` of its tokenizer, None if nothing."""
-    if (folder / "chat_template.jinja").is_file():
-        default = read_bytes(folder / "chat_template.jinja").decode()
-        others = sorted((folder / "additional_chat_templates").glob("*.jinja"))
-        return {"default": default, **{path.stem: read_bytes(path).decode() for path in others}} if others else default
-    if not (folder / "tokenizer_config.json").is_file():
-        return None
-    described = read_json(folder / "tokenizer_config.json")
-    return described.get("chat_template") if isinstance(described, dict) else None
 
 
 def _uses_tools(messages: Sequence[Message]) -> bool:

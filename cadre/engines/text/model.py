@@ -10,10 +10,10 @@ from typing import Any, Self
 
 from transformers import AutoConfig, AutoTokenizer
 
-from cadre.engines import images
-from cadre.engines.chat_template import Prompt, Template, with_adapter_template
-from cadre.engines.control_tokens import cut_at_stop
+from cadre.engines import media
 from cadre.engines.model_folder import context_length, find_hub_model, wrap_load_errors
+from cadre.engines.text.template import Prompt, Template, with_adapter_template
+from cadre.engines.text.tokens import cut_at_stop
 from cadre.errors import DivergedError, EngineError, PromptError
 from cadre.types import Finish, Message, Request, Sample, Tool
 
@@ -51,8 +51,7 @@ class ModelText:
     embeddings: int | None = None
 
     def prompt(self, request: Request) -> Prompt:
-        """Return the prompt of a request. Raises PromptError if it has a token without an embedding, or is far too long
-        for the context."""
+        """Return the prompt of a request. Raises PromptError if it has a token without an embedding."""
         template = self.templates[request.policy]
         template.check_kept(request.messages, request.tools)
         prompt = template.prompt(request.messages, request.previous, self.stops, request.tools, self.context)
@@ -90,11 +89,9 @@ class ModelText:
         text = cut if len(cut) < len(text) else text
         message, call_error = None, ""
         if request.tools or template.has_thinking(prompt.ids, text):
-            message = template.parse_answer(prompt.ids, answer_ids, request.tools)
+            message, call_error = template.parse_answer(prompt.ids, answer_ids, request.tools)
             content, thinking = cut_at_stop(message.content, stop), cut_at_stop(message.thinking, stop)
             message = replace(message, content=content, thinking=thinking)
-            if request.tools and not message.tool_calls:
-                call_error = template.call_error(text, message, request.tools)
         return Sample(
             role=request.role,
             policy=request.policy,
@@ -203,7 +200,7 @@ class Previewer:
         with wrap_load_errors(source, "tokenizer"):
             tokenizer = AutoTokenizer.from_pretrained(source)
             config = AutoConfig.from_pretrained(source)
-        self.template = Template(tokenizer, images=images.load_processor(source, tokenizer))
+        self.template = Template(tokenizer, images=media.load_processor(source, tokenizer))
         self.context = context_length(config)
 
     def preview(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> PromptPreview:
