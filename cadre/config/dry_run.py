@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,7 +117,7 @@ class ResourceEstimate:
     long_prompts: Mapping[str, tuple[int, int, int]] = field(default_factory=dict)
 
 
-def estimate_resources(config: Config) -> ResourceEstimate:
+def estimate_resources(config: Config, typed: Collection[str] = ()) -> ResourceEstimate:
     """Validate an experiment and estimate its resources.
 
     Raises what training would raise before it loads a model, except for data whose source is not set: an invented task
@@ -128,7 +128,7 @@ def estimate_resources(config: Config) -> ResourceEstimate:
         EnvSpec(config.env, config.settings).tasks("train")
     except NoSourceError as error:
         example = error.example
-    experiment = resolve(config.model_copy(update={"settings": {**config.settings, **example}}))
+    experiment = resolve(config.model_copy(update={"settings": {**config.settings, **example}}), typed=typed)
     batches, tool_calls = count_requests(experiment)
     requests = [request for batch in batches for request in batch]
     check_templates(experiment, requests)

@@ -8,7 +8,7 @@ take. Nothing here imports torch or loads a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,6 @@ from cadre.advantages.returns import required_ablation, trained_parts
 from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.algorithms.schedules import learning_policies
 from cadre.config.adapters import apply_adapter_settings
-from cadre.config.conditions import RECIPE_CONDITIONS, check_all_read
 from cadre.config.paths import resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.config.suggestions import suggest
@@ -50,6 +49,7 @@ from cadre.settings import (
     TrainConfig,
     VllmConfig,
 )
+from cadre.settings.engines import SAMPLED_APART
 from cadre.settings.section import PLAIN_TYPES, SetKeysOnly, quoting_advice
 from cadre.settings.trust import is_only_reading
 from cadre.settings.yaml_file import apply_overrides, dump_yaml, expand_short_form
@@ -78,7 +78,7 @@ class Config(Section):
     )
     kl: KlConfig = Field(KlConfig(), description="what policies are kept close to")
     sampling: SamplingConfig = Field(SamplingConfig(), description="how completions are drawn")
-    vllm: VllmConfig = Field(VllmConfig(), description="how vLLM is run, where it samples")
+    vllm: Annotated[VllmConfig, SAMPLED_APART] = Field(VllmConfig(), description="how vLLM is run, where it samples")
     learner: LearnerConfig = Field(LearnerConfig(), description="how weights are changed")
     train: TrainConfig = Field(TrainConfig(), description="the loop")
     episodes: EpisodesConfig = Field(EpisodesConfig(), description="failures of episodes")
@@ -106,7 +106,6 @@ def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
         config = Config.model_validate(_fill_in_roles(apply_adapter_settings(located), env))
     except ValidationError as error:
         raise ConfigError(explain_error(error)) from None
-    check_all_read(config, config, RECIPE_CONDITIONS)
     return config
 
 
@@ -129,15 +128,6 @@ def _fill_in_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str
 def dump(config: Config) -> str:
     """Return the configuration as YAML, every default written out but those of sections that change another section."""
     return dump_yaml(config.model_dump(mode="json"))
-
-
-def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield `("algorithm.k", 4)` for every setting of a dumped configuration, in order."""
-    for key, value in section.items():
-        if isinstance(value, dict) and value:
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,6 @@ class SamplerKind:
     package         what must be importable, and `install` says how to get it
     section         its own section of the configuration
     unused          settings of sampling that it has no use for, and why
-    colocated_settings  settings of its section that are read only while it takes turns with the learner
     dropping        settings of its section, and the value under which it forgets weights that no sync sends again if
                     they are a frozen base's
     reads_images    it can be given a conversation's images
@@ -210,7 +209,6 @@ class SamplerKind:
     section: str
     make_spec: Callable[[SeparateSampling], SeparateSamplerSpec]
     unused: Mapping[str, str] = field(default_factory=dict)
-    colocated_settings: tuple[str, ...] = ()
     dropping: Mapping[str, str] = field(default_factory=dict)
     reads_images: bool = False
     loads_adapters: bool = False
@@ -248,7 +246,6 @@ SAMPLERS: dict[str, SamplerKind] = {
             "graphs": "which has graphs of its own (vllm.eager)",
             "turns_memory": "which keeps earlier turns within sampling.memory",
         },
-        colocated_settings=("sleep",),
         dropping={"sleep": "discard"},
         max_rank=512,
         gpu=GpuUse(_vllm_cache_bytes, sleep="sleep", to_shrink="vllm.context"),

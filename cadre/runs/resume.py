@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from cadre.config.experiment import Config, Experiment, flatten, load, parse
+from cadre.config.experiment import Config, Experiment, load, parse
 from cadre.config.paths import find_roots, resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, user_settings
@@ -44,7 +44,7 @@ from cadre.runs.records import (
 from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
 from cadre.settings.trust import only_reading, print_import_notice, queue_import_notice
-from cadre.settings.yaml_file import apply_overrides
+from cadre.settings.yaml_file import apply_overrides, flatten
 from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
 from cadre.training.warm_start import SETTINGS, WARM_START
 from cadre.types import Task

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from cadre.algorithms import plan_of
-from cadre.config.experiment import dump, flatten
+from cadre.config.experiment import dump
 from cadre.errors import ConfigError, RunError
 from cadre.file_limits import lines_of
 from cadre.files import (
@@ -43,6 +43,7 @@ from cadre.runs.kept_trees import (
 )
 from cadre.runs.records import AnnotationLine, AnnotationLineHead, LeftOutLine, StepLine, StepMetrics
 from cadre.settings.trust import only_reading
+from cadre.settings.yaml_file import flatten
 
 Json = dict[str, Any]
 # Node, role and index of a sample in its tree.

@@ -42,13 +42,6 @@ def test_an_unknown_device_is_refused(device: str) -> None:
         chosen({"a": {"model": "seed", "device": device}})
 
 
-def test_a_remote_model_has_a_device_of_its_own() -> None:
-    remote = {"model": "m", "url": "http://localhost/v1", "frozen": True}
-    chosen({"a": "seed", "b": remote})
-    with pytest.raises(ConfigError, match=r"device.*an endpoint serves"):
-        chosen({"a": "seed", "b": {**remote, "device": "cpu"}})
-
-
 def test_policies_share_a_base_on_one_device() -> None:
     frozen = {"model": "seed", "frozen": True}
     lora = {"model": "seed", "lora": {"rank": 2}}
