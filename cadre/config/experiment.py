@@ -358,34 +358,15 @@ def _wrong_value(error: Details, location: Sequence[str]) -> str:
     advice = "" if advice == "Fix the value." else f" {advice}"
     if error["type"] in PLAIN_TYPES:
         expected = PLAIN_TYPES[error["type"]]
-        advice = advice or f" Write {expected}{_usual_value(location)}."
+        advice = advice or f" Write {expected}."
     elif error["type"] == "model_type":
-        expected = f"a mapping{_example_of(_section_at(location))}"
+        expected = "a mapping"
     if location[-1] == "[key]":  # a name that the user gave
         key = _key(location[:-2])
         return f"{key}: got the name {error['input']!r}, which is no text; expected {expected}.{advice}"
     if not expected.endswith((".", "?")):  # no sentence yet, such as one with the nearest name
         expected = f"{expected} ({_description(location)})."
     return f"{_key(location)}: got {error['input']!r}; expected {expected}{advice}"
-
-
-def _as_yaml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _usual_value(location: Sequence[str]) -> str:
-    """Return `, such as 100` with the default of a setting that has a number or truth value for one."""
-    section = _section_at(location[:-1])
-    field = section.model_fields.get(location[-1]) if section is not None else None
-    usual = field.default if field is not None else None
-    return f", such as {_as_yaml(usual)}" if usual and isinstance(usual, int | float) else ""
-
-
-def _example_of(section: type[BaseModel] | None) -> str:
-    """Return ` such as {temperature: 1.0}` with the first setting of a section that has a plain default."""
-    fields = section.model_fields.items() if section is not None else ()
-    plain = ((name, field.default) for name, field in fields if isinstance(field.default, bool | int | float | str))
-    return next((f" such as {{{name}: {_as_yaml(usual)}}}" for name, usual in plain if usual != ""), "")
 
 
 def section_settings() -> dict[str, frozenset[str]]:

@@ -261,7 +261,7 @@ BAD = {
         ["team.policies.shared.dtype", "'float32' or 'bfloat16'"],
     ),
     "override of everything below nothing": (["settings.*=1"], ["* below settings", "nothing is named"]),
-    "a section that is a number": (["learner=3"], ["learner", "got 3", "a mapping such as {learning_rate:"]),
+    "a section that is a number": (["learner=3"], ["learner", "got 3", "expected a mapping"]),
     "a key that is a number": (["credit={1: 2}"], ["credit", "string"]),
     "a remote policy that is trained": (
         ["team.policies.shared={model: m, url: 'http://localhost'}"],

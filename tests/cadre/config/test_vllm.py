@@ -32,9 +32,6 @@ def team(model: Path, **policies: dict) -> dict:
     return {"policies": named, "roles": dict(zip(("left", "right"), policies, strict=True))}
 
 
-FAR = {"url": "http://x/v1", "frozen": True, "device": "auto"}
-
-
 @pytest.fixture
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM is installed, and every engine of it is a stand-in."""
