@@ -15,12 +15,11 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import STOPPED, Overrides, complete_recipe, print_lines, visible
-from cadre.config.experiment import load
-from cadre.config.resolve import resolve
+from cadre.config.resolve import resolve_recipe
 from cadre.errors import ConfigError, RunError
 from cadre.files import publish_atomically, read_record, write_text_atomically
 from cadre.runs.sweeps import RECORD, SweepRecord
-from cadre.settings.yaml_file import parse_yaml, typed_keys
+from cadre.settings.yaml_file import parse_yaml
 from cadre_analysis.compare import compare_runs, format_comparison
 
 MAX_RUNS = 1000
@@ -121,7 +120,7 @@ def _check_runs(recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> 
                 f"--over: got {twice[0]}, which is set beside it too; expected one of both. Remove the setting."
             )
         changes = [*fixed, *run.overrides]
-        config = resolve(load(recipe, changes), typed=typed_keys(changes)).config
+        config = resolve_recipe(recipe, changes).config
         other = by_settings.setdefault(json.dumps(config.model_dump(mode="json"), sort_keys=True), run)
         if other is not run:
             raise ConfigError(

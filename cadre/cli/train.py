@@ -25,7 +25,7 @@ from cadre.cli.terminal import (
 from cadre.config.engines import check_hub_models
 from cadre.config.experiment import Experiment, load
 from cadre.config.recipes import example_recipe
-from cadre.config.resolve import resolve, resolve_for_trees
+from cadre.config.resolve import resolve, resolve_for_trees, resolve_recipe
 from cadre.config.trusted_runs import check_trusted
 from cadre.errors import ConfigError
 from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
@@ -96,7 +96,7 @@ def train(
         run = open_to_resume(_require_folder(folder), recipe, changes, force, trust)
         experiment = resolve(run.config, typed=typed_keys(changes))
     else:
-        experiment = resolve(load(recipe, changes), typed=typed_keys(changes))
+        experiment = resolve_recipe(recipe, changes)
         check_hub_models(experiment)
         run = create_in_free_folder(folder, recipe, lambda new: Run.create(new, experiment.config, recipe, changes))
 
@@ -211,7 +211,7 @@ def warm_start(
         sequences = encode_examples(experiment, examples)
     else:
         reject_without(context, "--resume", ["trust"])
-        experiment = resolve(load(recipe, overrides or []), typed=typed_keys(overrides or []))
+        experiment = resolve_recipe(recipe, overrides or [])
         check_hub_models(experiment)
         if folder is not None:
             check_folder_free(folder)  # before the examples are sampled, which takes long

@@ -19,7 +19,7 @@ from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
 from cadre.config.checks import check_evaluation, check_training, check_trees
-from cadre.config.experiment import TEACHER, Config, Experiment, parse
+from cadre.config.experiment import TEACHER, Config, Experiment, load, parse
 from cadre.config.ignored import check_typed_are_read
 from cadre.config.paths import relocate
 from cadre.config.recipes import names_beside, read_recipe
@@ -191,6 +191,11 @@ def _is_model(name: str, folder: Path) -> bool:
 
 
 # ---- From a configuration to an experiment
+
+
+def resolve_recipe(recipe: str, overrides: Sequence[str] = ()) -> Experiment:
+    """Return all that training a recipe with `key=value` pairs needs; raises as `resolve` does."""
+    return resolve(load(recipe, overrides), typed=typed_keys(overrides))
 
 
 def resolve(config: Config, env: type[Env] | None = None, typed: Collection[str] = ()) -> Experiment:

@@ -73,6 +73,7 @@ OF_A_POLICY = ReadIf(
     lambda given: not given.path.startswith("algorithm.critic.learner."),
 )
 IN_PREFIX_TREES = ReadIf("learner.pack is not padded", lambda given: given.section.pack != "padded")
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class LearnerConfig(Section):
@@ -91,7 +92,7 @@ class LearnerConfig(Section):
     weight_decay: float = Field(
         0.0, ge=0.0, description="weight decay of matrices, decoupled from the gradient, per step"
     )
-    betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and the second moment")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="decay of the first and the second moment")
     max_grad_norm: float = Field(1.0, gt=0.0, description="global norm that a policy's gradient is clipped to")
     epochs: Annotated[Positive, OF_A_POLICY] = Field(1, description="passes over a step's sequences")
     minibatches: Annotated[Positive, OF_A_POLICY] = Field(
@@ -147,16 +148,6 @@ class LearnerConfig(Section):
                 "minibatch_size",
                 f"got {self.minibatch_size} beside learner.minibatches={self.minibatches}, which says the number of "
                 "optimiser steps already; expected one of the two. Remove the other.",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_betas(self) -> LearnerConfig:
-        if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise setting_error(
-                "betas",
-                f"got {list(self.betas)}; expected two numbers from 0 to less than 1, such as [0.9, 0.999]. Correct "
-                "them.",
             )
         return self
 

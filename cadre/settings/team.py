@@ -20,20 +20,12 @@ class LoraConfig(Section):
 
     rank: Positive = Field(16, description="rank of the update")
     alpha: float = Field(32.0, gt=0.0, description="the update is scaled by alpha / rank")
-    targets: Literal["all-linear"] | tuple[str, ...] = Field("all-linear", description="modules that get an adapter")
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        "all-linear", description="modules that get an adapter"
+    )
     path: str | None = Field(
         None, description="a PEFT folder, or one that cadre export wrote, to start from; it has the other settings"
     )
-
-    @model_validator(mode="after")
-    def _require_targets(self) -> LoraConfig:
-        if not self.targets:
-            raise setting_error(
-                "targets",
-                "got none, which leaves nothing to train; expected all-linear, or names of modules such as q_proj. "
-                "Name some, or remove lora to train the model whole.",
-            )
-        return self
 
 
 WITHOUT_URL = ReadIf("the policy has no url", lambda given: given.section.url is None)
