@@ -8,7 +8,7 @@ a section of changes to another one (`loss`, a policy's `sampling` and `learner`
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
 
 from cadre.config.experiment import Experiment
 from cadre.errors import ConfigError
@@ -26,13 +26,11 @@ def check_typed_are_read(experiment: Experiment, typed: Collection[str]) -> None
 
 def ignored_settings(experiment: Experiment) -> Iterator[tuple[str, str]]:
     """Yield (setting, when it would be read) for every setting that is given and has no effect."""
-    for path, value, section, policy, conditions in _given_settings(experiment.config):
-        places = [
-            Given(path, value, merged, name, experiment) for merged, name in _merged(path, section, policy, experiment)
-        ]
+    for given, conditions in _given_settings(Given("", None, experiment.config, "", experiment)):
+        places = [replace(given, section=section, policy=policy) for section, policy in _merged(given)]
         for condition in conditions:
             if not any(map(condition.is_read, places)):
-                yield path, condition.words
+                yield given.path, condition.words
                 break
 
 
@@ -44,48 +42,50 @@ def _is_within(key: str, setting: str) -> bool:
     )
 
 
-def _given_settings(
-    section: Section, path: str = "", policy: str = "", are_changes: bool = False
-) -> Iterator[tuple[str, Any, Section, str, list[ReadIf]]]:
-    """Yield path, value, section, policy and conditions of every setting that is given and has conditions."""
+def _given_settings(within: Given, are_changes: bool = False) -> Iterator[tuple[Given, list[ReadIf]]]:
+    """Yield every setting that is given and has conditions, with these, of the section that `within` has."""
+    section, prefix = within.section, within.path and f"{within.path}."
     for name, field in type(section).model_fields.items():
-        value, inner_path = getattr(section, name), f"{path}{name}"
+        value = getattr(section, name)
         if name not in section.model_fields_set or value is None or value is False:
             continue
+        given = replace(within, path=f"{prefix}{name}", value=value)
         has_changes = are_changes or SetKeysOnly in field.metadata
-        is_default = value == field.get_default(call_default_factory=True)
-        is_given = bool(value.model_fields_set) if has_changes and isinstance(value, Section) else not is_default
+        if isinstance(value, Section) and has_changes:
+            is_given = bool(value.model_fields_set)
+        else:
+            is_given = are_changes or value != field.get_default(call_default_factory=True)
         conditions = [*section.conditions, *(one for one in field.metadata if isinstance(one, ReadIf))]
-        if conditions and (is_given or (are_changes and not isinstance(value, Section))):
-            yield inner_path, value, section, policy, conditions
+        if is_given and conditions:
+            yield given, conditions
         if isinstance(value, Section):
-            yield from _given_settings(value, f"{inner_path}.", policy, has_changes)
+            yield from _given_settings(replace(given, section=value), has_changes)
         for key, inner in value.items() if isinstance(value, Mapping) else ():
             if isinstance(inner, Section):
-                yield from _given_settings(inner, f"{inner_path}.{key}.", key)
+                yield from _given_settings(replace(given, path=f"{given.path}.{key}", section=inner, policy=key))
 
 
-def _merged(path: str, section: Section, policy: str, experiment: Experiment) -> list[tuple[Section, str]]:
+def _merged(given: Given) -> list[tuple[Section, str]]:
     """Return the sections that a setting ends up in, with the policy of each: those of changes once they are merged."""
-    name = path.rpartition(".")[2]
+    section, policy, experiment = given.section, given.policy, given.experiment
     match section:
         case LossConfig():
             return [(experiment.plan.loss, "")]
-        case LearnerConfig() if path.startswith("algorithm.critic.learner."):
+        case LearnerConfig() if given.path.startswith("algorithm.critic.learner."):
             heads = [head for head in experiment.heads if head in experiment.learners]
             return [(apply_changes(experiment.learners[head], section), head) for head in heads]
         case LearnerConfig() | SamplingConfig():
             kind = "learner" if isinstance(section, LearnerConfig) else "sampling"
-            merged: Mapping[str, Section] = experiment.learners if kind == "learner" else experiment.samplers
-            if path.startswith("algorithm.critic.policy."):
+            merged = experiment.learners if kind == "learner" else experiment.samplers
+            if given.path.startswith("algorithm.critic.policy."):
                 policies = [*experiment.heads]
-            else:  # a policy's own changes, or what policies have not changed
-                policies = (
-                    [policy]
-                    if policy
-                    else [one for one in merged if name not in getattr(experiment.policies[one], kind).model_fields_set]
-                )
+            elif policy:
+                policies = [policy]
+            else:  # what policies have not changed
+                policies = [
+                    one for one in merged if given.name not in getattr(experiment.policies[one], kind).model_fields_set
+                ]
             return [(merged[one], one) for one in policies if one in merged]
-        case PlacementConfig() if policy and experiment.cluster is not None:
+        case PlacementConfig() if policy:
             return [(apply_changes(experiment.cluster, section), policy)]
     return [(section, policy)]
