@@ -29,6 +29,7 @@ from cadre.config.experiment import Config
 from cadre.envs.spec import declared_settings, env_class
 from cadre.plugins import environments
 from cadre.settings import CriticConfig, LoraConfig, PolicyConfig, Section
+from cadre.settings.section import ReadIf
 from cadre_tasks.from_data import FromData
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -551,7 +552,9 @@ def _table(prefix: str, section: type[BaseModel], names: Any) -> Iterator[str]:
         field = section.model_fields[name]
         default = _default(field)
         kind = "an algorithm" if name == "algorithm" else _kind(field.annotation, field.metadata)
-        yield f"| `{prefix}{name}` | {kind} | {default} | {_cell(field.description or '')} |"
+        conditions = ", and ".join(one.words for one in field.metadata if isinstance(one, ReadIf))
+        meaning = (field.description or "") + (f"; read if {conditions}" if conditions else "")
+        yield f"| `{prefix}{name}` | {kind} | {default} | {_cell(meaning)} |"
     yield ""
 
 

@@ -26,7 +26,7 @@ from cadre.evaluation.evaluate import Report
 from cadre.evaluation.loaded_team import LoadedTeam, open_team
 from cadre.runs.folder import Run, create_in_free_folder
 from cadre.runs.resume import check_resumable
-from cadre.settings.yaml_file import Raw, merge_sections
+from cadre.settings.yaml_file import Raw, flatten, merge_sections
 from cadre.training.loop import run_training
 
 Section = Mapping[str, Any]
@@ -56,13 +56,13 @@ def train(
     cannot work, RunError if `run` would be overwritten, DivergedError if the loss is not finite.
     """
     configure_threads()
-    env = _env_class(sections)
+    env, typed = _env_class(sections), _typed_keys(sections)
     if resume:
         new_run = _open_resumed(recipe, run, sections, trust)
-        experiment = resolve(new_run.config, env)
+        experiment = resolve(new_run.config, env, typed)
     else:
         raw = _merge_sections(recipe, sections)
-        experiment = resolve(parse(raw, env), env)
+        experiment = resolve(parse(raw, env), env, typed)
         check_hub_models(experiment)
         folder = Path(run).expanduser() if run else None
         new_run = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
@@ -126,7 +126,7 @@ def _find_target(target: str | Path | Section | None, sections: Section, trust: 
     env = _env_class(sections)
     if isinstance(target, str | Path):
         return find_target(str(target), changes=_section_changes(sections), env=env, trust=trust)
-    return Target(parse(_merge_sections(target, sections), env), env)
+    return Target(parse(_merge_sections(target, sections), env), env, typed=_typed_keys(sections))
 
 
 def _merge_sections(recipe: str | Path | Section | None, sections: Section) -> Raw:
@@ -147,6 +147,10 @@ def _section_changes(sections: Section) -> Raw:
     if (env := _env_class(sections)) is not None:
         changes["env"] = name_of(env)
     return changes
+
+
+def _typed_keys(sections: Section) -> list[str]:
+    return [key for key, _ in flatten(_section_changes(sections))]
 
 
 def _env_class(sections: Section) -> type[Env] | None:

@@ -86,7 +86,7 @@ def audit(
     reports: dict[str, dict[str, Any]] = {}
     for name in runs:
         resolved = find_target(name, overrides or [], trust=trust)
-        experiment = resolve_for_trees(resolved.config, resolved.env)
+        experiment = resolve_for_trees(resolved.config, resolved.env, resolved.typed)
         check_auditable(experiment)
         audits = run_audit(experiment, resolved.run, settings, base, report_progress)
         reports[name] = {part: audited.as_dict() for part, audited in audits.items()}

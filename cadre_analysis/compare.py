@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cadre.cli.terminal import WIDTH, shorten_path
-from cadre.config.experiment import flatten
 from cadre.errors import RunError
 from cadre.runs.folder import Run, distinct_names
+from cadre.settings.yaml_file import flatten
 from cadre.statistics import Interval, rate_interval, with_floor
 from cadre_analysis.tables import format_table
 

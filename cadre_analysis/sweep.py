@@ -15,8 +15,7 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import STOPPED, Overrides, complete_recipe, print_lines, visible
-from cadre.config.experiment import load
-from cadre.config.unused import check_overrides_read
+from cadre.config.resolve import resolve_recipe
 from cadre.errors import ConfigError, RunError
 from cadre.files import publish_atomically, read_record, write_text_atomically
 from cadre.runs.sweeps import RECORD, SweepRecord
@@ -121,9 +120,8 @@ def _check_runs(recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> 
                 f"--over: got {twice[0]}, which is set beside it too; expected one of both. Remove the setting."
             )
         changes = [*fixed, *run.overrides]
-        experiment = load(recipe, changes)
-        check_overrides_read(changes, experiment)
-        other = by_settings.setdefault(json.dumps(experiment.model_dump(mode="json"), sort_keys=True), run)
+        config = resolve_recipe(recipe, changes).config
+        other = by_settings.setdefault(json.dumps(config.model_dump(mode="json"), sort_keys=True), run)
         if other is not run:
             raise ConfigError(
                 f"--over: {' '.join(other.overrides)} and {' '.join(run.overrides)} are the same settings; expected "

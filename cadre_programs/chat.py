@@ -95,7 +95,7 @@ def chat(
     if temperature == 0.0:
         reject_beside(context, "temperature 0", ["seed"])
     resolved = find_target(target, overrides or [], trust=trust)
-    experiment = resolve_for_evaluation(resolved.config, resolved.env)
+    experiment = resolve_for_evaluation(resolved.config, resolved.env, resolved.typed)
     rules = served_rules(experiment)
     first = _find_role(role, rules) if role else next(iter(experiment.roles))
     loaded = load_team(experiment, resolved.run, base, CheckpointChoice(best, at))

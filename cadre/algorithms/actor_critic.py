@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,9 +11,10 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.critic import Critic, Reads
 from cadre.advantages.groups import comparison_of
 from cadre.advantages.returns import Credit
-from cadre.algorithms.common import Algorithm
+from cadre.algorithms.common import ALPHA, Algorithm
 from cadre.rollout import shapes
 from cadre.settings import CriticConfig, Positive
+from cadre.settings.section import ReadIf
 
 
 class ActorCritic(Algorithm):
@@ -23,12 +24,14 @@ class ActorCritic(Algorithm):
 
     k: Positive = Field(4, description="episodes per task")
     gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per turn")
-    token_gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per token, for a critic of level token")
+    token_gamma: Annotated[
+        float, ReadIf("algorithm.critic.level is token", lambda given: given.section.critic.level == "token")
+    ] = Field(1.0, ge=0.0, le=1.0, description="discount per token, for a critic of level token")
     estimate: Literal["gae", "reward_to_go"] = Field(
         "gae", description="estimator of the advantage; reward_to_go is R - V"
     )
-    gae_lambda: float = Field(
-        0.95, ge=0.0, le=1.0, description="lambda of GAE: 0 bootstraps from the next value, 1 uses full returns"
+    gae_lambda: Annotated[float, ReadIf("algorithm.estimate is gae", lambda given: given.section.estimate == "gae")] = (
+        Field(0.95, ge=0.0, le=1.0, description="lambda of GAE: 0 bootstraps from the next value, 1 uses full returns")
     )
     whiten: bool = Field(True, description="advantages of a policy and role get mean 0 and deviation 1 over the batch")
     reward_model: str | None = Field(
@@ -76,6 +79,9 @@ class Rlhf(ActorCritic):
     name: Literal["rlhf"]
     kl: float = Field(0.05, ge=0.0, description="a token's reward loses kl * (log pi - log reference), k1")
     reward_model: str | None = Field(None, description="folder of a reward model; unset: the environment's reward")
+    alpha: Annotated[
+        float, ReadIf("algorithm.reward_model is unset", lambda given: given.section.reward_model is None)
+    ] = Field(1.0, description=ALPHA)
     critic: TokenCriticConfig = TokenCriticConfig()
 
     def plan(self) -> Plan:

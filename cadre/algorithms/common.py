@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, FiniteFloat
 
 from cadre.advantages.batch import Plan
 from cadre.advantages.groups import SCALES
+from cadre.errors import ConfigError
 from cadre.rollout import shapes
 from cadre.rollout.shapes import PerTurn
 from cadre.settings import Section
+from cadre.settings.objective import WITHOUT_PAIRS, teaches_alone
+from cadre.settings.section import Given, ReadIf
 from cadre.settings.user_code import one_of
 
 Parts = Annotated[dict[str, FiniteFloat], Field(description="a part of the reward: its weight")]
@@ -49,8 +54,34 @@ ManySiblings = Annotated[PerTurn | dict[str, PerTurn], BeforeValidator(_siblings
 TrainedPolicies = Literal["any", "shared", "one_role", "by_role"]
 
 
+def _advantage_axes(plan: Plan) -> tuple[object, ...]:
+    """Return what of a plan decides the advantages of samples, and not which samples there are or their loss."""
+    shape, credit = plan.shape, plan.credit
+    if not shape.selects_all and (shape.select is not shapes.SELECTIONS["random"] or shape.lookahead):
+        # Branches are selected by the same reward.
+        comparisons = tuple((replace(comparison, alpha=1.0), weight) for comparison, weight in credit.comparisons)
+        credit = replace(credit, comparisons=comparisons)
+    return credit, plan.critic, plan.reward_model, plan.influence
+
+
+def _outlives_rewards(given: Given) -> bool:
+    """Return True unless a teacher gives all advantages and the setting changes nothing but advantages."""
+    section, field = given.section, type(given.section).model_fields[given.name]
+    if not teaches_alone(given) or field.is_required():
+        return True
+    try:
+        usual = section.model_copy(update={given.name: field.get_default(call_default_factory=True)}).plan()
+    except ConfigError:
+        return True  # other settings need this one
+    return given.name != "kl" and _advantage_axes(usual) == _advantage_axes(section.plan())
+
+
 class Algorithm(Section):
     """The settings of an algorithm, and the plan that they make."""
+
+    conditions: ClassVar[Sequence[ReadIf]] = (
+        ReadIf("rewards are learned from, which teacher.alone leaves out", _outlives_rewards),
+    )
 
     # The one role `team` writes the parts of all roles; only an environment with one role can be played.
     central: ClassVar[bool] = False
@@ -60,8 +91,12 @@ class Algorithm(Section):
 
     name: str
     k: Any
-    kl: float = Field(0.0, ge=0.0, description="a sample's return loses kl * sum(log pi - log reference), k1")
-    alpha: float = Field(1.0, description=ALPHA)
+    kl: Annotated[float, WITHOUT_PAIRS] = Field(
+        0.0, ge=0.0, description="a sample's return loses kl * sum(log pi - log reference), k1"
+    )
+    alpha: Annotated[
+        float, ReadIf("algorithm.parts is empty", lambda given: not getattr(given.section, "parts", None))
+    ] = Field(1.0, description=ALPHA)
 
     def plan(self) -> Plan:
         """Return the shape, the credit and the loss; `kl` is added by `cadre.algorithms.plan_of`.

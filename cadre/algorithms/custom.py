@@ -27,6 +27,7 @@ from cadre.rollout.branching import WHERE
 from cadre.rollout.shapes import SELECTIONS, SHAPES, Shape
 from cadre.rollout.walk import TreeSample
 from cadre.settings import Section
+from cadre.settings.section import Given, ReadIf
 from cadre.settings.user_code import load_function, one_of
 from cadre.types import Branch, Node, Observation, Reward, Sample
 
@@ -45,6 +46,22 @@ BASELINE = "baseline subtracted from the return"
 OPTIONS = ("select", "joint", "lookahead", "where", "decisions", "siblings", "rounds", "budget")
 
 
+def _looks_ahead(given: Given) -> bool:
+    # It is unknown of a function of the user's that declares nothing.
+    return any(one.returns.uses_lookahead is not False for one, _ in given.experiment.plan.credit.comparisons)
+
+
+def _discounts(given: Given) -> bool:
+    comparison, _ = given.experiment.plan.credit.comparisons[given.path.startswith("algorithm.second.")]
+    return comparison.returns.discounted is not False
+
+
+BY_SHAPE = ReadIf(
+    "the function of algorithm.shape takes it", lambda given: given.name in shape_options(given.section.shape)
+)
+DISCOUNTED = ReadIf("the returns beside it are discounted", _discounts)
+
+
 class ComparisonConfig(Section):
     """A comparison whose advantage is added to that of the algorithm."""
 
@@ -53,7 +70,9 @@ class ComparisonConfig(Section):
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description=f"{BASELINE}; not running")
     scale: Scale | None = Field(None, description="divisor of the return less its baseline")
     advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
-    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per turn, with reward_to_go or best_to_go")
+    gamma: Annotated[float, DISCOUNTED] = Field(
+        1.0, ge=0.0, le=1.0, description="discount per turn, with reward_to_go or best_to_go"
+    )
     weight: float = Field(1.0, gt=0.0, description="weight of its advantage relative to the first")
 
 
@@ -66,22 +85,26 @@ class Custom(Algorithm):
     k: ManySiblings = Field(
         4, description="completions per decision; also by turn or by role; one number for independent"
     )
-    select: Selection | None = Field(None, description=f"{SELECT}; for shapes that choose")
-    joint: Literal["aligned", "cross"] | None = Field(
+    select: Annotated[Selection | None, BY_SHAPE] = Field(None, description=f"{SELECT}; for shapes that choose")
+    joint: Annotated[Literal["aligned", "cross"] | None, BY_SHAPE] = Field(
         None, description="which completions form joint actions; for full"
     )
-    lookahead: int | None = Field(None, ge=0, description=f"{LOOKAHEAD}; 2 where returns is first_reward")
-    where: Where | None = Field(None, description=f"{WHERE_WORDS}; for branch")
-    decisions: int | None = Field(None, ge=1, le=100, description=f"{DECISIONS}; for branch")
-    siblings: int | None = Field(None, ge=1, le=100, description=f"{SIBLINGS}; for branch")
-    rounds: int | None = Field(None, ge=1, le=100, description=f"{ROUNDS}; for branch")
-    budget: int | None = Field(None, ge=0, description=f"{BUDGET}; for branch")
+    lookahead: Annotated[
+        int | None, BY_SHAPE, ReadIf("algorithm.returns reads the rewards of later decisions", _looks_ahead)
+    ] = Field(None, ge=0, description=f"{LOOKAHEAD}; 2 where returns is first_reward")
+    where: Annotated[Where | None, BY_SHAPE] = Field(None, description=f"{WHERE_WORDS}; for branch")
+    decisions: Annotated[int | None, BY_SHAPE] = Field(None, ge=1, le=100, description=f"{DECISIONS}; for branch")
+    siblings: Annotated[int | None, BY_SHAPE] = Field(None, ge=1, le=100, description=f"{SIBLINGS}; for branch")
+    rounds: Annotated[int | None, BY_SHAPE] = Field(None, ge=1, le=100, description=f"{ROUNDS}; for branch")
+    budget: Annotated[int | None, BY_SHAPE] = Field(None, ge=0, description=f"{BUDGET}; for branch")
     returns: Annotated[str, one_of(RETURNS)] = Field(description="the return of a sample")
     group: Annotated[str, one_of(GROUPINGS)] = Field(description="which samples it is compared with")
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description=BASELINE)
     scale: Scale | None = Field(None, description="divisor of the return less its baseline")
     advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
-    gamma: float = Field(1.0, ge=0.0, le=1.0, description="discount per turn, with reward_to_go or best_to_go")
+    gamma: Annotated[float, DISCOUNTED] = Field(
+        1.0, ge=0.0, le=1.0, description="discount per turn, with reward_to_go or best_to_go"
+    )
     second: ComparisonConfig | None = Field(None, description="another comparison, whose advantage is added")
 
     def plan(self) -> Plan:

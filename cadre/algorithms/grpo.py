@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from cadre.advantages.returns import Credit
 from cadre.algorithms.common import PARTS, SCALE, Algorithm, ManySiblings, Parts, Scale
 from cadre.rollout import shapes
 from cadre.settings import LossConfig, Positive
+from cadre.settings.section import ReadIf
 
 # GRPO on teams.
 
@@ -76,7 +77,9 @@ class Gigpo(Algorithm):
 
     name: Literal["gigpo"]
     k: Positive = Field(4, description="episodes per task")
-    gamma: float = Field(0.95, ge=0.0, le=1.0, description="discount per turn in the return of a step")
+    gamma: Annotated[
+        float, ReadIf("algorithm.step_weight is above 0", lambda given: given.section.step_weight > 0.0)
+    ] = Field(0.95, ge=0.0, le=1.0, description="discount per turn in the return of a step")
     step_weight: float = Field(
         1.0, ge=0.0, description="weight of the step-level advantage; the episode-level one has 1"
     )

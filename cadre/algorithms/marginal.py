@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,7 @@ from cadre.advantages.returns import Credit
 from cadre.algorithms.common import SCALE, Algorithm, Parts, Scale
 from cadre.rollout import shapes
 from cadre.settings import Positive
+from cadre.settings.section import ReadIf
 
 BROADCAST = "weight of the episode-level advantage relative to the contribution advantage"
 PARTS = "weights of further episode-level advantages, each of one part of the reward, such as those of tools"
@@ -33,7 +34,13 @@ class Marginal(Algorithm):
     broadcast: float = Field(0.0, ge=0.0, description=BROADCAST)
     part_weights: Parts = Field(default_factory=dict, description=PARTS)
     scale: Scale = Field("std", description=SCALE)
-    normalise: Literal["each", "sum", "history"] = Field("each", description=NORMALISE)
+    normalise: Annotated[
+        Literal["each", "sum", "history"],
+        ReadIf(
+            "algorithm.broadcast or part_weights add a comparison, for sum",
+            lambda given: given.value != "sum" or len(given.experiment.plan.credit.comparisons) > 1,
+        ),
+    ] = Field("each", description=NORMALISE)
 
     def plan(self) -> Plan:
         """Return the weighted sum of comparisons, each `(R - mean) / std` over a role's samples of a task, or the one

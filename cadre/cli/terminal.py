@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from cadre.config.unused import overridden_settings
 from cadre.errors import ConfigError, RunError
+from cadre.settings.yaml_file import typed_keys
 
 # ---- Output
 
@@ -144,7 +144,8 @@ def _given_parameters(context: typer.Context, parameters: Sequence[str]) -> Iter
 
 def reject_ignored(overrides: Sequence[str], command: str, replacements: Mapping[str, str]) -> None:
     """Raise ConfigError for `key=value` pairs that `command` would ignore; `replacements` has what to set instead."""
-    for key, setting in overridden_settings(overrides):
+    for key in typed_keys(overrides):
+        setting = key.split(".", 3)[-1] if key.startswith("team.policies.") else key
         if setting in replacements:
             raise ConfigError(
                 f"{key}: got it for {command}, which would ignore it; expected {replacements[setting]}. Set that, or "

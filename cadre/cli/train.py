@@ -25,13 +25,13 @@ from cadre.cli.terminal import (
 from cadre.config.engines import check_hub_models
 from cadre.config.experiment import Experiment, load
 from cadre.config.recipes import example_recipe
-from cadre.config.resolve import resolve, resolve_for_trees
+from cadre.config.resolve import resolve, resolve_for_trees, resolve_recipe
 from cadre.config.trusted_runs import check_trusted
-from cadre.config.unused import check_overrides_read
 from cadre.errors import ConfigError
 from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
 from cadre.runs.resume import fork_run, open_to_resume
 from cadre.settings.trust import print_import_notice, queue_import_notice
+from cadre.settings.yaml_file import typed_keys
 from cadre.team import Metrics
 from cadre.training.checkpoint import best_evaluated_step
 from cadre.training.warm_start import (
@@ -90,18 +90,13 @@ def train(
         reject_beside(context, "--dry-run", ["folder", "resume"])
         from cadre.config.estimate import estimate_resources, format_estimate
 
-        config = load(recipe, changes)
-        check_overrides_read(changes, config)
-        print_lines(format_estimate(estimate_resources(config)))
+        print_lines(format_estimate(estimate_resources(load(recipe, changes), typed_keys(changes))))
         return
     if resume:
         run = open_to_resume(_require_folder(folder), recipe, changes, force, trust)
-        check_overrides_read(changes, run.config)
-        experiment = resolve(run.config)
+        experiment = resolve(run.config, typed=typed_keys(changes))
     else:
-        config = load(recipe, changes)
-        check_overrides_read(changes, config)
-        experiment = resolve(config)
+        experiment = resolve_recipe(recipe, changes)
         check_hub_models(experiment)
         run = create_in_free_folder(folder, recipe, lambda new: Run.create(new, experiment.config, recipe, changes))
 
@@ -216,7 +211,7 @@ def warm_start(
         sequences = encode_examples(experiment, examples)
     else:
         reject_without(context, "--resume", ["trust"])
-        experiment = resolve(load(recipe, overrides or []))
+        experiment = resolve_recipe(recipe, overrides or [])
         check_hub_models(experiment)
         if folder is not None:
             check_folder_free(folder)  # before the examples are sampled, which takes long
@@ -269,7 +264,7 @@ def preference_pairs(
     joint: Annotated[bool, typer.Option("--joint", help="pairs of joint actions, for a team")] = False,
 ) -> None:
     """Sample completions of the untrained team and write them as pairs, the higher reward first; ties are left out."""
-    experiment = resolve_for_trees(load(recipe, overrides or []))
+    experiment = resolve_for_trees(load(recipe, overrides or []), typed=typed_keys(overrides or []))
     require_new(out, "preference-pairs --out")
     from cadre.training.reward_model import write_pairs
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -147,7 +147,7 @@ class ResourceEstimate:
         return [engine for device in self.devices for engine in device.engines]
 
 
-def estimate_resources(config: Config) -> ResourceEstimate:
+def estimate_resources(config: Config, typed: Collection[str] = ()) -> ResourceEstimate:
     """Validate an experiment and estimate its resources.
 
     Raises what training would raise before it loads a model, except for data whose source is not set: an invented task
@@ -158,7 +158,7 @@ def estimate_resources(config: Config) -> ResourceEstimate:
         EnvSpec(config.env, config.settings).tasks("train")
     except NoSourceError as error:
         example = error.example
-    experiment = resolve(config.model_copy(update={"settings": {**config.settings, **example}}))
+    experiment = resolve(config.model_copy(update={"settings": {**config.settings, **example}}), typed=typed)
     batches = collect_requests(experiment, experiment.training_tasks[0])
     requests = [request for batch in batches for request in batch]
     samples: Counter[str] = Counter()

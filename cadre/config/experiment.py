@@ -8,7 +8,7 @@ take. Nothing here imports torch or loads a model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,6 @@ from cadre.advantages.returns import required_ablation, trained_parts
 from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.algorithms.schedules import learning_policies
 from cadre.config.adapters import apply_adapter_settings
-from cadre.config.conditions import RECIPE_CONDITIONS, check_all_read
 from cadre.config.paths import resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.config.suggestions import suggest
@@ -49,6 +48,7 @@ from cadre.settings import (
     TrainConfig,
     VllmConfig,
 )
+from cadre.settings.engines import SAMPLED_APART
 from cadre.settings.section import PLAIN_TYPES, SetKeysOnly, quoting_advice
 from cadre.settings.trust import is_only_reading
 from cadre.settings.yaml_file import apply_overrides, dump_yaml, expand_short_form
@@ -77,7 +77,7 @@ class Config(Section):
     )
     kl: KlConfig = Field(KlConfig(), description="what policies are kept close to")
     sampling: SamplingConfig = Field(SamplingConfig(), description="how completions are drawn")
-    vllm: VllmConfig = Field(VllmConfig(), description="how vLLM is run, where it samples")
+    vllm: Annotated[VllmConfig, SAMPLED_APART] = Field(VllmConfig(), description="how vLLM is run, where it samples")
     learner: LearnerConfig = Field(LearnerConfig(), description="how weights are changed")
     train: TrainConfig = Field(TrainConfig(), description="the loop")
     episodes: EpisodesConfig = Field(EpisodesConfig(), description="failures of episodes")
@@ -105,7 +105,6 @@ def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
         config = Config.model_validate(_fill_in_roles(apply_adapter_settings(located), env))
     except ValidationError as error:
         raise ConfigError(explain_error(error)) from None
-    check_all_read(config, config, RECIPE_CONDITIONS)
     return config
 
 
@@ -128,15 +127,6 @@ def _fill_in_roles(raw: Mapping[str, Any], env: type[Env] | None) -> Mapping[str
 def dump(config: Config) -> str:
     """Return the configuration as YAML, every default written out but those of sections that change another section."""
     return dump_yaml(config.model_dump(mode="json"))
-
-
-def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield `("algorithm.k", 4)` for every setting of a dumped configuration, in order."""
-    for key, value in section.items():
-        if isinstance(value, dict) and value:
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 @dataclass(frozen=True)
@@ -355,34 +345,15 @@ def _wrong_value(error: Details, location: Sequence[str]) -> str:
     advice = "" if advice == "Fix the value." else f" {advice}"
     if error["type"] in PLAIN_TYPES:
         expected = PLAIN_TYPES[error["type"]]
-        advice = advice or f" Write {expected}{_usual_value(location)}."
+        advice = advice or f" Write {expected}."
     elif error["type"] == "model_type":
-        expected = f"a mapping{_example_of(_section_at(location))}"
+        expected = "a mapping"
     if location[-1] == "[key]":  # a name that the user gave
         key = _key(location[:-2])
         return f"{key}: got the name {error['input']!r}, which is no text; expected {expected}.{advice}"
     if not expected.endswith((".", "?")):  # no sentence yet, such as one with the nearest name
         expected = f"{expected} ({_description(location)})."
     return f"{_key(location)}: got {error['input']!r}; expected {expected}{advice}"
-
-
-def _as_yaml(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _usual_value(location: Sequence[str]) -> str:
-    """Return `, such as 100` with the default of a setting that has a number or truth value for one."""
-    section = _section_at(location[:-1])
-    field = section.model_fields.get(location[-1]) if section is not None else None
-    usual = field.default if field is not None else None
-    return f", such as {_as_yaml(usual)}" if usual and isinstance(usual, int | float) else ""
-
-
-def _example_of(section: type[BaseModel] | None) -> str:
-    """Return ` such as {temperature: 1.0}` with the first setting of a section that has a plain default."""
-    fields = section.model_fields.items() if section is not None else ()
-    plain = ((name, field.default) for name, field in fields if isinstance(field.default, bool | int | float | str))
-    return next((f" such as {{{name}: {_as_yaml(usual)}}}" for name, usual in plain if usual != ""), "")
 
 
 def section_settings() -> dict[str, frozenset[str]]:

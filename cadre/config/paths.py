@@ -6,7 +6,6 @@ A run stores absolute paths, so that it can be resumed from any folder. It also 
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -18,7 +17,6 @@ from cadre.files import OpenRecord, Text, read_record
 from cadre.plugins import embedded_models, environments
 from cadre.settings.user_code import find_module_reference
 
-log = logging.getLogger(__name__)
 FILE_AND_NAME = re.compile(r"[^:\s][^:\n]*\.py:\w+")
 MODULE_AND_NAME = re.compile(r"[^\W\d][\w.]*:\w+")
 # Settings of an environment are any text: what has a folder or an ending may be a file's name.
@@ -27,32 +25,13 @@ Key = tuple[str, ...]
 
 
 def resolve_from_file(raw: Mapping[str, Any], recipe: Path) -> dict[str, Any]:
-    """Return the content of a YAML file with absolute paths for the files that it names, relative to its own folder.
-
-    A file that exists in the current folder alone is still found, with a warning: paths were relative to it once.
-    """
+    """Return the content of a YAML file with absolute paths for the files that it names, relative to its own folder."""
     folder = recipe.absolute().parent.resolve()
 
-    def file_of(name: str) -> Path:
-        return Path(name.rpartition(":")[0] if FILE_AND_NAME.fullmatch(name) else name).resolve()
-
     def find(key: Key, name: str) -> str | None:
-        from_file, from_cwd = _existing_path(key, name, folder), _existing_path(key, name, Path.cwd())
-        if from_cwd is not None and (from_file is None or file_of(from_file) != file_of(from_cwd)):
-            also = f"; {from_cwd} is not meant any more" if from_file else ""
-            where = "" if from_file else ", where it is not, but in the current folder"
-            log.warning(
-                "%s: %s: %s is meant from the folder of the file%s%s. Write it from there, or as a whole path.",
-                recipe,
-                ".".join(key),
-                name,
-                where,
-                also,
-            )
-        if from_file or from_cwd:
-            return from_file or from_cwd
         # A missing file of code is an error that should name where it was expected.
-        return str(folder / name) if FILE_AND_NAME.fullmatch(name) and not name.startswith(("/", "~")) else None
+        is_relative = FILE_AND_NAME.fullmatch(name) and not name.startswith(("/", "~"))
+        return _existing_path(key, name, folder) or (str(folder / name) if is_relative else None)
 
     return _replace_paths(raw, find)
 

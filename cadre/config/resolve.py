@@ -6,7 +6,7 @@ Nothing here imports torch, unless another sampler is installed and may be chose
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,17 +18,13 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
+from cadre.config.checks import check_evaluation, check_training, check_trees
 from cadre.config.engine_validation import MAX_VLLM_RANK
-from cadre.config.experiment import TEACHER, Config, Experiment, parse
+from cadre.config.experiment import TEACHER, Config, Experiment, load, parse
+from cadre.config.ignored import check_typed_are_read
 from cadre.config.paths import relocate
 from cadre.config.recipes import names_beside, read_recipe
 from cadre.config.trusted_runs import check_trusted
-from cadre.config.validation import (
-    EVALUATION_CHECKS,
-    TRAINING_CHECKS,
-    check_group_size,
-    check_some_policy_trained,
-)
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
@@ -39,7 +35,16 @@ from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
 from cadre.settings.team import LoraConfig
 from cadre.settings.trust import queue_import_notice
-from cadre.settings.yaml_file import Raw, apply_override, apply_overrides, merge_sections, parse_yaml, read_yaml
+from cadre.settings.yaml_file import (
+    Raw,
+    apply_override,
+    apply_overrides,
+    flatten,
+    merge_sections,
+    parse_yaml,
+    read_yaml,
+    typed_keys,
+)
 from cadre.types import Sampling
 
 DATA_SPLITS = ("train", "test")  # which are `data` if that is set
@@ -51,12 +56,13 @@ LARGE_MODEL = 500_000_000  # bytes of weights from which a sampler of its own is
 
 @dataclass(frozen=True)
 class Target:
-    """A configuration, the class of its environment if it need not be searched for, and the folder of the run whose
-    weights play, if any."""
+    """A configuration, the class of its environment if it need not be searched for, the folder of the run whose weights
+    play, if any, and the keys of the settings that the user typed."""
 
     config: Config
     env: type[Env] | None = None
     run: Path | None = None
+    typed: Collection[str] = ()
 
 
 def find_target(
@@ -107,7 +113,8 @@ def find_target(
             f"team.policies.{policy}.lora: got another adapter than {name} has trained, whose weights mean nothing "
             "with another rank, alpha or targets; expected it as it was trained. Undo the change."
         )
-    return Target(config, env, folder if is_run else None)
+    typed = [*typed_keys(overrides), *(key for key, _ in flatten(changes or {}))]
+    return Target(config, env, folder if is_run else None, typed)
 
 
 def user_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, Any] | None = None) -> Raw:
@@ -186,30 +193,35 @@ def _is_model(name: str, folder: Path) -> bool:
 # ---- From a configuration to an experiment
 
 
-def resolve(config: Config, env: type[Env] | None = None) -> Experiment:
+def resolve_recipe(recipe: str, overrides: Sequence[str] = ()) -> Experiment:
+    """Return all that training a recipe with `key=value` pairs needs; raises as `resolve` does."""
+    return resolve(load(recipe, overrides), typed=typed_keys(overrides))
+
+
+def resolve(config: Config, env: type[Env] | None = None, typed: Collection[str] = ()) -> Experiment:
     """Return all that training needs. Raises ConfigError or DataError for what cannot be trained.
 
-    `env` is the class that the configuration names, if it need not be searched for.
+    `env` is the class that the configuration names, if it need not be searched for. `typed` are the dotted keys of the
+    settings that the user gave in the command or the call, of which each must have an effect.
     """
-    experiment = resolve_for_trees(config, env)
-    check_some_policy_trained(experiment)
-    check_group_size(experiment)
+    experiment = resolve_for_trees(config, env, typed)
+    check_training(experiment)
     return experiment
 
 
-def resolve_for_trees(config: Config, env: type[Env] | None = None) -> Experiment:
+def resolve_for_trees(config: Config, env: type[Env] | None = None, typed: Collection[str] = ()) -> Experiment:
     """Return all that growing the trees of a training needs, for a team of which no policy need be trained."""
     experiment = _add_teacher(_add_critics(_resolve_players(config, env)))
-    for check in TRAINING_CHECKS:
-        check(experiment)
+    check_typed_are_read(experiment, typed)
+    check_trees(experiment)
     return experiment
 
 
-def resolve_for_evaluation(config: Config, env: type[Env] | None = None) -> Experiment:
+def resolve_for_evaluation(config: Config, env: type[Env] | None = None, typed: Collection[str] = ()) -> Experiment:
     """Return all that playing held-out tasks needs: no critic, and the training split is not read."""
     experiment = _resolve_players(config, env)
-    for check in EVALUATION_CHECKS:
-        check(experiment)
+    check_typed_are_read(experiment, typed)
+    check_evaluation(experiment)
     return experiment
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from cadre.config.conditions import explain, given_settings
+from cadre.config.checks import SCHEDULE_STEPS
 from cadre.config.experiment import Experiment
-from cadre.config.unused import OVERRIDE_CONDITIONS, can_leave_bound
-from cadre.config.validation import SCHEDULE_STEPS
+from cadre.config.ignored import ignored_settings
 from cadre.env import GeneratedTasks
 from cadre.envs.spec import name_of
 from cadre.envs.splits import shared_tasks
 from cadre.plugins import environments, trained_on
-from cadre.settings.objective import needs_reference
+from cadre.settings.objective import can_leave_bound, needs_reference
 from cadre.types import Task
 
 # Tasks per split that are compared: of those that are made on demand, and of those in a list.
@@ -39,7 +38,10 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
         *_warn_single_sample_roles(experiment),
         *_warn_idle_bound(experiment),
         *_warn_idle_policies(experiment),
-        *_warn_idle_ends(experiment),
+        *(
+            f"warning: {name} has no effect here (it is read if {words})."
+            for name, words in ignored_settings(experiment)
+        ),
         *_warn_long_warmup(experiment),
     ]
 
@@ -71,7 +73,9 @@ def _warn_idle_policies(experiment: Experiment) -> list[str]:
 
 def _warn_idle_bound(experiment: Experiment) -> list[str]:
     """Warn of an algorithm that bounds its updates, each of which is one step that nothing bounds."""
-    if experiment.plan.loss.kl_bound is None or can_leave_bound(experiment):
+    if experiment.plan.loss.kl_bound is None or can_leave_bound(
+        experiment.train.max_staleness, experiment.learners.values()
+    ):
         return []
     return [
         f"warning: {experiment.algorithm.name} ends an update where loss.kl_bound is exceeded, which is found before "
@@ -159,17 +163,6 @@ def _warn_shared_tasks(experiment: Experiment) -> list[str]:
 
 def _most_compared(tasks: Sequence[Task]) -> int:
     return COMPARED_TASKS if isinstance(tasks, GeneratedTasks) else COMPARED_LISTED
-
-
-def _warn_idle_ends(experiment: Experiment) -> list[str]:
-    """Warn of an end by evaluations in a recipe under which none is made; on the command line it is refused."""
-    return [
-        f"warning: {explain(condition, setting, experiment.config)}"
-        for condition in OVERRIDE_CONDITIONS
-        if condition.path in ("train.stop_at_success", "train.patience")
-        for setting in given_settings(experiment.config, condition.path)
-        if not condition.is_read(setting, experiment.config)
-    ]
 
 
 def _first_tasks(tasks: Sequence[Task], first: int, count: int) -> list[Task]:

@@ -126,7 +126,7 @@ class LoadedTeam:
 
 def open_team(target: Target, untrained: bool = False) -> LoadedTeam:
     """Load the models of a target, and the weights of its run's latest checkpoint unless it plays `untrained`."""
-    return load_team(resolve_for_evaluation(target.config, target.env), target.run, untrained)
+    return load_team(resolve_for_evaluation(target.config, target.env, target.typed), target.run, untrained)
 
 
 def load_team(
@@ -175,7 +175,7 @@ class EvaluationRequest:
 def open_evaluation(target: Target, request: EvaluationRequest) -> tuple[LoadedTeam, Sequence[Task]]:
     """Return the team and the tasks. Raises ConfigError or RunError for what cannot be played, before any model
     loads."""
-    experiment = resolve_for_evaluation(target.config, target.env)
+    experiment = resolve_for_evaluation(target.config, target.env, target.typed)
     if target.run is None and request.checkpoint != LATEST:
         raise ConfigError(
             "--best and --at name a checkpoint of a run; got a recipe or a model, which has none. Name the folder of a "

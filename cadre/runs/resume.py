@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from cadre.config.experiment import Config, Experiment, flatten, parse
+from cadre.config.experiment import Config, Experiment, parse
 from cadre.config.paths import find_roots, resolve_from_folder
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, user_settings
@@ -39,7 +39,7 @@ from cadre.runs.records import (
 from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
 from cadre.settings.trust import print_import_notice, queue_import_notice
-from cadre.settings.yaml_file import apply_overrides
+from cadre.settings.yaml_file import apply_overrides, flatten, typed_keys
 from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
 from cadre.training.warm_start import SETTINGS, WARM_START
 
@@ -204,7 +204,7 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
         raise RunError(f"fork: the checkpoint of step {step} in {folder} is damaged; expected a whole one.")
     config = _config_to_resume(source, "", ((), overrides), folder, trust)
     check_same_policies("fork", source.config, config)
-    experiment = resolve(config)  # raises for settings that cannot be trained
+    experiment = resolve(config, typed=typed_keys(overrides))  # raises for settings that cannot be trained
     for name in changed_bases(source, experiment.models):
         log.warning(
             "fork: the model of %s in %s has other weights than that which %s was begun with.",

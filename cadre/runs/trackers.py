@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from cadre.config.experiment import Config, flatten
-from cadre.config.validation import missing_trackers
+from cadre.config.experiment import Config
 from cadre.errors import ConfigError
+from cadre.plugins import install_command
 from cadre.settings.run import TrackersConfig
+from cadre.settings.yaml_file import flatten
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,10 @@ def start_tracker(name: str, run: TrackedRun) -> Tracker:
     try:
         tracker = TRACKERS[name]()
     except ImportError:
-        raise ConfigError(missing_trackers([name])) from None
+        raise ConfigError(
+            f"trackers.names: got {name}, which is not installed; expected the extra of that name. Run "
+            f"{install_command(name)}, or leave it out of trackers.names."
+        ) from None
     try:
         tracker.begin(run)
     except tracker.errors as error:

@@ -4,13 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from cadre.settings.section import Positive, Section, SetKeysOnly, Share, setting_error
+from cadre.settings.models import MEDIA_MODELS, read_model_type
+from cadre.settings.section import Given, Positive, ReadIf, Section, SetKeysOnly, Share, setting_error
 
 Packing = Literal["auto", "prefix_tree", "padded"]
+
+
+def _is_local(given: Given) -> bool:
+    return given.policy in given.experiment.models
+
+
+def _is_sampled_by_torch(given: Given) -> bool:
+    return _is_local(given) and given.section.engine == "torch"
+
+
+def _keeps_turns(given: Given) -> bool:
+    """Return True if keys and values of earlier turns are kept, which those of images are not."""
+    model = given.experiment.models.get(given.policy, "")
+    return _is_sampled_by_torch(given) and read_model_type(Path(model)) not in MEDIA_MODELS
+
+
+LOCAL = ReadIf("the policy has no url", _is_local)
+SAMPLED_BY_TORCH = ReadIf("the torch engine samples the policy", _is_sampled_by_torch)
+# A recipe that says `engine: auto` suits several machines, so that settings of a sampler wait in it.
+SAMPLED_APART = ReadIf(
+    "sampling.engine is vllm, or auto in the recipe",
+    lambda given: given.experiment.suits_any_engine or bool(given.experiment.vllm_policies),
+)
 
 
 class SamplingConfig(Section):
@@ -23,20 +48,32 @@ class SamplingConfig(Section):
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(
         (), description="strings that end a completion; its text is cut before them, its ids keep them"
     )
-    memory: Annotated[float, Field(gt=0.0)] | None = Field(
+    memory: Annotated[Annotated[float, Field(gt=0.0)] | None, LOCAL] = Field(
         None, description="GiB for the keys, values and scores of a batch; unset: by the device"
     )
-    turns_memory: Annotated[float, Field(ge=0.0)] | None = Field(
+    turns_memory: Annotated[
+        Annotated[float, Field(ge=0.0)] | None,
+        ReadIf("the torch engine samples the policy, and its model reads text alone", _keeps_turns),
+    ] = Field(
         None, description="GiB for keys and values of a step's earlier turns; 0: none; unset: a quarter of memory"
     )
-    graphs: bool | None = Field(
+    graphs: Annotated[bool | None, SAMPLED_BY_TORCH] = Field(
         None, description="capture the torch engine's decoding steps as CUDA graphs (docs/speed.md); unset: on a GPU"
     )
-    engine: Literal["auto", "torch", "vllm"] = Field(
+    engine: Annotated[Literal["auto", "torch", "vllm"], LOCAL] = Field(
         "auto",
         description="torch: in this process; vllm: in a process of its own (docs/vllm.md); auto: vllm if it is "
         "installed and has a GPU, for models of the hub and folders with 500 MB of weights or more",
     )
+
+
+# Value heads are trained in the passes of the policy that they sit on.
+OF_A_POLICY = ReadIf(
+    "it is a policy's, in whose passes value heads are trained",
+    lambda given: not given.path.startswith("algorithm.critic.learner."),
+)
+IN_PREFIX_TREES = ReadIf("learner.pack is not padded", lambda given: given.section.pack != "padded")
+Decay = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class LearnerConfig(Section):
@@ -48,37 +85,57 @@ class LearnerConfig(Section):
     schedule: Literal["constant", "cosine"] = Field(
         "constant", description="cosine falls to final_rate_fraction of the peak at the last step"
     )
-    final_rate_fraction: float = Field(
-        0.0, ge=0.0, lt=1.0, description="with cosine: the rate after the last step, as a fraction of the peak"
-    )
+    final_rate_fraction: Annotated[
+        float, ReadIf("learner.schedule is cosine", lambda given: given.section.schedule != "constant")
+    ] = Field(0.0, ge=0.0, lt=1.0, description="with cosine: the rate after the last step, as a fraction of the peak")
     warmup_steps: int = Field(0, ge=0, description="updates of linear warm-up")
     weight_decay: float = Field(
         0.0, ge=0.0, description="weight decay of matrices, decoupled from the gradient, per step"
     )
-    betas: tuple[float, float] = Field((0.9, 0.999), description="decay of the first and the second moment")
+    betas: tuple[Decay, Decay] = Field((0.9, 0.999), description="decay of the first and the second moment")
     max_grad_norm: float = Field(1.0, gt=0.0, description="global norm that a policy's gradient is clipped to")
-    epochs: Positive = Field(1, description="passes over a step's sequences")
-    minibatches: Positive = Field(1, description="optimiser steps per pass, each on an equal part of the sequences")
-    minibatch_size: Positive | None = Field(
+    epochs: Annotated[Positive, OF_A_POLICY] = Field(1, description="passes over a step's sequences")
+    minibatches: Annotated[Positive, OF_A_POLICY] = Field(
+        1, description="optimiser steps per pass, each on an equal part of the sequences"
+    )
+    minibatch_size: Annotated[Positive | None, OF_A_POLICY] = Field(
         None, description="most sequences of an optimiser step, in place of minibatches: a pass has as many as it takes"
     )
-    tokens_per_microbatch: Positive | Literal["auto"] = Field(
+    tokens_per_microbatch: Annotated[Positive | Literal["auto"], OF_A_POLICY] = Field(
         "auto", description="padded tokens in one forward; bounds memory; auto: 4,096 on a CPU, by free memory on a GPU"
     )
-    pack: Packing = Field("auto", description="prefix_tree runs shared tokens once; auto where it is cheaper")
-    gradient_checkpointing: bool | None = Field(
+    pack: Annotated[Packing, OF_A_POLICY] = Field(
+        "auto", description="prefix_tree runs shared tokens once; auto where it is cheaper"
+    )
+    gradient_checkpointing: Annotated[bool | None, OF_A_POLICY] = Field(
         None, description="recompute activations: less memory, more time; unset: once a GPU's memory is too short"
     )
-    saved_moments: Literal["float32", "bfloat16"] = Field(
+    saved_moments: Annotated[
+        Literal["float32", "bfloat16"], ReadIf("learner.ranks is 1", lambda given: given.section.ranks == 1)
+    ] = Field(
         "float32",
         description="the optimiser's moments in checkpoints; bfloat16 halves them, and a resumed run then differs a "
         "little from one that was not interrupted",
     )
-    ranks: int = Field(1, ge=1, le=4_096, description="processes that train a model together, each with a part of it")
-    flex_attention: bool | None = Field(
+    ranks: Annotated[int, OF_A_POLICY] = Field(
+        1, ge=1, le=4_096, description="processes that train a model together, each with a part of it"
+    )
+    flex_attention: Annotated[bool | None, OF_A_POLICY, IN_PREFIX_TREES] = Field(
         None, description="attention in a prefix tree by a compiled kernel; unset: on a GPU"
     )
-    compile: bool | None = Field(None, description="run each layer of a prefix tree compiled; unset: on a GPU")
+    compile: Annotated[
+        bool | None,
+        OF_A_POLICY,
+        IN_PREFIX_TREES,
+        ReadIf(
+            "one rank trains, with flex_attention and without gradient_checkpointing",
+            lambda given: (
+                given.section.flex_attention is not False
+                and given.section.ranks == 1
+                and not given.section.gradient_checkpointing
+            ),
+        ),
+    ] = Field(None, description="run each layer of a prefix tree compiled; unset: on a GPU")
 
     def steps_per_pass(self, sequences: int) -> int:
         """Return the number of optimiser steps in one pass over so many sequences of a policy."""
@@ -94,16 +151,6 @@ class LearnerConfig(Section):
             )
         return self
 
-    @model_validator(mode="after")
-    def _check_betas(self) -> LearnerConfig:
-        if not all(0.0 <= beta < 1.0 for beta in self.betas):
-            raise setting_error(
-                "betas",
-                f"got {list(self.betas)}; expected two numbers from 0 to less than 1, such as [0.9, 0.999]. Correct "
-                "them.",
-            )
-        return self
-
 
 class VllmConfig(Section):
     """vLLM's engines, one per base model, if `sampling.engine` is vllm."""
@@ -115,7 +162,13 @@ class VllmConfig(Section):
     colocated: bool | None = Field(
         None, description="sampler and learner take turns in one GPU's memory; unset: if there is one GPU"
     )
-    sleep: Literal["auto", "none", "cache", "offload", "discard"] = Field(
+    sleep: Annotated[
+        Literal["auto", "none", "cache", "offload", "discard"],
+        ReadIf(
+            "vllm.colocated is true, or unset on a machine with one GPU",
+            lambda given: given.experiment.colocated or not given.experiment.vllm_policies,
+        ),
+    ] = Field(
         "auto",
         description="what a colocated sampler frees while the learner works: nothing, its KV cache, or its weights "
         "too, which wait on the CPU (offload) or are dropped and sent again (discard); auto: the first of them that "
@@ -127,7 +180,9 @@ class PlacementConfig(Section):
     """The processes of one base model: a pool of samplers, and a learner for the policies that train on it."""
 
     samplers: Positive = Field(1, description="sampler processes of a base model, each with a copy of its weights")
-    sampler_gpus: int = Field(0, ge=0, description="GPUs of each sampler; 0: it samples on the CPU")
+    sampler_gpus: Annotated[
+        int, ReadIf("samplers are not colocated with the learner", lambda given: not given.section.colocated)
+    ] = Field(0, ge=0, description="GPUs of each sampler; 0: it samples on the CPU")
     learner_gpus: int = Field(0, ge=0, description="GPUs of the learner; 0: it learns on the CPU")
     colocated: bool = Field(False, description="samplers share the learner's GPU instead of having their own")
 
@@ -154,7 +209,9 @@ class ClusterConfig(PlacementConfig):
     environments: int = Field(0, ge=0, description="processes that step environments; 0: the training process does")
     threads: Positive = Field(1, description="threads of each process that samples, learns or steps on a CPU")
     replaced: int = Field(100, ge=0, description="times that a process that died is replaced before the run fails")
-    learner_kept: Positive = Field(
+    learner_kept: Annotated[
+        Positive, ReadIf("cluster.replaced is above 0", lambda given: given.section.replaced > 0)
+    ] = Field(
         20,
         description="updates between copies of a learner's state; a learner that died repeats the updates since the "
         "last copy",

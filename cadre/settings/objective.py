@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -12,7 +12,7 @@ from cadre.declare import declared
 from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, LOSSES
 from cadre.settings.engines import LearnerConfig
-from cadre.settings.section import Section, SetKeysOnly, apply_changes, setting_error
+from cadre.settings.section import Given, ReadIf, Section, SetKeysOnly, apply_changes, setting_error
 from cadre.settings.team import Policy, PolicyConfig
 from cadre.settings.user_code import load_function, one_of
 
@@ -23,6 +23,21 @@ from cadre.settings.user_code import load_function, one_of
 TreeWeight = Literal["alike", "by_decision", "by_sample", "by_episode"]
 
 
+def teaches_alone(given: Given) -> bool:
+    """Return True if a teacher gives all advantages (`teacher.alone`)."""
+    teacher = given.experiment.config.teacher
+    return teacher is not None and teacher.alone
+
+
+WITHOUT_PAIRS = ReadIf(
+    "the algorithm does not learn from pairs", lambda given: given.experiment.plan.preference is None
+)
+OF_GROUPS = ReadIf(
+    "the algorithm compares groups: it has no critic, and learns from no pairs",
+    lambda given: given.experiment.plan.critic is None and given.experiment.plan.preference is None,
+)
+
+
 class CreditConfig(Section):
     """The samples that an update learns from, and their weights; the same section for every algorithm."""
 
@@ -31,24 +46,33 @@ class CreditConfig(Section):
         description="completions cut at max_tokens: train on them, or mask them, so that they count in their "
         "group's mean only",
     )
-    overlong_buffer: int = Field(
-        0, ge=0, description="tokens before max_tokens over which a length penalty grows; 0: none"
-    )
-    overlong_factor: float | None = Field(None, gt=0.0, description="penalty of the longest completion; 1 unless set")
-    role_weights: dict[str, Annotated[float, Field(ge=0.0)]] = Field(
-        default_factory=dict, description="role: weight of its samples' advantages; 1 unless named"
-    )
-    without_std: Literal["keep", "drop"] = Field(
+    overlong_buffer: Annotated[
+        int, WITHOUT_PAIRS, ReadIf("teacher.alone is unset", lambda given: not teaches_alone(given))
+    ] = Field(0, ge=0, description="tokens before max_tokens over which a length penalty grows; 0: none")
+    overlong_factor: Annotated[
+        float | None,
+        ReadIf("credit.overlong_buffer is above 0", lambda given: given.section.overlong_buffer > 0),
+    ] = Field(None, gt=0.0, description="penalty of the longest completion; 1 unless set")
+    role_weights: Annotated[
+        dict[str, Annotated[float, Field(ge=0.0)]],
+        ReadIf(
+            "the policies of these roles are trained",
+            lambda given: not set(given.experiment.roles) & set(given.value) - set(given.experiment.trained_roles),
+        ),
+    ] = Field(default_factory=dict, description="role: weight of its samples' advantages; 1 unless named")
+    without_std: Annotated[Literal["keep", "drop"], OF_GROUPS] = Field(
         "keep",
         description="samples of groups whose rewards, before length penalties, have zero variance: keep them in the "
         "loss's denominators, or drop them",
     )
-    drop_groups: Literal["none", "lowest_mean", "lowest_deviation"] = Field(
+    drop_groups: Annotated[Literal["none", "lowest_mean", "lowest_deviation"], OF_GROUPS] = Field(
         "none",
         description="leave out a fraction of each policy's groups: those of the lowest mean return, or of the lowest "
         "variance relative to their range",
     )
-    drop_fraction: float | None = Field(None, gt=0.0, lt=1.0, description="with drop_groups: that fraction")
+    drop_fraction: Annotated[
+        float | None, ReadIf("credit.drop_groups is set", lambda given: given.section.drop_groups != "none")
+    ] = Field(None, gt=0.0, lt=1.0, description="with drop_groups: that fraction")
     tree_weight: TreeWeight | None = Field(
         None,
         description="unit of equal weight in an update: trees, decisions, samples or episodes; unset: the "
@@ -84,28 +108,52 @@ def _names(table: Mapping[str, object]) -> str:
     return f"{', '.join(table)}, or file.py:function"
 
 
+WITHOUT_FUNCTION = ReadIf("loss.function is unset", lambda given: given.section.function is None)
+CLIPPED = ReadIf("loss.ratio is not none", lambda given: given.section.ratio != "none")
+CORRECTED = ReadIf("loss.correction is set", lambda given: given.section.correction != "none")
+
+
+def _can_leave_bound(given: Given) -> bool:
+    return can_leave_bound(given.experiment.train.max_staleness, given.experiment.learners.values())
+
+
 class LossConfig(Section):
     """The policy loss: the clipped ratio of PPO, averaged over the batch's tokens. The algorithm sets what is unset."""
 
     function: Annotated[str, one_of({})] | None = Field(
         None, description="a loss of your own in place of ratio: file.py:function(tokens, **settings)"
     )
-    settings: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of that function")
-    ratio: Ratio = Field(
+    settings: Annotated[
+        dict[str, Any], ReadIf("loss.function is set", lambda given: given.section.function is not None)
+    ] = Field(default_factory=dict, description="keyword arguments of that function")
+    ratio: Annotated[Ratio, WITHOUT_FUNCTION] = Field(
         "token",
         description=f"clipped ratio: {_names(LOSSES)}; token is PPO's, sequence GSPO's",
     )
-    clip_low: float = Field(0.2, gt=0.0, lt=1.0, description="the ratio is clipped below at 1 - clip_low")
-    clip_high: float = Field(0.2, gt=0.0, description="the ratio is clipped above at 1 + clip_high")
-    dual_clip: float | None = Field(
-        None, gt=1.0, description="upper bound of the ratio where the advantage is negative"
+    clip_low: Annotated[float, WITHOUT_FUNCTION, CLIPPED] = Field(
+        0.2, gt=0.0, lt=1.0, description="the ratio is clipped below at 1 - clip_low"
     )
+    clip_high: Annotated[float, WITHOUT_FUNCTION, CLIPPED] = Field(
+        0.2, gt=0.0, description="the ratio is clipped above at 1 + clip_high"
+    )
+    dual_clip: Annotated[
+        float | None,
+        WITHOUT_FUNCTION,
+        ReadIf("loss.ratio is neither none nor cispo", lambda given: given.section.ratio not in ("none", "cispo")),
+    ] = Field(None, gt=1.0, description="upper bound of the ratio where the advantage is negative")
     aggregate: Aggregate = Field("token_mean", description=f"unit of equal weight in the loss: {_names(AGGREGATES)}")
-    divisor: float = Field(
-        1.0, gt=0.0, description="with sequence_sum: the number of tokens that a sequence's sum is divided by"
-    )
+    divisor: Annotated[
+        float,
+        ReadIf(
+            "loss.aggregate is sequence_sum",
+            lambda given: given.section.aggregate not in ("token_mean", "sequence_mean"),
+        ),
+    ] = Field(1.0, gt=0.0, description="with sequence_sum: the number of tokens that a sequence's sum is divided by")
     entropy: float = Field(0.0, ge=0.0, description="coefficient of the entropy bonus per token")
-    entropy_tokens: int | None = Field(
+    entropy_tokens: Annotated[
+        int | None,
+        ReadIf("loss.entropy is above 0", lambda given: needs_entropy_gradient(given.section)),
+    ] = Field(
         None,
         ge=2,
         description="entropy of this many of the likeliest tokens, renormalised; unset: of the whole vocabulary",
@@ -113,21 +161,32 @@ class LossConfig(Section):
     kl: float = Field(
         0.0, ge=0.0, description="coefficient of the penalty k2 = (log pi - log reference)^2 / 2 per token"
     )
-    kl_bound: float | None = Field(
+    kl_bound: Annotated[
+        float | None,
+        ReadIf("an update has several optimiser steps, or train.max_staleness is above 0", _can_leave_bound),
+    ] = Field(
         None,
         gt=0.0,
         description="a policy's update ends before an optimiser step on tokens whose mean KL(sampler || policy) "
         "exceeds it; unset: none",
     )
-    schedule: Literal["constant", "linear"] = Field(
-        "constant", description="linear: bonus and penalty fall to 0 at the last step"
-    )
+    schedule: Annotated[
+        Literal["constant", "linear"],
+        ReadIf(
+            "loss.entropy or loss.kl is above 0", lambda given: given.section.entropy > 0.0 or given.section.kl > 0.0
+        ),
+    ] = Field("constant", description="linear: bonus and penalty fall to 0 at the last step")
     correction: Correction = Field(
         "none", description=f"importance weight for the mismatch of sampler and learner: {_names(CORRECTIONS)}"
     )
-    correction_level: Level = Field("token", description=f"unit that has one weight: {_names(LEVELS)}")
-    correction_low: float = Field(0.5, ge=0.0, description="with correction mask: weights below it count as 0")
-    correction_high: float = Field(
+    correction_level: Annotated[Level, CORRECTED] = Field(
+        "token", description=f"unit that has one weight: {_names(LEVELS)}"
+    )
+    correction_low: Annotated[
+        float,
+        ReadIf("loss.correction is mask", lambda given: given.section.correction not in ("none", "truncate")),
+    ] = Field(0.5, ge=0.0, description="with correction mask: weights below it count as 0")
+    correction_high: Annotated[float, CORRECTED] = Field(
         2.0, gt=0.0, description="weights above it are cut to it, or count as 0 with correction mask"
     )
 
@@ -172,6 +231,11 @@ def load_own_loss(loss: LossConfig) -> Callable[..., Any] | None:
 def makes_several_steps(learner: LearnerConfig) -> bool:
     """Return True if an update may have more than one optimiser step, after the first of which samples are stale."""
     return learner.epochs * learner.minibatches > 1 or learner.minibatch_size is not None
+
+
+def can_leave_bound(max_staleness: int, learners: Iterable[LearnerConfig]) -> bool:
+    """Return True if a policy may differ from its sampler before an optimiser step, which `loss.kl_bound` is for."""
+    return max_staleness > 0 or any(map(makes_several_steps, learners))
 
 
 def needs_reference(loss: LossConfig) -> bool:
@@ -220,7 +284,12 @@ class TeacherConfig(Section):
     policy: str | None = Field(
         None, description="a policy of the team is the teacher of the others, with its present weights"
     )
-    weights: Literal["present", "initial"] = Field(
+    weights: Annotated[
+        Literal["present", "initial"],
+        ReadIf(
+            "a policy teaches itself: teacher.model and teacher.policy are unset", lambda given: given.section.is_self
+        ),
+    ] = Field(
         "present", description="of a policy that teaches itself: those at the step, with hint, or those before training"
     )
     hint: bool = Field(False, description="the teacher also reads the text of the environment's privileged()")
@@ -256,10 +325,19 @@ class TeacherConfig(Section):
 # ---- KL
 
 
+def _reads_reference(given: Given) -> bool:
+    plan, teacher = given.experiment.plan, given.experiment.config.teacher
+    is_taught = teacher is not None and teacher.is_reference
+    return plan.kl > 0.0 or plan.preference is not None or needs_reference(plan.loss) or is_taught
+
+
 class KlConfig(Section):
     """The reference model of `loss.kl`, `algorithm.kl` and the preference loss."""
 
-    reference: Literal["base", "start"] = Field(
+    reference: Annotated[
+        Literal["base", "start"],
+        ReadIf("the algorithm or the loss has a reference, as under loss.kl or algorithm.kl", _reads_reference),
+    ] = Field(
         "base",
         description="its weights: base is the model before any training, without adapters; start is each policy when "
         "reinforcement learning began, after a warm start or with the adapter of lora.path",

@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, FiniteFloat, JsonValue
 
-from cadre.settings.section import Positive, Section
+from cadre.settings.engines import SAMPLED_APART
+from cadre.settings.section import Given, Positive, ReadIf, Section
+
+
+def _evaluates_in_training(given: Given) -> bool:
+    evaluate = given.experiment.evaluate
+    return bool(evaluate.every and evaluate.tasks)
+
+
+EVALUATED = ReadIf("evaluate.every and evaluate.tasks are above 0", _evaluates_in_training)
 
 
 class TrainConfig(Section):
@@ -14,23 +23,32 @@ class TrainConfig(Section):
 
     steps: Positive = Field(100, description="updates")
     tasks_per_step: int = Field(16, ge=1, le=1_000_000, description="trees per step")
-    replacements: int = Field(
-        0, ge=0, description="rounds of other tasks per step in place of those without a gradient"
-    )
+    replacements: Annotated[
+        int, ReadIf("credit.without_std is drop", lambda given: given.experiment.plan.selection.without_std == "drop")
+    ] = Field(0, ge=0, description="rounds of other tasks per step in place of those without a gradient")
     schedule: str | None = Field(
         None,
         description="which policies learn at a step: together, round_robin (one at a time, the others are frozen), or "
         "file.py:function(step, policies), which returns those that learn; unset: the algorithm's own",
     )
-    schedule_period: Positive = Field(1, description="with round_robin: steps until it is the next policy's turn")
+    schedule_period: Annotated[
+        Positive, ReadIf("train.schedule is round_robin", lambda given: given.experiment.schedule == "round_robin")
+    ] = Field(1, description="with round_robin: steps until it is the next policy's turn")
     max_staleness: int = Field(0, ge=0, description="updates that sampling may run ahead of learning; 0: none")
     max_tokens: int = Field(
         0, ge=0, description="stop after the step at which this many tokens have been sampled; 0: never"
     )
-    stop_at_success: float | None = Field(
+    stop_at_success: Annotated[float | None, EVALUATED] = Field(
         None, ge=0.0, le=1.0, description="stop after an evaluation with at least this success"
     )
-    patience: int = Field(
+    patience: Annotated[
+        int,
+        EVALUATED,
+        ReadIf(
+            "train.steps is above patience * evaluate.every",
+            lambda given: given.value * given.experiment.evaluate.every < given.section.steps,
+        ),
+    ] = Field(
         0,
         ge=0,
         description="stop after this many evaluations in a row without a better one, by success and then by reward; "
@@ -41,7 +59,7 @@ class TrainConfig(Section):
         description="FILE.py:function, called as f(step, metrics) after each step; True ends the training there",
     )
     seed: int = Field(0, description="seed of all random draws of the run")
-    deterministic: bool | None = Field(
+    deterministic: Annotated[bool | None, SAMPLED_APART] = Field(
         None,
         description="vLLM's batches follow from the work, so that equal seeds give equal runs, instead of taking each "
         "request as it arises; unset: so on a CPU only",
@@ -54,9 +72,9 @@ class TrainConfig(Section):
     checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints that are never removed; 0: none")
     checkpoints_kept: Positive = Field(2, description="newest checkpoints that are kept, beside the best")
     trees_kept: int = Field(4, ge=0, description="trees per step that are kept, to look at (docs/view.md)")
-    trees_megabytes: float = Field(
-        256.0, ge=0.0, description="most megabytes of kept trees, spread evenly over the steps"
-    )
+    trees_megabytes: Annotated[
+        float, ReadIf("train.trees_kept is above 0", lambda given: given.section.trees_kept > 0)
+    ] = Field(256.0, ge=0.0, description="most megabytes of kept trees, spread evenly over the steps")
 
 
 class EpisodesConfig(Section):
@@ -108,7 +126,14 @@ class TrackersConfig(Section):
     names: tuple[TrackerName, ...] = Field(
         ("tensorboard",), description="any number of them; all but tensorboard need the extra of that name"
     )
-    project: Annotated[str, Field(min_length=1)] = Field(
+    project: Annotated[
+        str,
+        Field(min_length=1),
+        ReadIf(
+            "trackers.names has one with projects, which tensorboard is not",
+            lambda given: bool(set(given.section.names) - {"tensorboard"}),
+        ),
+    ] = Field(
         "cadre",
         description="project of the run; MLflow calls it an experiment; unset: WANDB_PROJECT or "
         "MLFLOW_EXPERIMENT_NAME of the environment, or cadre",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
@@ -25,14 +26,50 @@ PLAIN_TYPES = {
 MAX_NESTING = 4
 
 
+@dataclass(frozen=True)
+class Given:
+    """A setting that the user gave, as its condition sees it.
+
+    path        such as team.policies.a.learner.compile
+    value       what the user gave
+    section     the section that holds it, merged with what it changes: the learner of policy a
+    policy      whose section that is; "" for a section of the experiment
+    experiment  the `cadre.config.experiment.Experiment`, whose module imports this one
+    """
+
+    path: str
+    value: Any
+    section: Any
+    policy: str
+    experiment: Any
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class ReadIf:
+    """A condition of a setting, in its annotation: `Annotated[float, ReadIf("loss.kl is above 0", lambda given: ...)]`.
+
+    `words` end the sentence "it is read if ..." of the message about a setting without effect.
+    """
+
+    words: str
+    is_read: Callable[[Given], bool]
+
+
 class Section(BaseModel):
     """A frozen section that rejects unknown keys, numbers that are not finite, and booleans in place of numbers.
 
-    `alternatives` are keys that say one thing in several ways, of which changes to a section replace all.
+    `alternatives` are keys that say one thing in several ways, of which changes to a section replace all. `conditions`
+    are those of all settings of the section.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     alternatives: ClassVar[Sequence[Sequence[str]]] = ()
+    conditions: ClassVar[Sequence[ReadIf]] = ()
 
     @model_validator(mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from cadre.errors import nearest
 from cadre.settings.engines import LearnerConfig, SamplingConfig
-from cadre.settings.section import Positive, Section, SetKeysOnly, setting_error
+from cadre.settings.section import Positive, ReadIf, Section, SetKeysOnly, setting_error
 
 # Prefix of the names of weights in a PEFT adapter's file.
 PEFT_PREFIX = "base_model.model."
@@ -20,49 +20,59 @@ class LoraConfig(Section):
 
     rank: Positive = Field(16, description="rank of the update")
     alpha: float = Field(32.0, gt=0.0, description="the update is scaled by alpha / rank")
-    targets: Literal["all-linear"] | tuple[str, ...] = Field("all-linear", description="modules that get an adapter")
+    targets: Literal["all-linear"] | Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        "all-linear", description="modules that get an adapter"
+    )
     path: str | None = Field(
         None, description="a PEFT folder, or one that cadre export wrote, to start from; it has the other settings"
     )
 
-    @model_validator(mode="after")
-    def _require_targets(self) -> LoraConfig:
-        if not self.targets:
-            raise setting_error(
-                "targets",
-                "got none, which leaves nothing to train; expected all-linear, or names of modules such as q_proj. "
-                "Name some, or remove lora to train the model whole.",
-            )
-        return self
+
+WITHOUT_URL = ReadIf("the policy has no url", lambda given: given.section.url is None)
 
 
 class PolicyConfig(Section):
     """One set of weights. Written short, `shared: seed` means `shared: {model: seed}`."""
 
     model: str = Field(description="seed, games (embedded models), a folder of a model or an adapter, or a hub name")
-    lora: LoraConfig | None = Field(None, description="train an adapter on the frozen model instead of the model")
+    lora: Annotated[
+        LoraConfig | None,
+        WITHOUT_URL,
+        ReadIf(
+            "the policy is trained, or lora.path names an adapter",
+            lambda given: not given.section.frozen or given.value.path is not None,
+        ),
+    ] = Field(None, description="train an adapter on the frozen model instead of the model")
     frozen: bool = Field(False, description="never train it")
     url: str | None = Field(None, description="OpenAI-compatible endpoint that serves the model; needs frozen")
-    key_variable: str = Field("OPENAI_API_KEY", description="environment variable with the endpoint's key")
-    dtype: Literal["float32", "bfloat16"] = Field(
+    key_variable: Annotated[str, ReadIf("the policy has a url", lambda given: given.section.url is not None)] = Field(
+        "OPENAI_API_KEY", description="environment variable with the endpoint's key"
+    )
+    dtype: Annotated[Literal["float32", "bfloat16"], WITHOUT_URL] = Field(
         "float32", description="data type of the forward pass; master weights stay float32"
     )
-    quantization: Literal["4bit"] | None = Field(
+    quantization: Annotated[Literal["4bit"] | None, WITHOUT_URL] = Field(
         None, description="hold the frozen base in NF4 by bitsandbytes (QLoRA); for adapters and frozen policies"
     )
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = Field(
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$"), WITHOUT_URL] = Field(
         "auto", description="cpu, cuda or cuda:1; auto is the GPU where there is one"
     )
-    enable_thinking: bool | None = Field(
-        None, description="passed to chat templates that have it, such as Qwen3's; unset: off"
+    enable_thinking: Annotated[
+        bool | None,
+        ReadIf(
+            "the policy renders prompts, of which a teacher reads the tokens",
+            lambda given: not given.path.startswith("teacher."),
+        ),
+    ] = Field(None, description="passed to chat templates that have it, such as Qwen3's; unset: off")
+    sampling: Annotated[
+        SamplingConfig, SetKeysOnly, ReadIf("the policy plays a role", lambda given: given.path.startswith("team."))
+    ] = Field(SamplingConfig(), description="changes to the experiment's sampling")
+    learner: Annotated[
+        LearnerConfig, SetKeysOnly, ReadIf("the policy is not frozen", lambda given: not given.section.frozen)
+    ] = Field(LearnerConfig(), description="changes to the experiment's learner")
+    trust_remote_code: Annotated[bool, WITHOUT_URL] = Field(
+        False, description="run Python that ships with the checkpoint"
     )
-    sampling: Annotated[SamplingConfig, SetKeysOnly] = Field(
-        SamplingConfig(), description="changes to the experiment's sampling"
-    )
-    learner: Annotated[LearnerConfig, SetKeysOnly] = Field(
-        LearnerConfig(), description="changes to the experiment's learner"
-    )
-    trust_remote_code: bool = Field(False, description="run Python that ships with the checkpoint")
 
     @model_validator(mode="after")
     def _require_frozen_remote(self) -> PolicyConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -172,12 +172,31 @@ def read_yaml(path: Path) -> Raw:
     return raw
 
 
+def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield `("algorithm.k", 4)` for every setting of a dumped configuration, in order."""
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 # ---- Overrides: `key=value` on the command line
 
 
 def parse_overrides(pairs: Sequence[str]) -> Raw:
     """Return `key=value` pairs as a dictionary."""
     return apply_overrides({}, pairs)
+
+
+def typed_keys(pairs: Sequence[str]) -> list[str]:
+    """Return the dotted keys that valid `key=value` pairs set, those within a value that is a mapping too."""
+    keys: list[str] = []
+    for key, _, text in (pair.partition("=") for pair in pairs):
+        # A prompt is a plain text, which need not be YAML.
+        value = {} if key.startswith("team.prompts.") else parse_yaml(text)
+        keys += [inner for inner, _ in flatten({key: value})]
+    return keys
 
 
 def apply_overrides(raw: Raw, pairs: Sequence[str]) -> Raw:

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from cadre.algorithms import plan_of
-from cadre.config.experiment import dump, flatten
+from cadre.config.experiment import dump
 from cadre.errors import ConfigError, RunError
 from cadre.file_limits import lines_of, parse_json
 from cadre.files import (
@@ -40,6 +40,7 @@ from cadre.runs.kept_trees import (
 from cadre.runs.records import AnnotationLine, LeftOutLine, StepLine, StepMetrics
 from cadre.runs.tree_format import Json, encode, iterate_samples, read_medium
 from cadre.settings.trust import only_reading
+from cadre.settings.yaml_file import flatten
 from cadre.types import Tree
 
 # Node, role and index of a sample in its tree.

@@ -22,9 +22,9 @@ from cadre.cli.app import app
 from cadre.config.experiment import load
 from cadre.config.recipes import recipes
 from cadre.config.resolve import resolve
-from cadre.config.unused import check_overrides_read
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, DataError
+from cadre.settings.yaml_file import typed_keys
 from tests.cadre.cli.calling import get_command
 from tests.docs.blocks import COMMAND_PAGES, ROOT, Command, blocks, commands_of
 
@@ -201,9 +201,8 @@ def check_settings(target: str, settings: list[str]) -> None:
     settings = [one for one in settings if not re.match(r"env=|team\.|key=|.*reward_model|.*=[A-Z.]{3,}", one)]
     try:
         config = load(name, settings)
-        check_overrides_read(settings, config)
         if not any(one.startswith("algorithm=") for one in settings):  # of some, validation plays in the sandbox
-            resolve(config)
+            resolve(config, typed=typed_keys(settings))
     except (ConfigError, DataError) as error:
         if not re.search("pip install|settings.source|GPU|Ray", str(error)):
             raise

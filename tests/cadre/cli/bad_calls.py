@@ -120,9 +120,9 @@ train plan-path evaluate.tasks=-1
 train plan-path evaluate.first=-1
 train plan-path evaluate.every=x
 train plan-path evaluate.every=-5
-* train plan-path evaluate.every=5 evaluate.tasks=0
-train plan-path evaluate={tasks: 0, every: 5}
-train plan-path --dry-run evaluate.every=5 evaluate.tasks=0
+* train plan-path train.stop_at_success=0.9
+train plan-path train={steps: 3, stop_at_success: 0.9}
+train plan-path --dry-run train.stop_at_success=0.9
 train plan-path trackers.project=foo
 train plan-path trackers={project: foo}
 train plan-path trackers.names=[] trackers.project=foo

@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 
 from cadre.cli.terminal import complete_recipe, complete_run, shorten_path
-from cadre.config.experiment import load
-from cadre.config.unused import check_overrides_read
-from cadre.errors import ConfigError
 from tests.cadre.cli.calling import call, get_command
 from tests.helpers import forked
 
@@ -59,26 +56,6 @@ def test_the_script_asks_cadre(shell: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert f"_CADRE_COMPLETE=complete_{shell}" in script
     if shutil.which(shell):
         subprocess.run([shell, "-n"], input=script, text=True, check=True)
-
-
-def test_what_another_setting_turns_off_is_refused_with_that() -> None:
-    pairs = ["evaluate.every=5", "evaluate.tasks=0"]
-    with pytest.raises(ConfigError, match=r"evaluate.every: got 5, .*evaluate.tasks=0 .* change evaluate.tasks\."):
-        check_overrides_read(pairs, load("plan-path", pairs))
-
-
-@pytest.mark.parametrize(
-    ("recipe", "pairs"),
-    [
-        ("kuhn-poker", ["evaluate.tasks=0"]),  # whose recipe says how often
-        ("plan-path", ["evaluate.every=0", "evaluate.tasks=0"]),
-        ("plan-path", ["evaluate.every=5"]),
-        ("plan-path", ["train.trees_megabytes=0", "train.trees_kept=0"]),
-        ("plan-path", ["trackers.names=[tensorboard, wandb]", "trackers.project=foo"]),
-    ],
-)
-def test_what_has_an_effect_or_turns_itself_off_is_taken(recipe: str, pairs: list[str]) -> None:
-    check_overrides_read(pairs, load(recipe, pairs))
 
 
 def test_paths_inside_the_current_folder_are_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,13 +129,6 @@ BAD = {
     ),
     "unknown algorithm": (["algorithm=at_grop"], ["at_grop", "Did you mean at_grpo?"]),
     "option that the preset ignores": (["algorithm=grpo", "algorithm.select=random"], ["algorithm.select", "unknown"]),
-    "option that the shape ignores": (
-        [
-            "algorithm={name: custom, shape: full, returns: step, group: node, baseline: mean, scale: std}",
-            "algorithm.select=argmax",
-        ],
-        ["algorithm.select", "ignores"],
-    ),
     "a future that greedy does not play": (
         ["algorithm={name: custom, shape: greedy, returns: episode, group: node, baseline: mean, scale: std}"],
         ["algorithm.returns", "greedy"],
@@ -147,22 +140,9 @@ BAD = {
         ],
         ["leaves", "expected at most"],
     ),
-    "clipping without a ratio": (
-        ["algorithm=magrpo", "algorithm.k=2", "settings.turns=1", "loss.clip_low=0.1"],
-        ["loss.clip_low", "ignores"],
-    ),
-    "a divisor without a sum": (["loss.divisor=8"], ["loss.divisor", "ignores"]),
     "several steps on stale data": (
         ["algorithm=spiral", "learner.minibatches=4"],
         ["1 epochs of 4 minibatches", "loss.ratio=token"],
-    ),
-    "a lambda that reward-to-go ignores": (
-        ["algorithm={name: ippo, estimate: reward_to_go, gae_lambda: 0.5}"],
-        ["algorithm.gae_lambda", "algorithm.estimate=gae"],
-    ),
-    "a discount of tokens for a value a decision": (
-        ["algorithm={name: mappo, token_gamma: 0.9}"],
-        ["algorithm.token_gamma", "critic.level=token"],
     ),
     "a joint critic without a place": (
         ["algorithm=mappo", "team.policies={a: seed, b: seed}", "team.roles={tool: a, planner: b}"],
@@ -172,23 +152,14 @@ BAD = {
         ["algorithm=mappo", "algorithm.critic.policy=seed", "algorithm.critic.policy.frozen=true"],
         ["algorithm.critic.policy.frozen", "Remove it"],
     ),
-    "a critic that samples": (
-        ["algorithm=ippo", "algorithm.critic.policy=seed", "algorithm.critic.policy.sampling={top_k: 2}"],
-        ["algorithm.critic.policy.sampling", "Remove it"],
-    ),
     "unknown key of a critic's learner": (
         ["algorithm=ippo", "algorithm.critic.policy=seed", "algorithm.critic.policy.learner={learning_rat: 1}"],
         ["algorithm.critic.policy.learner.learning_rat", "Did you mean learning_rate?"],
-    ),
-    "epochs of value heads": (
-        ["algorithm=ippo", "algorithm.critic.learner={learning_rate: 0.1, epochs: 7}"],
-        ["algorithm.critic.learner", "epochs", "got 7", "critic.policy.learner"],
     ),
     "a distance where what passed is learned from": (
         ["algorithm={name: sirius, kl: 0.1}"],
         ["algorithm.kl: got 0.1", "Set loss.kl"],
     ),
-    "a distance that pairs ignore": (["algorithm={name: ma_dpo, kl: 5}"], ["algorithm.kl: got 5", "learns from pairs"]),
     "stale pairs": (
         ["algorithm=ma_dpo", "train.max_staleness=1", "loss.correction=truncate"],
         ["train.max_staleness: got 1"],
@@ -198,14 +169,6 @@ BAD = {
     "a length that what passed ignores": (
         ["algorithm=sirius", "credit.overlong_buffer=1"],
         ["credit.overlong_buffer: got 1", "passed alone"],
-    ),
-    "a length that pairs ignore": (
-        ["algorithm=ma_dpo", "credit.overlong_buffer=1"],
-        ["credit.overlong_buffer: got 1", "learns from pairs"],
-    ),
-    "groups that pairs have not": (
-        ["algorithm=ma_dpo", "credit.without_std=drop"],
-        ["credit.without_std", "expected keep"],
     ),
     "a reward model of pairs that is not there": (
         ["algorithm={name: ma_dpo, reward_model: nowhere}"],
@@ -239,30 +202,16 @@ BAD = {
         ["credit.role_weights={planer: 2}"],
         ["role_weights.planer", "Did you mean planner?"],
     ),
-    "a weight of a role that nobody trains": (
-        ["credit.role_weights={tool: 2}", "team.policies.shared.frozen=true"],
-        ["role_weights.tool", "frozen"],
-    ),
     "a negative weight": (["credit.role_weights={tool: -1}"], ["credit.role_weights.tool", "-1"]),
-    "a penalty that nobody pays": (["credit.overlong_factor=2"], ["credit.overlong_factor", "overlong_buffer"]),
     "a penalty from before the first token": (
         ["credit.overlong_buffer=600"],
         ["credit.overlong_buffer", "at most 512"],
-    ),
-    "lowest groups where there are none": (
-        ["algorithm=ma_dpo", "credit.drop_groups=lowest_mean", "credit.drop_fraction=0.5"],
-        ["credit.drop_groups", "expected none"],
-    ),
-    "lowest groups under a critic": (
-        ["algorithm=ippo", "credit.drop_groups=lowest_mean", "credit.drop_fraction=0.5"],
-        ["credit.drop_groups", "critic", "expected none"],
     ),
     "parts that weigh nothing": (["algorithm.parts={goal: 0.0}"], ["algorithm.parts", "expected one that is not"]),
     "costs beside parts": (
         ["algorithm.parts={goal: 1.0}", "algorithm.kl=0.1"],
         ["algorithm.kl", "algorithm.parts", "loss.kl"],
     ),
-    "a fraction of nothing": (["credit.drop_fraction=0.5"], ["credit.drop_fraction", "credit.drop_groups"]),
     "minibatches under a loss without a ratio": (
         ["algorithm=magrpo", "learner.minibatch_size=16"],
         ["minibatches of 16 sequences", "loss.ratio=token"],
@@ -290,23 +239,10 @@ BAD = {
         ],
         ["algorithm.k", "with shape branch", "algorithm.siblings"],
     ),
-    "a weight of a reward that is gone": (
-        [
-            "env=plan-path-no-tool",
-            "team.roles={planner: shared}",
-            "algorithm={name: rlhf, alpha: 0.5, reward_model: x}",
-        ],
-        ["algorithm.alpha", "0.5", "reward_model"],
-    ),
     "an end by a reward that is not learned from": (
         ["algorithm={name: magrpo, stop_at: 0.5, reward_model: nowhere}"],
         ["algorithm.stop_at", "0.5", "reward_model"],
     ),
-    "a learner of nothing": (
-        ["team={policies: {shared: {model: seed, frozen: true, learner: {learning_rate: 1}}}}"],
-        ["team.policies.shared.learner", "learning_rate", "frozen"],
-    ),
-    "nothing to replace": (["train.replacements=2"], ["train.replacements", "credit.without_std=drop"]),
     "missing file": (["env=nowhere.py:Env"], ["nowhere.py", "no file"]),
     "unknown environment": (["env=plan-pth"], ["plan-pth", "Did you mean plan-path?"]),
     "unknown setting": (["settings.turn=2"], ["settings.turn", "Did you mean turns?"]),
@@ -325,15 +261,11 @@ BAD = {
         ["team.policies.shared.dtype", "'float32' or 'bfloat16'"],
     ),
     "override of everything below nothing": (["settings.*=1"], ["* below settings", "nothing is named"]),
-    "a section that is a number": (["learner=3"], ["learner", "got 3", "a mapping such as {learning_rate:"]),
+    "a section that is a number": (["learner=3"], ["learner", "got 3", "expected a mapping"]),
     "a key that is a number": (["credit={1: 2}"], ["credit", "string"]),
     "a remote policy that is trained": (
         ["team.policies.shared={model: m, url: 'http://localhost'}"],
         ["team.policies.shared: got a url", "frozen: true"],
-    ),
-    "an adapter that is frozen": (
-        ["team.policies.shared={model: seed, lora: {}, frozen: true}"],
-        ["team.policies.shared.lora: got {}", "frozen: true"],
     ),
     "unknown key of a policy's sampling": (
         ["team.policies.shared.sampling.top_c=1"],

@@ -1,6 +1,5 @@
 """Relative paths: those of a YAML file are meant from its folder, those of the command line from the current one."""
 
-import logging
 from pathlib import Path
 
 import pytest
@@ -59,19 +58,9 @@ def test_the_command_line_names_files_from_the_current_folder(project: Path) -> 
     assert chosen.env == f"{Path.cwd()}/../project/pkg/envs.py:Toy"
 
 
-def test_what_is_in_the_current_folder_alone_is_taken_with_a_warning(
-    project: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (project / "notes.csv").rename("notes.csv")
-    with caplog.at_level(logging.WARNING):
-        assert load("../project/toy.yaml").settings == {"notes": str(Path("notes.csv").absolute())}
-    assert "settings.notes: notes.csv is meant from the folder of the file, where it is not" in caplog.text
-
-
-def test_what_is_in_both_is_that_of_the_recipe_with_a_warning(project: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_in_both_folders_is_that_of_the_recipe(project: Path) -> None:
     Path("notes.csv").write_text("other\n")
     assert load("../project/toy.yaml").settings == {"notes": f"{project}/notes.csv"}
-    assert "is not meant any more" in caplog.text
 
 
 def test_what_is_nowhere_is_said_with_the_folder(project: Path) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from cadre.engines.text.model import AnswerEncoder, TokenSpeller, spell_bytes
+from cadre.engines.text.model import AnswerEncoder, ModelText, TokenSpeller, spell_bytes
+from cadre.engines.text.template import Template
+from cadre.errors import PromptError
 from cadre.plugins import embedded_models
-from cadre.types import Message
+from cadre.types import Message, Request, Sampling
+from tests.cadre.engines.tiny import CHATML, byte_tokenizer
 
 SEED = Path(embedded_models()["seed"])
 
@@ -38,3 +41,28 @@ def test_code_that_ships_with_a_tokenizer_runs_where_it_is_trusted(tmp_path: Pat
     trusting = AnswerEncoder.of(str(folder), trust_remote_code=True)
     assert trusting.encode(prompt, answer) == AnswerEncoder.of(str(SEED)).encode(prompt, answer)
     assert type(trusting._tokenizer).__name__ == "Mine"
+
+
+def test_a_prompt_that_is_far_too_long_is_not_tokenised_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A megabyte takes seconds, during which nobody else is answered."""
+    tokenizer, tokenised = byte_tokenizer(CHATML), list[int]()
+    text = ModelText({"p": Template(tokenizer)}, (259,), context=1000)
+    encode = type(tokenizer).__call__
+
+    def spy(self: object, words: str, **options: object) -> object:
+        tokenised.append(len(words))
+        return encode(tokenizer, words, **options)
+
+    monkeypatch.setattr(type(tokenizer), "__call__", spy)
+    with pytest.raises(PromptError, match=r"first 6,000 of which are 5,\d{3} tokens.*context holds 1,000"):
+        text.prompt(Request("r", "p", (Message("user", "word " * 200_000),), 1, Sampling(), 0))
+    assert max(tokenised) == 6000
+
+
+def test_a_long_text_of_few_tokens_fits() -> None:
+    """Characters alone do not tell that a prompt is too long."""
+    tokenizer = byte_tokenizer(CHATML)
+    tokenizer.add_tokens(["abcdefghijklmnopqrst"])
+    text = ModelText({"p": Template(tokenizer)}, (259,), context=128)
+    prompt = text.prompt(Request("r", "p", (Message("user", "abcdefghijklmnopqrst" * 90),), 1, Sampling(), 0))
+    assert len(prompt.ids) == 90 + len(tokenizer("<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n").input_ids)

@@ -47,13 +47,11 @@ def test_a_function_of_a_file_is_looked_up_before_anything_loads(tmp_path):
         merge_loss(named, LossConfig(ratio="nowhere.py:x"))
 
 
-def test_what_a_loss_would_ignore_is_refused_and_a_function_of_the_users_ignores_nothing(tmp_path):
+def test_a_function_of_the_users_reads_every_setting_of_a_loss(tmp_path):
     (tmp_path / "mine.py").write_text("def halves(length, whole):\n    return 0.5 / whole.divisor\n")
-    with pytest.raises(ConfigError, match=r"loss\.divisor: got 8, .*aggregate sequence_mean ignores it"):
-        resolve(load("plan-path", ["loss.divisor=8.0", "loss.aggregate=sequence_mean"]))
-    with pytest.raises(ConfigError, match=r"loss\.schedule: got linear.*entropy 0 and kl 0 ignores"):
-        resolve(load("plan-path", ["loss.schedule=linear"]))
-    own = resolve(load("plan-path", ["loss.divisor=8.0", f"loss.aggregate={tmp_path}/mine.py:halves"]))
+    own = resolve(
+        load("plan-path", ["loss.divisor=8.0", f"loss.aggregate={tmp_path}/mine.py:halves"]), typed=["loss.divisor"]
+    )
     assert own.plan.loss.divisor == 8.0
 
 

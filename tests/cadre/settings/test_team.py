@@ -42,13 +42,6 @@ def test_an_unknown_device_is_refused(device: str) -> None:
         chosen({"a": {"model": "seed", "device": device}})
 
 
-def test_a_remote_model_has_a_device_of_its_own() -> None:
-    remote = {"model": "m", "url": "http://localhost/v1", "frozen": True}
-    chosen({"a": "seed", "b": remote})
-    with pytest.raises(ConfigError, match=r"device.*an endpoint serves"):
-        chosen({"a": "seed", "b": {**remote, "device": "cpu"}})
-
-
 def test_policies_share_a_base_on_one_device() -> None:
     frozen = {"model": "seed", "frozen": True}
     lora = {"model": "seed", "lora": {"rank": 2}}
@@ -72,7 +65,7 @@ def test_an_empty_stop_string_is_refused() -> None:
 
 @pytest.mark.parametrize("betas", [[0.9, 1.0], [-0.1, 0.9], [1.5, 0.9]])
 def test_moments_that_never_fade_are_refused(betas: list[float]) -> None:
-    told = r"learner\.betas: got \[.*; expected two numbers from 0 to less than 1"
+    told = r"learner\.betas\.[01]: got \S+; expected (greater than or equal to 0|less than 1) "
     with pytest.raises(ConfigError, match=told):
         chosen({"a": "seed"}, learner={"betas": betas})
     with pytest.raises(ConfigError, match=rf"team\.policies\.a\.{told}"):
@@ -81,5 +74,5 @@ def test_moments_that_never_fade_are_refused(betas: list[float]) -> None:
 
 
 def test_an_adapter_of_nothing_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"team\.policies\.a\.lora\.targets: got none, which leaves nothing to train"):
+    with pytest.raises(ConfigError, match=r"team\.policies\.a\.lora\.targets\S*: got \(?\[?\]?.*at least 1 item"):
         chosen({"a": {"model": "seed", "lora": {"targets": []}}})

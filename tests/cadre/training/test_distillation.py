@@ -86,14 +86,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict, dict, str]] = {
     "itself": (("shared",), {"policy": "shared"}, {}, r"beside which no policy is trained"),
     "no hint": (("shared",), {"hint": True}, {}, r"teacher\.hint: .*privileged\(\)"),
     "trained": (("shared",), {"model": {"model": "seed", "frozen": False}}, {}, r"teacher\.model\.frozen: got false"),
-    "samples": (("shared",), {"model": {"model": "seed", "sampling": {"top_k": 1}}}, {}, r"neither samples nor learns"),
-    "weights": (
-        ("shared",),
-        {"model": "seed", "weights": "initial"},
-        {},
-        r"teacher\.weights: got initial, .*no effect",
-    ),
-    "key": (("shared",), {"model": {"model": "seed", "key_variable": "K"}}, {}, r"teacher\.model\.key_variable"),
     "temperature": (
         ("shared",),
         {"model": {"model": "m", "url": "http://127.0.0.1:1/v1"}},

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cadre.config.experiment import flatten, load
+from cadre.config.experiment import load
+from cadre.settings.yaml_file import flatten
 
 # In the paper or the code of AT-GRPO, and in our recipe.
 DIFFERENCES = {

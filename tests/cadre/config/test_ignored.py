@@ -1,27 +1,23 @@
-"""Settings without effect: for each declaration a recipe where it is refused, and one where it works."""
+"""Settings without effect: for each condition a recipe where it does not hold, and one where it does."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from cadre.cli.terminal import overridden_settings
 from cadre.config import engine_validation
-from cadre.config.conditions import RECIPE_CONDITIONS, given_settings
-from cadre.config.experiment import Config, dump, load
+from cadre.config.experiment import Config, Experiment, dump, load
+from cadre.config.ignored import ignored_settings
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, resolve_for_evaluation
-from cadre.config.unused import (
-    CONDITIONS,
-    OVERRIDE_CONDITIONS,
-    TRAINING_CONDITIONS,
-    check_overrides_read,
-)
+from cadre.config.warnings import find_training_warnings
 from cadre.errors import ConfigError
 from cadre.learn import loss_functions
 from cadre.settings.engines import VllmConfig
-from cadre.settings.yaml_file import apply_overrides, dump_yaml
+from cadre.settings.section import ReadIf, Section
+from cadre.settings.yaml_file import apply_overrides, dump_yaml, typed_keys
 from tests.cadre.engines import tiny_vision
 
 # A second policy, which a frozen model plays here or behind an endpoint.
@@ -89,7 +85,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             [REMOTE, f"team.policies.b.sampling.{name}={value}"],
             [FROZEN, f"team.policies.b.sampling.{name}={value}"],
         )
-        for name, value in {"engine": "torch", "memory": 1, "turns_memory": 1, "graphs": "false"}.items()
+        for name, value in {"engine": "torch", "memory": 1, "turns_memory": 1, "graphs": "true"}.items()
     },
     "team.policies.*.key_variable": (
         [FROZEN, "team.policies.b.key_variable=KEY"],
@@ -117,8 +113,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             ["teacher={model: {model: seed}}"],
         )
         for name, key, value in (
-            ("sampling.*", "sampling.top_k", 3),
-            ("learner.*", "learner.epochs", 2),
+            ("sampling", "sampling.top_k", 3),
+            ("learner", "learner.epochs", 2),
             ("enable_thinking", "enable_thinking", "true"),
         )
     },
@@ -127,12 +123,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [IPPO, CRITIC, "algorithm.critic.policy.key_variable=KEY"],
         [IPPO, CRITIC, "algorithm.critic.policy.key_variable=OPENAI_API_KEY"],  # no critic is an endpoint's
     ),
-    "team.policies.*.learner.*": (
+    "team.policies.*.learner": (
         [FROZEN, "team.policies.b.learner.learning_rate=1"],
         [FROZEN, "team.policies.a.learner.learning_rate=1"],
     ),
     "train.deterministic": (["train.deterministic=true"], ["train.deterministic=true", VLLM]),
-    "vllm.*": (["vllm.context=64"], ["vllm.context=64", VLLM]),
+    "vllm": (["vllm.context=64"], ["vllm.context=64", VLLM]),
     "vllm.sleep": (
         ["vllm.sleep=cache", "vllm.colocated=false", VLLM],
         ["vllm.sleep=cache", "vllm.colocated=true", VLLM],
@@ -197,7 +193,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         for name in ("counterfactual", "shapley")
     },
     "algorithm.alpha of rlhf": ([*SINGLE, RLHF, "algorithm.reward_model=."], [*SINGLE, RLHF]),
-    "algorithm.critic.policy.sampling.*": (
+    "algorithm.critic.policy.sampling": (
         [IPPO, CRITIC, "algorithm.critic.policy.sampling.top_k=2"],
         [IPPO, CRITIC, "team.policies.shared.sampling.temperature=2"],
     ),
@@ -295,14 +291,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [IPPO, CRITIC, "algorithm.critic.policy.learner={compile: true}"],
     ),
     "cluster.learner_kept": (["cluster={learner_kept: 5, replaced: 0}"], ["cluster={learner_kept: 5}"]),
-    "credit.role_weights.*": (
+    "credit.role_weights": (
         [FROZEN, "credit.role_weights={planner: 2}"],
         [FROZEN, "credit.role_weights={tool: 2}"],
     ),
     "algorithm.kl": (["algorithm={name: ma_dpo, k: 2, kl: 0.1}"], ["algorithm.kl=0.1"]),
     "credit.overlong_buffer": (["algorithm=ma_dpo", "credit.overlong_buffer=4"], ["credit.overlong_buffer=4"]),
     "credit.without_std": (["algorithm=ma_dpo", "credit.without_std=drop"], ["credit.without_std=drop"]),
-    "algorithm.* where a teacher teaches alone": ([ALONE, GRPO.format("scale: none")], [ALONE, "algorithm=grpo"]),
+    "algorithm.scale where a teacher teaches alone": ([ALONE, GRPO.format("scale: none")], [ALONE, "algorithm=grpo"]),
     "credit.overlong_buffer where a teacher teaches alone": (
         [ALONE, "credit.overlong_buffer=4"],
         [ALONE, "credit.truncated=mask"],
@@ -315,7 +311,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [IPPO, "credit={drop_groups: lowest_mean, drop_fraction: 0.5}"],
         ["credit={drop_groups: lowest_mean, drop_fraction: 0.5}"],
     ),
-    "credit.without_std under a critic": ([IPPO, "credit.without_std=drop"], ["credit.without_std=drop"]),
     "train.schedule_period": (
         ["train.schedule_period=2", "team={policies: {a: seed, b: seed}, roles: {tool: a, planner: b}}"],
         [
@@ -328,8 +323,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["algorithm={name: gigpo, gamma: 0.5, step_weight: 0}"],
         ["algorithm={name: gigpo, gamma: 0.5}"],
     ),
-    "evaluate.every": (["evaluate.every=5", "evaluate.tasks=0"], ["evaluate.every=5"]),
-    "evaluate.first": (["evaluate.first=5", "evaluate.tasks=0"], ["evaluate.first=5"]),
     "train.trees_megabytes": (["train.trees_megabytes=9", "train.trees_kept=0"], ["train.trees_megabytes=9"]),
     "train.stop_at_success": (["train.stop_at_success=0.9"], ["train.stop_at_success=0.9", "evaluate.every=5"]),
     "train.patience": (["train.patience=2"], ["train.patience=2", "evaluate.every=5"]),
@@ -340,26 +333,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "trackers.project": (["trackers.project=x"], ["trackers.project=x", "trackers.names=[mlflow]"]),
 }
-# Declarations of the same path: whichever comes first refuses. This one needs a model that reads images, see below.
-IMAGES = {"sampling.turns_memory", "team.policies.*.sampling.turns_memory"}
+IMAGES = ("sampling.turns_memory", "team.policies.*.sampling.turns_memory")
 
 
 @pytest.fixture(autouse=True)
-def vllm_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def packages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
-
-
-def plain(case: str) -> str:
-    """The declaration's key: its path, and its algorithm if it is about one."""
-    for circumstance in (
-        " under a critic",
-        " of an endpoint",
-        " in layers that are not compiled",
-        " in a short training",
-        " where a teacher teaches alone",
-    ):
-        case = case.removesuffix(circumstance)
-    return case
 
 
 def with_turns(overrides: list[str]) -> list[str]:
@@ -370,62 +349,65 @@ def chosen(overrides: list[str]) -> Config:
     return load("plan-path", with_turns(overrides))
 
 
-def trained(overrides: list[str]) -> None:
-    config = chosen(overrides)
-    check_overrides_read(overrides, config)
-    if not any(pair.startswith("trackers.") for pair in overrides):
-        resolve(config)
+def typed(overrides: list[str]) -> Experiment:
+    """The experiment of a command line."""
+    return resolve(chosen(overrides), typed=typed_keys(overrides))
 
 
-def test_every_declaration_has_a_case() -> None:
+def is_of(setting: str, case: str) -> bool:
+    """Whether a setting is that of a case, in whose key `*` is any name."""
+    parts, names = case.partition(" ")[0].split("."), setting.split(".")
+    return len(parts) == len(names) and all(part in ("*", name) for part, name in zip(parts, names, strict=True))
+
+
+def sections(kind: type[Section] = Section) -> Iterator[type[Section]]:
+    for inner in kind.__subclasses__():
+        yield from (inner, *sections(inner))
+
+
+def test_every_condition_has_a_case() -> None:
     declared = {
-        condition.path + (f" of {condition.algorithm}" if condition.algorithm else "")
-        for conditions in (RECIPE_CONDITIONS, CONDITIONS, TRAINING_CONDITIONS, OVERRIDE_CONDITIONS)
-        for condition in conditions
+        condition.words
+        for section in sections()
+        for one in section.model_fields.values()
+        for condition in (*section.conditions, *one.metadata)
+        if isinstance(condition, ReadIf)
     }
-    assert declared - {"team.policies.*.sampling.graphs"} <= {plain(case) for case in CASES}
-    assert {plain(case) for case in CASES} <= declared
+    reached = {words for failing, _ in CASES.values() for _, words in ignored_settings(resolve(chosen(failing)))}
+    assert declared - {"the torch engine samples the policy, and its model reads text alone"} <= reached
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_setting_without_effect_is_refused_and_one_with_effect_works(case: str) -> None:
-    refused, works = CASES[case]
-    trained(works)
-    with pytest.raises(ConfigError) as caught:
-        trained(refused)
-    message = str(caught.value)
-    path = case.partition(" ")[0].split(".")
-    key = message.partition(":")[0].split(".")
-    assert len(path) == len(key), message
-    assert all(name in ("*", written) for name, written in zip(path, key, strict=True)), message
-    assert ", which has no effect: " in message
-    assert "; expected " in message
-    assert message.endswith(".")
-    assert "\n" not in message
-    assert "{" not in message.replace("got {", "")
+def test_a_typed_setting_without_effect_is_refused_and_one_with_effect_works(case: str) -> None:
+    failing, works = CASES[case]
+    assert not any(is_of(setting, case) for setting, _ in ignored_settings(typed(works)))
+    with pytest.raises(ConfigError, match=r"^\S+ has no effect here \(it is read if [^\n]+\): remove it\.$") as caught:
+        typed(failing)
+    assert is_of(str(caught.value).partition(" ")[0], case), str(caught.value)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_refused_of_a_recipe_is_refused_through_a_base(case: str, tmp_path: Path) -> None:
-    """The base has the setting, and the recipe only the name of the base; an override alone may be in vain."""
-    refused, _ = CASES[case]
-    raw = apply_overrides(read_recipe("plan-path"), with_turns(refused))
+def test_a_setting_without_effect_in_a_recipe_is_warned_of_through_a_base(case: str, tmp_path: Path) -> None:
+    """The base has the setting, and the recipe only the name of the base; another setting is typed."""
+    raw = apply_overrides(read_recipe("plan-path"), with_turns(CASES[case][0]))
     (tmp_path / "base.yaml").write_text(dump_yaml(raw))
     (tmp_path / "own.yaml").write_text("base: base.yaml\n")
-    if plain(case) in {condition.path for condition in OVERRIDE_CONDITIONS}:
-        check_overrides_read(["train.steps=3"], load(str(tmp_path / "own.yaml")))
-    else:
-        with pytest.raises(ConfigError, match="which has no effect: "):
-            resolve(load(str(tmp_path / "own.yaml")))
+    experiment = resolve(load(str(tmp_path / "own.yaml")), typed=["episodes.retries"])
+    assert any(is_of(setting, case) for setting, _ in ignored_settings(experiment))
+
+
+def test_the_warning_says_when_a_setting_is_read() -> None:
+    experiment = resolve(chosen(["loss.clip_low=0.1", "loss.ratio=none"]))
+    warning = "warning: loss.clip_low has no effect here (it is read if loss.ratio is not none)."
+    assert find_training_warnings(experiment) == [warning]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_run_records_what_works_and_reads_it_back(case: str, tmp_path: Path) -> None:
     _, works = CASES[case]
-    if case == "trackers.project":
-        return
     (tmp_path / "config.yaml").write_text(dump(chosen(works)))
-    resolve(load(str(tmp_path / "config.yaml")))
+    read = resolve(load(str(tmp_path / "config.yaml")))
+    assert not any(is_of(setting, case) for setting, _ in ignored_settings(read))
 
 
 ADVANTAGES_ALONE = (
@@ -452,33 +434,35 @@ READ_ALONE = (
 @pytest.mark.parametrize("algorithm", ADVANTAGES_ALONE)
 def test_settings_of_advantages_are_refused_where_a_teacher_gives_them(algorithm: str) -> None:
     """A setting that changes nothing but how rewards become advantages has no effect under teacher.alone."""
-    trained([f"algorithm={algorithm}", "teacher={model: seed}"])
-    with pytest.raises(ConfigError, match=r"which has no effect: teacher\.alone learns from"):
-        trained([f"algorithm={algorithm}", ALONE])
+    typed([f"algorithm={algorithm}", "teacher={model: seed}"])
+    with pytest.raises(ConfigError, match=r"^algorithm\.\w+ has no effect here .*which teacher\.alone leaves out"):
+        typed([f"algorithm={algorithm}", ALONE])
 
 
 @pytest.mark.parametrize("algorithm", READ_ALONE)
 def test_settings_of_sampling_and_selection_are_read_where_a_teacher_gives_advantages(algorithm: str) -> None:
-    trained([f"algorithm={algorithm}", ALONE])
+    typed([f"algorithm={algorithm}", ALONE])
 
 
 @pytest.mark.parametrize("algorithm", ["ippo", "mappo", "{name: dr_mamr, k: 3}"])
 def test_values_and_influences_are_refused_where_a_teacher_gives_advantages(algorithm: str) -> None:
-    trained([f"algorithm={algorithm}", "teacher={model: seed}"])
+    typed([f"algorithm={algorithm}", "teacher={model: seed}"])
     with pytest.raises(ConfigError, match=r"^teacher.alone: got true with algorithm.name=\w+, which computes values"):
-        trained([f"algorithm={algorithm}", ALONE])
+        typed([f"algorithm={algorithm}", ALONE])
 
 
 def test_a_policys_own_settings_count_where_another_sampler_draws() -> None:
     own = "team.policies.b.sampling={engine: vllm, graphs: true}"
     team = "team={policies: {a: seed, b: {model: seed}}, roles: {tool: a, planner: b}}"
-    with pytest.raises(ConfigError, match=r"team\.policies\.b\.sampling\.graphs: got true"):
-        resolve(chosen([team, own, TORCH]))
-    resolve(chosen([team, "team.policies.a.sampling.graphs=true", "team.policies.b.sampling.engine=vllm", TORCH]))
+    with pytest.raises(ConfigError, match=r"team\.policies\.b\.sampling\.graphs has no effect"):
+        typed([team, own, TORCH])
+    typed([team, "team.policies.a.sampling.graphs=true", "team.policies.b.sampling.engine=vllm", TORCH])
+    # One policy of two reads what is set for both.
+    typed([team, "sampling={graphs: true, engine: torch}", "team.policies.b.sampling.engine=vllm"])
 
 
 def test_settings_of_vllm_wait_where_the_engine_is_open() -> None:
-    resolve(chosen(["vllm={context: 64, sleep: cache}", "train.deterministic=true", "sampling.engine=auto"]))
+    typed(["vllm={context: 64, sleep: cache}", "train.deterministic=true", "sampling.engine=auto"])
 
 
 def test_models_that_read_images_keep_no_earlier_turns(tmp_path: Path) -> None:
@@ -486,40 +470,32 @@ def test_models_that_read_images_keep_no_earlier_turns(tmp_path: Path) -> None:
     picture = ["env=plan-path-picture", f"team={{policies: {{shared: {model}}}, roles: {{planner: shared}}}}"]
     for section in IMAGES:
         key = section.replace("*", "shared")
-        resolve(load("plan-path", [*picture, f"{key}=0"]))
-        with pytest.raises(ConfigError, match=r"turns_memory: got 1, .*reads images"):
-            resolve(load("plan-path", [*picture, f"{key}=1"]))
+        with pytest.raises(ConfigError, match=r"turns_memory has no effect here .*its model reads text alone"):
+            typed([*picture, f"{key}=1"])
 
 
-def test_what_only_training_reads_is_no_fault_of_an_evaluation() -> None:
-    frozen = ["credit.role_weights={tool: 2}", "team.policies.shared.frozen=true", "train.replacements=2"]
-    resolve_for_evaluation(chosen(frozen))
-    with pytest.raises(ConfigError, match=r"loss\.schedule: got linear"):
-        resolve_for_evaluation(chosen(["loss.schedule=linear"]))
+def test_a_typed_star_and_a_typed_section_count() -> None:
+    for pair in ("team.policies.*.key_variable=KEY", "team.policies.shared={model: seed, key_variable: KEY}"):
+        with pytest.raises(ConfigError, match=r"^team\.policies\.shared\.key_variable has no effect here"):
+            typed([pair])
 
 
-def test_defaults_that_are_written_out_are_not_given() -> None:
-    written = [f"vllm.{name}={'null' if value is None else value}" for name, value in VllmConfig().model_dump().items()]
-    config = load("plan-path", written)
-    assert list(given_settings(config, "vllm.*")) == []
-    resolve(config)
+def test_an_evaluation_refuses_what_is_typed_in_vain_and_takes_what_a_recipe_has() -> None:
+    pairs = ["loss.schedule=linear"]
+    resolve_for_evaluation(chosen(pairs))
+    with pytest.raises(ConfigError, match=r"^loss\.schedule has no effect here"):
+        resolve_for_evaluation(chosen(pairs), typed=typed_keys(pairs))
 
 
-def test_given_settings_are_those_of_the_user() -> None:
-    config = load(
-        "plan-path", ["loss={clip_low: 0.2, dual_clip: null}", "credit={truncated: train, overlong_buffer: 2}"]
-    )
-    # In changes to the algorithm's loss a default counts, elsewhere it does not.
-    assert [setting.path for setting in given_settings(config, "loss.*")] == ["loss.clip_low"]
-    assert [setting.path for setting in given_settings(config, "credit.*")] == ["credit.overlong_buffer"]
-    (model,) = given_settings(config, "team.policies.*.model")
-    assert (model.path, model.names) == ("team.policies.shared.model", ("shared",))
+def test_defaults_and_what_turns_a_setting_off_are_not_given() -> None:
+    typed([f"vllm.{name}={'null' if value is None else value}" for name, value in VllmConfig().model_dump().items()])
+    typed(["loss.dual_clip=null", "loss.ratio=none", "sampling.graphs=false", VLLM])
+    # In changes to the algorithm's loss a default counts.
+    with pytest.raises(ConfigError, match=r"^loss\.clip_low has no effect"):
+        typed(["loss.clip_low=0.2", "loss.ratio=none"])
 
 
-def test_a_pair_names_its_setting() -> None:
-    pairs = ["evaluate={every: 5}", "team.policies.a.sampling.top_k=2"]
-    assert list(overridden_settings(pairs)) == [
-        ("evaluate.every", "evaluate.every"),
-        ("evaluate", "evaluate"),
-        ("team.policies.a.sampling.top_k", "sampling.top_k"),
-    ]
+def test_the_keys_of_pairs_are_those_of_their_settings() -> None:
+    pairs = ["evaluate={every: 5}", "team.policies.a.sampling.top_k=2", "team.prompts.a=You: are: b", "algorithm=grpo"]
+    keys = ["evaluate.every", "team.policies.a.sampling.top_k", "team.prompts.a", "algorithm"]
+    assert typed_keys(pairs) == keys
