@@ -115,7 +115,7 @@ worth: $(COMPLETE)
 # out, with a sentence. TRL and CoMLRL are installed from the package index.
 bench: $(COMPLETE)
 	$(BIN)/python bench/sandbox.py
-	$(BIN)/python bench/stranger.py --write
+	$(BIN)/python -m tests.cadre.cli.stranger_calls --write
 	$(BIN)/python bench/speed.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(VLLM),--vllm $(VLLM))
 	$(BIN)/python bench/readme.py
 

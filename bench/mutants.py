@@ -119,8 +119,9 @@ MUTANTS = (
     Mutant(
         "scale dropped",
         ADVANTAGES + "groups.py",
-        "return [_finite(baseline, gain / divisor + charge) for gain, charge in zip(gains, charges, strict=True)]",
-        "return [_finite(baseline, gain + charge) for gain, charge in zip(gains, charges, strict=True)]",
+        "return [finite_number(baseline, gain / divisor + charge) "
+        "for gain, charge in zip(gains, charges, strict=True)]",
+        "return [finite_number(baseline, gain + charge) for gain, charge in zip(gains, charges, strict=True)]",
         (OF_ROUNDING + "test_one_better_sample_of_many_is_signal",),
     ),
     Mutant(

@@ -21,7 +21,7 @@ from cadre.advantages.groups import (
 from cadre.advantages.returns import RETURNS, samples_of
 from cadre.algorithms.custom import Custom
 from cadre.config.experiment import load
-from cadre.config.resolve import resolve
+from cadre.config.resolve import resolve, resolve_recipe
 from cadre.declare import DEFAULTS, declare, declared
 from cadre.errors import ConfigError
 from cadre.learn.loss_functions import AGGREGATES, Denominators
@@ -180,7 +180,7 @@ def compared(overrides: list[str]) -> list[AdvantageGroup]:
 
 def is_refused(overrides: list[str]) -> bool:
     try:
-        resolve(load("plan-path", overrides))
+        resolve_recipe("plan-path", overrides)
     except ConfigError:
         return True
     return False

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from bench.parity.trees import assign, inner, leaf, node
 from cadre.advantages.groups import comparison_of
-from cadre.advantages.preferences import make_joint_pairs, make_pairs, score_answers, score_jointly
+from cadre.advantages.preferences import make_joint_pairs, make_pairs, score_by_model
 from cadre.advantages.returns import Credit
 from cadre.algorithms import plan_of
 from cadre.cli.app import app
@@ -54,10 +54,6 @@ BAD = {
         '{"prompt": [{"role": "user", "content": ""}], "chosen": "b", "rejected": "c"}',
         "line 2: got a blank prompt",
     ),
-    "the opposite": (
-        '{"prompt": "2 + 2?", "chosen": "5", "rejected": "4"}',
-        "line 2: prefers the answer that line 1 rejects",
-    ),
     "no messages": ('{"prompt": [], "chosen": "b", "rejected": "c"}', "line 2: got the prompt"),
     "a stranger": (
         '{"prompt": [{"role": "boss", "content": "x"}], "chosen": "b", "rejected": "c"}',
@@ -79,10 +75,8 @@ def test_a_bad_line_is_named_before_a_model_loads(case: str, tmp_path: Path) -> 
     assert wanted in str(done.exception)
 
 
-def test_repeated_pairs_count_once_and_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("WARNING"):
-        assert len(read_pairs(written(tmp_path, GOOD, GOOD, GOOD))) == 1
-    assert "repeats 2 of its pairs; each counts once" in caplog.text
+def test_repeated_pairs_count_once(tmp_path: Path) -> None:
+    assert len(read_pairs(written(tmp_path, GOOD, GOOD, GOOD))) == 1
 
 
 def test_of_sampled_pairs_only_clear_ones_are_written() -> None:
@@ -102,7 +96,7 @@ def test_no_file_an_empty_one_and_no_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is empty"):
         read_pairs(written(tmp_path, ""))
     (tmp_path / "pairs.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(DataError, match="not UTF-8 at byte 0"):
+    with pytest.raises(DataError, match="not UTF-8 at byte"):
         read_pairs(tmp_path / "pairs.jsonl")
 
 
@@ -140,7 +134,7 @@ def test_a_judged_tree_pays_every_role_its_score_and_keeps_its_success() -> None
     late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
     tree = Tree(Task("t", {}), root)
-    (paid,) = score_answers([tree], Longest())
+    (paid,) = score_by_model([tree], Longest(), joint=False)
     rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
     assert [reward.team for reward in rewards] == [0.0] * 4
     assert [reward.local for reward in rewards] == [{"a": 0.0, "b": 1.0}, {"a": 1.0, "b": 0.0}, {"b": 0.0}, {"b": 1.0}]
@@ -182,7 +176,7 @@ def test_joint_actions_that_earned_differently_are_pairs_by_hand() -> None:
 def test_a_jointly_judged_tree_pays_the_team_alone() -> None:
     late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
-    (paid,) = score_jointly([Tree(Task("t", {}), root)], Longest())
+    (paid,) = score_by_model([Tree(Task("t", {}), root)], Longest(), joint=True)
     rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
     assert [(reward.team, dict(reward.local)) for reward in rewards] == [(1.0, {}), (0.0, {}), (0.0, {}), (1.0, {})]
 

@@ -158,11 +158,11 @@ def test_what_is_refused_before_anything_starts(speaker: Path) -> None:
     for cluster, message in (
         ({"policies": {"shred": {"samplers": 2}}}, r"cluster\.policies\.shred: there is no such policy"),
         ({"sampler": 2}, r"Did you mean samplers"),
-        ({"colocated": True, "sampler_gpus": 1}, "no GPUs of their own"),
+        ({"colocated": True, "sampler_gpus": 1}, r"cluster\.sampler_gpus has no effect here"),
         ({"colocated": True, "learner_gpus": 2}, "divides single GPUs"),
     ):
         with pytest.raises(ConfigError, match=message):
-            resolve(chosen(speaker, **cluster))
+            resolve(chosen(speaker, **cluster), typed=[f"cluster.{name}" for name in cluster])
     ranks = {"learner": {"ranks": 4}, "cluster": {"learner_gpus": 2}}
     with pytest.raises(ConfigError, match=r"learner_gpus: got 2 with learner\.ranks=4 .* expected 4, or 0"):
         resolve(configured(speaker, "Pair", **ranks))

@@ -127,7 +127,7 @@ def test_a_model_is_described_by_whole_numbers(key: str, value: object) -> None:
         ('{"a": ' + "9" * 5_000 + "}", "whole number of more than 4,300 digits"),
         (" " * (17 << 20), "it holds more than 16 MiB"),
         ("[1]", "it holds list"),
-        ("", "Expecting value"),
+        ("", "it is empty"),
     ],
     ids=["deep", "digits", "large", "list", "empty"],
 )

@@ -31,7 +31,7 @@ ROLES = {"tool": "shared", "planner": "shared"}
         ("sudoku", COMPACT, "seed", ""),
         ("sudoku", {}, "seed", "sudoku without settings.prompts=compact"),
         ("plan-path", {"prompts": "full"}, "seed", "Set settings.prompts=compact"),
-        ("tests.helpers.games:Digit", {}, "seed", "in tests.helpers.games:Digit its completions mean nothing"),
+        ("tests.helpers.games:Digit", {}, "seed", "games.py:Digit its completions mean nothing"),
         ("tests.helpers.games:Digit", {}, "Qwen/Qwen3-1.7B", ""),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cadre.config.experiment import load
-from cadre.config.resolve import resolve
+from cadre.config.resolve import resolve, resolve_recipe
 from cadre.engines.torch.trainer import UpdateMetrics, read_metrics
 from cadre.errors import ConfigError, ContractError
 from cadre.learn import loss_functions
@@ -163,9 +163,10 @@ def test_an_experiment_calls_it_once_and_refuses_what_it_replaces(tmp_path: Path
     name = f"loss.function={tmp_path}/mine.py:f"
     with pytest.raises(ContractError, match=r"loss\.function: .*mine\.py:f returned -inf"):
         resolve(load("plan-path", [name]))
-    with pytest.raises(ConfigError, match=r"loss\.clip_low: got 0\.1.*in place of the ratio"):
-        resolve(load("plan-path", [name, "loss.clip_low=0.1"]))
-    with pytest.raises(ConfigError, match=r"loss\.settings: .*no function"):
-        resolve(load("plan-path", ["loss.settings={beta: 1}"]))
+    own(tmp_path, "def f(tokens):\n    return -tokens.logprobs\n")
+    with pytest.raises(ConfigError, match=r"loss\.clip_low has no effect here"):
+        resolve_recipe("plan-path", [name, "loss.clip_low=0.1"])
+    with pytest.raises(ConfigError, match=r"loss\.settings has no effect here"):
+        resolve_recipe("plan-path", ["loss.settings={beta: 1}"])
     with pytest.raises(ConfigError, match=r"loss\.function: got 'ppo'; expected file\.py:function"):
         load("plan-path", ["loss.function=ppo"])

@@ -137,5 +137,5 @@ def test_a_warmed_run_in_a_cluster_and_a_reference_that_nobody_reads_are_refused
     object.__setattr__(experiment, "config", experiment.config.model_copy(update={"cluster": object()}))
     with pytest.raises(ConfigError, match=r"kl.reference: got start with a cluster"):
         find_start(experiment, run)
-    with pytest.raises(ConfigError, match=r"kl.reference: got start, .* reads a reference model"):
-        resolve(configured(speaker, kl={"reference": "start"}))
+    with pytest.raises(ConfigError, match=r"kl.reference has no effect here"):
+        resolve(configured(speaker, kl={"reference": "start"}), typed=["kl.reference"])

@@ -125,9 +125,9 @@ def test_a_role_evaluated_beside_the_untrained_partner(speaker: Path, tmp_path: 
     kept = tmp_path / "new folder" / "episodes.jsonl"
     sampled = json.loads(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).stdout)
     trees = [json.loads(line) for line in kept.read_text().splitlines()]
-    rewards = [branch["reward"] for tree in trees for branch in tree["root"]["branches"]]
+    rewards = [branch.get("reward", {}) for tree in trees for branch in tree["nodes"][0]["branches"]]
     assert (len(trees), len(rewards)) == (4, 16)
-    mixed = [reward["team"] + sum(reward["local"].values()) for reward in rewards]
+    mixed = [reward.get("team", 0.0) + sum(reward.get("local", {}).values()) for reward in rewards]
     assert fmean(mixed) == pytest.approx(sampled["reward"])
     assert "overwritten" in str(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).exception)
     assert (sampled["tasks"], sampled["samples"], sampled["temperature"]) == (4, 4, 0.6)

@@ -120,5 +120,5 @@ def test_episodes_of_an_evaluation_name_their_pictures(folder: Path, tmp_path: P
     episodes = tmp_path / "episodes.jsonl"
     done = call("eval", str(tmp_path / "look.yaml"), "--tasks", "1", "--episodes", str(episodes), "--json")
     assert done.code == 0, done.err
-    (image,) = json.loads(episodes.read_text())["root"]["observations"]["planner"]["messages"][-1]["images"]
-    assert (image["width"], image["png"], len(image["digest"])) == (32, None, 64)
+    (image,) = json.loads(episodes.read_text())["nodes"][0]["observations"]["planner"]["messages"][-1]["images"]
+    assert (image["width"], "png" in image, len(image["digest"])) == (32, False, 64)

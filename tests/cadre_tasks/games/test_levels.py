@@ -70,7 +70,7 @@ def test_what_generated_levels_are_asked_for_is_unknown_to_a_folder() -> None:
 
 @pytest.mark.parametrize(
     ("line", "complaint"),
-    [('{"grid": 3}', "line 2: got the fields grid; expected `grid`"), ("{}", "got the fields none"), ("{", "no JSON")],
+    [('{"grid": 3}', "line 2: got the fields grid; expected `grid`"), ("{}", "got the fields none"), ("{", "not JSON")],
 )
 def test_bad_lines_are_named(tmp_path: Path, line: str, complaint: str) -> None:
     (tmp_path / "bad.jsonl").write_text('{"grid": "#####\\n#@$.#\\n#####"}\n' + line)

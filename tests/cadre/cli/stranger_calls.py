@@ -1,6 +1,6 @@
-"""Counts what a stranger's run folder makes this machine do: `python bench/stranger.py [--write]`.
+"""Counts what a stranger's run folder makes this machine do: `python -m tests.cadre.cli.stranger_calls [--write]`.
 
-Every setting that takes text (tests/cadre/cli/stranger.py) gets code in the folder and beside it, a module, a command,
+Every setting that takes text (stranger.py) gets code in the folder and beside it, a module, a command,
 an address and a path, and is given to every command that loads a run. Appends to results/cli.jsonl: `stranger.tried`,
 the calls, and `stranger.ran`, how many of them ran something or opened a connection. Nothing is played with --trust but
 the first setting, which shows that the trap works.
@@ -21,13 +21,13 @@ from unittest import mock
 
 import yaml
 
-from common import record
+from bench.common import record
 from tests.cadre.cli.bad_calls import plain_recipe
 from tests.cadre.cli.calling import call
 from tests.cadre.cli.stranger import text_settings, texts
 from tests.helpers.coordination import write_speaker
 
-COMMAND = "python bench/stranger.py --write"
+COMMAND = "python -m tests.cadre.cli.stranger_calls --write"
 MODULE = "strange_module"
 PATIENCE_S = 10  # what runs has run by then
 TRAP = "from pathlib import Path\nPath({mark!r}).touch()\nfrom tests.helpers.games import *\n"
@@ -115,7 +115,9 @@ def play(folder: Path, only: str, commands: list[str]) -> tuple[int, list[str]]:
 
 def _call(command: str) -> None:
     """Call a command as a user does; what it says is not counted, and neither is a traceback."""
-    waiting = mock.patch("cadre.cli.evaluate.threading", **{"Event.return_value.wait.side_effect": KeyboardInterrupt})
+    waiting = mock.patch(
+        "cadre_programs.commands.threading", **{"Event.return_value.wait.side_effect": KeyboardInterrupt}
+    )
     signal.alarm(PATIENCE_S)
     try:
         with waiting, mock.patch("sys.stdin", open(os.devnull)):
