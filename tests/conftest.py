@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import settings
@@ -38,7 +39,18 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         torch.set_num_threads(1)
 
 
+# The modules of the tests as they were collected.
+COLLECTED: dict[str, ModuleType] = {}
+
+
+def pytest_runtest_setup() -> None:
+    # Where a test loads an environment of tests/, the modules there are the user's files, which are forgotten once one
+    # has changed. The next test is of the modules that it was collected with.
+    sys.modules.update(COLLECTED)
+
+
 def pytest_collection_finish() -> None:
+    COLLECTED.update({name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tests"})
     # What was imported stays: collections need not look through a million objects each time.
     gc.collect()
     gc.freeze()
