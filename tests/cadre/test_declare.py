@@ -29,6 +29,7 @@ from cadre.rollout import shapes
 from cadre.rollout.shapes import SELECTIONS, Shape, count_leaves, every_decision
 from cadre.settings.user_code import load_function
 from cadre.types import Branch, Node, Reward, Task, Tree
+from tests.helpers.slow import few_of
 
 CUSTOM = "algorithm={{name: custom, k: 3, shape: {}, returns: {}, group: node, baseline: {}, scale: none}}"
 
@@ -123,6 +124,7 @@ TABLES: dict[str, Mapping[str, Any]] = {
     "advantages": ADVANTAGES,
 }
 BUNDLED = [(axis, name) for axis, table in TABLES.items() for name in table]
+QUICK = [("returns", "episode"), ("group", "task"), ("baseline", "running")]
 # Settings under which some of them are refused.
 SITUATIONS: tuple[list[str], ...] = (
     [],
@@ -186,7 +188,9 @@ def is_refused(overrides: list[str]) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("axis", "name"), BUNDLED)
+@pytest.mark.parametrize(
+    ("axis", "name"), few_of(BUNDLED, [("returns", "episode"), ("group", "task"), ("baseline", "running")])
+)
 def test_a_bundled_function_under_another_name_gives_the_same(axis: str, name: str, tmp_path: Path) -> None:
     mine = own(tmp_path, axis, name)
     others: list[list[str]] = [["algorithm.baseline=running"], ["algorithm.returns=episode"]]
