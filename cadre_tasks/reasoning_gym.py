@@ -15,10 +15,10 @@ from cadre import random_keys
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.errors import ConfigError, nearest
+from cadre.plugins import package
 from cadre.types import Message, Observation, Reward, Task
 from cadre_sandbox import Limits
 from cadre_sandbox.inside import codec
-from cadre_tasks.integrations import package
 from cadre_tasks.judging_package import JudgingPackage
 
 ASKED = "Put your final answer between <answer> and </answer>."

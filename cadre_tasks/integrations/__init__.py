@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,22 +9,7 @@ from cadre.env import GeneratedTasks, Split
 from cadre.envs.spec import EnvSpec
 from cadre.envs.validation import declaration_faults, raise_first
 from cadre.errors import ConfigError, ContractError, ReplayDiverged
-from cadre.plugins import install_command
 from cadre.types import Observation, Task, media_of
-
-
-def package(module: str, extra: str, where: str = "") -> Any:
-    """Return the module of an optional package. Raises ConfigError, with the extra to install, if it is missing.
-
-    `where` names what needs it, `env: EXTRA` by default.
-    """
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ConfigError(
-            f"{where or f'env: {extra}'} needs the package {module.split('.')[0]}, which cannot be imported ({error}); "
-            f"expected it to be installed. Run: {install_command(extra)}"
-        ) from None
 
 
 def seeded_tasks(split: Split, count: int) -> Sequence[Task]:

@@ -10,8 +10,9 @@ from typing import Any, Literal, Self
 
 from cadre.env import Env, Split
 from cadre.errors import ConfigError
+from cadre.plugins import package
 from cadre.types import Message, Observation, Reward, Task
-from cadre_tasks.integrations import expect_equal, package, seeded_tasks
+from cadre_tasks.integrations import expect_equal, seeded_tasks
 
 # Numbers in an answer, with whatever marks around them; a fraction is one number and no action.
 NUMBER = re.compile(r"(?<![^\W_])-?[0-9]+(?:\.[0-9]+)?(?![^\W_])")

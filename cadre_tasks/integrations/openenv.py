@@ -27,8 +27,9 @@ from typing import Any, Literal, Self
 
 from cadre.env import Env, Split
 from cadre.errors import ConfigError
+from cadre.plugins import package
 from cadre.types import Message, Observation, Reward, Task
-from cadre_tasks.integrations import expect_equal, package, seeded_tasks
+from cadre_tasks.integrations import expect_equal, seeded_tasks
 
 # Codes of messages about an action that has another form than the environment's; older servers send none.
 INVALID_ACTION = ("(code: VALIDATION_ERROR)", "(code: INVALID_JSON)")

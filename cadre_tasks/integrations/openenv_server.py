@@ -17,8 +17,9 @@ from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
 from cadre.envs.spec import EnvSpec
 from cadre.envs.validation import valid_observations, valid_reward
+from cadre.plugins import package
 from cadre.types import Reward
-from cadre_tasks.integrations import package, plain_messages, served_spec
+from cadre_tasks.integrations import plain_messages, served_spec
 
 
 class ServedEpisode:

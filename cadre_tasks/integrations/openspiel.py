@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Self
 from cadre import random_keys
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.errors import ConfigError, nearest
+from cadre.plugins import package
 from cadre.types import Choice, Message, Observation, Reward, Task
-from cadre_tasks.integrations import package
 
 PREFIX = "player_"
 

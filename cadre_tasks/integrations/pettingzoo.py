@@ -16,7 +16,7 @@ from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.env import Split
 from cadre.envs.spec import EnvSpec
-from cadre_tasks.integrations import package
+from cadre.plugins import package
 
 AECEnv: Any = package("pettingzoo", "pettingzoo").AECEnv
 ParallelEnv: Any = package("pettingzoo", "pettingzoo").ParallelEnv

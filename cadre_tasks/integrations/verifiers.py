@@ -27,9 +27,10 @@ from typing import Any, Self, TypeVar
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs.tools import RunnableTool, run_call, tool
 from cadre.errors import ConfigError, ContractError
+from cadre.plugins import package
 from cadre.settings.user_code import describe_error
 from cadre.types import Message, Observation, Reward, Sample, Task, ToolCall
-from cadre_tasks.integrations import expect_equal, package
+from cadre_tasks.integrations import expect_equal
 
 T = TypeVar("T")
 # Tasks that are read of a taskset that never ends.

@@ -20,8 +20,9 @@ import pydantic
 
 from cadre.env import Env, Split
 from cadre.envs.validation import valid_observations, valid_reward
+from cadre.plugins import package
 from cadre.types import Message, Observation
-from cadre_tasks.integrations import package, plain_messages, served_spec
+from cadre_tasks.integrations import plain_messages, served_spec
 
 
 @dataclass

@@ -23,9 +23,9 @@ from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.errors import ConfigError
+from cadre.plugins import package
 from cadre.types import Drawing, Message, Observation, Reward, Task
 from cadre_tasks.answers import behind
-from cadre_tasks.integrations import package
 from cadre_tasks.worlds import relay
 from cadre_tasks.worlds.plan_domains import DOMAINS, ROBOTS, DomainName, fact, pddl, problem
 from cadre_tasks.worlds.relay import Judged, Prompts, Relay, Rewards, Turns, answer_in

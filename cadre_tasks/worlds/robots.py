@@ -21,10 +21,10 @@ from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.errors import ConfigError
+from cadre.plugins import package
 from cadre.types import Drawing, Image, Message, Observation, Reward, Task
 from cadre_tasks.account import Account
 from cadre_tasks.answers import behind
-from cadre_tasks.integrations import package
 from cadre_tasks.worlds.relay import Prompts, Rewards
 from cadre_tasks.worlds.robots_physics import Physics, load_mujoco
 from cadre_tasks.worlds.robots_table import (

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from cadre_tasks.integrations import package
+from cadre.plugins import package
 from cadre_tasks.worlds.robots_table import BAR, BIN, Action, Layout, Point, Scene, target
 
 TICK = 4  # simulation steps of 5 ms between two commands of the servos

@@ -24,12 +24,12 @@ from cadre.env import GeneratedTasks, Split
 from cadre.envs import drawings
 from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
 from cadre.errors import ConfigError, DataError
+from cadre.plugins import package
 from cadre.types import Drawing, Reward, Task
 from cadre_tasks.answers import MARKS
 from cadre_tasks.data.tasks import DataSelection, load_data_tasks
 from cadre_tasks.data.user_file import is_user_file
 from cadre_tasks.from_data import HeldOut
-from cadre_tasks.integrations import package
 from cadre_tasks.worlds.inquiry import Inquiry, Single
 from cadre_tasks.worlds.library import Library, Passage, library, question
 from cadre_tasks.worlds.relay import Prompts, Rewards
