@@ -1,6 +1,7 @@
 """Cadre trains teams of LLM agents with reinforcement learning.
 
     from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task    what a task of your own is written with
+    cadre.train(f, ...), cadre.episode(f), cadre.random()                        a team as a function
     from cadre import image, sound                                               and pictures and sounds in its messages
     from cadre import McpServer, Tool, ToolCall, tool                            and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
@@ -12,8 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cadre.api import evaluate, load, train
+    from cadre.api import Algorithm, evaluate, load, train
     from cadre.env import Env, GeneratedTasks
+    from cadre.envs.episode import episode, random
     from cadre.envs.images import image
     from cadre.envs.mcp import McpServer
     from cadre.envs.sounds import sound
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Algorithm",
     "Env",
     "GeneratedTasks",
     "McpServer",
@@ -32,15 +35,18 @@ __all__ = [
     "Task",
     "Tool",
     "ToolCall",
+    "episode",
     "evaluate",
     "image",
     "load",
+    "random",
     "sound",
     "tool",
     "train",
 ]
 
 HOMES = {
+    "Algorithm": "cadre.api",
     "Env": "cadre.env",
     "GeneratedTasks": "cadre.env",
     "McpServer": "cadre.envs.mcp",
@@ -50,9 +56,11 @@ HOMES = {
     "Task": "cadre.types",
     "Tool": "cadre.types",
     "ToolCall": "cadre.types",
+    "episode": "cadre.envs.episode",
     "evaluate": "cadre.api",
     "image": "cadre.envs.images",
     "load": "cadre.api",
+    "random": "cadre.envs.episode",
     "sound": "cadre.envs.sounds",
     "tool": "cadre.envs.tools",
     "train": "cadre.api",

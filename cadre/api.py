@@ -8,32 +8,45 @@ blocks like any other function; `await asyncio.to_thread(cadre.train, ...)` keep
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 
 from cadre.concurrency import configure_threads
 from cadre.config.engines import check_hub_models
 from cadre.config.experiment import parse
-from cadre.config.recipes import merge_with_base, read_recipe
+from cadre.config.recipes import ROWS, merge_with_base, read_recipe
 from cadre.config.resolve import Target, find_target, resolve
 from cadre.env import Env
+from cadre.envs.episode import episode
 from cadre.envs.spec import name_of
 from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import Report
 from cadre.evaluation.loaded_team import LoadedTeam, open_team
 from cadre.runs.folder import Run, create_in_free_folder
 from cadre.runs.resume import check_resumable
-from cadre.settings.yaml_file import Raw, flatten, merge_sections
+from cadre.settings.user_code import reference_to
+from cadre.settings.yaml_file import SHORT_KEYS, Raw, flatten, long_key, merge_sections
 from cadre.training.loop import run_training
 
 Section = Mapping[str, Any]
+# An environment class, or a team's function (`cadre.episode`).
+Player = type[Env] | Callable[..., Any]
+
+
+class Algorithm(dict[str, Any]):
+    """An algorithm as a value, with functions among its settings: `Algorithm("at_grpo", k=4)`, or of one's own choices,
+    `Algorithm(shape="greedy", returns=mine, group="node", baseline="mean", scale="none")`."""
+
+    def __init__(self, name: str = "custom", **settings: Any) -> None:
+        super().__init__(name=name, **settings)
 
 
 def train(
-    recipe: str | Path | Section | None = None,
+    recipe: str | Path | Section | Player | None = None,
     *,
     run: str | Path | None = None,
     resume: bool = False,
@@ -43,10 +56,15 @@ def train(
 ) -> LoadedTeam:
     """Train a team; return it with its trained weights and its run.
 
-        trained = cadre.train(env=MyEnv, team="seed", algorithm="at_grpo", steps=20)
+        trained = cadre.train(model="Qwen/Qwen3-0.6B", tasks=rows, reward=right)        one agent, a row a task
+        trained = cadre.train(essay, model="Qwen/Qwen3-0.6B", tasks=rows, k=4)          a team's function
+        trained = cadre.train(MyEnv, model="seed", algorithm="at_grpo", steps=20)       an environment class
         trained.folder, trained.metrics()[-1], trained.evaluate(tasks=100).success
 
-    recipe    a bundled recipe, a YAML file or a dictionary, which the sections change; none: the sections are all
+    recipe    a team's function or an environment class; a bundled recipe, a file of rows, a YAML file or a dictionary,
+              which the sections change; none: the sections are all
+    model, k, steps, tasks, held_out, columns, reward   are short for `team`, `algorithm.k`, `train.steps`, and settings
+              of the environment; functions and rows may be Python's own objects, here and in every section
     run       the folder to write, which must be new; by default runs/NAME-001 or the next free number
     resume    resume the run in `run`, as it was configured; `steps` and what is evaluated or kept may change
     quiet     print nothing
@@ -56,7 +74,7 @@ def train(
     cannot work, RunError if `run` would be overwritten, DivergedError if the loss is not finite.
     """
     configure_threads()
-    env, typed = _env_class(sections), _typed_keys(sections)
+    env, typed = _env_class(recipe, sections), _typed_keys(sections)
     if resume:
         new_run = _open_resumed(recipe, run, sections, trust)
         experiment = resolve(new_run.config, env, typed)
@@ -123,60 +141,93 @@ def load(
 
 
 def _find_target(target: str | Path | Section | None, sections: Section, trust: bool) -> Target:
-    env = _env_class(sections)
+    env = _env_class(None, sections)
     if isinstance(target, str | Path):
         return find_target(str(target), changes=_section_changes(sections), env=env, trust=trust)
     return Target(parse(_merge_sections(target, sections), env), env, typed=_typed_keys(sections))
 
 
-def _merge_sections(recipe: str | Path | Section | None, sections: Section) -> Raw:
+def _merge_sections(recipe: str | Path | Section | Player | None, sections: Section) -> Raw:
     """Return the configuration of a recipe with the sections merged in."""
     if isinstance(recipe, str | Path):
         raw = copy.deepcopy(read_recipe(str(recipe)))
+    elif isinstance(recipe, Mapping):
+        raw = merge_with_base(copy.deepcopy(dict(recipe)), Path())
+    elif recipe is not None:
+        raw = {"env": name_of(_player_class(recipe)), "algorithm": "at_grpo"}
     else:
-        raw = merge_with_base(copy.deepcopy(dict(recipe or {})), Path())
+        raw = {} if "env" in sections or "tasks" not in sections else {"env": ROWS, "algorithm": "grpo"}
     merge_sections(raw, _section_changes(sections))
     return raw
 
 
 def _section_changes(sections: Section) -> Raw:
-    """Return the sections as a YAML file has them."""
-    changes: Raw = dict(sections)
-    if (steps := changes.pop("steps", None)) is not None:
-        changes["train"] = {**changes.get("train", {}), "steps": steps}
-    if (env := _env_class(sections)) is not None:
+    """Return the sections as a YAML file has them, with references in place of Python's own objects."""
+    changes: Raw = {name: value for name, value in sections.items() if name not in SHORT_KEYS}
+    if (env := _env_class(None, sections)) is not None:
         changes["env"] = name_of(env)
+    changes = _with_references(changes, "")
+    for name in sections.keys() & SHORT_KEYS.keys():
+        *path, key = long_key(name).split(".")
+        section: Raw = changes
+        for part in path:
+            inner = section.get(part)
+            section[part] = {"name": inner} if isinstance(inner, str) else dict(inner or {})
+            section = section[part]
+        section[key] = _with_references(sections[name], name)
     return changes
+
+
+def _with_references(value: Any, name: str) -> Any:
+    """Return a setting as a configuration has it: a function or rows by reference, tuples as lists."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_unset=True)
+    is_rows = name in ("tasks", "held_out") and not isinstance(value, str | Path | int | float)
+    if is_rows or (callable(value) and not isinstance(value, type)):
+        return reference_to(value, name)
+    if isinstance(value, Mapping):
+        return {key: _with_references(inner, str(key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_references(inner, name) for inner in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _typed_keys(sections: Section) -> list[str]:
     return [key for key, _ in flatten(_section_changes(sections))]
 
 
-def _env_class(sections: Section) -> type[Env] | None:
-    env = sections.get("env")
-    if env is None or isinstance(env, str):
-        return None
-    if not (isinstance(env, type) and issubclass(env, Env)):
-        raise ConfigError(f"env: got {env!r}; expected a subclass of cadre.Env, or its name. Give the class itself.")
-    return env
+def _env_class(recipe: Any, sections: Section) -> type[Env] | None:
+    """Return the class of the environment that is given as an object."""
+    env = sections.get("env", recipe)
+    return None if env is None or isinstance(env, str | Path | Mapping) else _player_class(env)
 
 
-def _run_name(recipe: str | Path | Section | None, raw: Raw) -> str:
+def _player_class(player: Any) -> type[Env]:
+    if isinstance(player, type) and issubclass(player, Env):
+        return player
+    if not callable(player) or isinstance(player, type):
+        raise ConfigError(
+            f"env: got {player!r:.200}; expected a team's function, a subclass of cadre.Env, or its name. Give the "
+            "class itself."
+        )
+    return episode(player)
+
+
+def _run_name(recipe: Any, raw: Raw) -> str:
     """Return the name of a run without a folder of its own."""
     if isinstance(recipe, str | Path):
         return str(recipe)
     return str(raw["env"]).rpartition(":")[2].lower()
 
 
-def _open_resumed(recipe: str | Path | Section | None, run: str | Path | None, sections: Section, trust: bool) -> Run:
+def _open_resumed(recipe: Any, run: str | Path | None, sections: Section, trust: bool) -> Run:
     """Return the run to resume, with its own configuration, changed by the sections."""
-    if run is None or recipe is not None:
+    if run is None or isinstance(recipe, str | Path | Mapping):
         raise RunError(
             f"resume: got {'no run' if run is None else 'a recipe'}; expected the folder of a run, which goes on as it "
             "was configured. Name it as run=..., and nothing else."
         )
     changes = _section_changes(sections)
     changes.pop("env", None)
-    config = find_target(str(run), changes=changes, env=_env_class(sections), trust=trust).config
+    config = find_target(str(run), changes=changes, env=_env_class(recipe, sections), trust=trust).config
     return check_resumable(Run.open(Path(run).expanduser()), config)

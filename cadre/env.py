@@ -71,6 +71,13 @@ class Env:
         """
         return await self.step(actions_of(self, samples))
 
+    async def compare(self, actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]) -> Sequence[Reward]:
+        """Return the rewards of all joint actions that were tried at this state, given those of their steps.
+
+        Override it for a relative judge, such as a ranking of the completions of one prompt. Changes nothing.
+        """
+        return rewards
+
     async def until_ready(self) -> None:
         """Wait until `observe` can be called. Override it if it takes time until it is known who acts."""
 

@@ -1,7 +1,9 @@
-"""Rows of data files: JSON lines, a JSON list, or Parquet. An error names the file, the row, and what to do."""
+"""Rows of data files: JSON lines, a JSON list, Parquet, or CSV. An error names the file, the row, and what to do."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +31,8 @@ def read_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return ((f"{file}, row {index}", row) for index, row in enumerate(_read_parquet(file)))
     if file.suffix == ".json":
         return ((f"{file}, item {index}", row) for index, row in enumerate(_read_json_list(file)))
+    if file.suffix == ".csv":
+        return ((f"{file}, row {index}", row) for index, row in enumerate(_read_csv(file)))
     return ((f"{file}, line {line}", row) for line, row in read_json_lines(file))
 
 
@@ -90,6 +94,18 @@ def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
         raise DataError(
             f"data: {file} cannot be read as Parquet: {first_line(error)}. Fetch or write it again."
         ) from None
+
+
+def _read_csv(file: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        with open_untrusted(file) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as text:
+            reader = csv.DictReader(text, restkey="", strict=True)
+            for row in reader:
+                if "" in row or None in row.values():
+                    raise ValueError(f"line {reader.line_num} has another number of columns than the first")
+                yield row
+    except (OSError, ValueError, csv.Error) as error:
+        raise DataError(f"data: {file} cannot be read as CSV: {first_line(error)}. Fix the file.") from None
 
 
 def _read_json_list(file: Path) -> list[Mapping[str, Any]]:

@@ -156,12 +156,14 @@ class Reward:
 
     A role's scalar is `alpha * team + local[role]`, computed in `cadre.advantages`. A role that the step rewards is in
     `local`, if only with 0.0; `Reward()` rewards nobody yet, and a search then looks at what follows. `parts` explain
-    the reward in the logs; an algorithm trains on those that its settings name alone.
+    the reward in the logs; an algorithm trains on those that its settings name alone. `success` is for a team's
+    function, which returns with its reward whether the task is solved.
     """
 
     team: float = 0.0
     local: Mapping[str, float] = field(default_factory=dict)
     parts: Mapping[str, float] = field(default_factory=dict)
+    success: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -341,6 +341,9 @@ class RemoteEnv(Env):
         self.inner, reward = await self.pool.step(self.inner, samples)
         return reward
 
+    async def compare(self, actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]) -> Sequence[Reward]:
+        return await self.inner.compare(actions, rewards)
+
     def fork(self) -> RemoteEnv:
         return RemoteEnv(self.inner.fork(), self.pool)
 

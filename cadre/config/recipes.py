@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cadre.algorithms import ALGORITHMS
-from cadre.config.paths import relocate, resolve_from_file
+from cadre.config.paths import FILE_AND_NAME, relocate, resolve_from_file
+from cadre.envs.rows import FILES as ROW_FILES
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest, reject_name
 from cadre.plugins import environments, recipe_folders
@@ -27,6 +28,7 @@ from cadre.settings.yaml_file import Raw, dump_yaml, merge_sections, read_yaml
 
 LEVELS = {"L0": "one shared model", "L1": "an adapter per role", "L2": "a model per role"}
 DEFAULT_LEVEL = "L2"
+ROWS = "rows"  # the environment of rows and reward functions
 LORA = {"rank": 16, "alpha": 32}
 LORA_RATE_FACTOR = 10  # an adapter's learning rate over that of the whole model
 # Bytes per weight: trained whole (master, gradient, two moments), and of a frozen base in bfloat16.
@@ -158,10 +160,17 @@ def task_groups() -> dict[str, dict[str, tuple[str, ...]]]:
 def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the sections of a recipe: a bundled name, a composed one, or the path of a YAML file.
 
+    A file of rows is played by one agent under GRPO; `FILE.py:NAME`, a team's function or an environment class, by
+    AT-GRPO: what is still missing has to be set beside it.
+
     A recipe with a `base` has all sections of that recipe, overridden by its own: a section that names what it is (an
     algorithm's name, a team's policies and roles) replaces the base's, any other is merged key by key. `chain`
     are the recipes that led here. Raises ConfigError for an unknown name or a base that leads back to the recipe.
     """
+    if Path(recipe).suffix in ROW_FILES:
+        return {"env": ROWS, "settings": {"tasks": recipe}, "algorithm": "grpo"}
+    if FILE_AND_NAME.fullmatch(recipe):
+        return {"env": recipe, "algorithm": "at_grpo"}
     bundled = recipes()
     path = bundled.get(recipe, Path(recipe))
     is_folder = os.path.isdir(path)

@@ -15,6 +15,7 @@ from typing import Any
 import pydantic
 
 from cadre.env import Env, Split
+from cadre.envs.episode import episode
 from cadre.envs.tools import check_tools, with_tools
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
 from cadre.errors import ConfigError, ContractError, nearest, reject_name
@@ -62,6 +63,8 @@ def env_class(name: str) -> type[Env]:
         source = file.rpartition(":")[0]
     module = load_file("env", Path(source)) if source.endswith(".py") else _from_package(source, name)
     env = getattr(module, attribute, None)
+    if inspect.isfunction(env):
+        return episode(env)
     if not (isinstance(env, type) and issubclass(env, Env)):
         found = {
             key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Env)

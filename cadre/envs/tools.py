@@ -21,7 +21,8 @@ import json
 import re
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from contextvars import copy_context
@@ -264,7 +265,7 @@ async def run_call(
             if inspect.iscoroutinefunction(runnable.function):
                 result = await runnable.function(**arguments)
             else:
-                result = await _run_in_thread(runnable.function, arguments)
+                result = await run_in_thread(runnable.function, arguments)
                 result = await result if inspect.isawaitable(result) else result  # of a decorated coroutine function
             text = as_text(result)
     except (ServerLost, MemoryError, ReplayDiverged):
@@ -280,7 +281,7 @@ class _Stopped(SystemExit):
     """Raised in the thread of a call that takes too long. A thread that ends by a SystemExit prints nothing."""
 
 
-async def _run_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+async def run_in_thread(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
     """Return the result of a function. If this is cancelled, Python code is stopped and C code left alone."""
     future: Future[Any] = Future()
 
@@ -318,6 +319,56 @@ def clean_text(text: str, max_chars: int) -> str:
     if left_out > 0:
         text = f"{text[:max_chars]}\n[{left_out:,} more characters are left out.]"
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@dataclass(frozen=True)
+class AnsweredCalls:
+    """A completion with its calls and their results as messages, and how many calls were run, failed or unreadable."""
+
+    messages: tuple[Message, ...]
+    counts: Mapping[str, int]
+
+
+async def answer_calls(
+    tools: Mapping[str, RunnableTool],
+    sample: Sample,
+    exchange: Sequence[Message],
+    own: Collection[str],
+    tool_turns: int,
+    timeout_s: float,
+    max_chars: int,
+) -> AnsweredCalls | None:
+    """Run the calls of a completion; None if it ends the turn.
+
+    `exchange` are the messages of the turn so far, in which `tool_turns` completions may call tools. Calls of the
+    tools `own` are for the environment itself, and end the turn.
+    """
+    turns = sum(message.role == "assistant" for message in exchange)
+    called = sample.message.tool_calls if sample.message is not None and sample.failure is None else ()
+    if turns >= tool_turns or any(call.name in own for call in called) or not (called or sample.call_error):
+        return None
+    is_last = turns + 1 == tool_turns
+    if not called:  # a call that is none of these tools', or that cannot be read
+        error = clean_text(f"Error: {sample.call_error}", max_chars) + (LAST_TURN if is_last else "")
+        completion = sample.message or Message("assistant", sample.text)
+        counts = {"tools/calls": 1, "tools/errors": 1, "tools/malformed": 1}
+        return AnsweredCalls((completion, Message("user", error)), counts)
+
+    # Ids are numbered through the conversation, as those of a sample begin at 0 in every completion.
+    number = sum(len(message.tool_calls) for message in exchange)
+    called = tuple(replace(call, id=f"call_{number + index}") for index, call in enumerate(called))
+    results, errors = [], 0
+    for index, call in enumerate(called):
+        text, succeeded = f"Error: {MAX_CALLS} calls at once are run at most.", False
+        if index < MAX_CALLS:
+            text, succeeded = await run_call(tools, call, timeout_s, max_chars)
+        errors += not succeeded
+        results.append(Message("tool", text, tool_call_id=call.id))
+    if is_last:
+        results[-1] = replace(results[-1], content=results[-1].content + LAST_TURN)
+    assert sample.message is not None
+    counts = {"tools/calls": len(called), "tools/errors": errors, "tools/malformed": 0}
+    return AnsweredCalls((replace(sample.message, tool_calls=called), *results), counts)
 
 
 # The environment with tools
@@ -405,43 +456,23 @@ class WithTools(Env):
         return messages
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        calls, errors, malformed = 0, 0, 0
+        counts: Counter[str] = Counter()
         offered = super().observe()
         answers, exchanges = dict(self._answers), dict(self._exchanges)
         for role, sample in samples.items():
-            exchange, tools = exchanges.get(role, ()), self._runnable(role)
-            turns = sum(message.role == "assistant" for message in exchange)
-            called = sample.message.tool_calls if sample.message is not None and sample.failure is None else ()
-            own = {tool.name for tool in offered[role].tools} if role in offered else set()
-            if turns >= self.tool_turns or own & {call.name for call in called} or not (called or sample.call_error):
+            own = [tool.name for tool in offered[role].tools] if role in offered else []
+            exchange = exchanges.get(role, ())
+            answered = await answer_calls(
+                self._runnable(role), sample, exchange, own, self.tool_turns, self.tool_timeout_s, self.tool_max_chars
+            )
+            if answered is None:
                 answers[role] = sample
-                continue
-            if not called:  # a call that is none of these tools', or that cannot be read
-                calls, errors, malformed = calls + 1, errors + 1, malformed + 1
-                told = clean_text(f"Error: {sample.call_error}", self.tool_max_chars)
-                told += LAST_TURN if turns + 1 == self.tool_turns else ""
-                said = sample.message or Message("assistant", sample.text)
-                exchanges[role] = (*exchange, said, Message("user", told))
-                continue
-
-            # Ids are numbered through the conversation, as those of a sample begin at 0 in every completion.
-            number = sum(len(message.tool_calls) for message in exchange)
-            called = tuple(replace(call, id=f"call_{number + index}") for index, call in enumerate(called))
-            results = []
-            for index, call in enumerate(called):
-                text, succeeded = f"Error: {MAX_CALLS} calls at once are run at most.", False
-                if index < MAX_CALLS:
-                    text, succeeded = await run_call(tools, call, self.tool_timeout_s, self.tool_max_chars)
-                calls, errors = calls + 1, errors + (not succeeded)
-                results.append(Message("tool", text, tool_call_id=call.id))
-            if turns + 1 == self.tool_turns:
-                results[-1] = replace(results[-1], content=results[-1].content + LAST_TURN)
-            assert sample.message is not None
-            exchanges[role] = (*exchange, replace(sample.message, tool_calls=called), *results)
-        if calls:
+            else:
+                exchanges[role] = (*exchange, *answered.messages)
+                counts.update(answered.counts)
+        if counts:
             self._answers, self._exchanges = answers, exchanges
-            numbers = {"tools/calls": calls, "tools/errors": errors, "tools/malformed": malformed}
-            return Reward(parts={name: float(number) for name, number in numbers.items()})
+            return Reward(parts={name: float(number) for name, number in counts.items()})
 
         past = dict(self._past)
         for role, exchange in exchanges.items():

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
@@ -290,6 +290,17 @@ class TimedEnv(Env):
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
         reward = await self._awaited("step", lambda: self._env.step_samples(samples))
         return valid_reward(self._env, reward, samples, self._roles)
+
+    async def compare(self, actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]) -> Sequence[Reward]:
+        if type(self._env).compare is Env.compare:
+            return rewards
+        compared = await self._awaited("compare", lambda: self._env.compare(actions, rewards))
+        if not isinstance(compared, Sequence) or len(compared) != len(actions):
+            raise ContractError(
+                f"{self._name}.compare: got {described(compared)}; expected a list of {len(actions)} rewards, one for "
+                "each joint action. Return them in the order of the actions."
+            )
+        return [valid_reward(self._env, reward, actions[0], self._roles) for reward in compared]
 
     async def until_ready(self) -> None:
         await self._awaited("until_ready", self._env.until_ready)

@@ -297,8 +297,15 @@ async def step_copies(
             failed = [failure for failure in failed if failure.reason != "prompt"]
         return failed[0] if failed else await contained(fork.step_samples(action), contain)
 
-    rewards = await gather(*(step(fork, action) for fork, action in zip(forks, distinct, strict=True)))
-    return [forks[number] for number in order], [rewards[number] for number in order]
+    stepped = await gather(*(step(fork, action) for fork, action in zip(forks, distinct, strict=True)))
+    outcomes = [stepped[number] for number in order]
+
+    # A relative judge sees all completions that were tried, side by side.
+    tried = {index: outcome for index, outcome in enumerate(outcomes) if isinstance(outcome, Reward)}
+    compared = await contained(env.compare([actions[index] for index in tried], [*tried.values()]), contain)
+    for number, index in enumerate(tried):
+        outcomes[index] = compared if isinstance(compared, BranchFailure) else compared[number]
+    return [forks[number] for number in order], outcomes
 
 
 def absent_key(roles: Iterable[str]) -> str:

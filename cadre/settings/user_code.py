@@ -40,7 +40,7 @@ log = logging.getLogger("cadre.settings")
 # One import at a time, as imports change `sys.path` and the output of the whole process.
 IMPORT_LOCK = threading.RLock()
 # Settings whose function may be a coroutine.
-AWAITED_SETTINGS = ("settings.run", "settings.reward", "settings.turn_reward")
+AWAITED_SETTINGS = ("settings.run", "settings.reward", "settings.turn_reward", "reward")
 # Lines of the user's files that are listed with an error.
 MAX_LINES_SHOWN = 4
 
@@ -52,6 +52,52 @@ ENV_CALLERS = {"check.py", "spec.py"}
 
 
 # ---- Functions that a setting names
+
+# Begins the reference of an object that no file has at its top, such as a function of a notebook's cell.
+NOTEBOOK = "notebook:"
+# What Python code passed where a setting names something in a file, by its reference.
+_objects: dict[str, Any] = {}
+
+
+def reference_to(value: Any, name: str) -> str:
+    """Return the reference by which settings name an object of Python code, and keep the object for it.
+
+    It is `FILE.py:NAME` for what stands at the top of a file of the user, `notebook:NAME` for anything else.
+    """
+    qualified, module = getattr(value, "__qualname__", ""), sys.modules.get(getattr(value, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    own_name = getattr(value, "__name__", name)
+    reference = NOTEBOOK + (name if own_name == "<lambda>" else own_name)
+    if file and is_user_file(file) and qualified.isidentifier():
+        reference = f"{Path(file).resolve()}:{qualified}"
+    _objects[reference] = value
+    return reference
+
+
+def find_object(setting: str, value: Any) -> Any:
+    """Return the object that a reference names, from Python code or a file; any other value as it is.
+
+    Raises ConfigError for an object of another process, and for a name that the file does not define.
+    """
+    if not isinstance(value, str):
+        return value
+    if value in _objects:
+        return _objects[value]
+    source, colon, name = value.rpartition(":")
+    if value.startswith(NOTEBOOK):
+        raise ConfigError(
+            f"{setting}: got {value}, which Python code passed to another process; expected the same object again. "
+            f"Pass it: {setting.rpartition('.')[2]}={name}."
+        )
+    if not (colon and source.endswith(".py")):
+        return value
+    defined = vars(load_file(setting, Path(source)))
+    if name not in defined:
+        raise ConfigError(
+            f"{setting}: {source} has no {name!r}; expected something that it defines. Fix the name."
+            f"{nearest(name, defined)}"
+        )
+    return defined[name]
 
 
 def load_function(setting: str, reference: str, table: Mapping[str, Function]) -> Function:
@@ -65,7 +111,11 @@ def load_function(setting: str, reference: str, table: Mapping[str, Function]) -
     source, colon, name = reference.rpartition(":")
     if not colon or not source:
         raise ConfigError(f"{setting}: got {reference!r}; expected {_expected_names(reference, table)}")
-    defined = vars(load_file(setting, Path(source)))
+    if reference in _objects or reference.startswith(NOTEBOOK):
+        found = find_object(setting, reference)
+        defined = {name: found}
+    else:
+        defined = vars(load_file(setting, Path(source)))
     functions = {key: value for key, value in defined.items() if callable(value)}
     if name not in functions:
         fault = f"has no function {name!r}"

@@ -183,6 +183,23 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 # ---- Overrides: `key=value` on the command line
 
+# What commands and calls take in short.
+SHORT_KEYS = {
+    "model": "team",
+    "k": "algorithm.k",
+    "steps": "train.steps",
+    "tasks": "settings.tasks",
+    "reward": "settings.reward",
+    "held_out": "settings.held_out",
+    "columns": "settings.columns",
+}
+
+
+def long_key(key: str) -> str:
+    """Return the dotted key of a setting that may be given in short: `k` is `algorithm.k`."""
+    first, dot, rest = key.partition(".")
+    return f"{SHORT_KEYS.get(first, first)}{dot}{rest}"
+
 
 def parse_overrides(pairs: Sequence[str]) -> Raw:
     """Return `key=value` pairs as a dictionary."""
@@ -193,6 +210,7 @@ def typed_keys(pairs: Sequence[str]) -> list[str]:
     """Return the dotted keys that valid `key=value` pairs set, those within a value that is a mapping too."""
     keys: list[str] = []
     for key, _, text in (pair.partition("=") for pair in pairs):
+        key = long_key(key)
         # A prompt is a plain text, which need not be YAML.
         value = {} if key.startswith("team.prompts.") else parse_yaml(text)
         keys += [inner for inner, _ in flatten({key: value})]
@@ -217,7 +235,7 @@ def apply_override(raw: Raw, pair: str) -> None:
     key, equals, text = pair.partition("=")
     if not equals or not key:
         raise ConfigError(f"override: got {pair!r}; expected key=value, such as train.steps=20.")
-    keys = key.split(".")
+    keys = long_key(key).split(".")
     value: Any = text
     if keys[:-1] != ["team", "prompts"]:
         try:

@@ -1,0 +1,528 @@
+"""A team as a function: an environment whose episode is one run of an async function, its roles the parameters.
+
+    async def essay(row, writer, critic):
+        draft = await writer(f"Write a paragraph on {row['topic']}.")
+        notes = await critic(f"Criticise this paragraph: {draft}")
+        return quality(await writer(f"Rewrite it. Notes: {notes}"))
+
+    cadre.train(essay, tasks=rows, model="Qwen/Qwen3-0.6B")
+
+A state is the answers that the roles have given so far. To take a step the function is run again from its start: calls
+that were answered get the same answers, decision by decision, and the run ends at the first calls that have none, which
+are the next decision. So every state can be copied, and every decision branch. A function that asks something else in
+the second run has no such states: the episode fails with both prompts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import copy
+import functools
+import inspect
+import random as random_module
+from collections import Counter
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from cadre import random_keys
+from cadre.env import Env, Split
+from cadre.envs.messages import to_message, to_messages
+from cadre.envs.rows import HELD_OUT, read_tasks
+from cadre.envs.tools import RunnableTool, answer_calls, run_in_thread, runnable_tools
+from cadre.errors import ConfigError, ContractError, ReplayDiverged
+from cadre.settings.user_code import describe_errors, plain_scalar
+from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCall, answer_text
+
+# Passes of the event loop without activity after which every task of a function waits: a result that is set in one
+# reaches the task behind a group of tasks in the next but one.
+PASSES = 3
+CAUSES = "a clock, random numbers (take cadre.random()), ids, the order of a set or of completion, or state outside of it"
+
+
+class Answer(str):
+    """The answer of a role: its text, without thinking.
+
+    message     the completion as a chat message, with thinking and tool calls
+    tool_calls  calls of tools that were offered as `cadre.Tool`; calls of functions have been run
+    finish      "stop", or "length" if it was cut off
+    choice      index of the choice that it is, None if it is none of them, or no choices were given
+    """
+
+    message: Message
+    tool_calls: tuple[ToolCall, ...]
+    finish: str
+    choice: int | None
+
+    def __new__(cls, sample: Sample, choices: Sequence[str] = ()) -> Answer:
+        text = answer_text(sample)
+        plain = [choice.strip().casefold() for choice in choices]
+        word = text.strip().strip(".!\"'`*").strip().casefold()
+        choice = plain.index(word) if word in plain else None
+        answer = super().__new__(cls, text if choice is None else choices[choice])
+        answer.message = sample.message or Message("assistant", sample.text)
+        answer.tool_calls, answer.finish, answer.choice = answer.message.tool_calls, sample.finish, choice
+        return answer
+
+
+# ---- What the function is given
+
+
+class Role:
+    """A role of the team, as the function calls it: `await writer(prompt)`."""
+
+    def __init__(self, name: str, run: Run) -> None:
+        self.name, self._run = name, run
+
+    def __call__(
+        self,
+        prompt: Any,
+        *,
+        system: str = "",
+        tools: Sequence[Any] = (),
+        max_tokens: int | None = None,
+        stop: str | Sequence[str] = (),
+        choices: Sequence[str] = (),
+        conversation: str = "",
+    ) -> Any:
+        """Return the answer to a prompt, a text or messages.
+
+        system      a system message before it
+        tools       functions that the role may call, which are run in between; a `cadre.Tool` is for the caller to run
+        max_tokens, stop   narrow the role's sampling for this call
+        choices     the answers that count; one that is written otherwise in case or quotes is returned as it is here
+        conversation  name of one of several conversations that the role has side by side
+        """
+        messages = to_messages(prompt, f"{self._run.name}: {self.name}")
+        if system:
+            messages = (Message("system", system), *messages)
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        observation = Observation(self.name, messages, (), stops, max_tokens, conversation)
+        call = Call(self._answer(observation, tools, choices), self.name)
+        return call if inspect.iscoroutinefunction(self._run.env.function) else self._run.block_on(call)
+
+    async def _answer(self, observation: Observation, tools: Sequence[Any], choices: Sequence[str]) -> Answer:
+        own = tuple(tool for tool in tools if isinstance(tool, Tool))
+        runnable: Mapping[str, RunnableTool] = {}
+        if functions := [tool for tool in tools if not isinstance(tool, Tool)]:
+            runnable = runnable_tools(functions)
+        offered, exchange, env = (*own, *(tool.tool for tool in runnable.values())), (), self._run.env
+        while True:
+            messages = (*observation.messages, *exchange)
+            sample = await self._run.ask(replace(observation, messages=messages, tools=offered))
+            answered = await answer_calls(
+                runnable, sample, exchange, [tool.name for tool in own], env.tool_turns, env.tool_timeout_s, env.tool_max_chars
+            )
+            if answered is None:
+                return Answer(sample, choices)
+            exchange = (*exchange, *answered.messages)
+            self._run.counts.update(answered.counts)
+
+    def reward(self, value: float, part: str = "") -> None:
+        """Add to the role's reward for what it has just done; `part` names it in the logs."""
+        number = float(plain_scalar(value))
+        self._run.local[self.name] = self._run.local.get(self.name, 0.0) + number
+        if part:
+            self._run.counts[part] += number
+
+    def conversation(self, system: str = "") -> Conversation:
+        """Return a conversation, whose calls continue each other."""
+        self._run.conversations[self.name] += 1
+        return Conversation(self, system, str(self._run.conversations[self.name]))
+
+
+class Conversation:
+    """A chat of one role over several calls, with all messages so far in `messages`."""
+
+    def __init__(self, role: Role, system: str, name: str) -> None:
+        self._role, self._name = role, name
+        self.messages: list[Message] = [Message("system", system)] if system else []
+
+    def __call__(self, prompt: Any, **options: Any) -> Any:
+        """Return the answer to a further prompt; options as those of a role."""
+        self.messages += to_messages(prompt, self._role.name)
+        call = self._role(list(self.messages), conversation=self._name, **options)
+        if isinstance(call, Answer):
+            self.messages.append(call.message)
+            return call
+        return Call(self._keep(call), self._role.name)
+
+    async def _keep(self, call: Any) -> Answer:
+        answer: Answer = await call
+        self.messages.append(to_message(answer.message, self._role.name))
+        return answer
+
+
+class _Coroutine(Coroutine[Any, Any, Any]):
+    """A coroutine around another one."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
+        self.inner = inner
+
+    def send(self, value: Any) -> Any:
+        return self.inner.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self.inner.throw(*error)
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self.inner.__await__()
+
+
+class Call(_Coroutine):
+    """A call of a role that is to be awaited; a text that it is put into by mistake is an error."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any], role: str) -> None:
+        super().__init__(inner)
+        self.role = role
+
+    def __str__(self) -> str:
+        self.inner.close()
+        raise ContractError(f"{self.role}: its answer is used before it is there; expected await {self.role}(...).")
+
+    __format__ = lambda self, form: str(self)  # noqa: E731
+
+
+def random() -> random_module.Random:
+    """Return the random numbers of the running episode: equal in every run of it, so that it can branch.
+
+    Raises ContractError outside of an episode.
+    """
+    run = _run.get()
+    if run is None:
+        raise ContractError("cadre.random: called outside of an episode; expected a call in a team's function.")
+    return run.random
+
+
+# ---- A run of the function
+
+_run: contextvars.ContextVar[Run | None] = contextvars.ContextVar("run", default=None)
+
+
+class TrackedTask(_Coroutine):
+    """The coroutine of a task of a run, which notes what the task waits for."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any], run: Run, parent: TrackedTask | None) -> None:
+        super().__init__(inner)
+        self.run, self.waits_for, self.is_done = run, None, False
+        self.children: list[TrackedTask] = []
+        if parent is not None:
+            parent.children.append(self)
+
+    def send(self, value: Any) -> Any:
+        return self._step(self.inner.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self.inner.throw, *error)
+
+    def _step(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        self.waits_for = None
+        try:
+            self.waits_for = function(*arguments)
+            return self.waits_for
+        except BaseException:
+            self.is_done = True
+            raise
+        finally:
+            self.run.note_activity()
+
+    @property
+    def waits_for_answers(self) -> bool:
+        """Return True if the task waits for an answer, or for other tasks of its own that it has started."""
+        future = self.waits_for
+        if self.is_done:
+            return True
+        if future is None or future.done():
+            return False
+        return future in self.run.asked or any(not child.is_done for child in self.children)
+
+
+class TaskFactory:
+    """Makes the tasks of an event loop, and tracks those of a run."""
+
+    def __init__(self, inner: Callable[..., Any] | None) -> None:
+        self.inner = inner
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> Any:
+        make = self.inner or (lambda loop, coroutine, **options: asyncio.Task(coroutine, loop=loop, **options))
+        context = options.get("context")
+        run = _run.get() if context is None else context.get(_run)
+        if run is None:
+            return make(loop, coroutine, **options)
+        current = asyncio.current_task()
+        tracked = TrackedTask(coroutine, run, run.tasks.get(current, run.main) if current else run.main)
+        run.main = run.main or tracked
+        task = make(loop, tracked, **options)
+        run.tasks[task] = tracked
+        return task
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the roles were asked at one decision, and their completions."""
+
+    observations: Mapping[str, Observation]
+    samples: Mapping[str, Sample]
+
+
+@dataclass
+class Run:
+    """One run of the function, up to the first decision without answers. Owned by the step that makes it.
+
+    asked     the calls that wait for an answer, in the order in which they were made
+    tasks     the tasks of the function, the first is the function itself (`main`)
+    local, counts   rewards by role and numbers by part since the last answers
+    """
+
+    env: Episode
+    random: random_module.Random
+    loop: asyncio.AbstractEventLoop
+    asked: dict[asyncio.Future[Sample], Observation] = field(default_factory=dict)
+    tasks: dict[asyncio.Task[Any], TrackedTask] = field(default_factory=dict)
+    main: TrackedTask | None = None
+    conversations: Counter[str] = field(default_factory=Counter)
+    local: dict[str, float] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    is_closed: bool = False
+    _activity: int = 0
+    _changed: asyncio.Future[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return type(self.env).__name__
+
+    async def ask(self, observation: Observation) -> Sample:
+        """Return the completion of a call. Called in a task of the function."""
+        future: asyncio.Future[Sample] = self.loop.create_future()
+        self.asked[future] = observation
+        try:
+            return await future
+        finally:
+            self.asked.pop(future, None)
+
+    def block_on(self, call: Call) -> Answer:
+        """Return the answer of a call that a plain function makes in its thread."""
+        try:
+            if not self.is_closed:
+                answer: Answer = asyncio.run_coroutine_threadsafe(call, self.loop).result()
+                return answer
+        except concurrent.futures.CancelledError:
+            pass
+        call.close()
+        raise SystemExit  # the run has ended, and with it the thread
+
+    def note_activity(self) -> None:
+        self._activity += 1
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def settle(self) -> None:
+        """Wait until the function has ended, or every task of it waits for answers."""
+        while self.main is not None and not self.main.is_done:
+            if not all(task.waits_for_answers for task in self.tasks.values()):
+                self._changed = self.loop.create_future()
+                await self._changed
+                continue
+            seen = self._activity
+            for _ in range(PASSES):
+                await asyncio.sleep(0)
+            if seen == self._activity and all(task.waits_for_answers for task in self.tasks.values()):
+                return
+
+    def pending(self) -> dict[str, Observation]:
+        """Return the first call of each role that waits, in the order of the roles."""
+        first: dict[str, Observation] = {}
+        for observation in self.asked.values():
+            first.setdefault(observation.role, observation)
+        return {role: first[role] for role in self.env.roles if role in first}
+
+    def answer(self, samples: Mapping[str, Sample]) -> None:
+        """Answer the first call of each of these roles; what was rewarded before is left behind."""
+        self.local, self.counts = {}, Counter()
+        waiting = {future: observation.role for future, observation in reversed(self.asked.items())}
+        for role, future in {role: future for future, role in waiting.items()}.items():
+            if role in samples:
+                future.set_result(samples[role])
+
+    async def close(self) -> None:
+        """End the tasks of the function, which run what they clean up."""
+        self.is_closed = True
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+def check_equal(name: str, before: Mapping[str, Observation], now: Mapping[str, Observation]) -> None:
+    """Raise ReplayDiverged, with both prompts, if a second run asks something else than the first did."""
+    for role in dict.fromkeys([*before, *now]):
+        if (first := before.get(role)) != (second := now.get(role)):
+            raise ReplayDiverged(
+                f"{name}: asked {role} {_shown(first, second)!r} in its first run and {_shown(second, first)!r} in the "
+                f"second, with equal answers before; expected the same, as every branch runs it again. What usually "
+                f"differs is {CAUSES}."
+            )
+
+
+def _shown(observation: Observation | None, other: Observation | None, width: int = 160) -> str:
+    """Return the part of a prompt from shortly before the first difference to another one."""
+    if observation is None:
+        return "nothing"
+    text, beside = ("\n".join(m.content for m in it.messages) if it else "" for it in (observation, other))
+    if text == beside:
+        return f"{text[:width]} [{len(observation.messages)} messages, {len(observation.tools)} tools]"
+    start = next((i for i, (a, b) in enumerate(zip(text, beside, strict=False)) if a != b), min(len(text), len(beside)))
+    start = max(0, start - width // 4)
+    return f"{'...' if start else ''}{text[start : start + width]}{'...' if len(text) > start + width else ''}"
+
+
+# ---- The environment
+
+
+class Episode(Env):
+    """A state of a team's function: the answers so far, and what the roles are asked next. Made by `episode`."""
+
+    function: ClassVar[Callable[..., Any]]
+    rewards_absent = True
+
+    def __init__(self, task: Task, success_at: float = 1.0, **settings: Any) -> None:
+        super().__init__(task)
+        self.success_at, self.settings = success_at, settings
+        self.steps: tuple[Step, ...] = ()
+        self.observations: Mapping[str, Observation] | None = None
+        self.is_solved = False
+
+    def fork(self) -> Episode:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)  # all of the state is replaced and never changed in place
+        return twin
+
+    async def until_ready(self) -> None:
+        if self.observations is None:
+            await self._run()
+
+    def observe(self) -> dict[str, Observation]:
+        assert self.observations is not None
+        return dict(self.observations)
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        samples = {role: Sample(role, "", text, (), (), (), "stop", 0) for role, text in actions.items()}
+        return await self.step_samples(samples)
+
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        assert self.observations is not None
+        self.steps = (*self.steps, Step(self.observations, samples))
+        return await self._run()
+
+    @property
+    def success(self) -> bool:
+        return self.is_solved
+
+    async def _run(self) -> Reward:
+        """Run the function up to the next decision, and return the reward since the last one."""
+        loop = asyncio.get_running_loop()
+        if not isinstance(loop.get_task_factory(), TaskFactory):
+            loop.set_task_factory(TaskFactory(loop.get_task_factory()))
+        run = Run(self, random_module.Random(random_keys.key("episode", self.task.id)), loop)
+        context = contextvars.copy_context()
+        context.run(_run.set, run)
+        task = loop.create_task(self._call(run), context=context)
+        try:
+            for step in self.steps:
+                await run.settle()
+                check_equal(run.name, step.observations, run.pending())
+                run.answer(step.samples)
+            await run.settle()
+            reward = Reward(0.0, run.local, {name: float(number) for name, number in run.counts.items()})
+            if run.main is not None and not run.main.is_done:
+                self.observations = run.pending()
+                return reward
+            result = await task
+            if run.asked:
+                names = ", ".join(run.pending())
+                raise ContractError(f"{run.name}: ended while {names} was asked; expected await for every call. Add it.")
+            self.observations = {}
+            return self._final(result, reward)
+        finally:
+            await run.close()
+
+    async def _call(self, run: Run) -> Any:
+        row, roles = copy.deepcopy(dict(self.task.data)), [Role(name, run) for name in self.roles]
+        with describe_errors(run.name):
+            if inspect.iscoroutinefunction(self.function):
+                return await self.function(row, *roles, **self.settings)
+            function = functools.partial(self.function, row, *roles)
+            return await run_in_thread(function, self.settings)
+
+    def _final(self, result: Any, so_far: Reward) -> Reward:
+        """Return the reward of the last step from what the function returned, and note whether the task is solved."""
+        own = result if isinstance(result, Reward) else Reward()
+        if isinstance(result, Mapping):
+            local = {role: float(plain_scalar(number)) for role, number in result.items()}
+            own = Reward(local=local, success=bool(local) and sum(local.values()) >= self.success_at * len(local))
+        elif not isinstance(result, Reward | None):
+            number = plain_scalar(result)
+            if not isinstance(number, int | float):
+                raise ContractError(
+                    f"{type(self).__name__}: returned {result!r:.80}; expected a number, a cadre.Reward, a mapping of "
+                    "roles to numbers, or None after rewards on the way. Return one of them."
+                )
+            own = Reward(float(number))
+        self.is_solved = bool(own.team >= self.success_at if own.success is None else own.success)
+        local = {role: so_far.local.get(role, 0.0) + own.local.get(role, 0.0) for role in {**so_far.local, **own.local}}
+        return Reward(own.team, local, {**so_far.parts, **own.parts})
+
+    @classmethod
+    def tasks(
+        cls, split: Split, tasks: Any = None, held_out: Any = HELD_OUT, columns: dict[str, str] | None = None
+    ) -> Sequence[Task]:
+        """Return the rows of a split (`cadre.envs.rows.read_tasks`)."""
+        return read_tasks(split, tasks, held_out, columns)
+
+
+@functools.lru_cache(maxsize=256)
+def episode(function: Callable[..., Any]) -> type[Episode]:
+    """Return the environment whose episodes are runs of a team's function, `async def f(row, role, ...)`, or a plain one.
+
+    The parameters after the row are the roles; one with a default is a setting. The function returns the reward: a
+    number for the team, a `cadre.Reward`, or numbers by role. Raises ConfigError for a function without roles.
+    """
+    name = getattr(function, "__name__", "function")
+    if not callable(function) or isinstance(function, type):
+        raise ConfigError(f"episode: got {function!r:.80}; expected a function of a row and the roles. Write one.")
+    row, *others = inspect.signature(function).parameters.values() or [None]
+    roles = [p.name for p in others if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    settings = [p for p in others if p.name not in roles]
+    own = ("success_at", "tasks", "held_out", "columns", "reward")
+    if row is None or not roles or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in others):
+        raise ConfigError(
+            f"{name}: got the parameters {inspect.signature(function)}; expected a row and then the roles, by name, as "
+            f"in async def {name}(row, writer, critic). Settings have a default. Change them."
+        )
+    if taken := [p.name for p in settings if p.name in own or p.default is p.empty]:
+        raise ConfigError(
+            f"{name}: got the setting {taken[0]!r}; expected one with a default, and another name than {', '.join(own)}. "
+            "Rename it, or give it one."
+        )
+
+    def __init__(self: Episode, task: Task, success_at: float = 1.0, **given: Any) -> None:
+        Episode.__init__(self, task, success_at, **given)
+
+    plain = inspect.signature(Episode.__init__)
+    first = [p for p in plain.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    keywords = [p.replace(kind=p.KEYWORD_ONLY) for p in settings]
+    __init__.__signature__ = plain.replace(parameters=[*first, *keywords])  # type: ignore[attr-defined]
+    __init__.__annotations__ = {"success_at": float, **{p.name: p.annotation for p in settings if p.annotation is not p.empty}}
+    names = {
+        "function": staticmethod(function),
+        "roles": tuple(roles),
+        "__init__": __init__,
+        "__module__": function.__module__,
+        "__qualname__": getattr(function, "__qualname__", name),
+        "__doc__": function.__doc__,
+    }
+    return type(name, (Episode,), names)
