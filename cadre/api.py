@@ -207,7 +207,7 @@ def _player_class(player: Any) -> type[Env]:
         return player
     if not callable(player) or isinstance(player, type):
         raise ConfigError(
-            f"env: got {player!r:.200}; expected a team's function, a subclass of cadre.Env, or its name. Give the "
+            f"env: got {player!r:.200}; expected a subclass of cadre.Env, a team's function, or a name. Give the "
             "class itself."
         )
     return episode(player)

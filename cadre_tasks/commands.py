@@ -13,7 +13,7 @@ import typer
 from cadre.cli.terminal import AsJson, print_lines, reject_beside, reject_without, require_new, visible
 from cadre.errors import ConfigError
 from cadre.plugins import package
-from cadre.settings.yaml_file import parse_overrides
+from cadre.settings.yaml_file import parse_settings
 
 
 def serve_env(
@@ -29,7 +29,7 @@ def serve_env(
     """Serve an environment to clients of OpenEnv: trainers of other frameworks."""
     from cadre_tasks.integrations.openenv_server import make_openenv_app
 
-    app = make_openenv_app(target, parse_overrides(settings or []), split, sessions)
+    app = make_openenv_app(target, parse_settings(settings or []), split, sessions)
     uvicorn = package("uvicorn", "openenv")
     try:
         listening = socket.create_server((host, port))

@@ -25,7 +25,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import publish_atomically
 from cadre.plugins import program_sandbox
-from cadre.settings.yaml_file import parse_overrides
+from cadre.settings.yaml_file import parse_settings
 from cadre.types import media_of
 
 # ---- cadre check
@@ -48,7 +48,7 @@ def check(
         reject_beside(context, "sandbox", ["settings", "step_seconds", "model"])
         _print_sandbox()
         return
-    given = parse_overrides(settings or [])
+    given = parse_settings(settings or [])
     env_spec = EnvSpec(target, given)
     declared = env_spec.declared
     if isinstance(declared, ExaminedByOwnRules):

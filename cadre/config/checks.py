@@ -283,6 +283,7 @@ async def _probe_episode(experiment: Experiment) -> tuple[list[list[str]], list[
     env = experiment.env_spec.make(experiment.training_tasks[0])
     acting: list[list[str]] = []
     unpaid: list[int] = []
+    await env.until_ready()
     while (observations := env.observe()) and len(acting) < MAX_DECISIONS:
         reward = await env.step(dict.fromkeys(observations, ""))
         if not any(is_rewarded(reward, role, experiment.plan.credit.alpha) for role in observations):

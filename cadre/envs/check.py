@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol, get_args, runtime_checkable
 
 from cadre import random_keys
+from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
 from cadre.envs import validation
 from cadre.envs.spec import EnvSpec
@@ -166,11 +167,22 @@ async def examine(
 
 
 def task_digests(env_spec: EnvSpec) -> dict[str, str]:
-    """Return a digest of the first tasks of each split, the same in every process for equal tasks in equal order."""
-    digests: dict[str, str] = {}
-    for split in SPLITS:
-        tasks = [[task.id, task.data] for task in env_spec.tasks(split)[:SPLIT_SAMPLE]]
-        digests[split] = hashlib.sha256(json.dumps(tasks, default=dict).encode()).hexdigest()
+    """Return a digest of the first tasks of each split, and of the first prompts (`observe`), the same in every process
+    for equal tasks in equal order."""
+
+    def digest(content: Any) -> str:
+        return hashlib.sha256(json.dumps(content, default=repr).encode()).hexdigest()
+
+    async def first_prompts() -> list[Any]:
+        env = env_spec.make(env_spec.tasks("train")[0])
+        await env.until_ready()
+        return sorted((role, repr(seen.messages)) for role, seen in env.observe().items())
+
+    digests = {
+        split: digest([[task.id, dict(task.data)] for task in env_spec.tasks(split)[:SPLIT_SAMPLE]]) for split in SPLITS
+    }
+    with suppress(Exception):  # what is wrong with an episode is found by playing one
+        digests["observe"] = digest(run_coroutine(first_prompts()))
     return digests
 
 
@@ -199,12 +211,15 @@ def tasks_by_process(target: str, settings: Mapping[str, Any], seconds: float = 
                 "same tasks there. Let tasks() depend on its settings alone."
             ) from None
         elsewhere = json.loads(path.read_text())
-    for split, digest in task_digests(env_spec).items():
-        if digest != elsewhere[split]:
+    for part, digest in task_digests(env_spec).items():
+        if digest != elsewhere.get(part):
+            where, what = (f"tasks({part!r})", "tasks, or another order of them")
+            if part == "observe":
+                where, what = part, "prompts at the start of the same task"
             return (
-                f"{env_spec.env_class.__name__}.tasks({split!r}): another process has other tasks, or another order of "
-                "them; expected the same in every process, as a resumed run and a comparison need them. Sort what "
-                "comes out of a set, and use no hash() of a text: both differ by process."
+                f"{env_spec.env_class.__name__}.{where}: another process has other {what}; expected the same in every "
+                "process, as a resumed run and a comparison need them. Sort what comes out of a set, and use no hash() "
+                "of a text: both differ by process."
             )
     return ""
 
@@ -339,7 +354,7 @@ class Episode:
         If `thorough`, every action is tried on a fork of the first decisions.
         """
         self._task_before = task_state(self.task)
-        env = self._made()
+        env = await self._made()
         self.repeatable = env.repeatable
         self._class_before = class_state(type(env))
         while observations := self._observed(env):
@@ -401,10 +416,13 @@ class Episode:
     def _deadline(self, method: str) -> Deadline:
         return Deadline(f"{self.name}.{method}", self.seconds, "--step-seconds")
 
-    def _made(self) -> Env:
+    async def _made(self) -> Env:
         context = f", given {self.task.id} with the data {', '.join(self.task.data) or '(none)'}"
         with self.findings.calling("end", f"{self.name}.__init__", when=context):
-            return self._deadline("__init__").blocking(self.env_spec.make, self.task)
+            env = self._deadline("__init__").blocking(self.env_spec.make, self.task)
+        with self.findings.calling("observe", f"{self.name}.until_ready"):
+            await self._deadline("until_ready").awaiting(env.until_ready())
+        return env
 
     def _observed(self, env: Env) -> dict[str, Observation]:
         """Return what `observe` returns, if it is clear who acts, whatever else is wrong."""
@@ -499,7 +517,7 @@ class Episode:
 
     async def _check_replay(self, success: bool) -> None:
         """Check that the same actions lead to the same observations, rewards and success."""
-        env = self._made()
+        env = await self._made()
         called = list[str]()
 
         def require(is_equal: bool, how: str) -> None:

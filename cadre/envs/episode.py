@@ -39,7 +39,13 @@ from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCa
 # Passes of the event loop without activity after which every task of a function waits: a result that is set in one
 # reaches the task behind a group of tasks in the next but one.
 PASSES = 3
-CAUSES = "a clock, random numbers (take cadre.random()), ids, the order of a set or of completion, or state outside of it"
+CAUSES = (
+    "a clock, random numbers (take cadre.random()), ids, the order of a set or of completion, or state outside of it"
+)
+
+
+class EpisodeDiverged(ContractError, ReplayDiverged):
+    """A function that asked something else when it was run again."""
 
 
 class Answer(str):
@@ -113,7 +119,13 @@ class Role:
             messages = (*observation.messages, *exchange)
             sample = await self._run.ask(replace(observation, messages=messages, tools=offered))
             answered = await answer_calls(
-                runnable, sample, exchange, [tool.name for tool in own], env.tool_turns, env.tool_timeout_s, env.tool_max_chars
+                runnable,
+                sample,
+                exchange,
+                [tool.name for tool in own],
+                env.tool_turns,
+                env.tool_timeout_s,
+                env.tool_max_chars,
             )
             if answered is None:
                 return Answer(sample, choices)
@@ -358,10 +370,10 @@ class Run:
 
 
 def check_equal(name: str, before: Mapping[str, Observation], now: Mapping[str, Observation]) -> None:
-    """Raise ReplayDiverged, with both prompts, if a second run asks something else than the first did."""
+    """Raise EpisodeDiverged, with both prompts, if a second run asks something else than the first did."""
     for role in dict.fromkeys([*before, *now]):
         if (first := before.get(role)) != (second := now.get(role)):
-            raise ReplayDiverged(
+            raise EpisodeDiverged(
                 f"{name}: asked {role} {_shown(first, second)!r} in its first run and {_shown(second, first)!r} in the "
                 f"second, with equal answers before; expected the same, as every branch runs it again. What usually "
                 f"differs is {CAUSES}."
@@ -444,7 +456,9 @@ class Episode(Env):
             result = await task
             if run.asked:
                 names = ", ".join(run.pending())
-                raise ContractError(f"{run.name}: ended while {names} was asked; expected await for every call. Add it.")
+                raise ContractError(
+                    f"{run.name}: ended while {names} was asked; expected await for every call. Add it."
+                )
             self.observations = {}
             return self._final(result, reward)
         finally:
@@ -516,7 +530,10 @@ def episode(function: Callable[..., Any]) -> type[Episode]:
     first = [p for p in plain.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     keywords = [p.replace(kind=p.KEYWORD_ONLY) for p in settings]
     __init__.__signature__ = plain.replace(parameters=[*first, *keywords])  # type: ignore[attr-defined]
-    __init__.__annotations__ = {"success_at": float, **{p.name: p.annotation for p in settings if p.annotation is not p.empty}}
+    __init__.__annotations__ = {
+        "success_at": float,
+        **{p.name: p.annotation for p in settings if p.annotation is not p.empty},
+    }
     names = {
         "function": staticmethod(function),
         "roles": tuple(roles),

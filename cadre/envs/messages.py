@@ -49,5 +49,7 @@ def to_message(message: Any, where: str) -> Message:
         function = call.get("function", call) if isinstance(call, Mapping) else {}
         if not isinstance(function, Mapping) or "name" not in function:
             raise ContractError(f"{fault}; expected tool_calls with a function's name and arguments. Fix them.")
-        calls.append(ToolCall(str(call.get("id", f"call_{number}")), str(function["name"]), function.get("arguments", "{}")))
+        calls.append(
+            ToolCall(str(call.get("id", f"call_{number}")), str(function["name"]), function.get("arguments", "{}"))
+        )
     return Message(message["role"], content, tuple(calls), str(message.get("tool_call_id") or ""))

@@ -36,7 +36,9 @@ Rows = Sequence[Mapping[str, Any]]
 # ---- Tasks
 
 
-def read_tasks(split: Split, tasks: Any, held_out: Any = HELD_OUT, columns: Mapping[str, str] | None = None) -> list[Task]:
+def read_tasks(
+    split: Split, tasks: Any, held_out: Any = HELD_OUT, columns: Mapping[str, str] | None = None
+) -> list[Task]:
     """Return the tasks of a split, one a row, whose data is the row.
 
     tasks     rows (mappings), a file of them (.jsonl, .json, .parquet, .csv), a mapping of the splits "train" and
@@ -83,7 +85,9 @@ def rows_of(setting: str, source: Any, split: Split) -> Rows:
     if isinstance(source, str | Path):
         file = Path(source).expanduser()
         if file.suffix not in FILES:
-            raise DataError(f"{setting}: got {str(source)!r}; expected a file that ends in {', '.join(FILES)}. Name one.")
+            raise DataError(
+                f"{setting}: got {str(source)!r}; expected a file that ends in {', '.join(FILES)}. Name one."
+            )
         return [row for _, row in read_rows(file)]
     try:
         return [row for row in source]  # a Dataset of Hugging Face yields mappings
@@ -193,10 +197,14 @@ def reward_functions(reward: Any) -> tuple[RewardFunction, ...]:
                 f"reward: got {reference!r}; expected a function, FILE.py:NAME, a list of them, or a mapping of names to "
                 "(function, weight). Add reward=..."
             )
-        functions.append(RewardFunction(name or reference.rpartition(":")[2], load_function("reward", reference, {}), weight))
+        functions.append(
+            RewardFunction(name or reference.rpartition(":")[2], load_function("reward", reference, {}), weight)
+        )
     names = [function.name for function in functions]
     if len(set(names)) < len(names):
-        raise ConfigError(f"reward: got {', '.join(names)}; expected different names. Give a mapping of names to functions.")
+        raise ConfigError(
+            f"reward: got {', '.join(names)}; expected different names. Give a mapping of names to functions."
+        )
     return tuple(functions)
 
 
@@ -284,7 +292,10 @@ class RowsEnv(Env):
     def _messages(self, completion: str) -> list[dict[str, str]]:
         """Return the conversation with the completion, as clients write it."""
         prompt = to_messages(self.task.data["prompt"], "prompt")
-        return [{"role": message.role, "content": message.content} for message in (*prompt, Message("assistant", completion))]
+        return [
+            {"role": message.role, "content": message.content}
+            for message in (*prompt, Message("assistant", completion))
+        ]
 
     @property
     def success(self) -> bool:

@@ -49,9 +49,18 @@ class Central(Env):
         return {TEAM: Observation(TEAM, joint_prompt(observations))} if observations else {}
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        reward = await self.env.step(split_joint_text(actions[TEAM], list(self.env.observe())))
-        local = {TEAM: sum(reward.local.values())} if reward.local else {}
-        return Reward(reward.team, local, reward.parts)
+        return _of_team(await self.env.step(split_joint_text(actions[TEAM], list(self.env.observe()))))
+
+    async def compare(self, actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]) -> Sequence[Reward]:
+        acting, joint = list(self.env.observe()), [action[TEAM] for action in actions]
+        split = [
+            {
+                role: replace(sample, role=role, text=text)
+                for role, text in split_joint_text(sample.text, acting).items()
+            }
+            for sample in joint
+        ]
+        return [_of_team(reward) for reward in await self.env.compare(split, rewards)]
 
     def fork(self) -> Self:
         twin = copy.copy(self)
@@ -80,6 +89,11 @@ class Central(Env):
     @classmethod
     def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
         return cls.inner.tasks(split, **settings)
+
+
+def _of_team(reward: Reward) -> Reward:
+    """Return a reward of the inner environment as that of the one role."""
+    return replace(reward, local={TEAM: sum(reward.local.values())} if reward.local else {})
 
 
 def mark(role: str) -> str:

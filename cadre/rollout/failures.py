@@ -35,12 +35,12 @@ Reason = Literal["raised", "contract", "deadline", "prompt", "answer", "sandbox"
 REASONS: tuple[Reason, ...] = get_args(Reason)
 # The errors of Cadre that an episode may raise, the more special first; its other errors end the call.
 EPISODE_ERRORS: tuple[tuple[type[Exception], Reason], ...] = (
+    (ReplayDiverged, "diverged"),
     (DeadlineError, "deadline"),
     (ContractError, "contract"),
     (PromptError, "prompt"),
     (AnswerError, "answer"),
     (SandboxUnavailable, "sandbox"),
-    (ReplayDiverged, "diverged"),
 )
 # Errors of the machine, whatever was sampled: connections, files, memory, and programs that could not be judged.
 MACHINE_ERRORS = (SandboxUnavailable, ReplayDiverged, NotStarted, OSError, MemoryError)

@@ -28,6 +28,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -360,7 +361,8 @@ def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
 
 def free_folders(recipe: str, parent: Path = Path("runs")) -> Iterator[Path]:
     """Yield `runs/RECIPE-001` and so on, each if it is free at that moment."""
-    stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
+    name = Path(recipe).name
+    stem = name.rpartition(":")[2] if ":" in name else re.sub(r"\.(yaml|yml|jsonl|json|parquet|csv)$", "", name)
     for number in count(1):
         folder = parent / f"{stem}-{number:03d}"
         if not os.path.lexists(folder):

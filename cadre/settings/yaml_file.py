@@ -201,9 +201,10 @@ def long_key(key: str) -> str:
     return f"{SHORT_KEYS.get(first, first)}{dot}{rest}"
 
 
-def parse_overrides(pairs: Sequence[str]) -> Raw:
-    """Return `key=value` pairs as a dictionary."""
-    return apply_overrides({}, pairs)
+def parse_settings(pairs: Sequence[str]) -> Raw:
+    """Return `key=value` pairs of an environment's settings as a dictionary."""
+    settings: Raw = apply_overrides({"settings": {}}, [f"settings.{pair}" for pair in pairs])["settings"]
+    return settings
 
 
 def typed_keys(pairs: Sequence[str]) -> list[str]:

@@ -6,12 +6,12 @@ import time
 import pytest
 
 from cadre.errors import ConfigError
-from cadre.settings.yaml_file import apply_overrides, dump_yaml, parse_overrides, parse_yaml
+from cadre.settings.yaml_file import apply_overrides, dump_yaml, parse_yaml
 
 
 @pytest.mark.parametrize("text", ["Use markdown # headings", "You: be nice", "# Rules", '"Yes" or "no"', "3", "[a"])
 def test_a_prompt_is_taken_as_it_is(text: str) -> None:
-    assert parse_overrides([f"team.prompts.tool={text}"]) == {"team": {"prompts": {"tool": text}}}
+    assert apply_overrides({}, [f"team.prompts.tool={text}"]) == {"team": {"prompts": {"tool": text}}}
 
 
 def test_a_mapping_is_laid_over_a_section_and_stands_for_names() -> None:
@@ -40,7 +40,7 @@ def test_a_mapping_is_laid_over_a_section_and_stands_for_names() -> None:
 @pytest.mark.parametrize("text", ["a # b", "#b", "{a: 1} # b", "'a#b' # b", "[a, # b\n c]"])
 def test_a_comment_in_a_value_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="for a comment"):
-        parse_overrides([f"name={text}"])
+        apply_overrides({}, [f"name={text}"])
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_comment_in_a_value_is_refused(text: str) -> None:
     [("a#b", "a#b"), ("'a # b'", "a # b"), ('["# b", c#]', ["# b", "c#"]), ("|\n  a # b", "a # b"), ("", None)],
 )
 def test_what_is_no_comment_is_taken(text: str, value: object) -> None:
-    assert parse_overrides([f"name={text}"]) == {"name": value}
+    assert apply_overrides({}, [f"name={text}"]) == {"name": value}
 
 
 LAUGHS = "\n".join(["a0: &a0 [x, x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 9))])
@@ -114,7 +114,7 @@ CORE = [
 @pytest.mark.parametrize(("text", "value"), CORE)
 def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
     """Mistake: PyYAML's own, of YAML 1.1, for which `1:30` is 90, `0100` is 64, and `no` is false."""
-    read = parse_overrides([f"name={text}"])["name"]
+    read = apply_overrides({}, [f"name={text}"])["name"]
     assert read == value
     assert type(read) is type(value)
     assert parse_yaml(f"name: {text}") == {"name": value}
