@@ -85,7 +85,10 @@ def train(
         folder = Path(run).expanduser() if run else None
         new_run = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
     console = Console(soft_wrap=True, emoji=False, quiet=quiet)
-    console.print(f"run {new_run.folder}", markup=False, highlight=False)
+    counts = f"{len(experiment.training_tasks):,} tasks to train on"
+    if experiment.evaluate.tasks:
+        counts += f", {len(experiment.held_out_tasks):,} held out"
+    console.print(f"run {new_run.folder}: {counts}", markup=False, highlight=False)
     team, _ = run_training(experiment, new_run, console, resume)
     return LoadedTeam(experiment, team, new_run)
 

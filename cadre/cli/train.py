@@ -106,13 +106,14 @@ def train(
     policies = len(run.policies)
     team = f"{policies} policies" if policies > 1 else "1 policy"
     algorithm = f"{experiment.algorithm.name}, {experiment.plan.shape.name}"
-    print_lines([f"run {run.folder}: {shorten_path(experiment.env)}, {algorithm}, {team}"])
+    held_out = len(experiment.held_out_tasks) if experiment.evaluate.tasks else 0
+    counts = f"{len(experiment.training_tasks):,} tasks, {held_out:,} held out"
+    print_lines([f"run {run.folder}: {shorten_path(experiment.env)}, {algorithm}, {team}, {counts}"])
     steps_before, reports_before = max(checkpoint_steps(run.folder / "checkpoints"), default=0), len(run.evaluations())
     trained, steps_done = run_training(experiment, run, console, resume, force)
     trained.close()
     if run.ended and resume and steps_done == steps_before and len(run.evaluations()) == reports_before:
         print_lines([f"No step was trained: the run has made {steps_done}, and {run.ended} ends it."])
-    held_out = len(experiment.held_out_tasks) if experiment.evaluate.tasks else 0
     _print_result(run, steps_done, held_out)
 
 

@@ -178,7 +178,7 @@ def task_digests(env_spec: EnvSpec) -> dict[str, str]:
         await env.until_ready()
         return sorted((role, repr(seen.messages)) for role, seen in env.observe().items())
 
-    digests = {
+    digests: dict[str, str] = {
         split: digest([[task.id, dict(task.data)] for task in env_spec.tasks(split)[:SPLIT_SAMPLE]]) for split in SPLITS
     }
     with suppress(Exception):  # what is wrong with an episode is found by playing one

@@ -22,7 +22,7 @@ import copy
 import functools
 import inspect
 import random as random_module
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -114,7 +114,8 @@ class Role:
         runnable: Mapping[str, RunnableTool] = {}
         if functions := [tool for tool in tools if not isinstance(tool, Tool)]:
             runnable = runnable_tools(functions)
-        offered, exchange, env = (*own, *(tool.tool for tool in runnable.values())), (), self._run.env
+        offered, env = (*own, *(tool.tool for tool in runnable.values())), self._run.env
+        exchange: tuple[Message, ...] = ()
         while True:
             messages = (*observation.messages, *exchange)
             sample = await self._run.ask(replace(observation, messages=messages, tools=offered))
@@ -130,7 +131,8 @@ class Role:
             if answered is None:
                 return Answer(sample, choices)
             exchange = (*exchange, *answered.messages)
-            self._run.counts.update(answered.counts)
+            for name, count in answered.counts.items():
+                self._run.counts[name] += count
 
     def reward(self, value: float, part: str = "") -> None:
         """Add to the role's reward for what it has just done; `part` names it in the logs."""
@@ -299,7 +301,7 @@ class Run:
     main: TrackedTask | None = None
     conversations: Counter[str] = field(default_factory=Counter)
     local: dict[str, float] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)
+    counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     is_closed: bool = False
     _activity: int = 0
     _changed: asyncio.Future[None] | None = None
@@ -355,7 +357,7 @@ class Run:
 
     def answer(self, samples: Mapping[str, Sample]) -> None:
         """Answer the first call of each of these roles; what was rewarded before is left behind."""
-        self.local, self.counts = {}, Counter()
+        self.local, self.counts = {}, defaultdict(float)
         waiting = {future: observation.role for future, observation in reversed(self.asked.items())}
         for role, future in {role: future for future, role in waiting.items()}.items():
             if role in samples:
@@ -449,7 +451,7 @@ class Episode(Env):
                 check_equal(run.name, step.observations, run.pending())
                 run.answer(step.samples)
             await run.settle()
-            reward = Reward(0.0, run.local, {name: float(number) for name, number in run.counts.items()})
+            reward = Reward(0.0, run.local, dict(run.counts))
             if run.main is not None and not run.main.is_done:
                 self.observations = run.pending()
                 return reward
@@ -492,7 +494,12 @@ class Episode(Env):
 
     @classmethod
     def tasks(
-        cls, split: Split, tasks: Any = None, held_out: Any = HELD_OUT, columns: dict[str, str] | None = None
+        cls,
+        split: Split,
+        tasks: Any = None,
+        held_out: Any = HELD_OUT,
+        columns: dict[str, str] | None = None,
+        **settings: Any,
     ) -> Sequence[Task]:
         """Return the rows of a split (`cadre.envs.rows.read_tasks`)."""
         return read_tasks(split, tasks, held_out, columns)
@@ -500,7 +507,8 @@ class Episode(Env):
 
 @functools.lru_cache(maxsize=256)
 def episode(function: Callable[..., Any]) -> type[Episode]:
-    """Return the environment whose episodes are runs of a team's function, `async def f(row, role, ...)`, or a plain one.
+    """Return the environment whose episodes are runs of a team's function, `async def f(row, role, ...)` or a plain
+    one.
 
     The parameters after the row are the roles; one with a default is a setting. The function returns the reward: a
     number for the team, a `cadre.Reward`, or numbers by role. Raises ConfigError for a function without roles.
@@ -508,18 +516,19 @@ def episode(function: Callable[..., Any]) -> type[Episode]:
     name = getattr(function, "__name__", "function")
     if not callable(function) or isinstance(function, type):
         raise ConfigError(f"episode: got {function!r:.80}; expected a function of a row and the roles. Write one.")
-    row, *others = inspect.signature(function).parameters.values() or [None]
+    parameters = list(inspect.signature(function).parameters.values())
+    others = parameters[1:]
     roles = [p.name for p in others if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     settings = [p for p in others if p.name not in roles]
     own = ("success_at", "tasks", "held_out", "columns", "reward")
-    if row is None or not roles or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in others):
+    if not roles or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in others):
         raise ConfigError(
             f"{name}: got the parameters {inspect.signature(function)}; expected a row and then the roles, by name, as "
             f"in async def {name}(row, writer, critic). Settings have a default. Change them."
         )
     if taken := [p.name for p in settings if p.name in own or p.default is p.empty]:
         raise ConfigError(
-            f"{name}: got the setting {taken[0]!r}; expected one with a default, and another name than {', '.join(own)}. "
+            f"{name}: got the setting {taken[0]!r}; expected one with a default, and none of {', '.join(own)}. "
             "Rename it, or give it one."
         )
 

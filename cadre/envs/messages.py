@@ -13,7 +13,7 @@ Messages = str | Sequence[Message | Mapping[str, Any]]
 
 
 def to_messages(prompt: Any, where: str) -> tuple[Message, ...]:
-    """Return a prompt as messages; a text is one of the user. Raises ContractError, about `where`, for anything else."""
+    """Return a prompt as messages; a text is one of the user. Raises ContractError for anything else."""
     if isinstance(prompt, str):
         return (Message("user", prompt),)
     if isinstance(prompt, Message | Mapping):

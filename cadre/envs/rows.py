@@ -3,7 +3,7 @@
     cadre.train(model="Qwen/Qwen3-0.6B", tasks=rows, reward=right, steps=50)
     cadre train rows.jsonl reward=mine.py:right model=DIR
 
-`read_tasks` makes the tasks, which `cadre.envs.episode` uses too; `RewardFunctions` calls functions by the names of their
+`read_tasks` makes the tasks, also those of `cadre.envs.episode`; a `RewardFunction` is called by the names of its
 parameters.
 """
 
@@ -70,7 +70,10 @@ def read_tasks(
                 )
         return _make_tasks("held-out", held, columns)
     every = _make_tasks("row", rows_of("tasks", tasks, split), columns)
-    return [task for task in every if _is_held_out(task.data, fraction) == (split == "test")]
+    hashes = {task.id: random_keys.key("held out", _content(task.data)) / 2**63 for task in every}
+    # Of few rows none may be below the fraction: then those of the least hash are held out.
+    least = min(hashes.values()) if fraction and len(set(hashes.values())) > 1 else -1.0
+    return [task for task in every if (hashes[task.id] < fraction or hashes[task.id] == least) == (split == "test")]
 
 
 def rows_of(setting: str, source: Any, split: Split) -> Rows:
@@ -132,10 +135,6 @@ def _content(row: Mapping[str, Any]) -> str:
     return json.dumps(row, sort_keys=True, default=repr)
 
 
-def _is_held_out(row: Mapping[str, Any], fraction: float) -> bool:
-    return random_keys.key("held out", _content(row)) % 1_000_000 < fraction * 1_000_000
-
-
 # ---- Rewards
 
 
@@ -194,8 +193,8 @@ def reward_functions(reward: Any) -> tuple[RewardFunction, ...]:
             raise ConfigError(f"reward: got the weight {weight!r} of {name}; expected a number. Change it.")
         if not isinstance(reference, str):
             raise ConfigError(
-                f"reward: got {reference!r}; expected a function, FILE.py:NAME, a list of them, or a mapping of names to "
-                "(function, weight). Add reward=..."
+                f"reward: got {reference!r}; expected a function, FILE.py:NAME, a list of them, or a mapping of "
+                "names to (function, weight). Add reward=..."
             )
         functions.append(
             RewardFunction(name or reference.rpartition(":")[2], load_function("reward", reference, {}), weight)
@@ -282,8 +281,8 @@ class RowsEnv(Env):
             results = plain_list(await function(given, row))
             if results is None or len(results) != len(completions):
                 raise ContractError(
-                    f"reward: {function.name} returned {results!r:.80} for {len(completions)} completions of one prompt; "
-                    "expected a list with a number, or None, for each. Return one a completion."
+                    f"reward: {function.name} returned {results!r:.80} for {len(completions)} completions of one "
+                    "prompt; expected a list with a number, or None, for each. Return one a completion."
                 )
             named = len(self.functions) > 1
             compared = [add_result(one, function, result, named) for one, result in zip(compared, results, strict=True)]
@@ -309,6 +308,7 @@ class RowsEnv(Env):
         held_out: Any = HELD_OUT,
         columns: dict[str, str] | None = None,
         reward: Any = None,
+        **settings: Any,
     ) -> Sequence[Task]:
         """Return the rows of a split. Raises DataError for rows without a prompt, ConfigError without a reward."""
         if reward is None:
@@ -319,8 +319,8 @@ class RowsEnv(Env):
             if "prompt" not in task.data:
                 names = [str(name) for name in task.data]
                 raise DataError(
-                    f"tasks: {task.id} has the columns {', '.join(names)}; expected one named prompt, a text or a list of "
-                    f"messages. Name it: columns={{'prompt': {names[0] if names else '...'!r}}}."
+                    f"tasks: {task.id} has the columns {', '.join(names)}; expected one named prompt, a text or a list "
+                    f"of messages. Name it: columns={{'prompt': {names[0] if names else '...'!r}}}."
                 )
             to_messages(task.data["prompt"], f"tasks: {task.id}: prompt")
         return made

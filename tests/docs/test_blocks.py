@@ -60,7 +60,7 @@ def test_python_runs(block: Block) -> None:
     if "datasets" in block.text:
         pytest.importorskip("datasets", reason="datasets is not installed")
     # A model that would have to be downloaded is replaced, and a training is short.
-    text = re.sub(r"steps=\d+", "steps=1", block.text.replace("Qwen/Qwen3-0.6B", "games"))
+    text = re.sub(r"steps=\d+", "steps=1", block.text.replace("Qwen/Qwen3-0.6B", "seed"))
     try:
         exec(compile(text, str(block), "exec"), {"__name__": "docs"})  # noqa: S102 - our own pages
     except ConfigError as error:

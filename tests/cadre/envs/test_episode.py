@@ -273,7 +273,7 @@ def test_a_plain_function_runs_in_a_thread() -> None:
         assert threading.current_thread() is not threading.main_thread()
         return float([a(f"round {number}") for number in range(rounds)] == ["0", "1", "2"])
 
-    env, rewards, observed = play(game, {"a": "0"}, {"a": "1"}, {"a": "2"}, rounds=3)
+    _, rewards, observed = play(game, {"a": "0"}, {"a": "1"}, {"a": "2"}, rounds=3)
     assert [asked(one) for one in observed] == [{"a": "round 0"}, {"a": "round 1"}, {"a": "round 2"}, {}]
     assert rewards[-1].team == 1.0
     deadline = time.monotonic() + 5
@@ -292,7 +292,7 @@ def test_messages_options_and_answers() -> None:
         answers.append(await a([{"role": "user", "content": "left or right?"}], choices=["Left", "Right"]))
         return float(answers[-1].choice == 1)
 
-    env, rewards, observed = play(game, {"a": "hi"}, {"a": "ho"}, {"a": " 'right'. "})
+    _, rewards, observed = play(game, {"a": "hi"}, {"a": "ho"}, {"a": " 'right'. "})
     first, second, third, _ = (one.get("a") for one in observed)
     assert first == Observation("a", (Message("system", "Be brief."), Message("user", "hello")), (), ("\n",), 5, "1")
     assert [message.content for message in second.messages] == ["Be brief.", "hello", "hi", "again"]
@@ -482,7 +482,7 @@ def test_a_prompt_of_changing_state_ends_the_episode_with_both_prompts(source: s
         await b(f"later {await later if asyncio.iscoroutine(later) else later}")
         return float(await a("last") == "x")
 
-    with pytest.raises(EpisodeDiverged, match="in its first run and .* in the second"):
+    with pytest.raises(EpisodeDiverged, match=r"in its first run and .* in the second"):
         play(game, {"a": "1"}, {"b": "2"}, {"a": "x"})
 
 
