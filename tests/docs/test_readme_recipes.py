@@ -10,8 +10,7 @@ from tests.cadre.cli.calling import call
 from tests.cadre.engines import tiny
 
 README = Path(__file__).parents[2] / "README.md"
-FILES = {"corridor.yaml"}  # made by the reader; tests/cadre/cli/test_examples.py runs what the README shows of it
-NAMED = sorted(set(re.findall(r"cadre train ([a-z][\w.-]+)", README.read_text(encoding="utf-8"))) - FILES)
+NAMED = sorted(set(re.findall(r"cadre train ([a-z][\w.-]+)", README.read_text(encoding="utf-8"))))
 SMALL = ("sampling.max_tokens=8", "algorithm.k=2", "train.steps=1", "train.tasks_per_step=1", "settings.turns=1")
 
 

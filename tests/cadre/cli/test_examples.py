@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,28 +33,35 @@ def trained(recipe: str, folder: Path) -> str:
     return done.out
 
 
-def test_the_task_in_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_team_in_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("corridor.py").write_text(block("python"))
-    Path("corridor.yaml").write_text(block("yaml"))
-    done = call("check", "corridor.py:Corridor")
-    assert (done.code, done.out.count("ok  Corridor")) == (0, 6), done.err
-    assert re.search(
-        r"step 2/2  reward anna [+-]\d.\d\d, ben [+-]\d.\d\d  best-of-\d+ ", trained("corridor.yaml", tmp_path / "run")
-    )
+    monkeypatch.syspath_prepend(tmp_path)
+    team = block("python", 1)
+    assert "steps=30" in team
+    assert "tasks=30" in team
+    small = team.replace("steps=30", "steps=1, evaluate={'tasks': 2}").replace("tasks=30", "tasks=2")
+    Path("corridor.py").write_text(small.replace('"tasks_per_step": 8', '"tasks_per_step": 1'))
+    (tmp_path / "rows.jsonl").write_text("\n".join(json.dumps({"corridor": number}) for number in range(30)))
+    done = call("check", "corridor.py:corridor", "tasks=rows.jsonl")
+    assert (done.code, done.out.count("ok  corridor")) == (0, 6), done.err
+    names = runpy.run_path("corridor.py", run_name="__main__")
+    assert len(names["trained"].metrics()) == 1
 
-    script = block("python", 1)
-    assert "steps=30" in script
-    assert "tasks=40" in script
-    small = script.replace("steps=30", "steps=1, train={'tasks_per_step': 1}, evaluate={'tasks': 2}")
-    Path("script.py").write_text(small.replace("tasks=40", "tasks=2"))
-    assert len(runpy.run_path("script.py")["trained"].metrics()) == 1
+
+def test_the_team_of_the_examples_is_that_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert re.search(
+        r"step 2/2  reward anna [+-]\d.\d\d, ben [+-]\d.\d\d  best-of-\d+ ",
+        trained("examples/corridor.yaml", tmp_path / "run"),
+    )
 
 
 def test_the_python_of_the_docs_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    Path("corridor.py").write_text(block("python"))
+    monkeypatch.delitem(sys.modules, "corridor", raising=False)  # that of the examples
+    (task, *_) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial.md").read_text(), flags=re.S)
+    Path("corridor.py").write_text(task)
     (script,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), flags=re.S)
     Path("script.py").write_text(script)
     names = runpy.run_path("script.py")
