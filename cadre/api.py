@@ -8,6 +8,7 @@ blocks like any other function; `await asyncio.to_thread(cadre.train, ...)` keep
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,11 @@ from cadre.envs.spec import name_of
 from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import Report
 from cadre.evaluation.loaded_team import LoadedTeam, open_team
+from cadre.file_limits import read_json
+from cadre.files import write_text_atomically
 from cadre.runs.folder import Run, create_in_free_folder
 from cadre.runs.resume import check_resumable
-from cadre.settings.user_code import reference_to
+from cadre.settings.user_code import reference_to, sources_of
 from cadre.settings.yaml_file import SHORT_KEYS, Raw, flatten, long_key, merge_sections
 from cadre.training.loop import run_training
 
@@ -85,6 +88,8 @@ def train(
         folder = Path(run).expanduser() if run else None
         new_run = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
     console = Console(soft_wrap=True, emoji=False, quiet=quiet)
+    for warning in _record_objects(new_run):
+        console.print(warning, markup=False, highlight=False)
     counts = f"{len(experiment.training_tasks):,} tasks to train on"
     if experiment.evaluate.tasks:
         counts += f", {len(experiment.held_out_tasks):,} held out"
@@ -141,6 +146,26 @@ def load(
     """
     configure_threads()
     return open_team(_find_target(target, sections, trust), untrained)
+
+
+OBJECTS = "objects.json"
+
+
+def _record_objects(run: Run) -> list[str]:
+    """Write the source of every object that Python code passed to a run; return a warning for each that is another one
+    than when the run began."""
+    values = [value for _, value in flatten(run.config.model_dump(mode="json"))]
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    sources = sources_of(text for text in texts if isinstance(text, str))
+    path = run.folder / OBJECTS
+    before = read_json(path) if path.is_file() else {}
+    if sources.keys() - before.keys():
+        write_text_atomically(path, json.dumps({**sources, **before}, indent=1) + "\n")
+    return [
+        f"warning: {name} is not what it was when the run began ({path}); steps before and after it differ."
+        for name, source in sources.items()
+        if before.get(name, source) != source
+    ]
 
 
 def _find_target(target: str | Path | Section | None, sections: Section, trust: bool) -> Target:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -72,6 +73,22 @@ def reference_to(value: Any, name: str) -> str:
         reference = f"{Path(file).resolve()}:{qualified}"
     _objects[reference] = value
     return reference
+
+
+def sources_of(references: Iterable[str]) -> dict[str, str]:
+    """Return the source of the objects of Python code among these references, as far as it is known; of data, a
+    digest."""
+    sources = {}
+    for reference in references:
+        if (found := _objects.get(reference)) is not None:
+            try:
+                sources[reference] = inspect.getsource(found)
+            except (OSError, TypeError):
+                digest = (
+                    hashlib.sha256(repr(found).encode()).hexdigest() if isinstance(found, list | tuple | dict) else ""
+                )
+                sources[reference] = f"{type(found).__name__} {digest}"
+    return sources
 
 
 def find_object(setting: str, value: Any) -> Any:

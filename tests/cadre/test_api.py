@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -226,4 +227,35 @@ def test_importing_is_lazy_and_threads_are_settled_before_torch() -> None:
 
 def test_a_training_says_where_it_is(speaker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cadre.train(env=Echo, team=str(speaker), algorithm="grpo", steps=1, run=tmp_path / "run", **SMALL).close()
-    assert capsys.readouterr().out.splitlines()[0] == f"run {tmp_path / 'run'}"
+    assert capsys.readouterr().out.splitlines()[0] == f"run {tmp_path / 'run'}: 8 tasks to train on, 8 held out"
+
+
+def test_objects_are_recorded_and_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cadre.settings import user_code
+
+    def train(**sections: Any) -> Any:
+        return cadre.train(run=tmp_path / "run", quiet=True, **sections)
+
+    rows = [{"prompt": f"ship {n}\nmoves: Left Right"} for n in range(20)]
+    ended: list[int] = []
+
+    def short(completion: str) -> float:
+        return -float(len(completion))
+
+    def note(step: int, metrics: Any) -> bool:
+        ended.append(step)
+        return False
+
+    options = {"train": {"on_step": note, "tasks_per_step": 2, "steps": 1}, "evaluate": {"tasks": 2}}
+    train(model="games", tasks=rows, reward=short, k=2, **options).close()
+    recorded = json.loads((tmp_path / "run" / "objects.json").read_text())
+    assert recorded.keys() == {"notebook:short", "notebook:note", "notebook:tasks"}
+    assert "return -float(len(completion))" in recorded["notebook:short"]
+    assert ended == [1]
+
+    monkeypatch.setattr(user_code, "_objects", {})
+    with pytest.raises(ConfigError, match="Pass it: reward=short"):
+        train(resume=True, steps=2)
+    passed = {"tasks": rows, "reward": short, "train": {"on_step": note, "steps": 2}}
+    train(resume=True, **passed).close()
+    assert ended == [1, 2]
