@@ -23,7 +23,6 @@ LAYERS = [
         "concurrency",
         "declare",
         "rows",
-        "preferences",
         "sockets",
     },
     {"env", "team"},
@@ -39,8 +38,8 @@ LAYERS = [
 ]
 ENGINE_ONLY = {"transformers", "peft", "vllm", "ray"}
 WITHOUT_TORCH = {"envs", "env", "types", "rollout", "advantages", "team", "plugins"}
-# Scripts that make the embedded models.
-MAKERS = "models"
+# Scripts that make the embedded models, and the training of reward models.
+WITH_TORCH = {"models", "reward_models"}
 
 
 @cache
@@ -176,7 +175,7 @@ def test_only_engines_import_model_libraries_and_environments_no_torch() -> None
         if top in WITHOUT_TORCH:
             assert "torch" not in roots(path), path
     for top, path in [*modules("cadre_tasks"), *modules("cadre_sandbox")]:
-        if top != MAKERS:
+        if top not in WITH_TORCH:
             assert not roots(path) & {*ENGINE_ONLY, "torch"}, path
 
 
