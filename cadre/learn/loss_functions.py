@@ -50,8 +50,6 @@ class Clip:
     dual: float | None = None
 
 
-# A user's `loss.ratio`: what is maximised, and where the clip changed it.
-Objective = Callable[[TokenTensors, Clip], "tuple[Tensor, Tensor]"]
 # Returns the loss of every token, from the tokens and settings by keyword; or that, and metrics of every token by name.
 Loss = Callable[..., Any]
 

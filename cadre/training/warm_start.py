@@ -25,7 +25,7 @@ from pydantic import Field
 from cadre import random_keys
 from cadre.advantages.batch import Plan
 from cadre.concurrency import run_coroutine
-from cadre.config.engines import Diagnostics, build_team
+from cadre.config.engines import build_team
 from cadre.config.experiment import Config, Experiment, dump
 from cadre.errors import ConfigError, DataError, RunError, nearest
 from cadre.files import path_exists, read_record, require_no_link
@@ -119,8 +119,7 @@ def run_warm_start(
     every step and its metrics. Raises DivergedError as training does.
     """
     with RunLock(run.folder):
-        diagnostics = Diagnostics(run.folder / "diverged")
-        team = build_team(supervised_experiment(experiment, settings), train=True, diagnostics=diagnostics)
+        team = build_team(supervised_experiment(experiment, settings), train=True)
         interrupt = Interrupt()
         with interrupt.on_signals():
             steps = run_coroutine(

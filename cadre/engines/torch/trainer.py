@@ -6,12 +6,10 @@ Sequences whose advantages are all zero count in the loss's denominators but are
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -22,13 +20,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from cadre import random_keys
-from cadre.engines.torch import storage
 from cadre.engines.torch.forward import MicroBatchRunner, Scores, check_finite
 from cadre.engines.torch.logprobs import ALL_TOKENS
 from cadre.engines.torch.model import LoadedModel
 from cadre.engines.torch.ranks import Ranks
 from cadre.errors import ContractError, DivergedError
-from cadre.files import to_json
+from cadre.learn import tensor_files
 from cadre.learn.batching import Batch, has_gradient, minibatches
 from cadre.learn.loss import Tokens, ValueHeads, annealed, load_loss, policy_loss, value_loss
 from cadre.learn.loss_functions import AGGREGATES, Aggregate, Denominators, count_trained_tokens
@@ -61,15 +58,14 @@ TOKEN_MEANS = {
 class TrainingSettings:
     """Settings by which the policies of one engine learn.
 
-    learners        the optimiser settings of each policy that is trained
-    loss            the same for all of them
-    total_steps     updates of the whole run, over which schedules fall
-    heads           names of the value heads that a policy has
-    critic          how value heads learn
-    diverged_folder where the worst sequence is saved if training diverges; a temporary folder if None
-    notes           collects log-probabilities and entropies of single tokens
-    start           by policy: the folder of its weights when reinforcement learning began, "" where they are those that
-                    the engine loads; the reference is made of them, or of the base model if None
+    learners     the optimiser settings of each policy that is trained
+    loss         the same for all of them
+    total_steps  updates of the whole run, over which schedules fall
+    heads        names of the value heads that a policy has
+    critic       how value heads learn
+    notes        collects log-probabilities and entropies of single tokens
+    start        by policy: the folder of its weights when reinforcement learning began, "" where they are those that the
+                 engine loads; the reference is made of them, or of the base model if None
     """
 
     learners: Mapping[str, LearnerConfig]
@@ -77,7 +73,6 @@ class TrainingSettings:
     total_steps: int = 100
     heads: Mapping[str, Sequence[str]] = field(default_factory=dict)
     critic: CriticConfig = field(default_factory=CriticConfig)
-    diverged_folder: Path | None = None
     notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
     start: Mapping[str, str] | None = None
 
@@ -147,14 +142,14 @@ class PolicyOptimiser:
         """Write `folder/heads` only."""
         if self.heads is not None:
             self.heads.save(folder / "heads")
-            storage.save_heads(self._head_parameters, folder / "heads")
+            tensor_files.write(self._head_parameters, folder / "heads", "heads")
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote; heads that were not trained before stay as they are."""
         self.weights.load(folder / "optimiser")
         if self.heads is not None and (folder / "heads").is_dir():
             self.heads.load(folder / "heads")
-            storage.load_heads(self._head_parameters, folder / "heads")
+            tensor_files.read(self._head_parameters, folder / "heads", "heads")
 
 
 @dataclass
@@ -329,7 +324,11 @@ class Trainer:
                 metrics[name].norms.append(numbers.norms[0])
                 self._optimisers[name].step(numbers)
                 if self._optimisers[name].has_diverged:
-                    raise self._save_worst(name, step[name])
+                    raise DivergedError(
+                        f"Policy {name!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not "
+                        "finite; the weights are as they were before. Lower learner.learning_rate, or look at the "
+                        "rewards and log-probabilities of the last step."
+                    )
 
         # A step that was too long shows in the next forward, and in no gradient before: run each changed policy, and
         # its critic, on its shortest sequence.
@@ -510,40 +509,6 @@ class Trainer:
         head_loss = value_loss(scores.values, targets.values, targets.returns, weights, self._settings.critic.clip)
         metrics.add_values(head_loss, int(is_own_value.sum()))
         return token_loss + head_loss
-
-    def _save_worst(self, policy: str, sequences: Sequence[TrainingSequence]) -> DivergedError:
-        """Save the sequence of the largest gradient, and return the error that names the file."""
-
-        def gradient_norm(sequence: TrainingSequence) -> float:
-            """Return the norm for one sequence alone: infinite if it is no number, -1 if it has no gradient."""
-            if not has_gradient(sequence, self._loss):
-                return -1.0
-            optimiser = self._optimisers[sequence.policy].weights
-            denominators = {sequence.policy: Denominators.of([sequence], self._loss.divisor)}
-            discarded = UpdateMetrics(loss_metrics=self._loss_functions.metrics)
-            loss, norms = self._backward([sequence], denominators, {sequence.policy: discarded})[sequence.policy]
-            optimiser.clear()
-            return norms[0] if math.isfinite(norms[0]) and math.isfinite(loss) else math.inf
-
-        folder = self._settings.diverged_folder or Path(tempfile.mkdtemp(prefix="cadre-diverged-"))
-        return save_diverged(
-            sequences, gradient_norm, folder / f"diverged-{policy}-{self._optimisers[policy].updates}.json"
-        )
-
-
-def save_diverged(
-    sequences: Sequence[TrainingSequence], norm: Callable[[TrainingSequence], float], path: Path
-) -> DivergedError:
-    """Write the sequence with the largest gradient `norm` to `path`, and return the error for its policy."""
-    worst = max(sequences, key=norm)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Images are left out; their bytes lie beside the trees.
-    path.write_text(to_json(dataclasses.asdict(worst), default=lambda png: f"{len(png)} bytes"))
-    return DivergedError(
-        f"Policy {worst.policy!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not finite; "
-        f"the weights are as they were before. The sequence at fault is in {path}. Lower learner.learning_rate, "
-        "or look at its rewards and log-probabilities."
-    )
 
 
 def load_aggregate(name: str) -> Aggregate:
