@@ -64,8 +64,8 @@ class TrainingSettings:
     heads        names of the value heads that a policy has
     critic       how value heads learn
     notes        collects log-probabilities and entropies of single tokens
-    start        by policy: the folder of its weights when reinforcement learning began, "" where they are those that the
-                 engine loads; the reference is made of them, or of the base model if None
+    start        by policy: the folder of its weights when reinforcement learning began, "" where they are those that
+                 the engine loads; the reference is made of them, or of the base model if None
     """
 
     learners: Mapping[str, LearnerConfig]
