@@ -59,7 +59,7 @@ def ranked(make, part, into, out_of=None, count=STEPS, first=0):
     results = steps(learner, part.training.heads, count, first)
     learner.save(into)
     for name in learner.policies:
-        learner.export(name, into / "exported" / name, merge=part.policies[name].lora is not None)
+        learner.export(name, into / "exported" / name, merge=part.engine.policies[name].lora is not None)
     return results
 
 
