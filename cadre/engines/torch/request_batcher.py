@@ -55,8 +55,12 @@ class Listener:
 
     def finished(self, request: GenerationRequest, completions: list[Completion]) -> None:
         """Receive all completions of a request; called once a request."""
-        future = self._futures[request]
-        self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(completions))
+        self._loop.call_soon_threadsafe(self._resolve, self._futures[request], completions)
+
+    @staticmethod
+    def _resolve(future: asyncio.Future[list[Completion]], completions: list[Completion]) -> None:
+        if not future.done():
+            future.set_result(completions)
 
     def gone(self) -> bool:
         """Return True if nobody waits for completions any more, or `end` was called."""
