@@ -232,7 +232,7 @@ class RankProcess(LearnerProcess):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         self.scratch = Path(tempfile.gettempdir()) / f"{scratch}-{nodes[rank]}"
         self.is_first, self.is_first_here = rank == 0, nodes.index(nodes[rank]) == rank
-        self.learner = join_group(spec.part, rank, len(nodes), rendezvous)
+        self.learner = join_group(spec, rank, len(nodes), rendezvous)
 
     async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
         """Return the policy's version, and from the first rank its weights."""

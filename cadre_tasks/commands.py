@@ -1,4 +1,4 @@
-"""The commands of this package: data, serve-env."""
+"""The commands of this package: data, serve-env, and those of reward models."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cadre.cli.terminal import AsJson, print_lines, reject_beside, reject_withou
 from cadre.errors import ConfigError
 from cadre.plugins import package
 from cadre.settings.yaml_file import parse_settings
+from cadre_tasks.reward_models.commands import preference_pairs, reward_model
 
 
 def serve_env(
@@ -88,4 +89,7 @@ def data(
 
 
 # By panel of `cadre --help`.
-COMMANDS = {"Tasks": {"data": data, "serve-env": serve_env}}
+COMMANDS = {
+    "Train": {"preference-pairs": preference_pairs, "reward-model": reward_model},
+    "Tasks": {"data": data, "serve-env": serve_env},
+}

@@ -23,7 +23,6 @@ LAYERS = [
         "concurrency",
         "declare",
         "rows",
-        "preferences",
         "sockets",
     },
     {"env", "team"},
@@ -39,8 +38,8 @@ LAYERS = [
 ]
 ENGINE_ONLY = {"transformers", "peft", "vllm", "ray"}
 WITHOUT_TORCH = {"envs", "env", "types", "rollout", "advantages", "team", "plugins"}
-# Scripts that make the embedded models.
-MAKERS = "models"
+# Scripts that make the embedded models, and the training of reward models.
+WITH_TORCH = {"models", "reward_models"}
 
 
 @cache
@@ -176,7 +175,7 @@ def test_only_engines_import_model_libraries_and_environments_no_torch() -> None
         if top in WITHOUT_TORCH:
             assert "torch" not in roots(path), path
     for top, path in [*modules("cadre_tasks"), *modules("cadre_sandbox")]:
-        if top != MAKERS:
+        if top not in WITH_TORCH:
             assert not roots(path) & {*ENGINE_ONLY, "torch"}, path
 
 
@@ -204,25 +203,25 @@ def test_no_pickle_and_no_code_execution() -> None:
 
 # Lines (of *.py) that a package may have. A raise needs a line in CHANGELOG.md that says what a reader gets for it.
 BUDGETS = {
-    "cadre": 38_900,
+    "cadre": 38_000,
     "cadre/advantages": 2_500,
     "cadre/algorithms": 1_100,
-    "cadre/cli": 1_800,
+    "cadre/cli": 1_700,
     "cadre/config": 3_800,
-    "cadre/engines": 11_800,
+    "cadre/engines": 11_300,
     "cadre/envs": 2_800,
     "cadre/evaluation": 700,
-    "cadre/learn": 2_100,
+    "cadre/learn": 2_000,
     "cadre/rollout": 2_200,
     "cadre/runs": 3_100,
     "cadre/settings": 2_100,
-    "cadre/training": 2_150,
+    "cadre/training": 2_000,
     "cadre/view": 650,
     "cadre_analysis": 1_300,
     "cadre_programs": 6_500,
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_200,
-    "cadre_tasks": 18_100,
+    "cadre_tasks": 18_700,
     "bench": 7_300,
     "lab": 7_600,
 }

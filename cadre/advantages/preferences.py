@@ -1,4 +1,4 @@
-"""Preferences: multi-agent DPO, pairs for a reward model, and trees scored by one.
+"""Preferences: multi-agent DPO, and trees scored by a reward model.
 
 Multi-agent DPO compares the joint actions of one decision (DPO, arXiv 2305.18290, equation 7):
 
@@ -19,10 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from cadre.advantages.groups import compute_returns
-from cadre.advantages.returns import Comparison, Reduce, ScoredSample, branch_return, samples_of
+from cadre.advantages.returns import Comparison, Reduce, ScoredSample, branch_return
 from cadre.envs.wrappers import joint_prompt, joint_text
-from cadre.preferences import PreferencePair
 from cadre.rollout import walk
 from cadre.rollout.grow import score
 from cadre.statistics import is_rounding
@@ -97,50 +95,12 @@ def _sigmoid(x: float) -> float:
     return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
 
 
-# Pairs to train a reward model on.
-
-
-def make_pairs(trees: Sequence[Tree], comparison: Comparison) -> list[PreferencePair]:
-    """Return all pairs of completions of one prompt whose returns differ, each pair of texts once a node."""
-    groups: dict[tuple[int, tuple[int, ...], str], list[ScoredSample]] = defaultdict(list)
-    for scored in compute_returns(samples_of(trees), comparison):
-        groups[scored.tree_sample.tree, scored.tree_sample.path, scored.tree_sample.role].append(scored)
-    pairs: list[PreferencePair] = []
-    for group in groups.values():
-        distinct: dict[PreferencePair, None] = {}
-        for first, second in itertools.combinations(group, 2):
-            best, worst = (first, second) if first.returns > second.returns else (second, first)
-            size = max(abs(best.returns), abs(worst.returns), best.size, worst.size)
-            if not is_rounding(best.returns - worst.returns, size) and best.sample.text != worst.sample.text:
-                prompt = best.tree_sample.node.observations[best.tree_sample.role].messages
-                distinct[PreferencePair(prompt, best.sample.text, worst.sample.text)] = None
-        pairs += distinct
-    return pairs
-
-
-def make_joint_pairs(trees: Sequence[Tree], comparison: Comparison) -> list[PreferencePair]:
-    """Return all pairs of joint actions of one decision whose returns differ (MAGRPO's joint reward model, 2508.04652).
-
-    A prompt has what all who act see, and a joint action what they answer, each below a mark of its name.
-    """
-    pairs: list[PreferencePair] = []
-    for tree in trees:
-        for node in walk.nodes(tree.root):
-            distinct: dict[PreferencePair, None] = {}
-            for branches in unequal_branches(node, comparison):
-                better, worse = (joint_answer(node, branch) for branch in branches)
-                if better != worse:
-                    distinct[PreferencePair(joint_prompt(node.observations), better, worse)] = None
-            pairs += distinct
-    return pairs
+# Trees scored by a reward model.
 
 
 def joint_answer(node: Node, branch: Branch) -> str:
     """Return a joint action as one text."""
     return joint_text({role: node.samples[role][index].text for role, index in branch.choice.items()})
-
-
-# Trees scored by a reward model.
 
 
 def score_by_model(trees: Sequence[Tree], model: RewardModel, joint: bool) -> list[Tree]:

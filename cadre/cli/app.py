@@ -80,13 +80,7 @@ def bench(context: typer.Context) -> None:
 
 # By purpose, in the order of `cadre --help`; installed packages add theirs to these panels.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Train": {
-        "train": train.train,
-        "fork": train.fork,
-        "warm-start": train.warm_start,
-        "preference-pairs": train.preference_pairs,
-        "reward-model": train.reward_model,
-    },
+    "Train": {"train": train.train, "fork": train.fork, "warm-start": train.warm_start},
     "Evaluate": {"eval": evaluate.evaluate},
     "Look at runs": {"status": runs.status, "view": runs.view, "report": runs.report, "trees": runs.trees},
     "Use a team": {"play": play.play, "export": runs.export},

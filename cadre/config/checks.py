@@ -539,7 +539,7 @@ def own_functions(experiment: Experiment) -> Iterable[str]:
     loss = experiment.plan.loss
     if experiment.train.on_step is not None:
         load_function("train.on_step", experiment.train.on_step, {})
-    if any(":" in (name or "") for name in (loss.function, loss.ratio, loss.correction, loss.correction_level)):
+    if loss.function is not None:
         from cadre.learn.loss import check_loss  # imports torch
 
         check_loss(loss)

@@ -7,7 +7,7 @@ own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -71,26 +71,18 @@ class EngineSpec:
         return [name for name in self.engine.policies if name not in self.vllm_names]
 
 
-@dataclass(frozen=True)
-class Diagnostics:
-    """What learners record for people: in the folder `diverged` the sequence that made an update non-finite, if one
-    does; and notes on single tokens."""
-
-    diverged: Path | None = None
-    notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
-
-
 SamplersAndLearner = tuple[dict[str, Sampler], Learner | None]
 
 
 def build_team(
     experiment: Experiment,
     train: bool = False,
-    diagnostics: Diagnostics | None = None,
+    notes: TokenNotes | None = None,
     memory: Mapping[str, float] = MappingProxyType({}),
     start: Mapping[str, str] | None = None,
 ) -> Team:
-    """Load the models. With `train` there are learners too, with their optimizers.
+    """Load the models. With `train` there are learners too, with their optimizers, which put statistics of tokens into
+    `notes`.
 
     `memory` are GiB that policies were sampled in before a resume, for those without a setting. `start` are the folders
     of the weights that the reference has (`cadre.training.warm_start.find_start`), None for the base models.
@@ -107,7 +99,7 @@ def build_team(
         failed.callback(team.close)  # the samplers and learners built by then
         for names in experiment.engines:
             is_trained = train and any(name in experiment.learners for name in names)
-            training = training_settings(experiment, names, diagnostics or Diagnostics(), start) if is_trained else None
+            training = training_settings(experiment, names, notes or TokenNotes(0), start) if is_trained else None
             spec = make_engine_spec(experiment, names, training, sampling_memory_setting(experiment, names, memory))
             engine_samplers, learner = build_in_process(spec) if cluster is None else build_in_cluster(cluster, spec)
             samplers |= engine_samplers
@@ -230,7 +222,7 @@ def make_engine_spec(
 
 
 def training_settings(
-    experiment: Experiment, names: Sequence[str], diagnostics: Diagnostics, start: Mapping[str, str] | None = None
+    experiment: Experiment, names: Sequence[str], notes: TokenNotes, start: Mapping[str, str] | None = None
 ) -> TrainingSettings:
     """Return how these policies of one engine are trained."""
     from cadre.engines.torch import TrainingSettings
@@ -242,8 +234,7 @@ def training_settings(
         total_steps=experiment.train.steps,
         heads={name: heads for name, heads in experiment.heads.items() if name in names},
         critic=critic.config if critic else CriticConfig(),
-        diverged_folder=diagnostics.diverged,
-        notes=diagnostics.notes,
+        notes=notes,
         start=None if start is None else {name: folder for name, folder in start.items() if name in names},
     )
 

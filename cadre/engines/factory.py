@@ -15,7 +15,6 @@ from cadre.team import Learner
 
 if TYPE_CHECKING:
     from cadre.engines.torch import TorchEngine, TrainingSettings
-    from cadre.engines.torch.group import LearnerPart
     from cadre.engines.vllm import VllmSampler
 
 
@@ -96,12 +95,4 @@ class LearnerSpec:
 
         if engine is not None and self.ranks == 1:
             return TorchLearner(engine, self.training)
-        return GroupLearner(self.part, self.ranks)
-
-    @property
-    def part(self) -> LearnerPart:
-        """The part of the learner that each rank builds."""
-        from cadre.engines.torch.group import LearnerPart
-
-        engine = self.engine
-        return LearnerPart(engine.model, engine.policies, self.training, engine.seed, self.versions)
+        return GroupLearner(self)

@@ -2,30 +2,31 @@
 
 In a scratch folder a process passes files to others, weights above all. Its maker removes it, or `remove_all_scratch`
 does, also where a process ends without the interpreter's own exit handlers. The next process that makes one removes
-what a killed process left: the folder's name holds the owner. Imports nothing but the standard library.
+what a killed process left, whose lock on the folder is gone with it. Imports nothing but the standard library.
 """
 
 from __future__ import annotations
 
 import atexit
-import hashlib
+import fcntl
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 NO_LIMIT = 1 << 62
 # Memory that all processes of a machine read as files; elsewhere the temporary folder is used.
 SHARED_MEMORY = Path("/dev/shm")
-PROC = Path("/proc")
-SCRATCH_NAME = re.compile(r"cadre-[a-z]+-(?P<owner>[0-9a-f]{16}-\d{1,9}-\d+)-[^-]+")
+SCRATCH_NAME = re.compile(r"cadre-[a-z]+-[^-]+")
+LOCK = ".lock"
 ERASE_ATTEMPTS = 5
 
-# The scratch folders of this process with the id of the process that made each: a fork inherits the table.
-_scratch_owners: dict[Path, int] = {}
+# The scratch folders of this process: the id of the process that made each (a fork inherits the table), and the file
+# descriptor of its lock.
+_scratch_owners: dict[Path, tuple[int, int]] = {}
 _swept_folders: set[Path] = set()
 
 
@@ -78,10 +79,14 @@ def make_scratch(kind: str, parent: Path | None = None) -> Path:
         if folder not in _swept_folders:
             _swept_folders.add(folder)
             sweep_scratch(folder)
-    namespace = process_namespace()
-    owner = f"{namespace}-{os.getpid()}-{start_time(os.getpid())}-" if namespace else ""
-    scratch = Path(tempfile.mkdtemp(prefix=f"cadre-{kind}-{owner}", dir=parent))
-    _scratch_owners[scratch] = os.getpid()
+    scratch = Path(tempfile.mkdtemp(prefix=f"cadre-{kind}-", dir=parent))
+    # The system lets go of the lock when the process and its forks have ended. Who sweeps sees the file only once it is
+    # locked. Where files cannot be locked the folder is never swept.
+    lock = os.open(scratch / f"{LOCK}.new", os.O_CREAT | os.O_RDWR)
+    _scratch_owners[scratch] = os.getpid(), lock
+    with suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (scratch / f"{LOCK}.new").rename(scratch / LOCK)
     return scratch
 
 
@@ -97,9 +102,11 @@ def temporary_scratch(kind: str, parent: Path | None = None) -> Iterator[Path]:
 
 def remove_scratch(folder: Path) -> None:
     """Remove a scratch folder of this process; may be called again. Does nothing in a fork of its maker."""
-    if _scratch_owners.get(folder) == os.getpid():
+    owner, lock = _scratch_owners.get(folder, (None, -1))
+    if owner == os.getpid():
         erase(folder)
-        _scratch_owners.pop(folder, None)
+        if _scratch_owners.pop(folder, None) is not None:
+            os.close(lock)
 
 
 @atexit.register
@@ -118,54 +125,21 @@ def erase(folder: Path) -> None:
 
 
 def sweep_scratch(parent: Path) -> None:
-    """Remove the scratch folders below `parent` whose makers, of this user, machine and container, have ended."""
+    """Remove this user's scratch folders below `parent` whose makers have ended."""
     try:
         entries = list(os.scandir(parent))
     except PermissionError:
         return
     for entry in entries:
-        match = SCRATCH_NAME.fullmatch(entry.name)
-        if match is None:
+        if not SCRATCH_NAME.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
             continue
         try:
-            owned = entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-        except FileNotFoundError:  # another process sweeps too and was faster
+            if entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+                continue
+            lock = os.open(Path(entry.path) / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:  # it has no lock, or another process sweeps too and was faster
             continue
-        if owned and _has_ended(*match["owner"].split("-")):
+        with suppress(BlockingIOError):  # its maker lives
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             erase(Path(entry.path))
-
-
-def process_namespace() -> str:
-    """Return 16 digits that name the scope of process ids: this boot and the container. "" if unknown."""
-    try:
-        links = [
-            os.readlink(PROC / "self/ns" / kind) for kind in os.listdir(PROC / "self/ns") if kind in ("pid", "time")
-        ]
-        identity = (PROC / "sys/kernel/random/boot_id").read_text(), PROC.stat().st_dev, sorted(links)
-        # A /proc of another container would show this process under another id.
-        is_own_proc = int((PROC / "self/stat").read_text().split()[0]) == os.getpid()
-    except OSError:
-        return ""
-    return hashlib.blake2b(repr(identity).encode(), digest_size=8).hexdigest() if is_own_proc else ""
-
-
-def start_time(pid: int) -> str:
-    """Return when a process began, in clock ticks since boot, which tells processes of a reused id apart. "" if
-    unknown."""
-    try:
-        return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
-def _has_ended(namespace: str, pid: str, started: str) -> bool:
-    """Return True if the process belonged to this namespace and has ended. An unknown process has not."""
-    if namespace != process_namespace():
-        return False
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # the id belongs to another user's process now
-        pass
-    return start_time(int(pid)) not in ("", started)
+        os.close(lock)

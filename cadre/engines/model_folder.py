@@ -11,7 +11,7 @@ import hashlib
 import json
 import socket
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -23,14 +23,9 @@ from cadre.errors import CadreError, EngineError, first_line
 from cadre.file_limits import MIB, parse_json, read_json
 from cadre.settings.models import read_model_type
 
-# A hundred times the largest models; layers are built one by one.
-MAX_PARAMETERS, MAX_LAYERS = 10**14, 10_000
-# The names that configurations of transformers give to what decides about a model's size.
+# Layers are built one by one; the largest models have a hundredth of this.
+MAX_LAYERS = 10_000
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth")
-WIDTHS = ("hidden_size", "n_embd", "d_model", "dim", "embed_dim")
-INNER = ("moe_intermediate_size", "intermediate_size", "n_inner", "d_ff", "ffn_dim")
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-ROWS = ("vocab_size", "n_positions", "num_embeddings", "vocab_size_per_layer_input")
 REQUIRED = ("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "vocab_size")
 
 HUB_TIMEOUT_S = 1.5
@@ -150,60 +145,25 @@ def wrap_load_errors(source: str, part: str) -> Iterator[None]:
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raise EngineError for a config.json that is malformed or describes a model that no machine holds."""
+    """Raise EngineError for a config.json that is malformed or describes more layers than any model has."""
     try:
         config = read_json(folder / "config.json")
         if not isinstance(config, dict):
             raise ValueError(f"it holds {type(config).__name__}")
-        parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict)]
-        for part in parts:
+        for part in (config, *(value for value in config.values() if isinstance(value, dict))):
             for key in REQUIRED:
                 value = part.get(key, 1)
                 if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                     raise ValueError(f"{key} is {value!r}, no whole number from 1 on")
+            for key in LAYERS:
+                if isinstance(part.get(key), int) and part[key] > MAX_LAYERS:
+                    raise ValueError(f"{key} is {part[key]:,}, more than {MAX_LAYERS:,}")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise EngineError(
             f"The model {name!r} cannot be loaded: config.json: {why}; expected the files of a Hugging Face folder, as "
             "save_pretrained writes them. Fix the file, download the model again, or choose another."
         ) from None
-    check_parameters(name, estimate_parameters(config), max(_largest(part, LAYERS) for part in parts))
-
-
-def check_parameters(name: str, parameters: int, layers: int = 0) -> None:
-    """Raise EngineError for a model of more parameters or layers than any machine holds."""
-    if parameters > MAX_PARAMETERS or layers > MAX_LAYERS:
-        raise EngineError(
-            f"The model {name!r} is not built: its config.json describes about {parameters:,} parameters in {layers:,} "
-            f"layers; expected at most {MAX_PARAMETERS:,} parameters and {MAX_LAYERS:,} layers. Fix config.json, or "
-            "choose another model."
-        )
-
-
-def estimate_parameters(config: Mapping[str, Any]) -> int:
-    """Return about how many parameters a configuration and its parts describe.
-
-    Counts the attention and MLPs of every layer, and embeddings: about right for decoders, and low for the rest.
-    """
-    width = _largest(config, WIDTHS)
-    # Query, key, value and output projections, then the three matrices of a gated MLP, of each expert.
-    layer = 4 * width * width + 3 * width * (_largest(config, INNER) or 4 * width) * max(1, _largest(config, EXPERTS))
-    heads = 2 * width * _largest(config, ("num_attention_heads",)) * _largest(config, ("head_dim",))
-    count = width * sum(_largest(config, (name,)) for name in ROWS) + _largest(config, LAYERS) * (layer + heads)
-    return count + sum(estimate_parameters(part) for part in config.values() if isinstance(part, dict))
-
-
-def has_large_numbers(config: Mapping[str, Any], limit: int = 10_000_000) -> bool:
-    """Return True if a whole number of a configuration is so large that the estimate may be far off."""
-    numbers = (value for value in config.values() if isinstance(value, int))
-    parts = (part for part in config.values() if isinstance(part, dict))
-    return any(abs(number) > limit for number in numbers) or any(has_large_numbers(part, limit) for part in parts)
-
-
-def _largest(config: Mapping[str, Any], names: tuple[str, ...]) -> int:
-    """Return the largest positive number under one of these names; 0 without one."""
-    numbers = (config.get(name) for name in names)
-    return max((int(n) for n in numbers if isinstance(n, int | float) and 0 < n < float("inf")), default=0)
 
 
 def context_length(config: Any) -> int | None:

@@ -17,11 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from cadre.errors import ContractError
-from cadre.learn.loss_functions import CORRECTIONS, LEVELS, LOSSES, Clip, Correction, Level, Objective
+from cadre.learn.loss_functions import CORRECTIONS, LEVELS, LOSSES, Correction, Level
 from cadre.learn.tensors import take, to_device
 from cadre.settings import LossConfig
 from cadre.settings.objective import load_own_loss
-from cadre.settings.user_code import load_function
 
 
 @dataclass(frozen=True)
@@ -82,30 +81,23 @@ class LossFunctions:
 def load_loss(config: LossConfig) -> LossFunctions:
     """Return the functions of the settings. The user's own loss is called once, on tokens that are made up.
 
-    Raises ConfigError for names that do not exist, and ContractError for a loss of the user's that fails, or that
-    returns something else than finite numbers with finite gradients.
+    Raises ContractError for a loss of the user's that fails, or that returns something else than finite numbers with
+    finite gradients.
     """
-    level = load_function("loss.correction_level", config.correction_level, LEVELS)
-    correction = load_function("loss.correction", config.correction, CORRECTIONS)
+    level, correction = LEVELS[config.correction_level], CORRECTIONS[config.correction]
     own = load_own_loss(config)
     if own is not None and config.function is not None:
         loss = partial(_own_loss, config.function, partial(own, **config.settings))
         _, metrics = loss(example_tokens())
-        functions = LossFunctions(loss, level, correction, tuple(metrics))
-    elif ":" in config.ratio:
-        objective: Objective = load_function("loss.ratio", config.ratio, {})
-        clip = Clip(config.clip_low, config.clip_high, config.dual_clip)
-        functions = LossFunctions(partial(_own_objective, config.ratio, objective, clip), level, correction)
-    else:
-        bundled = LOSSES[config.ratio]
-        options = [name for name in inspect.signature(bundled).parameters if name != "tokens"]
-        settings = {name: getattr(config, name) for name in options}
-        functions = LossFunctions(partial(bundled, **settings), level, correction)
-    return functions
+        return LossFunctions(loss, level, correction, tuple(metrics))
+    bundled = LOSSES[config.ratio]
+    options = [name for name in inspect.signature(bundled).parameters if name != "tokens"]
+    settings = {name: getattr(config, name) for name in options}
+    return LossFunctions(partial(bundled, **settings), level, correction)
 
 
 def check_loss(config: LossConfig) -> None:
-    """Call the functions of the user's once on made-up tokens, forward and backward. Raises ContractError."""
+    """Call the user's own loss once on made-up tokens, forward and backward. Raises ContractError."""
     tokens = example_tokens()
     loss, _ = policy_loss(tokens, torch.full((len(tokens.mask),), 0.25), config)
     torch.autograd.backward(loss)
@@ -165,7 +157,7 @@ def _own_loss(name: str, function: Callable[[Tokens], Any], tokens: Tokens) -> t
     result = function(replace(tokens, logprobs=logprobs))
     loss, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
     inputs = (tokens.logprobs, tokens.old, tokens.rollout_logprobs, tokens.advantages, tokens.reference)
-    _check_numbers("loss.function", name, loss, tokens.mask, inputs)
+    _check_numbers(name, loss, tokens.mask, inputs)
     if not isinstance(metrics, Mapping) or not all(re.fullmatch(r"[\w.-]+", str(key)) for key in metrics):
         raise ContractError(
             f"loss.function: {name} returned {metrics!r} as its second; expected metrics by name, of letters, digits, "
@@ -173,7 +165,7 @@ def _own_loss(name: str, function: Callable[[Tokens], Any], tokens: Tokens) -> t
         )
     for key, numbers in metrics.items():
         flags = numbers.float() if isinstance(numbers, Tensor) and numbers.dtype == torch.bool else numbers
-        _check_numbers("loss.function", f"{name}, metric {key},", flags, tokens.mask, inputs)
+        _check_numbers(f"{name}, metric {key},", flags, tokens.mask, inputs)
     if logprobs.requires_grad:
         if not loss.requires_grad:
             raise ContractError(
@@ -186,17 +178,7 @@ def _own_loss(name: str, function: Callable[[Tokens], Any], tokens: Tokens) -> t
 
 
 def _check_gradient(name: str, mask: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> None:
-    _check_numbers("loss.function", f"the gradient of {name}", gradient, mask, inputs, "is")
-
-
-def _own_objective(name: str, function: Objective, clip: Clip, tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the negated objective of the user's `loss.ratio` and the tokens that it clipped, after a check."""
-    result = function(tokens, clip)
-    objective, clipped = _as_pair("loss.ratio", name, result, "the objective [B, T] and which tokens it clipped")
-    inputs = (tokens.logprobs, tokens.old, tokens.rollout_logprobs, tokens.advantages)
-    _check_numbers("loss.ratio", name, objective, tokens.mask, inputs)
-    _check_flags("loss.ratio", name, clipped, tokens.mask)
-    return -objective, {"clipped": clipped}
+    _check_numbers(f"the gradient of {name}", gradient, mask, inputs, "is")
 
 
 def importance(
@@ -207,25 +189,8 @@ def importance(
     `log_rho` [B, T] is old - rollout_logprobs. Ones where the correction is none.
     """
     functions = functions or load_loss(config)
-    log_rho = log_rho.detach()
-    levelled = functions.level(log_rho, mask)
-    if ":" in config.correction_level:
-        _check_numbers("loss.correction_level", config.correction_level, levelled, mask, (log_rho,))
-    weights = functions.correction(levelled.exp(), config.correction_low, config.correction_high)
-    if ":" not in config.correction:
-        return weights
-    pair = _as_pair("loss.correction", config.correction, weights, "weights [B, T] and which of them it changed")
-    _check_numbers("loss.correction", config.correction, pair[0], mask, (levelled.exp(),))
-    _check_flags("loss.correction", config.correction, pair[1], mask)
-    return pair
-
-
-def _as_pair(setting: str, name: str, result: Any, expected: str) -> tuple[Tensor, Tensor]:
-    if not isinstance(result, tuple) or len(result) != 2 or not all(isinstance(part, Tensor) for part in result):
-        raise ContractError(
-            f"{setting}: {name} returned {_described(result)}; expected two tensors, {expected}. Return both."
-        )
-    return result
+    levelled = functions.level(log_rho.detach(), mask)
+    return functions.correction(levelled.exp(), config.correction_low, config.correction_high)
 
 
 def _described(result: Any) -> str:
@@ -234,14 +199,12 @@ def _described(result: Any) -> str:
     return f"a tensor of {list(result.shape)}" if isinstance(result, Tensor) else f"{type(result).__name__}"
 
 
-def _check_numbers(
-    setting: str, name: str, numbers: Any, mask: Tensor, inputs: Sequence[Tensor], verb: str = "returned"
-) -> None:
+def _check_numbers(name: str, numbers: Any, mask: Tensor, inputs: Sequence[Tensor], verb: str = "returned") -> None:
     """Raise ContractError unless a function of the user's returned a finite number a token for finite inputs."""
     if not isinstance(numbers, Tensor) or numbers.shape != mask.shape or not numbers.is_floating_point():
         dtype = f" of {numbers.dtype}" if isinstance(numbers, Tensor) else ""
         raise ContractError(
-            f"{setting}: {name} returned {_described(numbers)}{dtype} for tokens of {list(mask.shape)}; expected a "
+            f"loss.function: {name} returned {_described(numbers)}{dtype} for tokens of {list(mask.shape)}; expected a "
             "number a token, a float tensor of that shape. Return that."
         )
     wrong = mask & ~numbers.isfinite()
@@ -250,17 +213,9 @@ def _check_numbers(
     if bool(wrong.any()):
         first = float(numbers.detach()[wrong][0])
         raise ContractError(
-            f"{setting}: {name} {verb} {first} for {int(wrong.sum())} of {int(mask.sum())} "
+            f"loss.function: {name} {verb} {first} for {int(wrong.sum())} of {int(mask.sum())} "
             "sampled tokens, whose log-probabilities and advantages are finite; expected finite numbers. Guard what it "
             "divides by or takes the logarithm of, and bound what it raises e to."
-        )
-
-
-def _check_flags(setting: str, name: str, flags: Tensor, mask: Tensor) -> None:
-    if flags.shape != mask.shape or flags.dtype != torch.bool:
-        raise ContractError(
-            f"{setting}: {name} returned {_described(flags)} of {flags.dtype} as its second; expected a boolean a "
-            f"token, {list(mask.shape)}. Return that."
         )
 
 

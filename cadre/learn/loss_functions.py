@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from cadre.declare import declare
 from cadre.types import TrainingSequence
@@ -20,21 +20,10 @@ from cadre.types import TrainingSequence
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cadre.learn.loss import Tokens
+
 
 # Losses of tokens: what is minimised, and where the clip removed or changed a token's gradient.
-
-
-class TokenTensors(Protocol):
-    """The tensors that the bundled losses read, all [B, T]; `log_ratio` is relative to the start of the update."""
-
-    @property
-    def logprobs(self) -> Tensor: ...
-    @property
-    def log_ratio(self) -> Tensor: ...
-    @property
-    def advantages(self) -> Tensor: ...
-    @property
-    def mask(self) -> Tensor: ...
 
 
 # A ratio of half a billion, beyond any clip.
@@ -50,8 +39,6 @@ class Clip:
     dual: float | None = None
 
 
-# A user's `loss.ratio`: what is maximised, and where the clip changed it.
-Objective = Callable[[TokenTensors, Clip], "tuple[Tensor, Tensor]"]
 # Returns the loss of every token, from the tokens and settings by keyword; or that, and metrics of every token by name.
 Loss = Callable[..., Any]
 
@@ -102,7 +89,7 @@ def clipped_weight(logprobs: Tensor, log_ratio: Tensor, advantages: Tensor, clip
 
 
 def ppo(
-    tokens: TokenTensors, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
+    tokens: Tokens, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of PPO: the clipped surrogate of every token's ratio."""
     clip = Clip(clip_low, clip_high, dual_clip)
@@ -113,7 +100,7 @@ def ppo(
 
 
 def gspo(
-    tokens: TokenTensors, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
+    tokens: Tokens, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of GSPO: the clipped surrogate of the sequence's ratio."""
     clip = Clip(clip_low, clip_high, dual_clip)
@@ -122,14 +109,14 @@ def gspo(
     return -objective, {"clipped": clipped}
 
 
-def cispo(tokens: TokenTensors, clip_low: float = 0.2, clip_high: float = 0.2) -> tuple[Tensor, dict[str, Tensor]]:
+def cispo(tokens: Tokens, clip_low: float = 0.2, clip_high: float = 0.2) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the loss of CISPO: the clipped ratio without gradient times that of REINFORCE."""
     clip = Clip(clip_low, clip_high)
     objective, clipped = clipped_weight(tokens.logprobs, tokens.log_ratio, tokens.advantages, clip)
     return -objective, {"clipped": clipped}
 
 
-def policy_gradient(tokens: TokenTensors) -> tuple[Tensor, dict[str, Tensor]]:
+def policy_gradient(tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
     """Return `-A log pi` (MAGRPO, arXiv 2508.04652, eq. 5): on-policy data only, one step a sample."""
     return -(tokens.advantages * tokens.logprobs), {"clipped": tokens.mask.new_zeros(tokens.mask.shape)}
 

@@ -95,5 +95,6 @@ def _check(saved: Mapping[str, Size], tensors: Mapping[str, Tensor], folder: Pat
     if saved != {key: tensor.shape for key, tensor in tensors.items()}:
         raise EngineError(
             f"The weights in {folder} do not fit: got {len(saved)} tensors, expected {len(tensors)} of the names and "
-            "shapes that the policy has here. Use the configuration that they were trained with."
+            "shapes that the policy has here by its model, lora section and value heads. Use the configuration that "
+            "they were trained with."
         )

@@ -114,10 +114,3 @@ class CheckpointState(BaseModel):
     baselines: dict[str, Finite] = {}
     best_step: Step | None = None
     best: Finite = 0.0
-
-
-class RewardModelStart(OpenRecord):
-    """`begun.json` of a reward model that is not complete."""
-
-    model: Text
-    checksum: Text

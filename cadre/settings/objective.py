@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from cadre.declare import declared
 from cadre.errors import ConfigError
-from cadre.learn.loss_functions import AGGREGATES, CORRECTIONS, LEVELS, LOSSES
+from cadre.learn.loss_functions import AGGREGATES
 from cadre.settings.engines import LearnerConfig
 from cadre.settings.section import Given, ReadIf, Section, SetKeysOnly, apply_changes, setting_error
 from cadre.settings.team import Policy, PolicyConfig
@@ -92,22 +92,6 @@ class CreditConfig(Section):
 
 # ---- Loss
 
-Ratio = Annotated[str, one_of(LOSSES)]
-Aggregate = Annotated[str, one_of(AGGREGATES)]
-Correction = Annotated[str, one_of(CORRECTIONS)]
-Level = Annotated[str, one_of(LEVELS)]
-FUNCTIONS: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "ratio": LOSSES,
-    "aggregate": AGGREGATES,
-    "correction": CORRECTIONS,
-    "correction_level": LEVELS,
-}
-
-
-def _names(table: Mapping[str, object]) -> str:
-    return f"{', '.join(table)}, or file.py:function"
-
-
 WITHOUT_FUNCTION = ReadIf("loss.function is unset", lambda given: given.section.function is None)
 CLIPPED = ReadIf("loss.ratio is not none", lambda given: given.section.ratio != "none")
 CORRECTED = ReadIf("loss.correction is set", lambda given: given.section.correction != "none")
@@ -126,9 +110,8 @@ class LossConfig(Section):
     settings: Annotated[
         dict[str, Any], ReadIf("loss.function is set", lambda given: given.section.function is not None)
     ] = Field(default_factory=dict, description="keyword arguments of that function")
-    ratio: Annotated[Ratio, WITHOUT_FUNCTION] = Field(
-        "token",
-        description=f"clipped ratio: {_names(LOSSES)}; token is PPO's, sequence GSPO's",
+    ratio: Annotated[Literal["token", "sequence", "cispo", "none"], WITHOUT_FUNCTION] = Field(
+        "token", description="clipped ratio: token is PPO's, sequence GSPO's; none is REINFORCE"
     )
     clip_low: Annotated[float, WITHOUT_FUNCTION, CLIPPED] = Field(
         0.2, gt=0.0, lt=1.0, description="the ratio is clipped below at 1 - clip_low"
@@ -141,7 +124,9 @@ class LossConfig(Section):
         WITHOUT_FUNCTION,
         ReadIf("loss.ratio is neither none nor cispo", lambda given: given.section.ratio not in ("none", "cispo")),
     ] = Field(None, gt=1.0, description="upper bound of the ratio where the advantage is negative")
-    aggregate: Aggregate = Field("token_mean", description=f"unit of equal weight in the loss: {_names(AGGREGATES)}")
+    aggregate: Annotated[str, one_of(AGGREGATES)] = Field(
+        "token_mean", description=f"unit of equal weight in the loss: {', '.join(AGGREGATES)}, or file.py:function"
+    )
     divisor: Annotated[
         float,
         ReadIf(
@@ -176,15 +161,15 @@ class LossConfig(Section):
             "loss.entropy or loss.kl is above 0", lambda given: given.section.entropy > 0.0 or given.section.kl > 0.0
         ),
     ] = Field("constant", description="linear: bonus and penalty fall to 0 at the last step")
-    correction: Correction = Field(
-        "none", description=f"importance weight for the mismatch of sampler and learner: {_names(CORRECTIONS)}"
+    correction: Literal["none", "truncate", "mask"] = Field(
+        "none", description="importance weight for the mismatch of sampler and learner"
     )
-    correction_level: Annotated[Level, CORRECTED] = Field(
-        "token", description=f"unit that has one weight: {_names(LEVELS)}"
+    correction_level: Annotated[Literal["token", "sequence", "geometric"], CORRECTED] = Field(
+        "token", description="unit that has one weight"
     )
     correction_low: Annotated[
         float,
-        ReadIf("loss.correction is mask", lambda given: given.section.correction not in ("none", "truncate")),
+        ReadIf("loss.correction is mask", lambda given: given.section.correction == "mask"),
     ] = Field(0.5, ge=0.0, description="with correction mask: weights below it count as 0")
     correction_high: Annotated[float, CORRECTED] = Field(
         2.0, gt=0.0, description="weights above it are cut to it, or count as 0 with correction mask"
@@ -206,8 +191,7 @@ def merge_loss(preset: LossConfig, changes: LossConfig) -> LossConfig:
             "weight of tokens on which sampler and learner agree, whose ratio is 1; expected bounds with 1 between "
             "them. Correct it."
         )
-    for option, table in FUNCTIONS.items():
-        load_function(f"loss.{option}", getattr(loss, option), table)
+    load_function("loss.aggregate", loss.aggregate, AGGREGATES)
     load_own_loss(loss)
     return loss
 

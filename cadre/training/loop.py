@@ -21,7 +21,7 @@ from cadre import random_keys
 from cadre.advantages.batch import build_batch, is_useful
 from cadre.advantages.groups import AdvantageGroup
 from cadre.concurrency import run_coroutine
-from cadre.config.engines import Diagnostics, build_team, host_environments, measured_sampling_memory
+from cadre.config.engines import build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
 from cadre.config.warnings import find_training_warnings
 from cadre.errors import ContractError, RunError
@@ -207,10 +207,10 @@ def run_training(
             _ = run.trackers
 
         # Load the models.
-        diagnostics = Diagnostics(run.folder / "diverged", TokenNotes(experiment.train.trees_kept))
+        notes = TokenNotes(experiment.train.trees_kept)
         memory, start = run.sampling_memory() if resume else {}, find_start(experiment, run)
         tell(f"vLLM samples {name}. Its first start on a machine takes minutes." for name in experiment.vllm_policies)
-        team = build_team(experiment, train=True, diagnostics=diagnostics, memory=memory, start=start)
+        team = build_team(experiment, train=True, notes=notes, memory=memory, start=start)
         with closed_on_failure() as failed, frozen_files():
             failed.callback(team.close)
             run.vocabulary = make_vocabulary(experiment)
@@ -235,7 +235,7 @@ def run_training(
                 Progress(console, goal.steps, state.step, goal.max_tokens, spent, label) as progress,
                 interrupt.on_signals(),
             ):
-                training = Training(experiment, run, team, progress, notes=diagnostics.notes)
+                training = Training(experiment, run, team, progress, notes=notes)
                 updates = run_coroutine(train_loop(training, state, interrupt), interrupt)
     return team, updates
 

@@ -18,19 +18,18 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from cadre import random_keys
 from cadre.advantages.batch import Plan
 from cadre.concurrency import run_coroutine
-from cadre.config.engines import Diagnostics, build_team
+from cadre.config.engines import build_team
 from cadre.config.experiment import Config, Experiment, dump
 from cadre.errors import ConfigError, DataError, RunError, nearest
 from cadre.files import path_exists, read_record, require_no_link
 from cadre.plugins import configure_sandbox
-from cadre.preferences import parse_prompt, require_text_only
 from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rows import read_json_lines
@@ -49,11 +48,12 @@ from cadre.training.checkpoint import (
     save_checkpoint,
 )
 from cadre.training.interrupt import Interrupt
-from cadre.types import Message, TrainingSequence, Tree
+from cadre.types import Message, Observation, TrainingSequence, Tree
 
 CROSS_ENTROPY = LossConfig(ratio="none", aggregate="token_mean")
 WARM_START, SETTINGS, EXAMPLES, METRICS = "warm_start", "settings.json", "examples.jsonl", "metrics.jsonl"
 SAVE_EVERY = 20  # steps
+MESSAGE_ROLES = ("system", "user", "assistant", "tool")
 log = logging.getLogger(__name__)
 
 
@@ -119,8 +119,7 @@ def run_warm_start(
     every step and its metrics. Raises DivergedError as training does.
     """
     with RunLock(run.folder):
-        diagnostics = Diagnostics(run.folder / "diverged")
-        team = build_team(supervised_experiment(experiment, settings), train=True, diagnostics=diagnostics)
+        team = build_team(supervised_experiment(experiment, settings), train=True)
         interrupt = Interrupt()
         with interrupt.on_signals():
             steps = run_coroutine(
@@ -362,3 +361,40 @@ def successful_examples(tree: Tree) -> Iterator[Example]:
                 if sample.finish == "stop" and sample.text:
                     require_text_only(node.observations[role], "warm-start --own")
                     yield Example(role, tuple(node.observations[role].messages), sample.text)
+
+
+def parse_prompt(raw: Any, where: str) -> tuple[Message, ...]:
+    """Return `"2 + 2?"` or `[{"role": "user", "content": "2 + 2?"}]` as messages.
+
+    Raises DataError for anything else, and for a prompt without text.
+    """
+
+    def is_message(value: Any) -> bool:
+        if not isinstance(value, dict) or set(value) != {"role", "content"}:
+            return False
+        role, content = value["role"], value["content"]
+        return isinstance(role, str) and role in MESSAGE_ROLES and isinstance(content, str)
+
+    if isinstance(raw, str):
+        raw = [{"role": "user", "content": raw}]
+    if not isinstance(raw, list) or not raw or not all(map(is_message, raw)):
+        raise DataError(
+            f"{where}: got the prompt {str(raw)[:80]!r}; expected a text, or a list of messages "
+            f'{{"role": one of {", ".join(MESSAGE_ROLES)}, "content": text}}. Fix the line.'
+        )
+    if not any(message["content"].strip() for message in raw):
+        raise DataError(f"{where}: got a blank prompt; expected one that says something. Fix or remove the line.")
+    return tuple(Message(message["role"], message["content"]) for message in raw)
+
+
+def require_text_only(observation: Observation, where: str) -> None:
+    """Raise DataError for a prompt with tools, tool calls or pictures, which a file of texts cannot hold."""
+    has_more = any(
+        message.tool_calls or message.tool_call_id or message.images or message.sounds
+        for message in observation.messages
+    )
+    if observation.tools or has_more:
+        raise DataError(
+            f"{where}: got a prompt of {observation.role} with tools, calls of them or pictures, which a file of texts "
+            "cannot hold; expected texts alone. Take an environment without them, or write the file yourself."
+        )

@@ -13,7 +13,6 @@ from bench.parity.trees import advantages, assign, credit_of, inner, leaf, node
 from cadre.advantages.batch import build_batch, is_useful
 from cadre.advantages.critic import explained_variance
 from cadre.advantages.groups import BASELINES, GroupReturns, no_signal_fractions
-from cadre.advantages.preferences import make_joint_pairs, make_pairs
 from cadre.algorithms.custom import Custom
 from cadre.errors import ConfigError
 from cadre.rollout.shapes import SELECTIONS, full
@@ -21,6 +20,7 @@ from cadre.settings import CreditConfig
 from cadre.statistics import is_constant, is_rounding
 from cadre.types import Node, Task, Tree
 from cadre_analysis.audit import DecisionEffects, agreement_report, is_significant
+from cadre_tasks.reward_models.pairs import make_joint_pairs, make_pairs
 
 SCALES = [10.0**power for power in range(-12, 13, 3)]
 

@@ -6,6 +6,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,7 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
     """One dies with updates since the last copy of the state, another right after it was taken."""
     assert len(nodes) == 2
     before = set(Path(tempfile.gettempdir()).glob("cadre-weights-*/p/*"))
-    alone = GroupLearner(recipe.part, 2)
+    alone = GroupLearner(replace(recipe, ranks=2))
     updated(alone, range(4))
     known = weights(alone, tmp_path / "known")
     reference = alone.reference_logprobs(data(step=0))

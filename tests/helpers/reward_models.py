@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cadre.engines.torch.reward_model import RewardReport, RewardSettings
-from cadre.preferences import PreferencePair
-from cadre.training.reward_model import train_reward_model
 from cadre.types import Message
+from cadre_tasks.reward_models.pairs import PreferencePair
+from cadre_tasks.reward_models.training import RewardReport, RewardSettings, train_reward_model
 
 FAST = RewardSettings(steps=30, learning_rate=2e-3, validate=0.25, pairs=8)
 

@@ -13,13 +13,13 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed, multiprocessing
@@ -31,34 +31,20 @@ from cadre.engines.torch.learner import RankLearner
 from cadre.engines.torch.memory import keep_freed_memory
 from cadre.engines.torch.model import DTYPES, load, locate, pick_device
 from cadre.engines.torch.ranks import Ranks
-from cadre.engines.torch.trainer import TrainingSettings
 from cadre.errors import CadreError, EngineError, as_sentence
-from cadre.settings import PolicyConfig
 from cadre.settings.user_code import freeze_files
 from cadre.team import LearnerProxy
+
+if TYPE_CHECKING:
+    from cadre.engines.factory import LearnerSpec
 
 # Seconds that the other ranks have to report their errors once one has failed, and to end once asked to.
 GRACE = 5.0
 CLOSE = "close"
 
 
-@dataclass(frozen=True)
-class LearnerPart:
-    """The part of an experiment that a group trains: policies on one base model, as `TorchEngine` takes them.
-
-    `kept` is the number of versions of a policy that stay on disk for samplers to load, the newest ones. Can be sent to
-    another process.
-    """
-
-    model: str
-    policies: Mapping[str, PolicyConfig]
-    training: TrainingSettings
-    seed: int
-    kept: int = 2
-
-
 def join_group(
-    part: LearnerPart, rank: int, world_size: int, init_method: str, below: Path | None = None
+    spec: LearnerSpec, rank: int, world_size: int, init_method: str, below: Path | None = None
 ) -> RankLearner:
     """Return rank `rank` of a learner of `world_size` ranks, in this process.
 
@@ -66,7 +52,8 @@ def join_group(
     or `tcp://host:port`. A process holds one of these at a time, and the policies' device is cuda, of which each rank
     takes a GPU of its own, or cpu. `below` and errors are those of `RankLearner`.
     """
-    first_policy = next(iter(part.policies.values()))
+    policies, seed = spec.engine.policies, spec.engine.seed
+    first_policy = next(iter(policies.values()))
     device = _pick_rank_device(first_policy.device, rank)
     if device.type == "cpu":
         keep_freed_memory()
@@ -76,17 +63,17 @@ def join_group(
     distributed.init_process_group(backend, init_method=init_method, rank=rank, world_size=world_size)
     mesh = init_device_mesh(device.type, (world_size,))
     # The model is loaded whole on the CPU, and sharding leaves each rank its part.
-    loaded = load(locate(part.model), part.policies, torch.device("cpu"), part.seed)
+    loaded = load(locate(spec.engine.model), policies, torch.device("cpu"), seed)
     return RankLearner(
         loaded,
-        part.policies,
-        part.training,
-        part.seed,
+        policies,
+        spec.training,
+        seed,
         DTYPES[first_policy.dtype],
         Ranks(rank, world_size, device),
         mesh,
         below,
-        part.kept,
+        spec.versions,
     )
 
 
@@ -132,14 +119,15 @@ class GroupLearner(LearnerProxy):
     EngineError if the model cannot be trained with these settings, or a rank fails.
     """
 
-    def __init__(self, part: LearnerPart, ranks: int) -> None:
-        device = pick_device(next(iter(part.policies.values())).device)
+    def __init__(self, spec: LearnerSpec) -> None:
+        ranks, policies = spec.ranks, spec.engine.policies
+        device = pick_device(next(iter(policies.values())).device)
         if device.type == "cuda" and ranks > torch.cuda.device_count():
             raise EngineError(
                 f"learner.ranks: got {ranks}, and this machine has {torch.cuda.device_count()} GPUs, of which each "
                 "rank takes one; expected no more ranks than GPUs. Lower it, or set the policies' device to cpu."
             )
-        super().__init__([name for name, policy in part.policies.items() if not policy.frozen])
+        super().__init__([name for name, policy in policies.items() if not policy.frozen])
         self._folder = host.make_scratch("ranks")
         # At the latest when the process ends, even if nobody closes this.
         self._remove_folder = weakref.finalize(self, host.remove_scratch, self._folder)
@@ -151,7 +139,7 @@ class GroupLearner(LearnerProxy):
         pipes = [spawning.Pipe() for _ in range(ranks)]
         self._pipes: list[Connection] = [parent_end for parent_end, _ in pipes]
         self._processes = [
-            spawning.Process(target=run_rank, args=(child_end, part, rank, ranks, self._folder, threads), daemon=True)
+            spawning.Process(target=run_rank, args=(child_end, spec, rank, self._folder, threads), daemon=True)
             for rank, (_, child_end) in enumerate(pipes)
         ]
         for process, (_, child_end) in zip(self._processes, pipes, strict=True):
@@ -238,7 +226,7 @@ def _receive(pipe: Connection, process: Any) -> Any:
 # In a rank's process.
 
 
-def run_rank(pipe: Connection, part: LearnerPart, rank: int, ranks: int, folder: Path, threads: int) -> None:
+def run_rank(pipe: Connection, spec: LearnerSpec, rank: int, folder: Path, threads: int) -> None:
     """Make the calls that come through the pipe and answer each, until told to close; the life of a rank.
 
     The ranks meet in `folder`, and leave published weights there. Each computes with so many threads.
@@ -249,7 +237,7 @@ def run_rank(pipe: Connection, part: LearnerPart, rank: int, ranks: int, folder:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(threads)
     with _report_failure(pipe):
-        learner = join_group(part, rank, ranks, f"file://{folder}/meeting", folder)
+        learner = join_group(spec, rank, spec.ranks, f"file://{folder}/meeting", folder)
         method, arguments = "", ()
         answer: Any = None
         while method != CLOSE:

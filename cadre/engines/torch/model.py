@@ -38,8 +38,6 @@ from cadre.engines.media import MediaProcessor
 from cadre.engines.model_folder import (
     check_folder,
     context_length,
-    estimate_parameters,
-    has_large_numbers,
     wrap_load_errors,
 )
 from cadre.engines.text import template as chat_template
@@ -399,17 +397,13 @@ def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
 
     It runs before anything is allocated, as the system would kill the process without a message.
     """
-    with wrap_load_errors(source, "configuration"):
-        described = read_json(model_folder.configuration_file(source))
     available, _ = memory.total_and_free(torch.device("cpu"))
     available += host.swap_memory()  # unused weights may lie there, or stay in their files
     if (device := pick_device(policy.device)).type == "cuda":
         available = max(available, memory.total_and_free(device)[0])
     # Four bits a weight, their scales, and the embeddings, which are not quantised.
     itemsize = dtype.itemsize if policy.quantization is None else 1
-    if 2 * itemsize * estimate_parameters(described) < available and not has_large_numbers(described):
-        return
-    # The estimate is close to the limit: build the model without data and count exactly.
+    # Build the model without data and count.
     with wrap_load_errors(source, "model"), LOADING_LOCK, torch.device("meta"):
         config = AutoConfig.from_pretrained(source, trust_remote_code=policy.trust_remote_code)
         model = select_model_class(config.model_type).from_config(config, trust_remote_code=policy.trust_remote_code)
@@ -470,12 +464,6 @@ def check_weights(source: str, model: Any, unexpected: Iterable[str]) -> None:
             f"config.json of {source!r} says tie_word_embeddings: true, but the weights have a vocabulary projection "
             "that differs from the embeddings; expected one tensor for both. Set tie_word_embeddings to false in "
             "config.json if the projection belongs to the model, or remove it from the weights."
-        )
-    if head.weight.shape[0] > embedding.weight.shape[0]:
-        raise EngineError(
-            f"The model {source!r} gives logits for {head.weight.shape[0]} tokens and has embeddings for "
-            f"{embedding.weight.shape[0]}: it could sample tokens that it cannot read. Expected no more logits than "
-            "embeddings. Choose another model, or mend its weights."
         )
 
     def without_number(name: str) -> str:

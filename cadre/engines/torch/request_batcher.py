@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from cadre.engines.text.model import Completion
 from cadre.engines.torch.compute import ComputeThread
@@ -36,22 +35,6 @@ class GenerationRequest:
     images: tuple[Media, ...] = ()
 
 
-class Listener(Protocol):
-    """Receives the completions of a batch. Called by the thread that decodes."""
-
-    def finished(self, request: GenerationRequest, completions: list[Completion]) -> None:
-        """Receive all completions of a request; called once a request."""
-        ...
-
-    def gone(self) -> bool:
-        """Return True if nobody waits for completions any more."""
-        ...
-
-
-# Decodes a batch of a scope (see `cadre.rollout.batching.current_barrier`) and calls the listener.
-Decode = Callable[[Sequence[GenerationRequest], Listener, object], None]
-
-
 @dataclass(frozen=True, eq=False)
 class PendingRequest:
     """A request with the future of its completions and the scope that it belongs to."""
@@ -61,28 +44,31 @@ class PendingRequest:
     scope: object
 
 
-class FutureListener:
-    """The `Listener` of one batch: resolves the requests' futures in their event loop."""
+class Listener:
+    """Receives the completions of one batch from the thread that decodes, and resolves the requests' futures in their
+    event loop."""
 
     def __init__(self, batch: Sequence[PendingRequest]) -> None:
         self._loop = asyncio.get_running_loop()
         self._futures = {pending.request: pending.future for pending in batch}
-        self._gone = threading.Event()
-        self._unresolved = len(self._futures)
-        for future in self._futures.values():
-            future.add_done_callback(self._count_resolved)
+        self._ended = threading.Event()
 
     def finished(self, request: GenerationRequest, completions: list[Completion]) -> None:
-        """Resolve the request's future. Called by the worker."""
-        self._loop.call_soon_threadsafe(_resolve, self._futures[request], completions)
+        """Receive all completions of a request; called once a request."""
+        self._loop.call_soon_threadsafe(self._resolve, self._futures[request], completions)
+
+    @staticmethod
+    def _resolve(future: asyncio.Future[list[Completion]], completions: list[Completion]) -> None:
+        if not future.done():
+            future.set_result(completions)
 
     def gone(self) -> bool:
-        """Return True if all futures are resolved or cancelled, or `end` was called."""
-        return self._gone.is_set()
+        """Return True if nobody waits for completions any more, or `end` was called."""
+        return self._ended.is_set() or all(future.done() for future in self._futures.values())
 
     def end(self) -> None:
         """Make the worker stop early."""
-        self._gone.set()
+        self._ended.set()
 
     def fail(self, error: BaseException) -> None:
         """Raise the error in whoever still waits for completions."""
@@ -90,10 +76,9 @@ class FutureListener:
             if not future.done():
                 future.set_exception(error)
 
-    def _count_resolved(self, _: object) -> None:
-        self._unresolved -= 1
-        if not self._unresolved:
-            self.end()
+
+# Decodes a batch of a scope (see `cadre.rollout.batching.current_barrier`) and calls the listener.
+Decode = Callable[[Sequence[GenerationRequest], Listener, object], None]
 
 
 class RequestBatcher:
@@ -111,10 +96,9 @@ class RequestBatcher:
 
     async def _decode_batch(self, batch: Sequence[PendingRequest]) -> None:
         """Decode one batch; return once the worker is done with it, which is at once if nobody waits any more."""
-        listener = FutureListener(batch)
+        listener = Listener(batch)
         requests = [pending.request for pending in batch]
-        scope = batch[0].scope
-        worker = asyncio.wrap_future(self._thread.submit(self._decode, requests, listener, scope))
+        worker = asyncio.wrap_future(self._thread.submit(self._decode, requests, listener, batch[0].scope))
         try:
             await asyncio.wait([worker])
         finally:
@@ -124,8 +108,3 @@ class RequestBatcher:
         error = worker.exception()
         if error is not None:
             listener.fail(error)
-
-
-def _resolve(future: asyncio.Future[list[Completion]], completions: list[Completion]) -> None:
-    if not future.done():
-        future.set_result(completions)

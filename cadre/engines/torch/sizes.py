@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig
 
 from cadre.engines import model_folder
-from cadre.engines.model_folder import check_parameters, wrap_load_errors
+from cadre.engines.model_folder import wrap_load_errors
 from cadre.engines.torch.lora import describe_reach, targeted_layers
 from cadre.engines.torch.memory import SequenceMemory
 from cadre.engines.torch.model import DTYPES, locate, select_model_class
@@ -61,7 +61,6 @@ def measure(name: str, policy: PolicyConfig) -> Sizes:
         model = model_class.from_config(config, trust_remote_code=policy.trust_remote_code)
     text = config.get_text_config()
     parameters = sum(parameter.numel() for parameter in model.parameters())
-    check_parameters(name, parameters)
     dtype, reach = DTYPES[policy.dtype], ""
     if policy.frozen:
         trained = 0

@@ -86,7 +86,9 @@ def name_of_base(model: str, source: str) -> str:
 def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: str, folder: Path) -> None:
     """Write a PEFT folder: `adapter_model.safetensors` and `adapter_config.json`, without a tokenizer."""
     weights = {f"{PEFT_PREFIX}{name}": value for name, value in parameters.items()}
-    _save_tensors(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+    folder.mkdir(parents=True, exist_ok=True)
+    on_cpu = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    save_file(on_cpu, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     modules = {name.removesuffix(".lora_A.weight") for name in parameters if name.endswith(".lora_A.weight")}
     adapted = {module.rpartition(".")[2] for module in modules}
     peft_config = {
@@ -107,14 +109,7 @@ def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: st
 
 def load_adapter(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
     """Read the weights of a PEFT folder into an adapter. Raises EngineError if they belong to a different adapter."""
-    saved = tensor_files.read_file(folder / "adapter_model.safetensors")
-    shapes = {f"{PEFT_PREFIX}{name}": value.shape for name, value in parameters.items()}
-    if {name: value.shape for name, value in saved.items()} != shapes:
-        raise EngineError(
-            f"The adapter in {folder} does not fit: got {len(saved)} weights, expected {len(shapes)} of the rank and "
-            "targets that the policy's lora section says. Use the configuration that it was trained with."
-        )
-    copy_tensors({name.removeprefix(PEFT_PREFIX): value for name, value in saved.items()}, parameters)
+    tensor_files.read({f"{PEFT_PREFIX}{name}": weight for name, weight in parameters.items()}, folder, "adapter_model")
 
 
 def copy_adapters(adapters: Adapters, folders: Mapping[str, str]) -> dict[str, dict[str, Tensor]]:
@@ -126,24 +121,3 @@ def copy_adapters(adapters: Adapters, folders: Mapping[str, str]) -> dict[str, d
             load_adapter(weights, Path(folders[policy]))
         copies[policy] = {name: weight.data for name, weight in weights.items()}
     return copies
-
-
-def save_heads(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
-    """Write the weights of a policy's value heads to `heads.safetensors`."""
-    _save_tensors(parameters, folder / "heads.safetensors")
-
-
-def load_heads(parameters: Mapping[str, nn.Parameter], folder: Path) -> None:
-    """Read saved value heads into those of the same names. Raises EngineError if the names differ."""
-    saved = tensor_files.read_file(folder / "heads.safetensors")
-    if set(saved) != set(parameters):
-        raise EngineError(
-            f"The value heads in {folder} do not fit: got {', '.join(sorted(saved))}; expected "
-            f"{', '.join(sorted(parameters))}. Use the configuration that they were trained with."
-        )
-    copy_tensors(saved, parameters)
-
-
-def _save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path, metadata=metadata)

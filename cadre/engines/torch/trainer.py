@@ -6,12 +6,10 @@ Sequences whose advantages are all zero count in the loss's denominators but are
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -22,13 +20,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from cadre import random_keys
-from cadre.engines.torch import storage
 from cadre.engines.torch.forward import MicroBatchRunner, Scores, check_finite
 from cadre.engines.torch.logprobs import ALL_TOKENS
 from cadre.engines.torch.model import LoadedModel
 from cadre.engines.torch.ranks import Ranks
 from cadre.errors import ContractError, DivergedError
-from cadre.files import to_json
+from cadre.learn import tensor_files
 from cadre.learn.batching import Batch, has_gradient, minibatches
 from cadre.learn.loss import Tokens, ValueHeads, annealed, load_loss, policy_loss, value_loss
 from cadre.learn.loss_functions import AGGREGATES, Aggregate, Denominators, count_trained_tokens
@@ -61,15 +58,14 @@ TOKEN_MEANS = {
 class TrainingSettings:
     """Settings by which the policies of one engine learn.
 
-    learners        the optimiser settings of each policy that is trained
-    loss            the same for all of them
-    total_steps     updates of the whole run, over which schedules fall
-    heads           names of the value heads that a policy has
-    critic          how value heads learn
-    diverged_folder where the worst sequence is saved if training diverges; a temporary folder if None
-    notes           collects log-probabilities and entropies of single tokens
-    start           by policy: the folder of its weights when reinforcement learning began, "" where they are those that
-                    the engine loads; the reference is made of them, or of the base model if None
+    learners     the optimiser settings of each policy that is trained
+    loss         the same for all of them
+    total_steps  updates of the whole run, over which schedules fall
+    heads        names of the value heads that a policy has
+    critic       how value heads learn
+    notes        collects log-probabilities and entropies of single tokens
+    start        by policy: the folder of its weights when reinforcement learning began, "" where they are those that
+                 the engine loads; the reference is made of them, or of the base model if None
     """
 
     learners: Mapping[str, LearnerConfig]
@@ -77,7 +73,6 @@ class TrainingSettings:
     total_steps: int = 100
     heads: Mapping[str, Sequence[str]] = field(default_factory=dict)
     critic: CriticConfig = field(default_factory=CriticConfig)
-    diverged_folder: Path | None = None
     notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
     start: Mapping[str, str] | None = None
 
@@ -147,51 +142,46 @@ class PolicyOptimiser:
         """Write `folder/heads` only."""
         if self.heads is not None:
             self.heads.save(folder / "heads")
-            storage.save_heads(self._head_parameters, folder / "heads")
+            tensor_files.write(self._head_parameters, folder / "heads", "heads")
 
     def load(self, folder: Path) -> None:
         """Restore what `save` wrote; heads that were not trained before stay as they are."""
         self.weights.load(folder / "optimiser")
         if self.heads is not None and (folder / "heads").is_dir():
             self.heads.load(folder / "heads")
-            storage.load_heads(self._head_parameters, folder / "heads")
+            tensor_files.read(self._head_parameters, folder / "heads", "heads")
 
 
-@dataclass
 class UpdateMetrics:
     """Sums of one policy's update so far; lives as long as the update.
 
-    Losses are sums over its minibatches, `sums` those over its tokens. `logprob_diffs` has by role the sum of
-    |learner's - sampler's log-probability| and the number of tokens. `loss_metrics` are names of the loss's own.
+    names    of the sums over tokens: those of every loss, and those of this loss (`loss_metrics`)
+    sums     by these names; and with a slash the losses of its minibatches, the |learner's - sampler's
+             log-probability| of each role, and the numbers of tokens and values
+    largest  |learner's - sampler's log-probability| of a token
+    norms    of the gradient, by optimiser step
+
     Numbers that a GPU computes are float64 tensors on it until `read_metrics`, as to read one is to wait for all work
     before it.
     """
 
-    loss: Scalar = 0.0
-    value_loss: Scalar = 0.0
-    tokens: int = 0
-    values: int = 0
-    sums: dict[str, Scalar] = field(default_factory=lambda: defaultdict(float))
-    loss_metrics: tuple[str, ...] = ("clipped",)
-    max_logprob_diff: Scalar = 0.0
-    logprob_diffs: dict[str, list[Scalar]] = field(default_factory=lambda: defaultdict(lambda: [0.0, 0.0]))
-    norms: list[float] = field(default_factory=list)
-
-    @property
-    def sum_names(self) -> tuple[str, ...]:
-        """Return the names of the sums over tokens: those of every loss, and those that this loss has."""
-        named = (name for name in TOKEN_MEANS if name != "clipped" or name in self.loss_metrics)
-        return (*named, *(name for name in self.loss_metrics if name != "clipped"))
+    def __init__(self, loss_metrics: Sequence[str] = ("clipped",)) -> None:
+        self.loss_metrics = loss_metrics
+        of_every_loss = (name for name in TOKEN_MEANS if name != "clipped" or name in loss_metrics)
+        self.names = (*of_every_loss, *(name for name in loss_metrics if name != "clipped"))
+        self.sums: dict[str, Scalar] = defaultdict(float)
+        self.largest: Scalar = 0.0
+        self.norms: list[float] = []
 
     def add_tokens(self, loss: Tensor, tokens: int, sums: Mapping[str, Tensor]) -> None:
         """Add the loss of some tokens of one forward, and their `cadre.learn.loss.token_metrics`."""
-        self.loss = self.loss + loss.detach().double()
-        self.tokens += tokens
-        largest, previous = sums["gap_max"].double(), self.max_logprob_diff
+        self._add("loss/tokens", loss.detach().double())
+        self._add("count/tokens", tokens)
+        for name in self.names:
+            self._add(name, sums[name].double())
+        largest, previous = sums["gap_max"].double(), self.largest
         is_tensor = isinstance(previous, Tensor)
-        self.max_logprob_diff = torch.maximum(largest, previous) if is_tensor else largest.clamp_min(previous)
-        for name in self.sum_names:
-            self.sums[name] = self.sums[name] + sums[name].double()
+        self.largest = torch.maximum(largest, previous) if is_tensor else largest.clamp_min(previous)
 
     def add_logprob_diff(self, role: str, total: Scalar, tokens: int) -> None:
         """Add |learner's - sampler's log-probability|, summed over tokens of a role.
@@ -199,54 +189,50 @@ class UpdateMetrics:
         Only those of the first optimiser step count, as the sampler never had the weights of later ones.
         """
         if not self.norms:
-            total_before, tokens_before = self.logprob_diffs[role]
-            self.logprob_diffs[role] = [total_before + total, tokens_before + tokens]
+            self._add(f"diff/{role}", total)
+            self._add(f"diff_count/{role}", tokens)
 
     def add_values(self, loss: Tensor, count: int) -> None:
         """Add the loss of some values of one forward."""
-        self.value_loss = self.value_loss + loss.detach().double()
-        self.values += count
+        self._add("loss/values", loss.detach().double())
+        self._add("count/values", count)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return the sums so far, which later additions do not change; `vars(metrics).update` goes back to them."""
-        return vars(self) | {"sums": self.sums.copy(), "logprob_diffs": self.logprob_diffs.copy()}
+    def _add(self, name: str, number: Scalar) -> None:
+        self.sums[name] = self.sums[name] + number  # not in place, which would change snapshots too
+
+    def snapshot(self) -> tuple[dict[str, Scalar], Scalar]:
+        """Return the sums so far, which later additions do not change; `restore` goes back to them."""
+        return self.sums.copy(), self.largest
+
+    def restore(self, snapshot: tuple[dict[str, Scalar], Scalar]) -> None:
+        """Forget what was added since a snapshot."""
+        self.sums, self.largest = snapshot[0].copy(), snapshot[1]
 
     def over_ranks(self, ranks: Ranks, roles: Sequence[str]) -> UpdateMetrics:
         """Return those of all ranks together, which have sequences of these roles; every rank has the same norms.
 
         Numbers must have been read from the GPU.
         """
-        counts = (self.loss, self.value_loss, self.tokens, self.values)
-        names = self.sum_names
-        loss, value_loss, tokens, values, *sums = ranks.sum([*counts, *(self.sums[name] for name in names)])
-        (max_logprob_diff,) = ranks.max([self.max_logprob_diff])
-        by_name = defaultdict(float, zip(names, sums, strict=True))
-        diffs = {role: ranks.sum(self.logprob_diffs[role]) for role in roles}
-        return UpdateMetrics(
-            loss,
-            value_loss,
-            int(tokens),
-            int(values),
-            by_name,
-            self.loss_metrics,
-            max_logprob_diff,
-            diffs,
-            self.norms,
-        )
+        names = [f"{kind}/{unit}" for kind in ("loss", "count") for unit in ("tokens", "values")]
+        names += [*self.names, *(f"{kind}/{role}" for kind in ("diff", "diff_count") for role in roles)]
+        together = UpdateMetrics(self.loss_metrics)
+        together.sums |= zip(names, ranks.sum([self.sums[name] for name in names]), strict=True)
+        (together.largest,) = ranks.max([self.largest])
+        together.norms = self.norms
+        return together
 
     def means(self) -> dict[str, float]:
         """Return means per token and per minibatch, without those that are undefined because nothing was run."""
-        minibatches = len(self.norms)
-        means = {"loss": self.loss / max(1, minibatches)}
-        if self.values:
-            means |= {"value_loss": self.value_loss / minibatches}
-        if self.tokens:
-            names = {name: TOKEN_MEANS.get(name, f"loss/{name}") for name in self.sum_names}
-            means |= {name: self.sums[summed] / self.tokens for summed, name in names.items()}
-            means |= {"logprob_diff_max": self.max_logprob_diff}
-        means |= {
-            f"logprob_diff/{role}": total / tokens for role, (total, tokens) in self.logprob_diffs.items() if tokens
-        }
+        sums, minibatches, tokens = self.sums, len(self.norms), self.sums["count/tokens"]
+        means = {"loss": sums["loss/tokens"] / max(1, minibatches)}
+        if sums["count/values"]:
+            means |= {"value_loss": sums["loss/values"] / minibatches}
+        if tokens:
+            means |= {TOKEN_MEANS.get(name, f"loss/{name}"): sums[name] / tokens for name in self.names}
+            means |= {"logprob_diff_max": self.largest}
+        for role in [name.removeprefix("diff/") for name in sums if name.startswith("diff/")]:
+            if count := sums[f"diff_count/{role}"]:
+                means[f"logprob_diff/{role}"] = sums[f"diff/{role}"] / count
         if self.norms:
             means |= {"grad_norm": sum(self.norms) / minibatches}
         return means
@@ -255,15 +241,10 @@ class UpdateMetrics:
 def read_metrics(metrics: Iterable[UpdateMetrics]) -> None:
     """Replace the tensors in metrics of several policies by Python's numbers, by one transfer."""
     metrics = list(metrics)
-    numbers: list[Scalar] = []
+    values = iter(read_numbers([number for own in metrics for number in (own.largest, *own.sums.values())]))
     for own in metrics:
-        numbers += [own.loss, own.value_loss, own.max_logprob_diff, *own.sums.values()]
-        numbers += [number for pair in own.logprob_diffs.values() for number in pair]
-    values = iter(read_numbers(numbers))
-    for own in metrics:
-        own.loss, own.value_loss, own.max_logprob_diff = next(values), next(values), next(values)
+        own.largest = next(values)
         own.sums |= {name: next(values) for name in own.sums}
-        own.logprob_diffs |= {role: [next(values), next(values)] for role in own.logprob_diffs}
 
 
 def read_numbers(numbers: Sequence[Scalar]) -> list[float]:
@@ -319,17 +300,21 @@ class Trainer:
             snapshots = {name: metrics[name].snapshot() for name in step} if is_bounded else {}
             for name, numbers in self._backward_in_memory(run, denominators, metrics).items():
                 if self._loss.kl_bound is not None:
-                    divergences[name] = self._mean_divergence(metrics[name], snapshots[name])
+                    divergences[name] = self._mean_divergence(metrics[name], snapshots[name][0])
                     if divergences[name] > self._loss.kl_bound:
                         # The step is not made, and nothing of it is reported.
                         stopped.add(name)
                         self._optimisers[name].clear()
-                        vars(metrics[name]).update(snapshots[name])
+                        metrics[name].restore(snapshots[name])
                         continue
                 metrics[name].norms.append(numbers.norms[0])
                 self._optimisers[name].step(numbers)
                 if self._optimisers[name].has_diverged:
-                    raise self._save_worst(name, step[name])
+                    raise DivergedError(
+                        f"Policy {name!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not "
+                        "finite; the weights are as they were before. Lower learner.learning_rate, or look at the "
+                        "rewards and log-probabilities of the last step."
+                    )
 
         # A step that was too long shows in the next forward, and in no gradient before: run each changed policy, and
         # its critic, on its shortest sequence.
@@ -365,15 +350,16 @@ class Trainer:
             optimiser.finish_update()
         return reports
 
-    def _mean_divergence(self, metrics: UpdateMetrics, before: Mapping[str, Any]) -> float:
+    def _mean_divergence(self, metrics: UpdateMetrics, before: Mapping[str, Scalar]) -> float:
         """Return the mean KL(sampler || policy) (k3) of the tokens of all ranks that were run since a snapshot.
 
         The bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207) as it is described in public: a KL
         divided among tokens, measured on the rollouts, ends the update. The paper states no estimator and no place in
         the update that could be found.
         """
-        own = read_numbers([metrics.sums["kl3"], before["sums"]["kl3"]])
-        divergence, tokens = self._runner.ranks.sum([own[0] - own[1], metrics.tokens - before["tokens"]])
+        names = ("kl3", "count/tokens")
+        own = read_numbers([numbers[name] for name in names for numbers in (metrics.sums, before)])
+        divergence, tokens = self._runner.ranks.sum([own[0] - own[1], own[2] - own[3]])
         return divergence / max(1.0, tokens)
 
     def _add_old_logprobs(self, sequences: list[TrainingSequence]) -> list[TrainingSequence]:
@@ -418,8 +404,7 @@ class Trainer:
             for optimiser in self._optimisers.values():
                 optimiser.clear()
             for name, of_policy in metrics.items():
-                vars(of_policy).update(before[name])
-                before[name] = of_policy.snapshot()
+                of_policy.restore(before[name])
 
         return self._runner.run_in_memory(run, undo)
 
@@ -510,40 +495,6 @@ class Trainer:
         head_loss = value_loss(scores.values, targets.values, targets.returns, weights, self._settings.critic.clip)
         metrics.add_values(head_loss, int(is_own_value.sum()))
         return token_loss + head_loss
-
-    def _save_worst(self, policy: str, sequences: Sequence[TrainingSequence]) -> DivergedError:
-        """Save the sequence of the largest gradient, and return the error that names the file."""
-
-        def gradient_norm(sequence: TrainingSequence) -> float:
-            """Return the norm for one sequence alone: infinite if it is no number, -1 if it has no gradient."""
-            if not has_gradient(sequence, self._loss):
-                return -1.0
-            optimiser = self._optimisers[sequence.policy].weights
-            denominators = {sequence.policy: Denominators.of([sequence], self._loss.divisor)}
-            discarded = UpdateMetrics(loss_metrics=self._loss_functions.metrics)
-            loss, norms = self._backward([sequence], denominators, {sequence.policy: discarded})[sequence.policy]
-            optimiser.clear()
-            return norms[0] if math.isfinite(norms[0]) and math.isfinite(loss) else math.inf
-
-        folder = self._settings.diverged_folder or Path(tempfile.mkdtemp(prefix="cadre-diverged-"))
-        return save_diverged(
-            sequences, gradient_norm, folder / f"diverged-{policy}-{self._optimisers[policy].updates}.json"
-        )
-
-
-def save_diverged(
-    sequences: Sequence[TrainingSequence], norm: Callable[[TrainingSequence], float], path: Path
-) -> DivergedError:
-    """Write the sequence with the largest gradient `norm` to `path`, and return the error for its policy."""
-    worst = max(sequences, key=norm)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Images are left out; their bytes lie beside the trees.
-    path.write_text(to_json(dataclasses.asdict(worst), default=lambda png: f"{len(png)} bytes"))
-    return DivergedError(
-        f"Policy {worst.policy!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not finite; "
-        f"the weights are as they were before. The sequence at fault is in {path}. Lower learner.learning_rate, "
-        "or look at its rewards and log-probabilities."
-    )
 
 
 def load_aggregate(name: str) -> Aggregate:

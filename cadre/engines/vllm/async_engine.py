@@ -1,4 +1,4 @@
-"""vLLM's AsyncLLM as the `Backend` of a sampler."""
+"""vLLM's AsyncLLM, as the sampler and the weight sync call it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from cadre.engines.vllm.adapters import Adapter
 from cadre.engines.vllm.engine import (
     Call,
     Depth,
-    EngineCall,
     EngineCompletion,
     Launch,
     sampling_parameters,
@@ -38,7 +37,7 @@ SHUTDOWN_SECONDS = 30.0
 
 
 class AsyncEngine:
-    """One engine of vLLM, in the event loop that it was made in."""
+    """One engine of vLLM. Its methods are called in the event loop that it was made in. Tests have a fake of it."""
 
     def __init__(self, engine: Any, launch: Launch, dtype: torch.dtype) -> None:
         self._engine, self._launch, self._dtype = engine, launch, dtype
@@ -50,7 +49,8 @@ class AsyncEngine:
         weight_transfer.register()
         return cls(AsyncLLM.from_engine_args(AsyncEngineArgs(**launch.arguments)), launch, dtype)
 
-    async def add(self, call: Call) -> EngineCall:
+    async def add(self, call: Call) -> Stream:
+        """Put the call into the engine's queue."""
         settings = SamplingParams(**sampling_parameters(call), output_kind=RequestOutputKind.FINAL_ONLY)
         lora = self._loras[call.adapter.number] if call.adapter else None
         prompt = tokens_input(list(call.prompt_ids))
@@ -63,6 +63,7 @@ class AsyncEngine:
         await self._answer(self._engine.abort(name))
 
     async def pause(self) -> None:
+        """Return once nothing is computed any more. Running sequences are kept, new ones wait."""
         await self._answer(self._engine.pause_generation(mode="keep", clear_cache=False))
 
     async def resume(self) -> None:
@@ -79,13 +80,17 @@ class AsyncEngine:
         del self._loras[adapter.number]
 
     async def load_weights(self, weights: Mapping[str, Tensor], version: int) -> None:
+        """Replace the weights by these tensors, by their names in a checkpoint; they are that version."""
         client = TransferClient(self._engine, self._answer, asyncio.get_running_loop(), version)
         await asyncio.to_thread(weight_transfer.send, self._launch.transfer, client, weights, self._dtype)
 
     async def clear_prefix_cache(self) -> None:
+        """Drop the KV cache of prompts; running sequences are computed again."""
         await self._answer(self._engine.reset_prefix_cache(reset_running_requests=True))
 
     async def sleep(self, depth: Depth) -> None:
+        """Free the GPU's memory: that of the KV cache, and of the weights, which `offload` copies to the CPU and
+        `discard` drops."""
         if depth == "cache":
             await self.pause()
             await self._answer(self._engine.release_kv_cache_memory())
@@ -93,6 +98,7 @@ class AsyncEngine:
             await self._answer(self._engine.sleep(level=1 if depth == "offload" else 2, mode="keep"))
 
     async def wake(self, part: str) -> None:
+        """Allocate the memory of `weights` or `kv_cache` again."""
         await self._answer(self._engine.wake_up(tags=[part]))
 
     async def _answer(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -100,6 +106,7 @@ class AsyncEngine:
         return await wait_while_alive(work, lambda: self._engine.errored, _engine_died(self._launch.source))
 
     async def shutdown(self) -> None:
+        """End the engine's processes, and the tasks that wait for them."""
         engine, self._engine = self._engine, None
         if engine is None:
             return
@@ -121,6 +128,7 @@ class Stream:
     call: Call
 
     async def completions(self) -> Sequence[EngineCompletion]:
+        """Return the completions, in order, once all have ended."""
         try:
             result = await self.outputs.get()
         except EngineDeadError as error:

@@ -1,15 +1,15 @@
-"""An engine of vLLM: its arguments, chosen from policies and settings, and the interface that the sampler uses.
+"""An engine of vLLM: its arguments, chosen from policies and settings, and the records that it is called with.
 
-`Backend` is the interface; `async_engine.AsyncEngine` implements it with vLLM, and tests with a fake.
+`async_engine.AsyncEngine` is the engine. Nothing here imports vLLM.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from transformers import AutoConfig, GenerationConfig
@@ -249,55 +249,6 @@ class EngineCompletion:
 
 # How deep an engine sleeps: what it frees.
 Depth = Literal["cache", "offload", "discard"]
-
-
-class EngineCall(Protocol):
-    """A call that is in the engine's queue."""
-
-    async def completions(self) -> Sequence[EngineCompletion]:
-        """Return its completions, in order, once all have ended."""
-        ...
-
-
-class Backend(Protocol):
-    """An engine. Its methods are called in one event loop."""
-
-    async def add(self, call: Call) -> EngineCall:
-        """Put the call into the engine's queue."""
-        ...
-
-    async def abort(self, name: str) -> None: ...
-
-    async def pause(self) -> None:
-        """Return once nothing is computed any more. Running sequences are kept, new ones wait."""
-        ...
-
-    async def resume(self) -> None: ...
-
-    async def add_adapter(self, adapter: Adapter, folder: Path) -> None: ...
-
-    async def remove_adapter(self, adapter: Adapter) -> None: ...
-
-    async def load_weights(self, weights: Mapping[str, Any], version: int) -> None:
-        """Replace the weights by these tensors, by their names in a checkpoint; they are that version."""
-        ...
-
-    async def clear_prefix_cache(self) -> None:
-        """Drop the KV cache of prompts; running sequences are computed again."""
-        ...
-
-    async def sleep(self, depth: Depth) -> None:
-        """Free the GPU's memory: that of the KV cache, and of the weights, which `offload` copies to the CPU and
-        `discard` drops."""
-        ...
-
-    async def wake(self, part: str) -> None:
-        """Allocate the memory of `weights` or `kv_cache` again."""
-        ...
-
-    async def shutdown(self) -> None:
-        """End the engine's processes, and the tasks that wait for them."""
-        ...
 
 
 async def wait_while_alive(work: Coroutine[Any, Any, T], is_dead: Callable[[], bool], death: EngineError) -> T:

@@ -13,14 +13,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cadre.engines.text.model import Completion
 from cadre.engines.text.template import Prompt
 from cadre.engines.torch.model import DTYPES, locate
 from cadre.engines.vllm import engine
 from cadre.engines.vllm.adapters import AdapterFiles, AdapterVersions
-from cadre.engines.vllm.engine import Backend, Call, Depth, EngineCall, Launch, Options
+from cadre.engines.vllm.engine import Call, Depth, Launch, Options
 from cadre.engines.vllm.weight_sync import WeightSync, read_tensors
 from cadre.errors import EngineError
 from cadre.plugins import install_command
@@ -29,8 +29,11 @@ from cadre.settings import PolicyConfig
 from cadre.team import Weights
 from cadre.types import Request, Sample
 
+if TYPE_CHECKING:
+    from cadre.engines.vllm.async_engine import AsyncEngine, Stream
+
 T = TypeVar("T")
-Start = Callable[[Launch], Coroutine[Any, Any, Backend]]
+Start = Callable[[Launch], Coroutine[Any, Any, "AsyncEngine"]]
 
 
 class LoopThread:
@@ -73,7 +76,7 @@ async def _cancel_other_tasks() -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def start_engine(launch: Launch) -> Backend:
+async def start_engine(launch: Launch) -> AsyncEngine:
     """Start vLLM's processes. Raises EngineError if it is not installed or the model cannot be used."""
     for name, value in launch.environment.items():
         os.environ.setdefault(name, value)
@@ -104,7 +107,7 @@ class PromptRequest:
     reply: Future[list[Sample]] = field(default_factory=Future)
 
 
-def _end(thread: LoopThread, backend: Backend, files: AdapterFiles) -> None:
+def _end(thread: LoopThread, backend: AsyncEngine, files: AdapterFiles) -> None:
     thread.wait(backend.shutdown())
     thread.close()
     files.close()
@@ -132,7 +135,7 @@ class VllmSampler:
         launch = engine.plan_launch(source, policies, options, self._text.context)
         self._deterministic = launch.deterministic
         self._colocated = bool(options.config.colocated)
-        # Adapters are sent again at every sync, and their base never is.
+        # The deepest sleep that loses nothing. Adapters are sent again at every sync, and their base never is.
         self.deepest: Depth = "discard" if launch.transfer else "offload"
         self._adapters = AdapterVersions(launch.slots)
         self._files = AdapterFiles(source)
@@ -140,7 +143,7 @@ class VllmSampler:
         self._closed = False
         self._thread = LoopThread("vllm")
 
-        async def begin() -> tuple[Backend, WeightSync]:
+        async def begin() -> tuple[AsyncEngine, WeightSync]:
             backend = await (start or start_engine)(launch)
             return backend, WeightSync(backend, self._adapters, self._files.remove, launch.deterministic)
 
@@ -234,7 +237,7 @@ class VllmSampler:
             finally:
                 self._sync.end(len(calls))
 
-    async def _reply(self, pending: PromptRequest, call: Call, queued: EngineCall) -> None:
+    async def _reply(self, pending: PromptRequest, call: Call, queued: Stream) -> None:
         """Wait for one call and set its reply; abort it if no caller waits any more."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None

@@ -19,17 +19,21 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
 from cadre.engines.vllm.adapters import Adapter, AdapterVersions, weights_folder
-from cadre.engines.vllm.engine import Backend, Call, Depth, EngineCall
+from cadre.engines.vllm.engine import Call, Depth
 from cadre.learn import tensor_files
 from cadre.team import Learner, LearnerProxy, Metrics, Weights
 from cadre.types import TrainingSequence
+
+if TYPE_CHECKING:
+    from cadre.engines.vllm.async_engine import AsyncEngine, Stream
+    from cadre.engines.vllm.sampler import VllmSampler
 
 
 def read_tensors(weights: Weights) -> Mapping[str, Tensor]:
@@ -55,7 +59,7 @@ class WeightSync:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: AsyncEngine,
         adapters: AdapterVersions,
         on_removed: Callable[[Adapter], None],
         deterministic: bool = True,
@@ -70,7 +74,7 @@ class WeightSync:
         self._running_calls = 0
         self.seconds: dict[str, float] = defaultdict(float)
 
-    async def submit(self, calls: list[Call]) -> list[EngineCall]:
+    async def submit(self, calls: list[Call]) -> list[Stream]:
         """Queue calls, if deterministic all of them before the engine begins any, so that its batches follow from the
         calls alone."""
         self._running_calls += len(calls)
@@ -175,17 +179,6 @@ class WeightSync:
                         await self._backend.resume()
 
 
-class Sleeper(Protocol):
-    """A sampler that can free its memory; it wakes by itself for requests and weights."""
-
-    @property
-    def deepest(self) -> Depth:
-        """The depth of sleep that frees the most without losing anything."""
-        ...
-
-    def sleep(self, depth: Depth) -> None: ...
-
-
 class WrappedLearner(LearnerProxy):
     """A `Learner` that delegates to another one; subclasses change single methods."""
 
@@ -221,7 +214,7 @@ class ColocatedLearner(WrappedLearner):
     pay for memory that nobody needs.
     """
 
-    def __init__(self, learner: Learner, sampler: Sleeper, sleep: Depth | Literal["auto", "none"] = "auto") -> None:
+    def __init__(self, learner: Learner, sampler: VllmSampler, sleep: Depth | Literal["auto", "none"] = "auto") -> None:
         super().__init__(learner)
         self._sampler, self._sleep = sampler, sleep
 

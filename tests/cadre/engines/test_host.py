@@ -1,9 +1,8 @@
 """Folders go with the process that made them, however it ends, and nobody else's do."""
 
+import fcntl
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -12,8 +11,6 @@ import pytest
 from cadre.engines import host
 from tests.helpers import forked
 
-PROC = pytest.mark.skipif(not host.process_namespace(), reason="processes cannot be told apart here")
-
 
 def run(code: str) -> tuple[int, str]:
     """Return the exit code of a program, and the first line that it printed."""
@@ -21,10 +18,11 @@ def run(code: str) -> tuple[int, str]:
     return ended, printed.partition("\n")[0]
 
 
-def named(folder: Path, where: str, pid: int, since: str) -> Path:
-    made = folder / f"cadre-weights-{where}-{pid}-{since}-abcdefgh"
-    (made / "planner").mkdir(parents=True)
-    return made
+def left_behind(folder: Path, name: str) -> Path:
+    """A scratch folder whose maker has ended."""
+    (folder / name / "planner").mkdir(parents=True)
+    (folder / name / host.LOCK).touch()
+    return folder / name
 
 
 def test_a_folder_is_there_while_it_is_lent(tmp_path: Path) -> None:
@@ -37,46 +35,27 @@ def test_a_folder_is_there_while_it_is_lent(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-@PROC
 def test_folders_of_processes_that_are_no_more_are_swept(tmp_path: Path) -> None:
-    where, pid, since = host.process_namespace(), os.getpid(), host.start_time(os.getpid())
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    gone = named(tmp_path, where, dead.pid, since)
-    before = named(tmp_path, where, pid, "1")  # the number is another process's now
-    alive = named(tmp_path, where, pid, since)
-    elsewhere = named(tmp_path, "0" * 16, dead.pid, since)
-    others = [tmp_path / name for name in ("cadre-weights-abcdefgh", f"cadre-weights-{where}-{dead.pid}-x")]
-    for other in others:
-        other.mkdir()
-    link = tmp_path / f"cadre-weights-{where}-{dead.pid}-{since}-linked"
+    gone = left_behind(tmp_path, "cadre-weights-abcdefgh")
+    alive = left_behind(tmp_path, "cadre-weights-bcdefghi")
+    others = [left_behind(tmp_path, "cadre-x"), tmp_path / "cadre-weights-cdefghij"]  # no scratch, and no lock
+    others[1].mkdir()
+    link = tmp_path / "cadre-weights-linked"
     link.symlink_to(others[0], target_is_directory=True)
-    host.sweep_scratch(tmp_path)
+    with (alive / host.LOCK).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        host.sweep_scratch(tmp_path)
     assert not gone.exists()
-    assert not before.exists()
-    assert all(path.exists() for path in (alive, elsewhere, link, *others))
+    assert all(path.exists() for path in (alive, link, *others))
 
 
-@PROC
 def test_anothers_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    owned = named(tmp_path, host.process_namespace(), os.getpid(), "1")
+    owned = left_behind(tmp_path, "cadre-weights-abcdefgh")
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     host.sweep_scratch(tmp_path)
     assert owned.exists()
 
 
-def test_nothing_is_swept_where_processes_cannot_be_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = named(tmp_path, "0" * 16, 1, "1")
-    monkeypatch.setattr(host, "PROC", tmp_path / "none")
-    made = host.make_scratch("weights", tmp_path)
-    host.sweep_scratch(tmp_path)
-    assert old.exists()
-    assert made.exists()
-    host.remove_scratch(made)
-    assert not made.exists()
-
-
-@PROC
 def test_what_a_killed_process_left_goes_when_the_next_makes_one() -> None:
     code = "from cadre.engines import host; print(host.make_scratch('weights', host.shared_folder()), flush=True)"
     _, left = run(f"{code}; import os; os.kill(os.getpid(), 9)")

@@ -91,11 +91,10 @@ def learner(
     folder: Path,
     dtype: str = "float32",
     device: str = "cpu",
-    diverged_folder: Path | None = None,
     **settings: object,
 ) -> TorchLearner:
     """A learner of one full policy named `p`."""
-    training = TrainingSettings({"p": LearnerConfig(**settings)}, diverged_folder=diverged_folder)
+    training = TrainingSettings({"p": LearnerConfig(**settings)})
     return TorchLearner(engine(folder, dtype=dtype, device=device), training)
 
 

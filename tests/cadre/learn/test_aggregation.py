@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from cadre.engines.torch.trainer import load_aggregate
+from cadre.errors import ContractError
 from cadre.learn.loss_functions import AGGREGATES, Denominators, count_trained_tokens
 from cadre.settings.user_code import load_function
 from cadre.types import Targets
@@ -53,3 +55,10 @@ def test_the_function_in_the_documentation_works(tmp_path):
     (tmp_path / "mine.py").write_text(block)
     root_mean = load_function("loss.aggregate", f"{tmp_path}/mine.py:root_mean", AGGREGATES)
     assert root_mean(4, Denominators(5, 20, 1)) == pytest.approx(1 / 10)
+
+
+@pytest.mark.parametrize("returned", ["None", "float('nan')", "'1'"])
+def test_a_weight_that_is_no_number_is_named(returned: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"def f(length, whole):\n    return {returned}\n")
+    with pytest.raises(ContractError, match=r"loss\.aggregate: .*mine\.py:f returned .* for a sequence of 3 tokens"):
+        load_aggregate(f"{tmp_path}/mine.py:f")(3, Denominators(1, 3, 1))

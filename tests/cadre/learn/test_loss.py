@@ -262,28 +262,6 @@ def test_importance_weights_by_hand(kind, level, weights, changed):
     assert int(where.sum()) == changed
 
 
-def test_functions_of_the_users_own_file(tmp_path):
-    """An objective, a correction and its level, each a function that the setting names as file.py:name."""
-    (tmp_path / "mine.py").write_text(
-        "def squared(tokens, clip):\n"
-        "    return tokens.advantages * tokens.log_ratio.square() - clip.low, tokens.mask & (tokens.log_ratio > 1)\n"
-        "def halved(rho, low, high):\n    return rho * 0.5, rho > high\n"
-        "def opposite(log_rho, mask):\n    return -log_rho\n"
-    )
-    mine = {"ratio": "squared", "correction": "halved", "correction_level": "opposite"}
-    config = LossConfig(**{key: f"{tmp_path}/mine.py:{name}" for key, name in mine.items()}, clip_low=0.5)
-    new, old = column(-1.0, -3.0, 9.0).requires_grad_(), column(-2.0, -1.0, 9.0)
-    mask = torch.tensor([[True, True, False]])
-    given = tokens(new, old, column(3.0, 1.0, 5.0), mask, sampled=old - math.log(4.0))
-    loss, metrics = policy_loss(given, each(2.0), config)
-    loss.backward()
-    # rho is 1/4 and its weight 1/8: -2 / 8 * (3 * 1 - 0.5 + 1 * 4 - 0.5); outside the mask nothing counts.
-    assert loss.item() == pytest.approx(-2 / 8 * 6.0)
-    assert new.grad[0].tolist() == pytest.approx([-2 / 8 * 6.0, -2 / 8 * -4.0, 0.0])
-    assert int(metrics["clipped"]) == 0
-    assert int(metrics["corrected"]) == 0
-
-
 def test_a_correction_weighs_the_objective_and_not_the_ratio():
     # The learner's own old log-probabilities are twice the sampler's: weight 2 cut to 1.5, ratio 1.
     new = column(math.log(0.4)).requires_grad_()

@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 
 from cadre.config.paths import find_roots
-from cadre.engines.torch.trainer import save_diverged
 from cadre.errors import RunError
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs import jsonl
 from cadre.runs.folder import Run
 from cadre.training.asynchronous import SAMPLED_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
-from cadre.types import Task, TrainingSequence
+from cadre.types import Task
 from tests.cadre.cli.calling import call
 from tests.helpers.training import configured
 
@@ -126,11 +125,3 @@ def test_steps_in_flight_are_json_and_come_back_number_for_number(tmp_path: Path
     strict((tmp_path / SAMPLED_STEPS).read_text())
     ((back,),) = [step.sampled.failures for step in read_sampled_steps(tmp_path)]
     assert repr(back.task.data) == repr(data)
-
-
-def test_the_sequence_at_fault_is_json(tmp_path: Path) -> None:
-    worst = TrainingSequence("p", "r", (1, 2), (False, True), (0.0, math.nan), (0.0, math.inf), 0)
-    save_diverged([worst], lambda datum: math.inf, tmp_path / "diverged" / "a.json")
-    told = strict((tmp_path / "diverged" / "a.json").read_text())
-    assert told["token_ids"] == [1, 2]
-    assert told["advantages"] == [0.0, None]

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cadre.engines.torch.reward_model import RewardSettings
 from cadre.envs.wrappers import joint_prompt, joint_text
-from cadre.preferences import PreferencePair
-from cadre.training.reward_model import train_reward_model
 from cadre.types import Message, Observation
+from cadre_tasks.reward_models.pairs import PreferencePair
+from cadre_tasks.reward_models.training import RewardSettings, train_reward_model
 from tests.cadre.engines import tiny
 from tests.helpers.training import configured, play
 

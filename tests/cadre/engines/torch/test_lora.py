@@ -190,7 +190,7 @@ def test_saved_adapters_go_on_to_the_bit(team, tmp_path):
 
 def test_another_adapters_files_are_refused(team, tmp_path):
     team({"tool": 8}).save(tmp_path)
-    with pytest.raises(EngineError, match="does not fit"):
+    with pytest.raises(EngineError, match="do not fit"):
         team({"tool": 4}).load(tmp_path)
 
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from cadre.engines.torch.reward_model import RewardModel, RewardSettings
+from cadre.engines.torch.reward_model import RewardModel
 from cadre.errors import EngineError
-from cadre.preferences import PreferencePair
-from cadre.training.reward_model import train_reward_model
 from cadre.types import Message
+from cadre_tasks.reward_models.pairs import PreferencePair
+from cadre_tasks.reward_models.training import RewardSettings, train_reward_model
 from tests.helpers.reward_models import toy, trained
 
 

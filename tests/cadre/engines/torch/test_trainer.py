@@ -234,8 +234,8 @@ def test_equal_seeds_give_equal_weights_to_the_bit(learner):
     assert all(torch.equal(made[0][name], value) for name, value in made[1].items())
 
 
-def test_three_updates_that_are_not_finite_stop_with_the_sequence_saved(learner, tmp_path):
-    mine = learner(learning_rate=1e-2, diverged_folder=tmp_path / "here")
+def test_three_updates_that_are_not_finite_stop(learner):
+    mine = learner(learning_rate=1e-2)
     good = rollouts(mine)
     bad = dataclasses.replace(good[4], advantages=(0.0,) * 5 + (math.nan,) * (len(good[4].advantages) - 5))
     before = weights(mine)
@@ -243,12 +243,8 @@ def test_three_updates_that_are_not_finite_stop_with_the_sequence_saved(learner,
         figures = update(mine, [*good, bad])["p"]
         assert (figures["skipped"], figures["updates"]) == (1, 0)
         assert mine.rank._optimisers["p"].weights.skips == count
-    with pytest.raises(DivergedError, match=str(tmp_path)) as caught:
+    with pytest.raises(DivergedError, match="3 optimiser steps in a row"):
         update(mine, [*good, bad])
-    (saved,) = (tmp_path / "here").iterdir()
-    assert str(saved) in str(caught.value)
-    assert json.loads(saved.read_text())["token_ids"] == list(bad.token_ids)
-    assert all(value is None for value in json.loads(saved.read_text())["advantages"][5:])
     assert all(torch.equal(before[name], value) for name, value in weights(mine).items())
 
 

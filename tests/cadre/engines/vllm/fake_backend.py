@@ -11,7 +11,7 @@ from cadre.engines.vllm.engine import EngineCompletion, Options
 
 
 class FakeBackend:
-    """A `Backend` without a model. `calls` are those of its methods, in order; `gate` holds requests until it is
+    """An `AsyncEngine` without a model. `calls` are those of its methods, in order; `gate` holds requests until it is
     set, or of `gates` the one for their seed, or without a seed for their name; they then raise `broken`, if that is
     set.
 

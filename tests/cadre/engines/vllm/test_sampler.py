@@ -140,7 +140,7 @@ def test_files_of_an_adapter_lie_in_memory_until_the_next_and_end_with_the_sampl
         asyncio.run(made.load(adapter(folders, version)))
     root = made._files._root
     assert root.parent == Path("/dev/shm")
-    assert [path.name for path in root.iterdir()] == ["planner-v2"]
+    assert [path.name for path in root.glob("planner-*")] == ["planner-v2"]
     assert {path.name for path in (root / "planner-v2").iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",

@@ -11,8 +11,9 @@ from tempfile import mkdtemp
 
 import torch
 
+from cadre.engines.factory import LearnerSpec, TorchSpec
 from cadre.engines.torch import TorchEngine, TorchLearner
-from cadre.engines.torch.group import LearnerPart, join_group
+from cadre.engines.torch.group import join_group
 from cadre.engines.torch.learner import RankLearner
 from cadre.types import Targets
 from tests.cadre.engines import tiny
@@ -61,7 +62,7 @@ def _serve(pipe) -> None:
 def _making(place):
     made = []
 
-    def make(part: LearnerPart) -> RankLearner:
+    def make(part: LearnerSpec) -> RankLearner:
         made.append(join_group(part, *place))
         return made[-1]
 
@@ -70,15 +71,15 @@ def _making(place):
         learner.close()
 
 
-def part(folder: Path, training, loras) -> LearnerPart:
+def part(folder: Path, training, loras) -> LearnerSpec:
     """The policies in `loras`: with an adapter, or with None trained whole."""
     policies = {name: tiny.policy(folder, lora=lora) for name, lora in loras.items()}
-    return LearnerPart(str(folder), policies, training, 0)
+    return LearnerSpec(TorchSpec(str(folder), policies, 0), training, 1, 2)
 
 
-def alone(part: LearnerPart) -> TorchLearner:
+def alone(part: LearnerSpec) -> TorchLearner:
     """The learner in one process."""
-    return TorchLearner(TorchEngine(part.model, part.policies, part.seed), part.training)
+    return TorchLearner(TorchEngine(part.engine.model, part.engine.policies, part.engine.seed), part.training)
 
 
 def data(policies=("p",), step=0, heads=()):

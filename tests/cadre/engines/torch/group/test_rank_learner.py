@@ -1,7 +1,6 @@
 """Two ranks train as one process does: the same weights after ten steps, from and into the same checkpoints."""
 
 import asyncio
-import json
 import math
 import pickle
 from dataclasses import replace
@@ -60,7 +59,7 @@ def ranked(make, part, into, out_of=None, count=STEPS, first=0):
     results = steps(learner, part.training.heads, count, first)
     learner.save(into)
     for name in learner.policies:
-        learner.export(name, into / "exported" / name, merge=part.policies[name].lora is not None)
+        learner.export(name, into / "exported" / name, merge=part.engine.policies[name].lora is not None)
     return results
 
 
@@ -251,16 +250,14 @@ def with_little(make, part, bad):
     return metrics["p"]["updates"], str(raised.value)
 
 
-def test_ranks_without_data_take_part_and_all_of_them_meet_what_one_meets(pool, folders, tmp_path):
-    group = made(folders["llama"], {}, diverged_folder=tmp_path)
+def test_ranks_without_data_take_part_and_all_of_them_meet_what_one_meets(pool, folders):
+    group = made(folders["llama"], {})
     bad = data(step=7)[0]
     bad = replace(bad, advantages=tuple(math.inf * kept if kept else 0.0 for kept in bad.mask))
     (updates, told), other = pool.run(with_little, group, bad)
     assert (updates, told) == other
     assert updates == 1
-    (kept,) = tmp_path.iterdir()
-    assert str(kept) in told
-    assert json.loads(kept.read_text())["token_ids"] == list(bad.token_ids)
+    assert "3 optimiser steps in a row" in told
 
 
 def nothing_to_learn(make, part):

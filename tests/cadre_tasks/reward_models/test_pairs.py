@@ -1,25 +1,26 @@
-"""Preference pairs, read, made of trees and refused; trees paid by a model's scores."""
+"""Preference pairs, read, made of trees and refused."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
-from bench.parity.trees import assign, inner, leaf, node
+from bench.parity.trees import inner, leaf, node
 from cadre.advantages.groups import comparison_of
-from cadre.advantages.preferences import make_joint_pairs, make_pairs, score_by_model
-from cadre.advantages.returns import Credit
-from cadre.algorithms import plan_of
 from cadre.cli.app import app
-from cadre.config.experiment import dump, load
+from cadre.config.experiment import dump
 from cadre.errors import DataError, RunError
-from cadre.preferences import PreferencePair, pair_to_json, read_pairs
-from cadre.rollout import walk
-from cadre.training.reward_model import remove_ambiguous_pairs
 from cadre.types import Message, Task, Tree
+from cadre_tasks.reward_models.pairs import (
+    PreferencePair,
+    make_joint_pairs,
+    make_pairs,
+    pair_to_json,
+    read_pairs,
+    remove_ambiguous_pairs,
+)
 from tests.helpers.training import configured
 
 STEP = comparison_of("step", "node", "mean", "std")
@@ -122,29 +123,6 @@ def test_equal_texts_are_no_pair_and_a_pair_is_written_once() -> None:
     assert make_pairs([Tree(Task("t", {}), twice)], STEP) == []
 
 
-class Longest:
-    """Likes long answers: a text scores its last digit."""
-
-    def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> list[float]:
-        assert len(prompts) == len(completions)
-        return [float(text[-1]) for text in completions]
-
-
-def test_a_judged_tree_pays_every_role_its_score_and_keeps_its_success() -> None:
-    late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
-    root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
-    tree = Tree(Task("t", {}), root)
-    (paid,) = score_by_model([tree], Longest(), joint=False)
-    rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
-    assert [reward.team for reward in rewards] == [0.0] * 4
-    assert [reward.local for reward in rewards] == [{"a": 0.0, "b": 1.0}, {"a": 1.0, "b": 0.0}, {"b": 0.0}, {"b": 1.0}]
-    assert [branch.success for branch in paid.root.branches] == [branch.success for branch in root.branches]
-    assert root.branches[0].reward.team == 3.0
-    got = {one.sample.text: one.advantages[0] for group in assign([paid], Credit.of(STEP)) for one in group.samples}
-    assert got["a1"] == pytest.approx(1.0)
-    assert got["b1"] == pytest.approx(1.0)
-
-
 def test_pairs_of_an_untrained_team(speaker: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "digit.yaml"
     recipe.write_text(yaml.safe_dump(yaml.safe_load(dump(configured(speaker, sampling={"max_tokens": 1})))))
@@ -171,20 +149,3 @@ def test_joint_actions_that_earned_differently_are_pairs_by_hand() -> None:
         ("b0", "b1"),
     ]
     assert "You speak for all of a, b at once" in found[0].prompt[0].content
-
-
-def test_a_jointly_judged_tree_pays_the_team_alone() -> None:
-    late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
-    root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
-    (paid,) = score_by_model([Tree(Task("t", {}), root)], Longest(), joint=True)
-    rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
-    assert [(reward.team, dict(reward.local)) for reward in rewards] == [(1.0, {}), (0.0, {}), (0.0, {}), (1.0, {})]
-
-
-@pytest.mark.parametrize("name", ["ippo", "mappo", "magrpo", "ma_rloo"])
-def test_algorithms_of_teams_take_a_joint_reward_model(name: str) -> None:
-    chosen = load("plan-path", [f"algorithm={{name: {name}, reward_model: judge}}"])
-    plan = plan_of(chosen.algorithm)
-    assert (plan.reward_model, plan.joint_reward) == ("judge", True)
-    alone = load("plan-path-rlhf", ["algorithm.reward_model=judge"])
-    assert plan_of(alone.algorithm).joint_reward is False

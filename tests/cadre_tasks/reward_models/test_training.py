@@ -12,22 +12,24 @@ import torch
 from typer.testing import CliRunner
 
 from cadre.cli.app import app
-from cadre.engines.torch.reward_model import (
-    RewardModel,
+from cadre.engines.torch.reward_model import RewardModel
+from cadre.errors import ConfigError, DataError, DivergedError, RunError
+from cadre.training.interrupt import Interrupt
+from cadre.types import Message
+from cadre_tasks.reward_models import training
+from cadre_tasks.reward_models.pairs import PreferencePair, pair_to_json, read_pairs
+from cadre_tasks.reward_models.training import (
     RewardReport,
     RewardSettings,
     accuracy,
-    load_classifier,
+    count_saved_steps,
+    load_trainable,
     pick_pairs,
     preference_loss,
     split,
+    train_reward_model,
+    unfinished_folder,
 )
-from cadre.errors import ConfigError, DataError, DivergedError, RunError
-from cadre.preferences import PreferencePair, pair_to_json, read_pairs
-from cadre.training import reward_model
-from cadre.training.interrupt import Interrupt
-from cadre.training.reward_model import count_saved_steps, train_reward_model, unfinished_folder
-from cadre.types import Message
 from tests.helpers.reward_models import FAST, toy, trained
 from tests.helpers.slow import few_of
 
@@ -48,7 +50,7 @@ def test_the_loss_is_minus_the_log_of_the_sigmoid_of_the_margin(folders, tmp_pat
     assert got.tolist() == pytest.approx([math.log1p(math.exp(-2)), math.log(2), math.log1p(math.exp(1))], abs=1e-6)
     # The first step's loss is that mean over its pairs, as the untrained model scores them, however it is cut.
     learned, _ = split(toy(), FAST.validate, FAST.seed)
-    scorer = RewardModel(*load_classifier(str(folders["llama"]), FAST.seed))
+    scorer = RewardModel(*load_trainable(str(folders["llama"]), FAST.seed))
     pairs = [learned[index] for index in pick_pairs(len(learned), 0, FAST)]
     margins = [
         scorer.score([pair.prompt], [pair.chosen])[0] - scorer.score([pair.prompt], [pair.rejected])[0]
@@ -212,7 +214,7 @@ def test_an_interrupt_after_the_last_look_at_it_is_saved_too(folders, tmp_path, 
         def requested(self, value):
             pass
 
-    monkeypatch.setattr(reward_model, "Interrupt", Late)
+    monkeypatch.setattr(training, "Interrupt", Late)
     assert train_reward_model(toy(), model, tmp_path / "out", settings, lambda step, loss: None) is None
     assert count_saved_steps(tmp_path / "out") == 3
 

@@ -1,0 +1,164 @@
+"""Preference pairs, the training data of a reward model: read from files, and made of a team's samples.
+
+A pair is one line of JSON: `{"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}`. The prompt may also be a list of
+chat messages.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cadre import random_keys
+from cadre.advantages.groups import compute_returns
+from cadre.advantages.preferences import joint_answer, unequal_branches
+from cadre.advantages.returns import Comparison, ScoredSample, samples_of
+from cadre.concurrency import run_coroutine
+from cadre.config.engines import build_team
+from cadre.config.experiment import Experiment
+from cadre.envs.wrappers import joint_prompt
+from cadre.errors import ConfigError, DataError, RunError, nearest
+from cadre.files import publish_atomically
+from cadre.plugins import configure_sandbox
+from cadre.rollout import walk
+from cadre.rollout.episodes import grow_many
+from cadre.rows import read_json_lines
+from cadre.statistics import is_rounding
+from cadre.training.warm_start import parse_prompt, require_text_only
+from cadre.types import Message, Tree
+
+FIELDS = ("prompt", "chosen", "rejected")
+EXPECTED = 'expected {"prompt": text or messages, "chosen": text, "rejected": text}'
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """Two answers to one conversation, the first preferred; `where` is the file and line it was read from."""
+
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str
+    where: str = field(default="", compare=False)
+
+    @property
+    def opposite(self) -> PreferencePair:
+        """The pair that prefers the other answer."""
+        return PreferencePair(self.prompt, self.rejected, self.chosen)
+
+
+# ---- Files
+
+
+def read_pairs(path: Path) -> list[PreferencePair]:
+    """Return the pairs of a file; repeated ones count once. Raises DataError that names the first bad line."""
+    if not path.is_file():
+        raise DataError(f"pairs: there is no file {path}; expected one JSON object a line. Fix the path.")
+    pairs: dict[PreferencePair, None] = {}
+    for number, raw in read_json_lines(path):
+        where = f"pairs: {path}, line {number}"
+        for key in raw:
+            if key not in FIELDS:
+                raise DataError(f"{where}: unknown key {key!r}; {EXPECTED}. Remove it.{nearest(key, FIELDS)}")
+        for key in FIELDS:
+            if key not in raw:
+                raise DataError(f"{where}: {key!r} is missing; {EXPECTED}. Add it.")
+        for key in ("chosen", "rejected"):
+            if not isinstance(raw[key], str):
+                raise DataError(f"{where}: {key} is {type(raw[key]).__name__}; expected a text. Fix the line.")
+        if raw["chosen"] == raw["rejected"]:
+            raise DataError(f"{where}: chosen and rejected are equal; expected two answers. Remove the line.")
+        if not raw["chosen"].strip():
+            raise DataError(f"{where}: chosen is blank; expected an answer. Fix or remove the line.")
+        pairs.setdefault(PreferencePair(parse_prompt(raw["prompt"], where), raw["chosen"], raw["rejected"], where))
+    if not pairs:
+        raise DataError(f"pairs: {path} is empty; expected one JSON object a line.")
+    return list(pairs)
+
+
+def pair_to_json(pair: PreferencePair) -> str:
+    """Return a pair as a line that `read_pairs` reads."""
+    prompt = [{"role": message.role, "content": message.content} for message in pair.prompt]
+    return json.dumps({"prompt": prompt, "chosen": pair.chosen, "rejected": pair.rejected})
+
+
+# ---- Samples
+
+
+def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = False) -> tuple[int, int]:
+    """Sample `tasks` of the training split with the untrained team and write preference pairs, the sample of higher
+    reward first; return the number of pairs, and of tasks.
+
+    Ties are left out, and so are ambiguous pairs; `joint` pairs are of whole joint actions. Raises ConfigError for
+    `joint` with a shape that does not roll every branch out.
+    """
+    plan = experiment.plan
+    if joint and not plan.shape.selects_all:
+        raise ConfigError(
+            f"preference-pairs --joint: got {experiment.algorithm.name}, which leaves branches behind, and what "
+            "follows those is not known; expected an algorithm that plays every branch out. Add algorithm=magrpo, or "
+            "leave out --joint."
+        )
+    configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
+    rollout = experiment.rollout(build_team(experiment))
+    key = random_keys.key(experiment.train.seed, "pairs")
+    trees, _ = run_coroutine(grow_many(experiment.training_tasks[:tasks], rollout, key))
+    # A pair is text: images, tools and tool calls have no place in it.
+    for tree in trees:
+        for node in walk.nodes(tree.root):
+            for observation in node.observations.values():
+                require_text_only(observation, "preference-pairs")
+    pairs = remove_ambiguous_pairs((make_joint_pairs if joint else make_pairs)(trees, plan.credit.first))
+    if not pairs:
+        raise RunError(
+            f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently; expected some that did. "
+            "Raise --tasks, algorithm.k or sampling.temperature."
+        )
+    with publish_atomically(out) as (partial,):
+        partial.write_text("".join(pair_to_json(pair) + "\n" for pair in pairs), encoding="utf-8")
+    return len(pairs), len(trees)
+
+
+def remove_ambiguous_pairs(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+    """Return the pairs, each once, without those whose opposite was seen too, by chance, and without those that prefer
+    an empty answer."""
+    all_pairs = set(pairs)
+    return [pair for pair in dict.fromkeys(pairs) if pair.chosen.strip() and pair.opposite not in all_pairs]
+
+
+def make_pairs(trees: Sequence[Tree], comparison: Comparison) -> list[PreferencePair]:
+    """Return all pairs of completions of one prompt whose returns differ, each pair of texts once a node."""
+    groups: dict[tuple[int, tuple[int, ...], str], list[ScoredSample]] = defaultdict(list)
+    for scored in compute_returns(samples_of(trees), comparison):
+        groups[scored.tree_sample.tree, scored.tree_sample.path, scored.tree_sample.role].append(scored)
+    pairs: list[PreferencePair] = []
+    for group in groups.values():
+        distinct: dict[PreferencePair, None] = {}
+        for first, second in itertools.combinations(group, 2):
+            best, worst = (first, second) if first.returns > second.returns else (second, first)
+            size = max(abs(best.returns), abs(worst.returns), best.size, worst.size)
+            if not is_rounding(best.returns - worst.returns, size) and best.sample.text != worst.sample.text:
+                prompt = best.tree_sample.node.observations[best.tree_sample.role].messages
+                distinct[PreferencePair(prompt, best.sample.text, worst.sample.text)] = None
+        pairs += distinct
+    return pairs
+
+
+def make_joint_pairs(trees: Sequence[Tree], comparison: Comparison) -> list[PreferencePair]:
+    """Return all pairs of joint actions of one decision whose returns differ (MAGRPO's joint reward model, 2508.04652).
+
+    A prompt has what all who act see, and a joint action what they answer, each below a mark of its name.
+    """
+    pairs: list[PreferencePair] = []
+    for tree in trees:
+        for node in walk.nodes(tree.root):
+            distinct: dict[PreferencePair, None] = {}
+            for branches in unequal_branches(node, comparison):
+                better, worse = (joint_answer(node, branch) for branch in branches)
+                if better != worse:
+                    distinct[PreferencePair(joint_prompt(node.observations), better, worse)] = None
+            pairs += distinct
+    return pairs

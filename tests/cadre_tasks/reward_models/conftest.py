@@ -1,0 +1,5 @@
+"""The tiny models of the engines' tests."""
+
+from tests.cadre.engines.conftest import folders
+
+__all__ = ["folders"]
