@@ -27,7 +27,7 @@ READING = {
     "status": ["status", "RUN"],
     "trees": ["trees", "RUN", "--out", "OUT.parquet"],
     "report": ["report", "RUN", "--out", "OUT.md"],
-    "walk": ["play", "RUN", "--step", "1", "--plain"],
+    "walk": ["play", "RUN", "--step", "1"],
     "export": ["export", "RUN", "shared", "OUT"],
 }
 PLAYING = {
