@@ -22,17 +22,13 @@ from cadre.config.paths import relocate, resolve_from_file
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest, reject_name
 from cadre.plugins import environments, recipe_folders
-from cadre.settings.models import KNOWN_MODELS, KnownModel
+from cadre.settings.models import KNOWN_MODELS
 from cadre.settings.yaml_file import Raw, dump_yaml, merge_sections, read_yaml
 
 LEVELS = {"L0": "one shared model", "L1": "an adapter per role", "L2": "a model per role"}
 DEFAULT_LEVEL = "L2"
 LORA = {"rank": 16, "alpha": 32}
 LORA_RATE_FACTOR = 10  # an adapter's learning rate over that of the whole model
-# Bytes per weight: trained whole (master, gradient, two moments), and of a frozen base in bfloat16.
-TRAINED_BYTES, FROZEN_BYTES = 16, 2
-# Gigabytes of usual GPUs, and of the activations, scores and samples beside the weights.
-GPU_GIGABYTES, ACTIVATION_GIGABYTES = (24, 48, 80, 141, 192), 12
 
 
 @dataclass(frozen=True)
@@ -54,10 +50,6 @@ class RealRecipe:
         central = ALGORITHMS[self.base["algorithm"]["name"]].central
         return EnvSpec(self.env, self.base["settings"], central=central).roles
 
-    @property
-    def known(self) -> KnownModel:
-        return KNOWN_MODELS[self.model]
-
     def raw(self) -> Raw:
         """Return the whole configuration."""
         base, learner = self.base, self.base["learner"]
@@ -67,30 +59,17 @@ class RealRecipe:
         return {**head, "team": self.team(), **{k: v for k, v in base.items() if k not in head}, "learner": learner}
 
     def team(self) -> Raw:
-        policy: Raw = {"model": self.known.hub, "dtype": "bfloat16"}
+        policy: Raw = {"model": KNOWN_MODELS[self.model].hub, "dtype": "bfloat16"}
         if self.level == "L0":
             return {"policies": {"shared": policy}, "roles": dict.fromkeys(self.roles, "shared")}
         if self.level == "L1":
             policy["lora"] = LORA
         return {"policies": {role: dict(policy) for role in self.roles}, "roles": {role: role for role in self.roles}}
 
-    @property
-    def gigabytes(self) -> float:
-        """Gigabytes of weights, gradients and moments together, without those of adapters."""
-        copies = len(self.roles) if self.level == "L2" else 1
-        return copies * self.known.parameters * (FROZEN_BYTES if self.level == "L1" else TRAINED_BYTES) / 1e9
-
-    @property
-    def card(self) -> int | None:
-        """Gigabytes of the smallest usual GPU that it fits, None if it fits none."""
-        return next((size for size in GPU_GIGABYTES if size >= self.gigabytes + ACTIVATION_GIGABYTES), None)
-
     def about(self) -> str:
-        """Return one line on what it trains and which GPU it fits."""
+        """Return one line on what it trains."""
         task = real_tasks()[self.task].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        needs = f"for no single card: {self.gigabytes:.0f} GB with gradients and moments"
-        fits = f"for one card of {self.card} GB" if self.card else needs
-        return f"{task} {self.env} by {self.model}, {LEVELS[self.level]}: {fits}. Dry run only."
+        return f"{task} {self.env} by {self.model}, {LEVELS[self.level]}. --dry-run says what it takes."
 
     def text(self) -> str:
         """Return it as the text of a YAML file."""

@@ -21,20 +21,6 @@ class KnownModel:
     hub: str
     shape: Mapping[str, Any]
 
-    @property
-    def parameters(self) -> int:
-        """Return the number of weights; tied embeddings count once."""
-        shape = self.shape
-        hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
-        heads, pairs = shape["num_attention_heads"], shape["num_key_value_heads"]
-        size = shape.get("head_dim", hidden // heads)
-        columns = (heads + 2 * pairs) * size
-        attention = hidden * columns + heads * size * hidden
-        attention += columns if shape["model_type"] == "qwen2" else 2 * size  # biases, or the norms of queries and keys
-        layer = attention + 3 * hidden * shape["intermediate_size"] + 2 * hidden
-        embeddings = (1 if shape["tie_word_embeddings"] else 2) * shape["vocab_size"] * hidden
-        return embeddings + layers * layer + hidden
-
 
 def _qwen3(hub: str, width: tuple[int, int], layers: int, heads: int, tied: bool = True) -> KnownModel:
     """Return a Qwen3 model; `width` is (residual stream, inside of an MLP)."""
