@@ -34,7 +34,6 @@ from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
 from cadre.settings.team import LoraConfig
-from cadre.settings.trust import queue_import_notice
 from cadre.settings.yaml_file import (
     Raw,
     apply_override,
@@ -101,7 +100,8 @@ def find_target(
             f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
             "model is to play beside it, as in env=maths. Fix the name, or add that."
         )
-    queue_import_notice(check_trusted(folder, raw, trust, user_settings({}, overrides, changes)) if is_run else [])
+    if is_run:
+        check_trusted(folder, raw, trust, user_settings({}, overrides, changes))
     config = parse(raw, env)
     for policy in _newly_frozen(folder, config) if is_run else ():
         raise ConfigError(

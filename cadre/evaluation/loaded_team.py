@@ -35,7 +35,7 @@ from cadre.rollout.grow import Rollout
 from cadre.runs.export import to_dataset
 from cadre.runs.folder import Run
 from cadre.runs.kept_trees import KeptTree, read_all_trees
-from cadre.settings.trust import UNTRUSTED_FOLDERS, only_reading, print_import_notice
+from cadre.settings.trust import UNTRUSTED_FOLDERS, only_reading
 from cadre.team import SamplingActivity, Team, closed_on_failure
 from cadre.training.checkpoint import LATEST, CheckpointChoice, load_weights, read_state
 from cadre.types import Task, Tree
@@ -140,8 +140,6 @@ def load_team(
     run = None if folder is None else Run(folder, experiment.config)
     # Found before models load, since a missing checkpoint is an error.
     saved = None if run is None or untrained else choice.find(run.folder)
-    if folder is not None:
-        print_import_notice()
     team = build_team(experiment)
     with closed_on_failure() as failed:
         failed.callback(team.close)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from cadre.errors import ConfigError, one_line
+from cadre.errors import ConfigError
 
 FLAG = "--trust"
 # The packages of this distribution: their modules are never taken for the user's.
@@ -41,10 +40,6 @@ class CodeReference:
     words: tuple[str, ...] = ()
     file: Path | None = None
     is_code: bool = False
-
-
-# Files that the configuration of a run imports, until the user has been told.
-_pending_notice: list[CodeReference] = []
 
 
 # ---- Before code runs
@@ -75,19 +70,6 @@ def check_code(setting: str, path: Path) -> None:
     for folder in UNTRUSTED_FOLDERS:
         if is_inside(path, folder):
             raise ConfigError(untrusted_code_message([f"{path} ({setting})"], folder))
-    print_import_notice()  # first, since the user's code may end the process
-
-
-def queue_import_notice(files: Sequence[CodeReference]) -> None:
-    """Keep the files that the configuration of a run imports, to name them before the first of them runs."""
-    _pending_notice[:] = files
-
-
-def print_import_notice() -> None:
-    """Name the queued files on stderr, once. Called by `check_code`, and where a run begins without an import."""
-    for code in _pending_notice:
-        sys.stderr.write(f"imports {one_line(code.description)} ({one_line(code.setting)})\n")
-    _pending_notice.clear()
 
 
 def untrusted_code_message(codes: list[str], folder: Path) -> str:

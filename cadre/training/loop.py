@@ -46,7 +46,7 @@ from cadre.runs.resume import (
     repair_logs,
     task_digests,
 )
-from cadre.settings.trust import only_reading, print_import_notice
+from cadre.settings.trust import only_reading
 from cadre.settings.user_code import frozen_files, load_function
 from cadre.team import Metrics, Team, closed_on_failure
 from cadre.training import metrics
@@ -192,11 +192,10 @@ def run_training(
             console.print(paragraph, markup=False, highlight=False)
 
     with RunLock(run.folder), closing(run):
+        if resume and not force:
+            check_same_tasks(experiment, run)
+            check_same_bases(experiment, run)
         if resume:
-            print_import_notice()
-            if not force:
-                check_same_tasks(experiment, run)
-                check_same_bases(experiment, run)
             tell(repair_logs(run))
             adopt_config(run, has_other_tasks=force and "test" in changed_splits(experiment, run))
         configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
