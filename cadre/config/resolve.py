@@ -18,10 +18,8 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
-from cadre.config.checks import check_evaluation, check_training, check_trees
-from cadre.config.engine_validation import MAX_VLLM_RANK
+from cadre.config.checks import EVALUATION, TRAINING, TREES, check_typed_are_read, raise_first
 from cadre.config.experiment import TEACHER, Config, Experiment, load, parse
-from cadre.config.ignored import check_typed_are_read
 from cadre.config.paths import relocate
 from cadre.config.recipes import names_beside, read_recipe
 from cadre.config.trusted_runs import check_trusted
@@ -48,6 +46,7 @@ from cadre.types import Sampling
 
 DATA_SPLITS = ("train", "test")  # which are `data` if that is set
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # $MODELS/qwen is none
+MAX_VLLM_RANK = 512  # of an adapter
 LARGE_MODEL = 500_000_000  # bytes of weights from which a sampler of its own is worth its start
 
 # ---- From a name to a configuration
@@ -205,7 +204,7 @@ def resolve(config: Config, env: type[Env] | None = None, typed: Collection[str]
     settings that the user gave in the command or the call, of which each must have an effect.
     """
     experiment = resolve_for_trees(config, env, typed)
-    check_training(experiment)
+    raise_first(experiment, TRAINING)
     return experiment
 
 
@@ -213,7 +212,7 @@ def resolve_for_trees(config: Config, env: type[Env] | None = None, typed: Colle
     """Return all that growing the trees of a training needs, for a team of which no policy need be trained."""
     experiment = _add_teacher(_add_critics(_resolve_players(config, env)))
     check_typed_are_read(experiment, typed)
-    check_trees(experiment)
+    raise_first(experiment, TREES)
     return experiment
 
 
@@ -221,7 +220,7 @@ def resolve_for_evaluation(config: Config, env: type[Env] | None = None, typed: 
     """Return all that playing held-out tasks needs: no critic, and the training split is not read."""
     experiment = _resolve_players(config, env)
     check_typed_are_read(experiment, typed)
-    check_evaluation(experiment)
+    raise_first(experiment, EVALUATION)
     return experiment
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cadre.concurrency import run_coroutine
+from cadre.config.checks import find_warnings
 from cadre.config.engines import add_untrained, build_team, parse_assignment, parse_untrained_roles
 from cadre.config.experiment import Experiment, load
 from cadre.config.resolve import Target, resolve_environments, resolve_for_evaluation
 from cadre.config.trusted_runs import check_trusted
-from cadre.config.warnings import find_warnings
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import (

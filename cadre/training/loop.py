@@ -21,9 +21,9 @@ from cadre import random_keys
 from cadre.advantages.batch import build_batch, is_useful
 from cadre.advantages.groups import AdvantageGroup
 from cadre.concurrency import run_coroutine
+from cadre.config.checks import find_training_warnings
 from cadre.config.engines import Diagnostics, build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
-from cadre.config.warnings import find_training_warnings
 from cadre.errors import ContractError, RunError
 from cadre.evaluation.evaluate import evaluate, exact_field
 from cadre.learn.token_notes import TokenNotes

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from cadre.config import engine_validation, resolve
+from cadre.config import checks, resolve
 from cadre.config.estimate import (
     EngineEstimate,
     ResourceEstimate,
@@ -29,7 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
     monkeypatch.setattr(memory, "total_and_free", lambda device: (facts.total, facts.total))
     monkeypatch.setattr(sizes.Sizes, "activations", lambda self, checkpointing: 2_000_000)
-    for module in (resolve, engine_validation):
+    for module in (resolve, checks):
         monkeypatch.setattr(module, "find_spec", lambda name: object())
     monkeypatch.setattr(resolve, "count_gpus", lambda: 1)
     return facts

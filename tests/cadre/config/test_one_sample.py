@@ -3,9 +3,9 @@
 import pytest
 
 from cadre.algorithms import ALGORITHMS
+from cadre.config.checks import find_training_warnings
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve, resolve_for_evaluation
-from cadre.config.warnings import find_training_warnings
 from cadre.errors import ConfigError
 
 REFUSED = {
