@@ -775,8 +775,9 @@ def find_warnings(experiment: Experiment) -> list[str]:
 
 
 def _warn_learners(experiment: Experiment) -> Iterator[str]:
-    """Warn of roles that are compared with nothing, of learning rates that never reach their peak, of a bound on updates
-    of one step, and of a KL penalty on a policy that starts from an adapter if the reference is the plain base."""
+    """Warn of roles that are compared with nothing, of learning rates that never reach their peak, of a bound on the
+    updates of one step, and of a KL penalty on a policy that starts from an adapter if the reference is the plain base.
+    """
     plan, k, steps = experiment.plan, experiment.algorithm.k, experiment.train.steps
     learners = experiment.learners
     compares_decisions = plan.credit.first.group.scope == "decision" and plan.credit.first.baseline.needs_group

@@ -5,8 +5,9 @@ Nothing here imports torch, unless another sampler is installed and may be chose
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,8 +21,7 @@ from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
 from cadre.config.checks import EVALUATION, TRAINING, TREES, check_typed_are_read, raise_first
 from cadre.config.experiment import TEACHER, Config, Experiment, load, parse
-from cadre.config.paths import relocate
-from cadre.config.recipes import names_beside, read_recipe
+from cadre.config.recipes import names_beside, read_recipe, relocate
 from cadre.config.trusted_runs import check_trusted
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
@@ -81,6 +81,7 @@ def find_target(
     is_run = (folder / "config.yaml").is_file()
     if is_run:
         raw = relocate(read_yaml(folder / "config.yaml"), folder)
+        before = copy.deepcopy(raw)
     elif _is_model(name, folder):
         # One policy in every role. The algorithm says here only that each role plays for itself.
         raw = {"team": name, "algorithm": "at_grpo"}
@@ -99,19 +100,19 @@ def find_target(
             f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
             "model is to play beside it, as in env=maths. Fix the name, or add that."
         )
+    trained: dict[str, PolicyConfig] = {}
     if is_run:
         check_trusted(folder, raw, trust, user_settings({}, overrides, changes))
+        trained = {key: policy for key, policy in parse(before).team.policies.items() if not policy.frozen}
     config = parse(raw, env)
-    for policy in _newly_frozen(folder, config) if is_run else ():
-        raise ConfigError(
-            f"team.policies.{policy}.frozen: got true for a policy that {name} has trained, which would play as it was "
-            f"before; expected it as it was trained. Undo the change, or play that with --untrained."
-        )
-    for policy in _with_other_adapters(folder, config) if is_run else ():
-        raise ConfigError(
-            f"team.policies.{policy}.lora: got another adapter than {name} has trained, whose weights mean nothing "
-            "with another rank, alpha or targets; expected it as it was trained. Undo the change."
-        )
+    for policy, old in trained.items():
+        new = config.team.policies.get(policy)
+        if new is not None and (new.frozen or _without_start(new.lora) != _without_start(old.lora)):
+            raise ConfigError(
+                f"team.policies.{policy}: got it frozen or with another adapter than {name} has trained, so that its "
+                "weights would be left out or mean nothing; expected it as it was trained. Undo the change, or play "
+                "that with --untrained."
+            )
     typed = [*typed_keys(overrides), *(key for key, _ in flatten(changes or {}))]
     return Target(config, env, folder if is_run else None, typed)
 
@@ -123,41 +124,9 @@ def user_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, A
     return apply_overrides(recipe, [pair for pair in overrides if "*" not in pair.partition("=")[0]])
 
 
-def _trained_by(run: Path) -> Iterator[tuple[str, Raw]]:
-    """Yield the name and the settings of every policy that a run has trained."""
-    team = read_yaml(run / "config.yaml").get("team")
-    policies = team.get("policies") if isinstance(team, dict) else None
-    for name, policy in policies.items() if isinstance(policies, dict) else ():
-        settings = policy if isinstance(policy, dict) else {}
-        if not settings.get("frozen", False):
-            yield name, settings
-
-
-def _newly_frozen(run: Path, config: Config) -> Iterator[str]:
-    """Yield the policies that a run has trained, and that are frozen in another configuration of it."""
-    for name, _ in _trained_by(run):
-        if name in config.team.policies and config.team.policies[name].frozen:
-            yield name
-
-
-def _with_other_adapters(run: Path, config: Config) -> Iterator[str]:
-    """Yield the policies that a run has trained, and that have other adapters in another configuration of it.
-
-    Where an adapter began (`lora.path`) does not matter, as the run has its weights.
-    """
-    for name, settings in _trained_by(run):
-        if name not in config.team.policies:
-            continue
-        lora, new = settings.get("lora"), config.team.policies[name].lora
-        with suppress(ValueError):  # settings of an earlier version
-            old = LoraConfig.model_validate({**lora, "path": None}) if isinstance(lora, Mapping) else None
-            if _adapter_shape(old) != _adapter_shape(new):
-                yield name
-
-
-def _adapter_shape(lora: LoraConfig | None) -> Any:
-    """Return the settings that the weights of an adapter belong to: all but where it began, targets in any order."""
-    return lora and {**lora.model_dump(exclude={"path"}), "targets": frozenset([*lora.targets])}
+def _without_start(lora: LoraConfig | None) -> LoraConfig | None:
+    """Return the settings that the weights of an adapter belong to: all but where it began, as the run has these."""
+    return lora and lora.model_copy(update={"path": None})
 
 
 def _prefer_user_settings(raw: Raw, pairs: Sequence[str]) -> None:

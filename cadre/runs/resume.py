@@ -15,8 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from cadre.config.experiment import Config, Experiment, parse
-from cadre.config.paths import find_roots, resolve_from_folder
-from cadre.config.recipes import read_recipe
+from cadre.config.recipes import find_roots, read_recipe, resolve_from_folder
 from cadre.config.resolve import resolve, user_settings
 from cadre.config.trusted_runs import check_trusted, record_begun_run
 from cadre.engines.model_folder import fingerprint_weights
