@@ -16,8 +16,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,57 +27,13 @@ from cadre.files import OpenRecord, Text, read_record
 from cadre.plugins import embedded_models, environments, recipe_folders
 from cadre.settings.models import KNOWN_MODELS
 from cadre.settings.user_code import find_module_reference
-from cadre.settings.yaml_file import Raw, dump_yaml, merge_sections, read_yaml
+from cadre.settings.yaml_file import Raw, merge_sections, read_yaml
 
 LEVELS = {"L0": "one shared model", "L1": "an adapter per role", "L2": "a model per role"}
 DEFAULT_LEVEL = "L2"
 LORA = {"rank": 16, "alpha": 32}
+HEAD = ("env", "settings", "team")  # sections that stand first in a composed recipe
 LORA_RATE_FACTOR = 10  # an adapter's learning rate over that of the whole model
-
-
-@dataclass(frozen=True)
-class RealRecipe:
-    """A task of real size, played by a known model at a level; `env` is the environment of the chosen variant."""
-
-    task: str
-    env: str
-    model: str
-    level: str
-
-    @cached_property
-    def base(self) -> Raw:
-        """The sections of the task's own file, for the chosen variant."""
-        return {**_read_real_task(self.task), "env": self.env}
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        central = ALGORITHMS[self.base["algorithm"]["name"]].central
-        return EnvSpec(self.env, self.base["settings"], central=central).roles
-
-    def raw(self) -> Raw:
-        """Return the whole configuration."""
-        base, learner = self.base, self.base["learner"]
-        if self.level == "L1":
-            learner = {**learner, "learning_rate": float(f"{LORA_RATE_FACTOR * learner['learning_rate']:.6g}")}
-        head = {name: base[name] for name in ("env", "settings")}
-        return {**head, "team": self.team(), **{k: v for k, v in base.items() if k not in head}, "learner": learner}
-
-    def team(self) -> Raw:
-        policy: Raw = {"model": KNOWN_MODELS[self.model].hub, "dtype": "bfloat16"}
-        if self.level == "L0":
-            return {"policies": {"shared": policy}, "roles": dict.fromkeys(self.roles, "shared")}
-        if self.level == "L1":
-            policy["lora"] = LORA
-        return {"policies": {role: dict(policy) for role in self.roles}, "roles": {role: role for role in self.roles}}
-
-    def about(self) -> str:
-        """Return one line on what it trains."""
-        task = real_tasks()[self.task].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        return f"{task} {self.env} by {self.model}, {LEVELS[self.level]}. --dry-run says what it takes."
-
-    def text(self) -> str:
-        """Return it as the text of a YAML file."""
-        return f"# {self.about()}\n{dump_yaml(self.raw(), default_flow_style=None, width=110)}"
 
 
 def recipes() -> dict[str, Path]:
@@ -111,7 +65,7 @@ def example_recipe() -> str:
     return next((task for task in tasks if task in recipes()), "my_task.yaml")
 
 
-def compose_recipe(name: str) -> RealRecipe | None:
+def compose_recipe(name: str) -> Raw | None:
     """Return the recipe of a name that is composed of task, model and level; None if it names no known model."""
     stem, _, ending = name.rpartition("-")
     level = ending if ending in LEVELS else DEFAULT_LEVEL
@@ -124,7 +78,20 @@ def compose_recipe(name: str) -> RealRecipe | None:
     if variant not in variants:
         got = f"recipe: got {name!r}, and {variant!r} is no task to be played by {model}"
         raise ConfigError(reject_name(got, f"expected one of {', '.join(variants)}.", nearest(variant, variants)))
-    return RealRecipe(*variants[variant], model, level)
+    task, env = variants[variant]
+    raw = _read_real_task(task)
+    central = ALGORITHMS[raw["algorithm"]["name"]].central
+    roles = EnvSpec(env, raw["settings"], central=central).roles
+    policy: Raw = {"model": KNOWN_MODELS[model].hub, "dtype": "bfloat16"}
+    if level == "L0":
+        team = {"policies": {"shared": policy}, "roles": dict.fromkeys(roles, "shared")}
+    else:
+        policy |= {"lora": LORA} if level == "L1" else {}
+        team = {"policies": {role: dict(policy) for role in roles}, "roles": {role: role for role in roles}}
+    if level == "L1":
+        rate = float(f"{LORA_RATE_FACTOR * raw['learner']['learning_rate']:.6g}")
+        raw["learner"] = {**raw["learner"], "learning_rate": rate}
+    return {"env": env, "settings": raw["settings"], "team": team, **{k: v for k, v in raw.items() if k not in HEAD}}
 
 
 def task_groups() -> dict[str, dict[str, tuple[str, ...]]]:
@@ -157,7 +124,7 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
         located = resolve_from_file(raw, Path(path)) if recipe not in bundled else raw
         return merge_with_base(located, Path(path), (*chain, recipe))
     if not is_folder and (real := compose_recipe(recipe)) is not None:
-        return real.raw()
+        return real
     problem = "a folder" if is_folder else "neither a bundled recipe nor a file"
     beside = names_beside(recipe)
     if recipe.endswith((".yaml", ".yml")) or (os.sep in recipe and not is_folder):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -34,11 +33,9 @@ from cadre.settings.section import apply_changes
 from cadre.settings.team import LoraConfig
 from cadre.settings.yaml_file import (
     Raw,
-    apply_override,
     apply_overrides,
     flatten,
     merge_sections,
-    parse_yaml,
     read_yaml,
     typed_keys,
 )
@@ -88,7 +85,6 @@ def find_target(
     else:
         raw = read_recipe(name)
     merge_sections(raw, changes or {})
-    _prefer_user_settings(raw, [*(f"settings.{key}" for key in (changes or {}).get("settings", {})), *overrides])
     apply_overrides(raw, overrides)
     if "env" not in raw:
         if not folder.exists() and (folder.parent.is_dir() or name.startswith("runs/")):
@@ -114,6 +110,13 @@ def find_target(
                 "that with --untrained."
             )
     typed = [*typed_keys(overrides), *(key for key, _ in flatten(changes or {}))]
+    for key in typed:
+        setting = key.partition(".")[2].partition(".")[0] if key.startswith("settings.") else ""
+        for changed in {setting, *(DATA_SPLITS if setting == "data" else ())} & config.evaluate.settings.keys():
+            raise ConfigError(
+                f"{key}: got it where evaluate.settings.{changed} says what held-out tasks have; expected one of the "
+                f"two. Set evaluate.settings.{changed} in its place."
+            )
     return Target(config, env, folder if is_run else None, typed)
 
 
@@ -127,28 +130,6 @@ def user_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, A
 def _without_start(lora: LoraConfig | None) -> LoraConfig | None:
     """Return the settings that the weights of an adapter belong to: all but where it began, as the run has these."""
     return lora and lora.model_copy(update={"path": None})
-
-
-def _prefer_user_settings(raw: Raw, pairs: Sequence[str]) -> None:
-    """Let a setting that the user gives for this evaluation override what the experiment changes on held-out tasks: it
-    is removed from `evaluate.settings`, or set there if it is a part of one of these."""
-    evaluate = raw.get("evaluate")
-    changes = evaluate.get("settings") if isinstance(evaluate, dict) else None
-    if not isinstance(changes, dict):
-        return  # nothing is changed, or `parse` reports what is wrong with it
-    for pair in pairs:
-        key, _, value = pair.partition("=")
-        section, *path = key.split(".")
-        settings = None
-        if key == "settings":
-            with suppress(ValueError):  # invalid YAML is refused where it is set
-                settings = parse_yaml(value)
-        names = list(settings) if isinstance(settings, dict) else path[:1] if section == "settings" else []
-        if len(path) > 1 and names and names[0] in changes:
-            apply_override(raw, f"evaluate.{pair}")
-            continue
-        for name in [*names, *(DATA_SPLITS if "data" in names else ())]:
-            changes.pop(name, None)
 
 
 def _is_model(name: str, folder: Path) -> bool:

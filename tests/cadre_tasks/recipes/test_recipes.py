@@ -1,6 +1,5 @@
 """Recipes by name: every task of real size with every model at every level is sound, and fits the card it names."""
 
-import dataclasses
 import shutil
 from collections.abc import Iterator
 
@@ -9,7 +8,7 @@ import yaml
 
 from cadre.config.estimate import estimate_resources, format_estimate
 from cadre.config.experiment import load, parse
-from cadre.config.recipes import LEVELS, RealRecipe, compose_recipe, read_recipe, real_tasks, recipes, task_variants
+from cadre.config.recipes import LEVELS, compose_recipe, read_recipe, real_tasks, recipes, task_variants
 from cadre.config.resolve import resolve
 from cadre.engines.torch import sizes
 from cadre.engines.torch.memory import SequenceMemory
@@ -30,12 +29,6 @@ TASKS = [
     for form in task_variants(task)
 ]
 FEWER = {"pairs-humaneval": 1, "pairs-coophumaneval": 1}
-
-
-def real(name: str) -> RealRecipe:
-    recipe = compose_recipe(name)
-    assert recipe is not None
-    return recipe
 
 
 def changes(task: str) -> Iterator[str]:
@@ -135,9 +128,3 @@ def test_a_task_that_there_is_not_is_refused_with_the_nearest() -> None:
     with pytest.raises(ConfigError, match="neither a bundled recipe nor a file"):
         load("plan-path-qwen3-80b")
     assert compose_recipe("plan-path") is None
-    assert dataclasses.asdict(real("maths-qwen3-4b-L0")) == {
-        "task": "maths",
-        "env": "maths",
-        "model": "qwen3-4b",
-        "level": "L0",
-    }
