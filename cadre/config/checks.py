@@ -15,7 +15,6 @@ from pathlib import Path
 
 from cadre.advantages.groups import BASELINES
 from cadre.advantages.returns import Comparison, required_ablation
-from cadre.algorithms.schedules import SCHEDULES
 from cadre.concurrency import run_coroutine
 from cadre.config.experiment import Experiment
 from cadre.declare import declared
@@ -150,7 +149,6 @@ def turns_of_policies(experiment: Experiment) -> Iterator[str]:
         )
     if experiment.schedule == "together":
         return
-    load_function("train.schedule", experiment.schedule, SCHEDULES)
     if train.max_staleness and experiment.schedule == experiment.plan.schedule:
         yield (
             f"train.max_staleness: got {train.max_staleness} with {experiment.algorithm.name}, each of whose updates "

@@ -9,12 +9,11 @@ here.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +22,15 @@ from cadre.concurrency import run_coroutine
 from cadre.config.engines import GIB, count_memory_sharers, sampling_memory_setting
 from cadre.config.experiment import Config, Experiment
 from cadre.config.resolve import find_model, resolve
+from cadre.engines.scripted import ScriptedSampler
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, ContractError, EngineError, NoSourceError
-from cadre.rollout import batching, episodes
+from cadre.rollout import episodes
 from cadre.rollout.shapes import Shape, independent
 from cadre.settings import PolicyConfig
 from cadre.settings.objective import needs_reference
-from cadre.team import Team, Weights
-from cadre.types import Message, Request, Sample, Sampling, Task, Tool, media_of
+from cadre.team import Team
+from cadre.types import Message, Request, Sampling, Task, Tool, media_of
 
 if TYPE_CHECKING:
     from cadre.engines.text.model import PromptPreview
@@ -78,7 +78,6 @@ class ResourceEstimate:
 
     env           by name
     tasks         training and held-out tasks; None if the settings do not say where the data are
-    batches       generation batches in one step, as many as the first training task's tree is deep
     samples       completions that each role samples in one step, if all answers are empty
     tokens        the most tokens that they can have together
     characters    of the longest prompt
@@ -92,7 +91,6 @@ class ResourceEstimate:
 
     env: str
     tasks: tuple[int, int] | None
-    batches: int
     samples: Mapping[str, int]
     tokens: int
     characters: int
@@ -123,8 +121,7 @@ def estimate_resources(config: Config, typed: Collection[str] = ()) -> ResourceE
     except NoSourceError as error:
         example = error.example
     experiment = resolve(config.model_copy(update={"settings": {**config.settings, **example}}), typed=typed)
-    batches = collect_requests(experiment, experiment.training_tasks[0])
-    requests = [request for batch in batches for request in batch]
+    requests = collect_requests(experiment, experiment.training_tasks[0])
     samples: Counter[str] = Counter()
     for request in requests:
         samples[request.role] += request.count * config.train.tasks_per_step
@@ -132,7 +129,6 @@ def estimate_resources(config: Config, typed: Collection[str] = ()) -> ResourceE
     return ResourceEstimate(
         env=config.env,
         tasks=None if example else (len(experiment.training_tasks), len(experiment.held_out_tasks)),
-        batches=len(batches),
         samples=dict(samples),
         tokens=sum(count * experiment.sampling[role].max_tokens for role, count in samples.items()),
         characters=max(map(_count_characters, requests)),
@@ -153,11 +149,7 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
     else:
         yield f"{estimate.env}: {estimate.tasks[0]:,} training and {estimate.tasks[1]:,} held-out tasks"
     by_role = ", ".join(f"{count:,} by {role}" for role, count in estimate.samples.items())
-    batches = "1 batch" if estimate.batches == 1 else f"{estimate.batches} batches"
-    yield (
-        f"a step: {sum(estimate.samples.values()):,} samples ({by_role}) in {batches}, at most {estimate.tokens:,} "
-        "tokens"
-    )
+    yield (f"a step: {sum(estimate.samples.values()):,} samples ({by_role}), at most {estimate.tokens:,} tokens")
     if estimate.offers_tools:
         yield "tools are offered: every call of one is a turn more, which is not counted"
     yield f"the longest prompt that was met: {estimate.characters:,} characters"
@@ -201,55 +193,22 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
 # ---- The requests of one tree, sampled with spaces
 
 
-PendingRequest = tuple[Request, asyncio.Future[list[Sample]]]
+def collect_requests(experiment: Experiment, task: Task, shape: Shape | None = None) -> list[Request]:
+    """Return the requests of one tree over a task, whose siblings are different numbers of spaces; with a `shape` of
+    such a tree without what the algorithm adds. Raises ContractError if the environment accepts no answer of spaces."""
+    requests: list[Request] = []
 
+    def answer(request: Request) -> list[str]:
+        requests.append(request)
+        return [" " * (sibling + 1) for sibling in range(request.count)]
 
-@dataclass
-class SpaceSampler:
-    """A sampler whose siblings are different numbers of spaces; it records the requests of each generation batch."""
-
-    batches: list[list[Request]] = field(default_factory=list)
-
-    async def sample(self, request: Request) -> list[Sample]:
-        pending: PendingRequest = (request, asyncio.get_running_loop().create_future())
-        with batching.wait_for_batch(self._answer, pending):
-            return await pending[1]
-
-    async def _answer(self, batch: Sequence[PendingRequest]) -> None:
-        self.batches.append([request for request, _ in batch])
-        for request, future in batch:
-            texts = (" " * (k + 1) for k in range(request.count))
-            future.set_result(
-                [
-                    Sample(
-                        *(request.role, request.policy, text, (0,), (0,), (0.0,), "stop", 0),
-                        message=Message("assistant", text) if request.tools else None,
-                    )
-                    for text in texts
-                ]
-            )
-
-    async def load(self, weights: Weights) -> None:
-        raise NotImplementedError("a dry run has no weights")
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-def collect_requests(experiment: Experiment, task: Task, shape: Shape | None = None) -> list[list[Request]]:
-    """Return the requests of one tree over a task by generation batch; with a `shape` of such a tree without what the
-    algorithm adds. Raises ContractError if the environment accepts no answer of spaces."""
-
-    async def grow() -> list[list[Request]]:
-        sampler, roles = SpaceSampler(), experiment.roles
-        team = Team(roles, dict.fromkeys(roles.values(), sampler), dict.fromkeys(roles, Sampling()))
-        rollout = experiment.rollout(team)
-        if shape is not None:
-            rollout = replace(rollout, shape=shape, ablation="none", signs=False)
-        await episodes.grow_many([task], rollout, random_keys.key("dry"))
-        return sampler.batches
-
-    return run_coroutine(grow())
+    roles = experiment.roles
+    team = Team(roles, dict.fromkeys(roles.values(), ScriptedSampler(answer)), dict.fromkeys(roles, Sampling()))
+    rollout = experiment.rollout(team)
+    if shape is not None:
+        rollout = replace(rollout, shape=shape, ablation="none", signs=False)
+    run_coroutine(episodes.grow_many([task], rollout, random_keys.key("dry")))
+    return requests
 
 
 def check_prompts(experiment: Experiment, requests: Sequence[Request]) -> dict[str, tuple[int, int, int]]:
@@ -267,8 +226,7 @@ def check_prompts(experiment: Experiment, requests: Sequence[Request]) -> dict[s
     tasks = experiment.training_tasks
     for index in range(min(CHECKED_EPISODES, len(tasks))):
         with suppress(ContractError):  # an answer without meaning may be no legal step
-            batches = collect_requests(experiment, tasks[index], independent(1))
-            played.append([request for batch in batches for request in batch])
+            played.append(collect_requests(experiment, tasks[index], independent(1)))
     found = {}
     for name, source in experiment.models.items():
         if not any(Path(source).glob("tokenizer*")):

@@ -26,7 +26,7 @@ from cadre.errors import ConfigError, RunError, nearest, reject_name
 from cadre.files import OpenRecord, Text, read_record
 from cadre.plugins import embedded_models, environments, recipe_folders
 from cadre.settings.models import KNOWN_MODELS
-from cadre.settings.user_code import find_module_reference
+from cadre.settings.trust import find_module_reference
 from cadre.settings.yaml_file import Raw, merge_sections, read_yaml
 
 LEVELS = {"L0": "one shared model", "L1": "an adapter per role", "L2": "a model per role"}

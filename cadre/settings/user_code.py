@@ -308,17 +308,6 @@ def frozen_files() -> Iterator[None]:
         _frozen_count -= 1
 
 
-def find_module_reference(reference: str, folder: Path) -> str | None:
-    """Return `package.module:Name` as `file.py:Name` for a module below a folder, None if there is no such file."""
-    module, _, name = reference.rpartition(":")
-    parts = module.split(".")
-    if parts[0] in OWN_PACKAGES or not all(part.isidentifier() for part in parts):
-        return None
-    path = Path(folder, *parts).absolute()
-    files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
-    return next((f"{file}:{name}" for file in files if file.is_file()), None)
-
-
 @contextlib.contextmanager
 def _import_errors(setting: str, name: str) -> Iterator[None]:
     """Import the user's code within this context: any error there becomes one ConfigError."""

@@ -108,7 +108,7 @@ def test_memory_by_hand() -> None:
     float32 each.
     """
     found = estimate_resources(load("plan-path-lora"))
-    assert (found.batches, found.samples, found.tokens) == (4, {"tool": 256, "planner": 256}, 512 * 96)
+    assert (found.samples, found.tokens) == ({"tool": 256, "planner": 256}, 512 * 96)
     engine = the_engine(found)
     assert (list(engine.names), engine.parameters) == (["coder", "mover"], 1_136_000)
     assert (engine.held, engine.vllm) == (4 * 1_136_000 + 16 * engine.trained, 0)
@@ -120,7 +120,7 @@ def test_memory_by_hand() -> None:
     assert engine.learning == 4096 * (adapted.activations(checkpointing=False) + 4 * adapted.vocabulary)
     assert found.peaks("cpu") == (engine.held + 4 * GIB, engine.held + engine.learning)
     told = "\n".join(format_estimate(found))
-    assert "a step: 512 samples (256 by tool, 256 by planner) in 4 batches, at most 49,152 tokens" in told
+    assert "a step: 512 samples (256 by tool, 256 by planner), at most 49,152 tokens" in told
     assert "coder, mover (seed): 1,136,000 parameters, " in told
     assert "adapters on 100% of the weights" in told
     assert "it fits the memory of this machine (32 GiB): at least 4.0 GiB while sampling, " in told
@@ -220,7 +220,7 @@ def test_a_template_that_forgets_calls_is_refused_before_weights_load(
     chosen = load(str(recipe), [])
     if not refused:
         found = estimate_resources(chosen)
-        assert (found.batches, found.samples) == (1, {"solver": 2 * chosen.train.tasks_per_step})
+        assert found.samples == {"solver": 2 * chosen.train.tasks_per_step}
         assert "every call of one is a turn more, which is not counted" in "\n".join(format_estimate(found))
         return
     with pytest.raises(EngineError, match="leaves out parts of a conversation with tools"):

@@ -83,11 +83,11 @@ def test_two_models_share_the_gpu_and_learn_in_turn() -> None:
     one = EngineEstimate(["a"], "A", "cuda:0", 7, 7, "", 16 * GIB, 2 * GIB, 5 * GIB, 2 * GIB, 1024, 3 * GIB)
     other = EngineEstimate(["b"], "B", "cuda:0", 7, 3, "half", 3 * GIB, 0, 3 * GIB, 0, 2048, 2 * GIB)
     found = ResourceEstimate(
-        "e", (2, 1), 1, {"a": 2}, 8, 9, False, {}, [one, other], {"cuda:0": ("X", 40 * GIB)}, is_divided=False
+        "e", (2, 1), {"a": 2}, 8, 9, False, {}, [one, other], {"cuda:0": ("X", 40 * GIB)}, is_divided=False
     )
     assert list(format_estimate(found)) == [
         "e: 2 training and 1 held-out tasks",
-        "a step: 2 samples (2 by a) in 1 batch, at most 8 tokens",
+        "a step: 2 samples (2 by a), at most 8 tokens",
         "the longest prompt that was met: 9 characters",
         "a (A): 7 parameters, 7 trained",
         "  weights, and gradients and optimiser where it is trained: 16.0 GiB",
