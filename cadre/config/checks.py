@@ -80,7 +80,7 @@ def environment(experiment: Experiment) -> Iterator[str]:
         if name in changes:
             yield (
                 f"evaluate.settings.{name}: got {changes[name]!r}, which would change what is trained on; expected "
-                "changes to held-out tasks alone. Name another set with evaluate.settings.test."
+                "none. Name another set with evaluate.settings.test."
             )
     if held_out_roles != roles:
         yield (
@@ -413,15 +413,14 @@ def stale_samples(experiment: Experiment) -> Iterator[str]:
             size = learner.minibatch_size
             parts = f"{learner.minibatches} minibatches" if size is None else f"minibatches of {size} sequences"
             yield (
-                f"learner: got {learner.epochs} epochs of {parts} for policy {name} under a loss without a ratio, "
-                "whose data would be stale after the first optimiser step; expected one epoch of one minibatch. Remove "
-                "the settings or set loss.ratio=token."
+                f"learner: got {learner.epochs} epochs of {parts} for {name} under a loss without a ratio, whose data "
+                "are stale after one optimiser step; expected one step. Remove them or set loss.ratio=token."
             )
     # Asynchronous sampling makes all samples stale, which a correction corrects for too.
     if max_staleness and loss.correction == "none":
         yield (
-            f"train.max_staleness: got {max_staleness} under a loss without a ratio or a correction, which takes "
-            "samples of earlier weights for samples of its own; expected 0. Add loss.correction=truncate, or lower it."
+            f"train.max_staleness: got {max_staleness} under a loss that takes samples of earlier weights for its own; "
+            "expected 0. Add loss.correction=truncate, or lower it."
         )
 
 
@@ -452,15 +451,13 @@ def credit(experiment: Experiment) -> Iterator[str]:
             names = ", ".join(name for name, function in BASELINES.items() if declared(function, "needs_group"))
             advice = ", or declare(needs_group=True) of your own" if ":" in baseline else ""
             yield (
-                f"credit.without_std: got drop with the baseline {baseline} of {experiment.algorithm.name}, under "
-                "which a group without std has a gradient; expected keep. Remove it, or take a baseline made of the "
-                f"group: {names}{advice}."
+                f"credit.without_std: got drop with the baseline {baseline}, under which a group without std has a "
+                f"gradient; expected keep. Remove it, or take a baseline of the group: {names}{advice}."
             )
     if selection.tree_weight == "by_episode" and not plan.shape.selects_all:
         yield (
             f"credit.tree_weight: got by_episode with shape {plan.shape.name}, where siblings that were left behind "
-            "are of no whole episode, and would weigh more than the one that went on; expected by_decision. Set that, "
-            "or a shape that plays every branch out."
+            "are of no whole episode; expected by_decision. Set that, or a shape that plays every branch out."
         )
 
 
@@ -474,17 +471,13 @@ def group_size(experiment: Experiment) -> Iterator[str]:
     if not is_single or plan.critic is not None or plan.teacher is not None:
         return
     if plan.preference is not None:
-        yield (
-            f"algorithm.k: got 1 with {name}, which prefers one of the samples of a decision to another; expected 2 or "
-            "more. Raise it."
-        )
+        yield f"algorithm.k: got 1 with {name}, which prefers one sample of a decision to another. Raise it."
     if all(_has_zero_advantages(one, experiment.train.tasks_per_step) for one, _ in plan.credit.comparisons):
         single_task = " and train.tasks_per_step=1" if plan.credit.first.group.scope == "batch" else ""
         yield (
-            f"algorithm.k: got 1{single_task} with {name}, whose baseline ({plan.credit.first.baseline.name}) is made "
-            "of the samples of a group, here one each, so that every advantage is 0 and nothing is learned; expected 2 "
-            "or more. Raise it, or use an algorithm with another baseline, such as spiral (a running mean) or ippo (a "
-            "critic)."
+            f"algorithm.k: got 1{single_task} with {name}, whose baseline ({plan.credit.first.baseline.name}) is that "
+            "of a group, here of one sample each, so that every advantage is 0; expected 2 or more. Raise it, or use "
+            "another baseline, such as that of spiral (a running mean) or ippo (a critic)."
         )
 
 
@@ -509,10 +502,8 @@ def quantization(experiment: Experiment) -> Iterator[str]:
         if policy.quantization is None:
             continue
         if policy.lora is None and not policy.frozen:
-            yield (
-                f"{setting}, and the policy is trained whole, which packed weights of four bits cannot be; expected an "
-                "adapter. Add lora: {}, or remove quantization."
-            )
+            remedy = "Add lora: {}, or remove quantization."
+            yield f"{setting}, and the policy is trained whole, which packed weights cannot be. {remedy}"
         if name in experiment.vllm_policies:
             yield f"{setting} with sampling.engine=vllm, which loads weights of its own; expected torch. Set that."
         if experiment.ranks([name]) > 1:
