@@ -363,7 +363,8 @@ def render_first_prompts(
     """
     from cadre.engines.text.model import Previewer
 
-    previewer, first_prompts, faults = Previewer(source), dict[str, PromptPreview](), []
+    previewer, faults = Previewer(source), []
+    first_prompts: dict[str, PromptPreview] = {}
     for role, messages in prompts.items():
         try:
             preview = first_prompts[role] = previewer.preview(messages, (tools or {}).get(role, ()))

@@ -354,7 +354,9 @@ def describe_errors(subject: str, circumstances: str = "", advice: str = "Fix th
             "Return, or raise an error."
         ) from error
     except Exception as error:
-        advice = "Fix that line." if isinstance(error, NameError | ImportError) else advice
+        # A name that does not exist is no matter of the input; an attribute of None may be that of a failed match.
+        is_slip = isinstance(error, AttributeError) and error.obj is not None
+        advice = "Fix that line." if is_slip or isinstance(error, NameError | ImportError) else advice
         raise ContractError(
             f"{subject}: raised {describe_error(error)}{circumstances}; expected no error. {advice}"
         ) from error

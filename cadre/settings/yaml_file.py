@@ -191,18 +191,24 @@ def apply_override(raw: Raw, pair: str) -> None:
     if keys[:-1] != ["team", "prompts"]:
         try:
             value = parse_yaml(text)
-            # A comment is what is gone although nothing in the text is one any more.
-            is_whole = "#" not in text or str(value).replace("#", "é") == str(parse_yaml(text.replace("#", "é")))
         except ValueError as error:
             raise ConfigError(
                 f"override: got {pair!r}, whose value is not valid YAML ({error}). Quote or fix it."
             ) from None
-        if not is_whole:
+        if "#" in text and _has_comment(text, value):
             raise ConfigError(
                 f"override: got {pair!r}, of which YAML takes what follows # for a comment; expected a value that "
                 "counts whole. Put quotes around the text within the value, or remove that."
             )
     _set_key(raw, (), keys, value)
+
+
+def _has_comment(text: str, value: Any) -> bool:
+    """Return True if the value would be another, or none, were each # an ordinary letter."""
+    try:
+        return str(value).replace("#", "é") != str(parse_yaml(text.replace("#", "é")))
+    except ValueError:
+        return True
 
 
 def _set_key(section: Raw, path: tuple[str, ...], keys: Sequence[str], value: Any) -> None:

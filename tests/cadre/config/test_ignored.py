@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cadre.config.warnings import find_training_warnings
 
 from cadre.config import checks
-from cadre.config.checks import ignored_settings
+from cadre.config.checks import find_training_warnings, ignored_settings
 from cadre.config.experiment import Config, Experiment, dump, load
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, resolve_for_evaluation

@@ -10,7 +10,7 @@ from cadre.errors import ConfigError
 
 REFUSED = {
     *("at_grpo", "grpo", "grpo_by_role", "matpo", "flow_grpo", "m_grpo", "c3", "magrpo", "ma_rloo", "ma_remax"),
-    *("magrpo_central", "dr_mas", "dr_mamr", "ma_dpo", "hierarchical_grpo"),
+    *("magrpo_central", "dr_mas", "dr_mamr", "ma_dpo", "hierarchical_grpo", "teamtr"),
 }
 CUSTOM = [
     "algorithm={name: custom, shape: independent, returns: episode, group: task, baseline: mean, scale: std, k: 1}"

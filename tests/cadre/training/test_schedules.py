@@ -89,7 +89,6 @@ def test_a_schedule_of_the_users_own(speaker: Path, tmp_path: Path, quiet: Conso
 @pytest.mark.parametrize(
     ("policies", "train", "wanted"),
     [
-        (("shared",), {}, r"train\.schedule: got round_robin with shared that is trained; expected several"),
         (
             ("shared",),
             {"schedule": "round_robbin"},
