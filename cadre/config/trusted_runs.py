@@ -62,15 +62,8 @@ def check_trusted(
             described = [f"{access.description[:200]} ({access.setting})" for access in untrusted]
             raise ConfigError(untrusted_code_message(described, folder))
         UNTRUSTED_FOLDERS.add(folder.absolute())
-    for access in found:
-        if access.is_code:
-            _print_import(access)
-
-
-@cache
-def _print_import(code: CodeReference) -> None:
-    """Name a file that will be imported on stderr, once in a process."""
-    sys.stderr.write(f"imports {one_line(code.description)} ({one_line(code.setting)})\n")
+    for code in {access.file: access for access in found if access.is_code}.values():
+        sys.stderr.write(f"imports {one_line(code.description)} ({one_line(code.setting)})\n")
 
 
 def record_begun_run(built: Path, folder: Path, raw: Mapping[str, Any]) -> None:
