@@ -26,28 +26,24 @@ MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOM
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 
 
-class Command(TyperCommand):
-    """A command whose help names no type of flags, as they take no value."""
+class PlainFlags:
+    """Help shows a flag by its name alone, without a type, as it takes no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, flags with an empty type."""
-        return without_flag_types(super().get_params(ctx))
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
 
 
-class Group(TyperGroup):
-    """The same for the command `cadre` itself."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, flags with an empty type."""
-        return without_flag_types(super().get_params(ctx))
+class Command(PlainFlags, TyperCommand):
+    """A command with plain flags."""
 
 
-def without_flag_types(parameters: list[Any]) -> list[Any]:
-    """Return the parameters of a command; help shows a flag by its name alone."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
+class Group(PlainFlags, TyperGroup):
+    """The command `cadre` itself, with plain flags."""
 
 
 app = typer.Typer(cls=Group, help="Train teams of LLM agents with reinforcement learning.", invoke_without_command=True)

@@ -25,6 +25,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import publish_atomically
 from cadre.plugins import program_sandbox
+from cadre.settings import PolicyConfig
 from cadre.settings.yaml_file import parse_overrides
 from cadre.types import media_of
 
@@ -54,9 +55,10 @@ def check(
     if isinstance(declared, ExaminedByOwnRules):
         reject_beside(context, f"{target}, whose settings have limits", ["step_seconds"])
 
-    from cadre.config.estimate import find_tokenizer, render_first_prompts
+    from cadre.config.estimate import render_first_prompts
+    from cadre.config.resolve import find_model
 
-    source = find_tokenizer(model)
+    source = find_model("--model", PolicyConfig(model=model))
     if isinstance(declared, ExaminedByOwnRules):
         report = run_coroutine(declared.examine(env_spec))
     else:

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 
 from cadre.advantages.groups import BASELINES
-from cadre.advantages.returns import Comparison, required_ablation
+from cadre.advantages.returns import Comparison
 from cadre.concurrency import run_coroutine
 from cadre.config.experiment import Experiment
 from cadre.declare import declared
@@ -40,7 +40,7 @@ MAX_LEAVES, MAX_DECISIONS = 10_000, 100
 # Steps for which a schedule is tried before the training begins.
 SCHEDULE_STEPS = 1_000
 # Decisions of an episode that are searched for siblings.
-DEPTHS, PROGRAM_DEPTHS = 50, 20
+DEPTHS = 50
 # Tasks per split that are compared: of those that are made on demand, and of those in a list.
 COMPARED_TASKS, COMPARED_LISTED = 100, 100_000
 
@@ -234,23 +234,6 @@ async def _probe_episode(experiment: Experiment) -> tuple[list[list[str]], list[
             unpaid.append(len(acting))
         acting.append(list(observations))
     return acting, unpaid
-
-
-def replayable(experiment: Experiment) -> Iterator[str]:
-    """A program that cannot be played again is neither branched behind its first decision, unless each answer has a
-    reward of its own and one branch is selected, nor stepped without some roles."""
-    settings, plan = experiment.env_spec.all_settings, experiment.plan
-    if settings.get("replayable", True):
-        return
-    goes_on = settings.get("turn_reward") and plan.shape.selects == 1 and not plan.shape.revisits_decisions
-    branches = plan.shape.has_later_branches(experiment.env_spec.roles, PROGRAM_DEPTHS) and not goes_on
-    if branches or (required_ablation(plan.credit) != "none" and plan.critic is None):
-        how = f"whose trees ({plan.shape.name}) branch behind the first decision" if branches else "which forks states"
-        yield (
-            f"settings.replayable: got false under {experiment.algorithm.name}, {how}, so that the program starts "
-            "again with the answers that it had; expected whole episodes side by side. Use algorithm=grpo, or take "
-            "what changes from run to run out of the prompts (cadre check shows it) and remove the setting."
-        )
 
 
 # ---- Critics, reward models and teachers
@@ -623,7 +606,7 @@ def _media(model_type: str) -> str:
 
 EVALUATION: tuple[Check, ...] = (environment, quantization, vllm)
 TREES: tuple[Check, ...] = (
-    *(*EVALUATION, cluster, learners, tasks, siblings, replayable, algorithm_team, turns_of_policies, critic, teacher),
+    *(*EVALUATION, cluster, learners, tasks, siblings, algorithm_team, turns_of_policies, critic, teacher),
     *(sampling, preference, costs, stale_samples, own_functions, credit, leaves),
 )
 TRAINING: tuple[Check, ...] = (trained_policies, group_size)

@@ -21,13 +21,12 @@ from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import GIB, count_memory_sharers, sampling_memory_setting
 from cadre.config.experiment import Config, Experiment
-from cadre.config.resolve import find_model, resolve
+from cadre.config.resolve import resolve
 from cadre.engines.scripted import ScriptedSampler
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError, ContractError, EngineError, NoSourceError
+from cadre.errors import ContractError, EngineError, NoSourceError
 from cadre.rollout import episodes
 from cadre.rollout.shapes import Shape, independent
-from cadre.settings import PolicyConfig
 from cadre.settings.objective import needs_reference
 from cadre.team import Team
 from cadre.types import Message, Request, Sampling, Task, Tool, media_of
@@ -335,23 +334,6 @@ def _estimate_engines(
 
 
 # ---- The first prompts of an environment: `cadre check`
-
-
-def find_tokenizer(model: str) -> str:
-    """Return the folder or the hub name of the model whose tokenizer writes the prompts. Raises ConfigError or
-    EngineError if there is none, before torch is imported."""
-    source = find_model("--model", PolicyConfig(model=model))
-    folder = Path(source)
-    if not folder.is_dir():
-        from cadre.engines import model_folder
-
-        return model_folder.find_hub_model(source)
-    if not any(folder.glob("*token*")) and not any(folder.glob("vocab*")):
-        raise ConfigError(
-            f"--model: got {model!r}, but {folder} holds no tokenizer; expected tokenizer.json beside config.json. "
-            "Save the model's tokenizer there, or name another model."
-        )
-    return source
 
 
 def render_first_prompts(
