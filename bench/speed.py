@@ -309,9 +309,7 @@ def shown(arguments: Sequence[str]) -> str:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="cadre bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--smollm2", type=Path, help="a folder of SmolLM2-135M-Instruct")
     parser.add_argument("--vllm", type=Path, help="a virtual environment with vLLM's CPU build")

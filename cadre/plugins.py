@@ -32,12 +32,11 @@ import functools
 import importlib
 import importlib.util
 import json
-import os
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import EntryPoint, distribution, entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
 from urllib.parse import unquote, urlsplit
@@ -164,28 +163,14 @@ def install_command(*extras: str) -> str:
     """Return the command that adds extras to this installation: from the index, or from the checkout, the wheel or the
     repository that it was installed from."""
     names = f"[{','.join(extras)}]"
-    python = sys.executable or "python"
-    inside = os.path.relpath(python) if python.startswith(os.getcwd() + os.sep) else python
-    return f"{shlex.quote(inside)} -m pip install {_requirement(names)}"
-
-
-def _requirement(extras: str) -> str:
-    try:
-        origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:
-        origin = {}
+    origin = json.loads(distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
     url = str(origin.get("url", ""))
-    path = unquote(urlsplit(url).path)
     if origin.get("dir_info", {}).get("editable"):
-        folder = os.path.relpath(path) if Path(path) == Path.cwd() else path
-        return f"-e {shlex.quote(folder + extras)}"
-    if "vcs_info" in origin:
-        return shlex.quote(f"{DISTRIBUTION}{extras} @ {origin['vcs_info'].get('vcs', 'git')}+{url}")
-    if url.startswith("file:"):
-        return shlex.quote(path + extras)
-    if url:
-        return shlex.quote(f"{DISTRIBUTION}{extras} @ {url}")
-    return shlex.quote(DISTRIBUTION + extras)
+        requirement = f"-e {shlex.quote(unquote(urlsplit(url).path) + names)}"
+    else:
+        address = f" @ {'git+' if 'vcs_info' in origin else ''}{url}" if url else ""
+        requirement = shlex.quote(f"{DISTRIBUTION}{names}{address}")
+    return f"{shlex.quote(sys.executable or 'python')} -m pip install {requirement}"
 
 
 def package(module: str, extra: str, where: str = "") -> Any:

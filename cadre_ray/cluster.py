@@ -7,11 +7,11 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from cadre.config.placement import Placement, plan_placement
 from cadre.engines.factory import LearnerSpec, SamplerSpec
 from cadre.envs.spec import EnvSpec, name_of
 from cadre.errors import EngineError
 from cadre.settings import ClusterConfig, SandboxConfig
+from cadre.settings.engines import Placement
 from cadre.team import closed_on_failure
 from cadre_ray import ray_actors
 from cadre_ray.processes import EnvironmentProcess, LearnerProcess, RankProcess, SamplerProcess
@@ -34,7 +34,7 @@ class Cluster:
 
     def make_pool(self, spec: SamplerSpec, trains: bool) -> SamplerPool:
         """Make the samplers of a spec's policies; `trains` means that there is a learner beside them."""
-        placement = plan_placement(self.config, list(spec.policies), trains)
+        placement = self.config.place(list(spec.policies), trains)
         if not placement.together:
             self._request_gpus(placement.samplers * placement.sampler_gpus)
         options = {"num_gpus": placement.sampler_gpus, **self._shared_options(spec, placement)}
@@ -54,7 +54,7 @@ class Cluster:
     def make_learner(self, spec: LearnerSpec) -> RemoteLearner:
         """Make the learner of a spec's policies that are not frozen; its ranks are on as few machines as possible."""
         policies, arguments = spec.engine.policies, (self.config.threads, spec)
-        placement = plan_placement(self.config, list(policies), trains=True)
+        placement = self.config.place(list(policies), trains=True)
         if spec.ranks > 1:
             options: list[dict[str, Any]] = [{}] * spec.ranks
             if placement.learner_gpus:

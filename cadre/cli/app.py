@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -17,7 +15,7 @@ import cadre
 from cadre.cli import evaluate, listing, play, runs, tasks, train
 from cadre.cli.terminal import console, escape_unprintable, print_error
 from cadre.concurrency import configure_threads
-from cadre.errors import CadreError, RunError, as_sentence
+from cadre.errors import CadreError, as_sentence
 from cadre.file_limits import LEAST_DESCRIPTORS, raise_descriptor_limit, too_few_descriptors
 from cadre.plugins import command_packages
 from cadre.settings.user_code import describe_error, has_user_frames
@@ -28,28 +26,24 @@ MACHINE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ENOM
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 
 
-class Command(TyperCommand):
-    """A command whose help names no type of flags, as they take no value."""
+class PlainFlags:
+    """Help shows a flag by its name alone, without a type, as it takes no value."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, flags with an empty type."""
-        return without_flag_types(super().get_params(ctx))
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
 
 
-class Group(TyperGroup):
-    """The same for the command `cadre` itself."""
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, flags with an empty type."""
-        return without_flag_types(super().get_params(ctx))
+class Command(PlainFlags, TyperCommand):
+    """A command with plain flags."""
 
 
-def without_flag_types(parameters: list[Any]) -> list[Any]:
-    """Return the parameters of a command; help shows a flag by its name alone."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False):
-            parameter.metavar = ""
-    return parameters
+class Group(PlainFlags, TyperGroup):
+    """The command `cadre` itself, with plain flags."""
 
 
 app = typer.Typer(cls=Group, help="Train teams of LLM agents with reinforcement learning.", invoke_without_command=True)
@@ -67,17 +61,6 @@ def root(
         console.print(context.get_help(), markup=False, highlight=False)
 
 
-def bench(context: typer.Context) -> None:
-    """Measure speed on this machine against other trainers; `cadre bench --help` lists the parts and options."""
-    script = Path(__file__).parents[2] / "bench" / "speed.py"
-    if not script.exists():
-        raise RunError(
-            f"bench: got no {script}; expected a checkout of the repository, as the benchmarks are not in the package. "
-            "Clone it and install it with pip install -e ."
-        )
-    sys.exit(subprocess.run([sys.executable, str(script), *context.args], check=False).returncode)
-
-
 # By purpose, in the order of `cadre --help`; installed packages add theirs to these panels.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Train": {"train": train.train, "fork": train.fork, "warm-start": train.warm_start},
@@ -90,11 +73,6 @@ for panel, commands in COMMANDS.items():
     added = {name: function for package in command_packages() for name, function in package.get(panel, {}).items()}
     for command_name, function in {**commands, **added}.items():
         app.command(name=command_name, cls=Command, rich_help_panel=panel)(function)
-app.command(
-    cls=Command,
-    rich_help_panel="Installation",
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-)(bench)
 
 
 def main() -> None:

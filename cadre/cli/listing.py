@@ -15,9 +15,9 @@ from cadre.config.recipes import LEVELS, compose_recipe, example_recipe, real_ta
 from cadre.errors import ConfigError, nearest, reject_name
 from cadre.plugins import distributions, recipe_folders
 from cadre.settings.models import KNOWN_MODELS
+from cadre.settings.yaml_file import dump_yaml
 
 INDENT = " " * 4
-COLUMN = 27  # longest of two rows of names that share a line
 PUBLISHED = "-as-published"  # a task's recipe with the settings of its paper
 
 
@@ -33,8 +33,8 @@ def list_all(
         lines = _list_recipes_of(name)
     elif name in recipes():
         lines = recipes()[name].read_text(encoding="utf-8").splitlines()
-    elif (real_recipe := compose_recipe(name)) is not None:
-        lines = real_recipe.text().splitlines()
+    elif (composed := compose_recipe(name)) is not None:
+        lines = dump_yaml(composed, default_flow_style=None, width=110).splitlines()
     else:
         expected = f"expected a recipe or one of {', '.join(tasks)}."
         raise ConfigError(reject_name(f"list: got {name!r}", expected, nearest(name, tasks)))
@@ -81,21 +81,12 @@ def _group_names(names: Mapping[str, str]) -> list[str]:
             lines.append(f"  {distribution}:")
         own_names = [name for name, origin in names.items() if origin == distribution]
         for group, tasks in groups.items():
-            families = {task: _names_of(task, own_names) for task in tasks}
-            rows: list[str] = []
-            for task, family in families.items():
+            rows = []
+            for task in tasks:
+                family = _names_of(task, own_names)
                 suffixes = [name.removeprefix(task) for name in family if name != task]
-                if len(family) > 1:
-                    row = " ".join([f"{task:<9}", *suffixes] if task in family else family)
-                    # Two short rows share a line.
-                    if rows and max(len(rows[-1]), len(row)) <= COLUMN:
-                        rows[-1] = f"{rows[-1]:<{COLUMN}}   {row}"
-                    else:
-                        rows.append(row)
-            single = [name for family in families.values() if len(family) == 1 for name in family]
-            rows += [" ".join(single)] if single else []
-            heads = [f"  {group:<9}", *[" " * 11] * (len(rows) - 1)]
-            lines += [line for head, row in zip(heads, rows, strict=False) for line in _wrap_row(head, row)]
+                rows += [" ".join([task, *suffixes] if task in family else family)]
+            lines += _wrap_row(f"  {group:<9}", "   ".join(filter(None, rows)))
 
     by_distribution: dict[str, list[str]] = {}
     for name in _ungrouped(names):

@@ -25,6 +25,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import publish_atomically
 from cadre.plugins import program_sandbox
+from cadre.settings import PolicyConfig
 from cadre.settings.yaml_file import parse_settings
 from cadre.types import media_of
 
@@ -54,9 +55,10 @@ def check(
     if isinstance(declared, ExaminedByOwnRules):
         reject_beside(context, f"{target}, whose settings have limits", ["step_seconds"])
 
-    from cadre.config.estimate import FirstPrompt, find_tokenizer, render_first_prompts
+    from cadre.config.estimate import render_first_prompts
+    from cadre.config.resolve import find_model
 
-    source = find_tokenizer(model)
+    source = find_model("--model", PolicyConfig(model=model))
     if isinstance(declared, ExaminedByOwnRules):
         report = run_coroutine(declared.examine(env_spec))
     else:
@@ -68,8 +70,7 @@ def check(
 
     # The first prompts as the model reads them; the embedded model reads no images.
     has_images = model == "seed" and any(map(media_of, report.prompts.values()))
-    prompts: list[FirstPrompt] = []
-    faults: list[str] = []
+    prompts, faults = {}, list[str]()
     if has_images:
         console.print("note: the prompts hold pictures or sounds; --model names a model that reads them, to show them")
     elif report.prompts:
@@ -81,10 +82,8 @@ def check(
     if len(prompts) > 1:
         print_lines(["If a prompt below quotes another role, that text was made up by the check."])
     reader = "the embedded model" if model == "seed" else model
-    for prompt in prompts:
-        console.print(
-            f"First prompt of {prompt.role} as {reader} reads it ({prompt.tokens:,} tokens):", highlight=False
-        )
+    for role, prompt in prompts.items():
+        console.print(f"First prompt of {role} as {reader} reads it ({prompt.tokens:,} tokens):", highlight=False)
         lines = prompt.text.rstrip("\n").split("\n")
         if left_out := lines[PROMPT_LINES:-PROMPT_LINES]:
             lines = [*lines[:PROMPT_LINES], f"({len(left_out)} more lines)", *lines[-PROMPT_LINES:]]

@@ -29,7 +29,6 @@ from cadre.config.trusted_runs import check_trusted
 from cadre.errors import ConfigError
 from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
 from cadre.runs.resume import fork_run, open_to_resume
-from cadre.settings.trust import print_import_notice, queue_import_notice
 from cadre.settings.yaml_file import typed_keys
 from cadre.team import Metrics
 from cadre.training.checkpoint import best_evaluated_step
@@ -204,9 +203,8 @@ def warm_start(
         reject_beside(context, "--resume", WARM_START_PARAMETERS)
         run = Run.open(folder)
         settings = open_warm_start(run)
-        queue_import_notice(check_trusted(run.folder, run.config.model_dump(mode="json"), trust))
+        check_trusted(run.folder, run.config.model_dump(mode="json"), trust)
         experiment = resolve(run.config)
-        print_import_notice()
         examples = read_examples(run.folder / WARM_START / EXAMPLES, [*experiment.trained_roles])
         sequences = encode_examples(experiment, examples)
     else:

@@ -6,29 +6,37 @@ Its weights are read later, by `cadre.engines.torch`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
 
 from cadre.errors import ConfigError
-from cadre.file_limits import open_untrusted, read_json
+from cadre.file_limits import read_json
+from cadre.files import OpenRecord, validation_message
 from cadre.plugins import embedded_models
-from cadre.settings.team import PEFT_PREFIX
 from cadre.settings.yaml_file import ONLY_POLICY
 
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
-# The header of a file of tensors has names, shapes and offsets.
-MAX_HEADER_BYTES = 100_000_000
 # What makes an adapter something other than two matrices beside each of some linear layers.
 UNSUPPORTED_OPTIONS = (
     *("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices", "layer_replication", "rank_pattern"),
     *("alpha_pattern", "fan_in_fan_out", "alora_invocation_tokens", "target_parameters", "use_qalora", "arrow_config"),
-    *("use_bdlora", "kasa_config", "monteclora_config"),
+    *("use_bdlora", "kasa_config", "monteclora_config", "layers_to_transform", "exclude_modules"),
 )
 # These change the base's weights when they begin, so that the adapter belongs to another base than it names.
 BASE_CHANGING_INITS = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+
+class PeftConfig(OpenRecord):
+    """The part of `adapter_config.json` that every plain LoRA has; other fields are looked at by name."""
+
+    peft_type: Literal["LORA"]
+    r: Annotated[int, Field(ge=1)]
+    lora_alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    target_modules: list[str]
 
 
 def is_adapter(folder: Path) -> bool:
@@ -81,43 +89,31 @@ def _policy_with_adapter(key: str, policy: Any) -> Any:
 def read_adapter(setting: str, folder: Path) -> dict[str, Any]:
     """Return the configuration of an adapter's folder. Raises ConfigError unless it is a plain LoRA in safetensors."""
 
-    def refuse(got: str, expected: str, advice: str) -> ConfigError:
-        return ConfigError(f"{setting}: {folder} {got}; expected {expected}. {advice}")
+    def fault(got: str, advice: str) -> ConfigError:
+        return ConfigError(
+            f"{setting}: {folder} {got}; expected a PEFT folder of a plain LoRA, {CONFIG_FILE} and {WEIGHTS_FILE}. "
+            f"{advice}"
+        )
 
-    lora = "a PEFT folder of a LoRA adapter, adapter_config.json and adapter_model.safetensors"
     if not (folder / CONFIG_FILE).is_file():
-        raise refuse(f"holds no {CONFIG_FILE}" if folder.is_dir() else "is no folder", lora, "Fix the path.")
+        raise fault(f"holds no {CONFIG_FILE}" if folder.is_dir() else "is no folder", "Fix the path.")
     try:
-        described = read_json(folder / CONFIG_FILE)
-    except (OSError, ValueError) as error:
-        raise refuse(
-            f"has an {CONFIG_FILE} that cannot be read ({error})", lora, "Take it from where it was made."
+        described = PeftConfig.model_validate(read_json(folder / CONFIG_FILE)).model_dump()
+    except ValidationError as error:
+        raise fault(
+            f"has an {CONFIG_FILE} with {validation_message(error)}", "Take it from where it was made."
         ) from None
-    if not isinstance(described, dict) or described.get("peft_type") != "LORA":
-        kind = described.get("peft_type") if isinstance(described, dict) else described
-        raise refuse(f"holds an adapter of type {kind!r}", "LORA", "Merge it into its base with PEFT, and train that.")
-    unsupported = [name for name in UNSUPPORTED_OPTIONS if described.get(name)]
-    unsupported += ["bias"] if described.get("bias", "none") != "none" else []
+    except (OSError, ValueError) as error:
+        raise fault(f"has an {CONFIG_FILE} that cannot be read ({error})", "Take it from where it was made.") from None
     init = described.get("init_lora_weights")
-    unsupported += ["init_lora_weights"] if isinstance(init, str) and init.startswith(BASE_CHANGING_INITS) else []
-    if unsupported:
-        raise refuse(
-            f"has {unsupported[0]}={described[unsupported[0]]!r} in its {CONFIG_FILE}",
-            "a plain LoRA, two matrices beside linear layers",
-            "Merge it into its base with PEFT (merge_and_unload), and name that model.",
-        )
-    rank, alpha = described.get("r"), described.get("lora_alpha")
-    if not isinstance(rank, int) or rank < 1 or not isinstance(alpha, int | float) or not 0 < alpha < math.inf:
-        raise refuse(f"has r={rank!r} and lora_alpha={alpha!r}", "numbers above 0", f"Fix its {CONFIG_FILE}.")
+    unsupported = {name: described.get(name) for name in UNSUPPORTED_OPTIONS}
+    unsupported |= {"bias": described.get("bias", "none") != "none" and described["bias"]}
+    unsupported |= {"init_lora_weights": isinstance(init, str) and init.startswith(BASE_CHANGING_INITS) and init}
+    for name, value in unsupported.items():
+        if value:
+            raise fault(f"has {name}={value!r}", "Merge it into its base with PEFT (merge_and_unload), and name that.")
     if not (folder / WEIGHTS_FILE).is_file():
-        pickled = (
-            ", but adapter_model.bin, which is pickled and is not read"
-            if (folder / "adapter_model.bin").is_file()
-            else ""
-        )
-        raise refuse(
-            f"holds no {WEIGHTS_FILE}{pickled}", lora, "Save it with save_pretrained(safe_serialization=True)."
-        )
+        raise fault(f"holds no {WEIGHTS_FILE}", "Save it with save_pretrained(safe_serialization=True).")
     return described
 
 
@@ -131,11 +127,6 @@ def _base_model(setting: str, folder: Path, described: Mapping[str, Any], model:
             )
         return model
     if model is None:
-        if base not in embedded_models() and base.startswith(("/", ".", "~")) and not Path(base).expanduser().is_dir():
-            raise ConfigError(
-                f"{setting}: the adapter in {folder} is for {base}, which is no folder here; expected its base. Write "
-                f"model: BASE and lora: {{path: {folder}}}."
-            )
         return next((name for name, home in embedded_models().items() if _is_same(base, str(home))), base)
     if isinstance(model, str) and not _is_same(base, str(embedded_models().get(model, model))):
         raise ConfigError(
@@ -156,58 +147,15 @@ def _is_same(base: str, model: str) -> bool:
 
 def _lora_settings(key: str, folder: Path, described: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Any]:
     """Return the policy's lora with the folder's values; settings beside the path have to be equal to these."""
-    rank, alpha = described["r"], float(described["lora_alpha"])
+    rank, alpha = described["r"], described["lora_alpha"]
     if described.get("use_rslora"):  # scaled by alpha / sqrt(rank), and here by alpha / rank
         alpha *= math.sqrt(rank)
-    targets = _target_modules(key, folder, described)
-    for name, has in (("rank", rank), ("alpha", alpha)):
-        if name in written and written[name] != has:
+    lora = {"rank": rank, "alpha": alpha, "targets": sorted(described["target_modules"])}
+    for name, value in lora.items():
+        given = written.get(name, value)
+        if given != "all-linear" and (sorted(given) if isinstance(given, list) else given) != value:
             raise ConfigError(
-                f"{key}.lora.{name}: got {written[name]!r} beside path, and the adapter in {folder} has {has}; "
-                "expected the same. Remove it."
+                f"{key}.lora.{name}: got {given!r} beside path, and the adapter in {folder} has {value}; expected the "
+                "same. Remove it."
             )
-    written_targets = written.get("targets", targets)
-    if written_targets != "all-linear" and sorted(written_targets) != sorted(targets):
-        raise ConfigError(
-            f"{key}.lora.targets: got {written_targets!r} beside path, and the adapter in {folder} has "
-            f"{', '.join(targets)}; expected the same. Remove it."
-        )
-    return {**written, "path": str(folder.absolute()), "rank": rank, "alpha": alpha, "targets": targets}
-
-
-def _target_modules(key: str, folder: Path, described: Mapping[str, Any]) -> list[str]:
-    """Return the suffixes of the names of adapted modules; the full names if suffixes would match other modules,
-    too."""
-    modules = _adapted_modules(key, folder)
-    # A list of suffixes is what people write and read. Patterns, and lists with exceptions, are replaced by full names.
-    listed = described.get("target_modules")
-    chosen = any(described.get(name) for name in ("layers_to_transform", "exclude_modules"))
-    if isinstance(listed, list) and not chosen and all(isinstance(name, str) for name in listed):
-        ends = [name for name in sorted(listed) if any(f".{module}".endswith(f".{name}") for module in modules)]
-        if all(any(f".{module}".endswith(f".{name}") for name in ends) for module in modules):
-            return ends
-    return modules
-
-
-def _adapted_modules(key: str, folder: Path) -> list[str]:
-    """Return the names of the modules that the file of weights has an adapter for."""
-    try:
-        with open_untrusted(folder / WEIGHTS_FILE) as file:
-            # safetensors: eight bytes with the length of a JSON header, then the header with the names.
-            length = int.from_bytes(file.read(8), "little")
-            if not 2 <= length <= MAX_HEADER_BYTES:
-                raise ValueError(f"a header of {length:,} bytes")
-            names = [name for name in json.loads(file.read(length)) if name != "__metadata__"]
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"{key}.lora.path: {folder / WEIGHTS_FILE} cannot be read ({error}); expected tensors as safetensors. "
-            "Take it from where it was made."
-        ) from None
-    ends = (".lora_A.weight", ".lora_B.weight")
-    odd = [name for name in names if not (name.startswith(PEFT_PREFIX) and name.endswith(ends))]
-    if odd or not names:
-        raise ConfigError(
-            f"{key}.lora.path: {folder / WEIGHTS_FILE} holds {odd[0] if odd else 'nothing'}; expected the matrices "
-            "A and B of linear layers alone. Merge it into its base with PEFT, and name that model."
-        )
-    return sorted({name.removeprefix(PEFT_PREFIX).removesuffix(ends[0]).removesuffix(ends[1]) for name in names})
+    return {**written, "path": str(folder.absolute()), **lora}

@@ -1,40 +1,38 @@
-"""What would give wrong results or lose work, as far as roles, policies, learners and the environment show it together.
+"""What would give wrong results or lose work, settings without effect, and what is seldom meant.
 
-Each check yields a paragraph for every fault; `check_evaluation` and `check_training` raise the first. What a section
-can check alone is in `cadre.settings` and `cadre.algorithms`, what concerns engines in
-`cadre.config.engine_validation`, and settings without effect are in `cadre.config.ignored`.
+Each check yields a paragraph for every fault that roles, policies, learners and the environment show together; the
+tables at the end name the checks of an evaluation, of growing trees and of a training, of which the first fault is
+raised. What a section can check alone is in `cadre.settings` and `cadre.algorithms`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 
 from cadre.advantages.groups import BASELINES
-from cadre.advantages.returns import Comparison, required_ablation
-from cadre.algorithms.schedules import SCHEDULES
+from cadre.advantages.returns import Comparison
 from cadre.concurrency import run_coroutine
-from cadre.config.engine_validation import (
-    check_cluster,
-    check_learner_ranks,
-    check_quantization,
-    check_samplers,
-    check_vision_learners,
-)
 from cadre.config.experiment import Experiment
 from cadre.declare import declared
-from cadre.env import Env
+from cadre.env import Env, GeneratedTasks
 from cadre.envs import validation as env_validation
+from cadre.envs.spec import name_of
+from cadre.envs.splits import shared_tasks
 from cadre.errors import ConfigError, ContractError, nearest
+from cadre.plugins import environments, install_command, trained_on
 from cadre.rollout import shapes
-from cadre.rollout.deadlines import TimedEnv
-from cadre.rollout.grow import Ablation, Rollout, is_rewarded, step_ablated
-from cadre.settings.objective import makes_several_steps
-from cadre.settings.user_code import describe_error, load_function
-from cadre.team import Team
-from cadre.types import Sample
+from cadre.rollout.grow import is_rewarded
+from cadre.settings import LearnerConfig, LossConfig, SamplingConfig
+from cadre.settings.engines import PlacementConfig
+from cadre.settings.models import AUDIO_MODELS, MEDIA_MODELS, read_model_type
+from cadre.settings.objective import can_leave_bound, makes_several_steps, needs_reference
+from cadre.settings.section import Given, ReadIf, Section, SetKeysOnly, apply_changes
+from cadre.settings.user_code import load_function
+from cadre.types import Task
 
 Check = Callable[[Experiment], Iterable[str]]
 # Siblings of a decision, joint actions of a step, and leaves of a tree; decisions of an episode that is looked at.
@@ -42,34 +40,9 @@ MAX_LEAVES, MAX_DECISIONS = 10_000, 100
 # Steps for which a schedule is tried before the training begins.
 SCHEDULE_STEPS = 1_000
 # Decisions of an episode that are searched for siblings.
-DEPTHS, PROGRAM_DEPTHS = 50, 20
-
-
-def check_evaluation(experiment: Experiment) -> None:
-    """Raise ConfigError or ContractError for what cannot play held-out tasks."""
-    _raise_first(experiment, [environment])
-    check_quantization(experiment)
-    check_samplers(experiment)
-
-
-def check_trees(experiment: Experiment) -> None:
-    """Raise ConfigError, ContractError or DataError for what cannot grow the trees of a training."""
-    check_evaluation(experiment)
-    check_cluster(experiment)
-    check_vision_learners(experiment)
-    check_learner_ranks(experiment)
-    _raise_first(experiment, CHECKS)
-
-
-def check_training(experiment: Experiment) -> None:
-    """Raise ConfigError for a training that would change no weights."""
-    _raise_first(experiment, [trained_policies, group_size])
-
-
-def _raise_first(experiment: Experiment, checks: Sequence[Check]) -> None:
-    for check in checks:
-        for fault in check(experiment):
-            raise ConfigError(fault)
+DEPTHS = 50
+# Tasks per split that are compared: of those that are made on demand, and of those in a list.
+COMPARED_TASKS, COMPARED_LISTED = 100, 100_000
 
 
 # ---- The environment and its tasks
@@ -77,7 +50,7 @@ def _raise_first(experiment: Experiment, checks: Sequence[Check]) -> None:
 
 def environment(experiment: Experiment) -> Iterator[str]:
     """The environment has its settings, its class is complete, and every role has a policy."""
-    env, policies, roles = experiment.env, experiment.policies, experiment.env_spec.roles
+    env, roles, played = experiment.env, experiment.env_spec.roles, experiment.roles
     if unset := experiment.env_spec.missing:
         yield (
             f"settings.{unset[0]}: missing, and {env} has no default for it; expected a value. "
@@ -87,19 +60,18 @@ def environment(experiment: Experiment) -> Iterator[str]:
         more = f" ({len(faults) - 1} more: cadre check {env})" if len(faults) > 1 else ""
         raise ContractError(faults[0].paragraph + more)
 
-    played = f"{env} under {experiment.algorithm.name}"
-    missing = [role for role in roles if role not in experiment.roles]
-    for role in experiment.roles:
+    missing = [role for role in roles if role not in played]
+    for role in played:
         if role not in roles:
-            remedy = f"Rename it to {missing[0]}" if len(missing) == 1 else "Rename it" if missing else "Remove it"
             yield (
-                f"team.roles.{role}: {played} has no such role; expected {', '.join(roles)}. "
-                f"{remedy}.{nearest(role, missing or roles)}"
+                f"team.roles.{role}: {env} under {experiment.algorithm.name} has no such role; expected "
+                f"{', '.join(roles)}. {f'Rename it to {missing[0]}' if len(missing) == 1 else 'Rename or remove it'}."
+                f"{nearest(role, missing or roles)}"
             )
     for role in missing:
         yield (
-            f"team.roles: role {role!r} of {played} has no policy; expected a policy for each of "
-            f"{', '.join(roles)}. Add `{role}: {next(iter(policies))}`."
+            f"team.roles: role {role!r} of {env} under {experiment.algorithm.name} has no policy; expected a policy "
+            f"for each of {', '.join(roles)}. Add `{role}: {next(iter(experiment.policies))}`."
         )
 
     # Changes on held-out tasks leave the roles and the training data as they are.
@@ -108,7 +80,7 @@ def environment(experiment: Experiment) -> Iterator[str]:
         if name in changes:
             yield (
                 f"evaluate.settings.{name}: got {changes[name]!r}, which would change what is trained on; expected "
-                "changes to held-out tasks alone. Name another set with evaluate.settings.test."
+                "none. Name another set with evaluate.settings.test."
             )
     if held_out_roles != roles:
         yield (
@@ -121,10 +93,7 @@ def tasks(experiment: Experiment) -> Iterator[str]:
     """There are tasks to train on, and held-out tasks if some are to be played. Reads the splits."""
     env, settings = experiment.env, experiment.evaluate
     if not len(experiment.training_tasks):
-        yield (
-            f"{env}: got no training tasks; expected at least one. Make tasks('train') return some, or change its "
-            "settings."
-        )
+        yield f"{env}: got no training tasks; expected at least one. Make tasks('train') return some, or set others."
     if settings.tasks and (count := len(experiment.held_out_tasks)) <= settings.first:
         yield (
             f"evaluate.tasks: got {settings.tasks} from number {settings.first} on, but {env} has {count} held-out "
@@ -169,36 +138,18 @@ def algorithm_team(experiment: Experiment) -> Iterator[str]:
             yield f"algorithm: {algorithm.name} {expected}; got {assigned}. {remedy}"
 
 
-def exchange_every(experiment: Experiment) -> Iterator[str]:
-    """Only several policies that are trained alike can exchange their roles."""
-    played = set(experiment.roles.values())
-    wrong = {
-        "one policy, which plays all roles": len(played) < 2,
-        "a policy that is not trained": played != set(experiment.learners),
-        "a critic, whose heads belong to roles": experiment.plan.critic is not None,
-        "policies that are sampled differently": len(set(experiment.sampling.values())) > 1,
-    }
-    for problem, is_wrong in wrong.items():
-        if is_wrong and experiment.exchange_every:
-            yield (
-                f"team.exchange_every: got {experiment.exchange_every} with {problem}; expected several policies, all "
-                "trained and sampled alike, without a critic. Set it to 0, or change the team."
-            )
-
-
-def schedule(experiment: Experiment) -> Iterator[str]:
-    """A schedule has several policies to choose from, and returns some of them at every step."""
-    name, train = experiment.schedule, experiment.train
-    policies = list(dict.fromkeys(experiment.trained_roles.values()))
-    if name == "together":
-        return
-    load_function("train.schedule", name, SCHEDULES)  # a name that does not exist is the fault to report first
-    if len(policies) < 2:
+def turns_of_policies(experiment: Experiment) -> Iterator[str]:
+    """Only policies that are trained alike exchange their roles, and a schedule returns some of them at every step."""
+    played, every, train = set(experiment.roles.values()), experiment.exchange_every, experiment.train
+    is_alike = len(set(experiment.sampling.values())) == 1 and experiment.plan.critic is None
+    if every and (len(played) < 2 or played != set(experiment.learners) or not is_alike):
         yield (
-            f"train.schedule: got {name} with {', '.join(policies) or 'no policy'} that is trained; expected several "
-            "policies, which take turns. Give each role a policy of its own under team.policies, or set together."
+            f"team.exchange_every: got {every}; expected several policies, all trained and sampled alike, without a "
+            "critic. Set it to 0, or change the team."
         )
-    if train.max_staleness and name == experiment.plan.schedule:
+    if experiment.schedule == "together":
+        return
+    if train.max_staleness and experiment.schedule == experiment.plan.schedule:
         yield (
             f"train.max_staleness: got {train.max_staleness} with {experiment.algorithm.name}, each of whose updates "
             "is on rollouts of the team as the update before left it; expected 0. Remove it."
@@ -216,7 +167,7 @@ def trained_policies(experiment: Experiment) -> Iterator[str]:
             f"team.policies: got {', '.join(experiment.policies)} frozen, so that nobody is trained; expected one "
             f"policy at least that learns. Remove its frozen: true, {remedy}"
         )
-    if all(weights.get(role) == 0.0 for role in trained):
+    elif all(weights.get(role) == 0.0 for role in trained):
         yield (
             f"credit.role_weights: got 0 for {', '.join(trained)}, so that nobody is trained; expected a weight above "
             f"0 for one role at least. Raise one, {remedy}"
@@ -229,21 +180,21 @@ def trained_policies(experiment: Experiment) -> Iterator[str]:
 def siblings(experiment: Experiment) -> Iterator[str]:
     """Every role has a number of siblings, and none has more than a tree may have leaves."""
     k, roles = experiment.algorithm.k, experiment.env_spec.roles
-    by_role = isinstance(k, Mapping)
-    for role in k if by_role else ():
+    by_role = k if isinstance(k, Mapping) else {}
+    for role in by_role:
         if role not in roles:
             yield (
-                f"algorithm.k.{role}: {experiment.env_spec.env_class.__name__} has no such role; expected "
-                f"{', '.join(roles)}. Remove it.{nearest(role, roles)}"
+                f"algorithm.k.{role}: {experiment.env} has no such role; expected {', '.join(roles)}. Remove it."
+                f"{nearest(role, roles)}"
             )
-    for role in roles if by_role else ():
-        if role not in k:
+    for role in roles:
+        if by_role and role not in by_role:
             yield (
                 f"algorithm.k: role {role!r} has no number of siblings; expected one for each of {', '.join(roles)}. "
-                f"Add `{role}: {next(iter(k.values()))}`."
+                f"Add `{role}: {next(iter(by_role.values()))}`."
             )
     # Before anything is built for each of them.
-    maximum = max(max(one) if isinstance(one, tuple) else one for one in (k.values() if by_role else [k]))
+    maximum = max(max(one) if isinstance(one, tuple) else one for one in by_role.values() or [k])
     if maximum > MAX_LEAVES:
         yield f"algorithm.k: got {maximum:,}; expected at most {MAX_LEAVES:,} siblings a decision. Lower it."
 
@@ -259,23 +210,17 @@ def leaves(experiment: Experiment) -> Iterator[str]:
         return
     # The bound above is loose, or k differs by role or turn: count the leaves of a probe episode.
     acting, unpaid = run_coroutine(_probe_episode(experiment))
+    counts = {f"leaves a task over {len(acting)} decisions": shapes.count_leaves(shape, acting, unpaid)}
     for depth, roles in enumerate(acting if shape.joint == "cross" else ()):
         joint = prod(max(shape.count(role, turn, depth) for turn in (0, depth)) for role in roles)
-        if joint > MAX_LEAVES:
+        counts[f"joint actions where {', '.join(roles)} act at once"] = joint
+    for what, count in counts.items():
+        if count > MAX_LEAVES:
             yield (
-                f"algorithm: {shape.name} has {joint:,} joint actions where {', '.join(roles)} act at once; expected "
-                f"at most {MAX_LEAVES:,}. Lower algorithm.k, or use algorithm.joint=aligned."
+                f"algorithm: {shape.name} of {experiment.env} needs {count:,} {what}; expected at most "
+                f"{MAX_LEAVES:,}. Lower algorithm.k, its lookahead or the environment's turns, use greedy or "
+                "algorithm.joint=aligned, or declare in a Shape of your own how many branches continue (selects=1)."
             )
-    count = shapes.count_leaves(shape, acting, unpaid)
-    if count > MAX_LEAVES:
-        unknown = shape.selects is None and ":" in getattr(experiment.algorithm, "shape", "")
-        remedy = "declare in the Shape how many branches continue (selects=1, say)" if unknown else "use greedy"
-        ahead = f", {len(unpaid)} of which pay nobody," if shape.lookahead and unpaid else ""
-        yield (
-            f"algorithm: {shape.name} over {len(acting)} decisions{ahead} of {experiment.env} needs {count:,} leaves "
-            f"a task; expected at most {MAX_LEAVES:,}. Lower algorithm.k{', algorithm.lookahead' if ahead else ''} or "
-            f"the environment's turns, or {remedy}."
-        )
 
 
 async def _probe_episode(experiment: Experiment) -> tuple[list[list[str]], list[int]]:
@@ -292,81 +237,30 @@ async def _probe_episode(experiment: Experiment) -> tuple[list[list[str]], list[
     return acting, unpaid
 
 
-def replayable(experiment: Experiment) -> Iterator[str]:
-    """A program that cannot be played again is neither branched behind its first decision, unless each answer has a
-    reward of its own and one branch is selected, nor stepped without some roles."""
-    settings, shape = experiment.env_spec.all_settings, experiment.plan.shape
-    if settings.get("replayable", True):
-        return
-    name = experiment.algorithm.name
-    remedy = "take what changes from run to run out of the prompts (cadre check shows it) and remove the setting."
-    goes_on = settings.get("turn_reward") and shape.selects == 1 and not shape.revisits_decisions
-    if shape.has_later_branches(experiment.env_spec.roles, PROGRAM_DEPTHS) and not goes_on:
-        yield (
-            f"settings.replayable: got false under {name}, whose trees ({shape.name}) branch behind the first "
-            "decision, which means to start the program again with the answers that it had; expected whole episodes "
-            f"side by side. Use algorithm=grpo, or {remedy}"
-        )
-    if _steps_without_roles(experiment):
-        yield (
-            f"settings.replayable: got false under {name}, whose credit steps forks of every state without some "
-            f"roles; expected a program that can be played again. Use algorithm=grpo_by_role, or {remedy}"
-        )
-
-
-def _steps_without_roles(experiment: Experiment) -> bool:
-    return required_ablation(experiment.plan.credit) != "none" and experiment.plan.critic is None
-
-
-def ablation(experiment: Experiment) -> Iterable[str]:
-    """If the credit steps without some roles, the environment can be forked and takes its default actions."""
-    # A trial would start the processes of an environment that has some.
-    if not _steps_without_roles(experiment) or experiment.env_spec.env_class.starts_processes:
-        return ()
-    try:
-        run_coroutine(_try_ablation(experiment, required_ablation(experiment.plan.credit)))
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(
-            f"algorithm: {experiment.algorithm.name} steps forks of every state with default actions of some roles, "
-            f"which {experiment.env} does not take: {describe_error(error)}; expected a fork() that copies the state, "
-            "and a default_action(role) that step() takes. Write them, or use algorithm=grpo_by_role."
-        ) from error
-    return ()
-
-
-async def _try_ablation(experiment: Experiment, kind: Ablation) -> None:
-    """Step the first state of a task without roles, with empty answers of those that are present."""
-    make, roles = experiment.env_spec.make, experiment.env_spec.roles
-    team = Team(experiment.roles, {}, {})
-    rollout = Rollout(make, team, experiment.plan.shape, experiment.plan.credit.alpha, ablation=kind)
-    with closing(TimedEnv.made(make, experiment.training_tasks[0], roles, experiment.episodes)) as env:
-        await env.until_ready()
-        if observations := env.observe():
-            empty = {role: Sample(role, "", "", (), (), (), "stop", 0) for role in observations}
-            await step_ablated(env, observations, [empty], {}, rollout)
-
-
 # ---- Critics, reward models and teachers
 
 
 def critic(experiment: Experiment) -> Iterator[str]:
     """A critic reads what there is, in the vocabulary of the policies that it judges, and scores are a model's."""
-    judge, folder = experiment.plan.critic, experiment.plan.reward_model
+    judge, folder, taught = experiment.plan.critic, experiment.plan.reward_model, experiment.plan.teacher
     if folder is not None and not Path(folder).expanduser().is_dir():
         yield (
             f"algorithm.reward_model: got {folder!r}, which is no folder; expected that of a trained reward model. "
             "Fix the path, or remove it to train on the environment's reward."
         )
+    readers = {
+        "algorithm.critic.privileged": judge is not None and judge.config.privileged,
+        "teacher.hint": taught is not None and taught.hint,
+    }
+    for option, is_set in readers.items():
+        if is_set and experiment.env_spec.env_class.privileged is Env.privileged:
+            yield (
+                f"{option}: {experiment.env} has no text for it; expected an environment with a privileged() of its "
+                "own. Write the method, or remove the option."
+            )
     if judge is None:
         return
     own = judge.config.policy
-    if judge.config.privileged and experiment.env_spec.env_class.privileged is Env.privileged:
-        yield (
-            f"algorithm.critic.privileged: {experiment.env} shows nothing to critics only; expected an environment "
-            "with a privileged() of its own. Remove the option, or write the method."
-        )
     policies = list(dict.fromkeys(experiment.trained_roles.values()))
     if own is None and judge.reads == "joint" and len(policies) > 1:
         yield (
@@ -387,38 +281,19 @@ def critic(experiment: Experiment) -> Iterator[str]:
 
 
 def teacher(experiment: Experiment) -> Iterator[str]:
-    """A teacher is where its log-probabilities can be read, and is there for samples that are learned from."""
+    """A teacher scores with the distribution that is sampled from, and for samples that are learned from."""
     taught, plan, policies = experiment.plan.teacher, experiment.plan, experiment.config.team.policies
     if taught is None:
         return
-    if taught.hint and experiment.env_spec.env_class.privileged is Env.privileged:
+    if taught.policy is not None and taught.policy not in policies:
         yield (
-            f"teacher.hint: {experiment.env} has no text for a teacher; expected an environment with a privileged() of "
-            "its own. Write the method, or remove the option."
+            f"teacher.policy: got {taught.policy!r}; expected one of {', '.join(policies)}. Name one, or a model "
+            f"under teacher.model.{nearest(taught.policy, policies)}"
         )
-    if taught.policy is not None:
-        if taught.policy not in policies:
-            yield (
-                f"teacher.policy: got {taught.policy!r}; expected one of {', '.join(policies)}. Name one, or a model "
-                f"under teacher.model.{nearest(taught.policy, policies)}"
-            )
-        if set(experiment.trained_roles.values()) <= {taught.policy}:
-            yield (
-                f"teacher.policy: got {taught.policy}, beside which no policy is trained; expected one to be taught. "
-                "Train another, or set teacher.weights or teacher.hint in its place."
-            )
-        sampled_apart = set(experiment.vllm_policies) - experiment.learners.keys()
-        if policies[taught.policy].url is not None or taught.policy in sampled_apart:
-            yield (
-                f"teacher.policy: got {taught.policy}, whose weights are in no engine of this process that scores "
-                "tokens; expected one that is trained, or frozen with sampling.engine=torch. Name its model, with its "
-                "url if it has one, under teacher.model."
-            )
-    is_local = taught.model.url is None if taught.model else taught.policy in policies.keys() - experiment.learners
-    if is_local and experiment.cluster is not None:
+    if taught.policy is not None and set(experiment.trained_roles.values()) <= {taught.policy}:
         yield (
-            "teacher: got a model that is not trained, with a cluster, which has no process for it; expected an "
-            "endpoint. Serve the model, and set teacher.model.url."
+            f"teacher.policy: got {taught.policy}, beside which no policy is trained; expected one to be taught. "
+            "Train another, or set teacher.weights or teacher.hint in its place."
         )
     for role in experiment.trained_roles if taught.model and taught.model.url else ():
         if (temperature := experiment.sampling[role].temperature) != 1.0:
@@ -426,7 +301,7 @@ def teacher(experiment: Experiment) -> Iterator[str]:
                 f"sampling.temperature: got {temperature:g} for {role} with teacher.model.url, whose log-probabilities "
                 "are those at temperature 1; expected 1. Set it, or load the teacher here."
             )
-    name = experiment.algorithm.name
+    name, selection = experiment.algorithm.name, plan.selection
     if taught.alone and (plan.critic is not None or plan.reward_model is not None or plan.influence):
         yield (
             f"teacher.alone: got true with algorithm.name={name}, which computes values, scores or influences that no "
@@ -435,8 +310,8 @@ def teacher(experiment: Experiment) -> Iterator[str]:
         )
     unfit: dict[str, tuple[object, bool]] = {
         "algorithm": (name, plan.preference is not None or plan.only_positive),
-        "credit.without_std": ("drop", plan.selection.without_std == "drop"),
-        "credit.drop_groups": (plan.selection.drop_groups, taught.alone and plan.selection.drop_fraction is not None),
+        "credit.without_std": ("drop", selection.without_std == "drop"),
+        "credit.drop_groups": (selection.drop_groups, taught.alone and selection.drop_fraction is not None),
     }
     for option, (got, is_wrong) in unfit.items():
         if is_wrong:
@@ -522,15 +397,14 @@ def stale_samples(experiment: Experiment) -> Iterator[str]:
             size = learner.minibatch_size
             parts = f"{learner.minibatches} minibatches" if size is None else f"minibatches of {size} sequences"
             yield (
-                f"learner: got {learner.epochs} epochs of {parts} for policy {name} under a loss without a ratio, "
-                "whose data would be stale after the first optimiser step; expected one epoch of one minibatch. Remove "
-                "the settings or set loss.ratio=token."
+                f"learner: got {learner.epochs} epochs of {parts} for {name} under a loss without a ratio, whose data "
+                "are stale after one optimiser step; expected one step. Remove them or set loss.ratio=token."
             )
     # Asynchronous sampling makes all samples stale, which a correction corrects for too.
     if max_staleness and loss.correction == "none":
         yield (
-            f"train.max_staleness: got {max_staleness} under a loss without a ratio or a correction, which takes "
-            "samples of earlier weights for samples of its own; expected 0. Add loss.correction=truncate, or lower it."
+            f"train.max_staleness: got {max_staleness} under a loss that takes samples of earlier weights for its own; "
+            "expected 0. Add loss.correction=truncate, or lower it."
         )
 
 
@@ -561,15 +435,13 @@ def credit(experiment: Experiment) -> Iterator[str]:
             names = ", ".join(name for name, function in BASELINES.items() if declared(function, "needs_group"))
             advice = ", or declare(needs_group=True) of your own" if ":" in baseline else ""
             yield (
-                f"credit.without_std: got drop with the baseline {baseline} of {experiment.algorithm.name}, under "
-                "which a group without std has a gradient; expected keep. Remove it, or take a baseline made of the "
-                f"group: {names}{advice}."
+                f"credit.without_std: got drop with the baseline {baseline}, under which a group without std has a "
+                f"gradient; expected keep. Remove it, or take a baseline of the group: {names}{advice}."
             )
     if selection.tree_weight == "by_episode" and not plan.shape.selects_all:
         yield (
             f"credit.tree_weight: got by_episode with shape {plan.shape.name}, where siblings that were left behind "
-            "are of no whole episode, and would weigh more than the one that went on; expected by_decision. Set that, "
-            "or a shape that plays every branch out."
+            "are of no whole episode; expected by_decision. Set that, or a shape that plays every branch out."
         )
 
 
@@ -583,17 +455,13 @@ def group_size(experiment: Experiment) -> Iterator[str]:
     if not is_single or plan.critic is not None or plan.teacher is not None:
         return
     if plan.preference is not None:
-        yield (
-            f"algorithm.k: got 1 with {name}, which prefers one of the samples of a decision to another; expected 2 or "
-            "more. Raise it."
-        )
+        yield f"algorithm.k: got 1 with {name}, which prefers one sample of a decision to another. Raise it."
     if all(_has_zero_advantages(one, experiment.train.tasks_per_step) for one, _ in plan.credit.comparisons):
         single_task = " and train.tasks_per_step=1" if plan.credit.first.group.scope == "batch" else ""
         yield (
-            f"algorithm.k: got 1{single_task} with {name}, whose baseline ({plan.credit.first.baseline.name}) is made "
-            "of the samples of a group, here one each, so that every advantage is 0 and nothing is learned; expected 2 "
-            "or more. Raise it, or use an algorithm with another baseline, such as spiral (a running mean) or ippo (a "
-            "critic)."
+            f"algorithm.k: got 1{single_task} with {name}, whose baseline ({plan.credit.first.baseline.name}) is that "
+            "of a group, here of one sample each, so that every advantage is 0; expected 2 or more. Raise it, or use "
+            "another baseline, such as that of spiral (a running mean) or ippo (a critic)."
         )
 
 
@@ -608,22 +476,337 @@ def _has_zero_advantages(comparison: Comparison, tasks: int) -> bool:
     )
 
 
-# In their order; those that play an episode come last.
-CHECKS: tuple[Check, ...] = (
-    tasks,
-    siblings,
-    replayable,
-    algorithm_team,
-    exchange_every,
-    schedule,
-    critic,
-    teacher,
-    sampling,
-    preference,
-    costs,
-    stale_samples,
-    own_functions,
-    credit,
-    ablation,
-    leaves,
+# ---- Engines
+
+
+def quantization(experiment: Experiment) -> Iterator[str]:
+    """A base is quantised only where nothing trains it, and the torch engine alone runs it."""
+    for name, policy in experiment.policies.items():
+        setting = f"team.policies.{name}.quantization: got {policy.quantization}"
+        if policy.quantization is None:
+            continue
+        if policy.lora is None and not policy.frozen:
+            remedy = "Add lora: {}, or remove quantization."
+            yield f"{setting}, and the policy is trained whole, which packed weights cannot be. {remedy}"
+        if name in experiment.vllm_policies:
+            yield f"{setting} with sampling.engine=vllm, which loads weights of its own; expected torch. Set that."
+        if experiment.ranks([name]) > 1:
+            ranks = experiment.ranks([name])
+            yield f"{setting} with learner.ranks={ranks}, which divide each layer; expected 1. Remove one of the two."
+
+
+def vllm(experiment: Experiment) -> Iterator[str]:
+    """vLLM is installed and can sample the policies that it is set for."""
+    for name in experiment.vllm_policies:
+        policy, learner = experiment.policies[name], experiment.learners.get(name)
+        if (kind := read_model_type(Path(experiment.models[name]))) in MEDIA_MODELS:
+            yield (
+                f"sampling.engine: got vllm for policy {name}, whose model of type {kind} reads {_media(kind)}, which "
+                "vLLM is not handed here; expected torch. Set it for that policy."
+            )
+        if policy.device.startswith("cuda:") and policy.device != "cuda:0":
+            yield (
+                f"team.policies.{name}.device: got {policy.device} with sampling.engine=vllm, which takes the first "
+                "GPU; expected auto, cpu, cuda or cuda:0. Set CUDA_VISIBLE_DEVICES to the GPU instead."
+            )
+        if policy.lora is not None and policy.lora.path is not None:
+            yield (
+                f"team.policies.{name}.lora.path: got {policy.lora.path} with sampling.engine=vllm, which begins from "
+                "fresh adapters alone; expected sampling.engine=torch. Set that, or merge the adapter into its base "
+                "(cadre export --merge) and name that model."
+            )
+        if experiment.colocated and learner is not None and learner.ranks > 1:
+            yield (
+                f"learner.ranks: got {learner.ranks} for {name} with vllm.colocated, under which sampler and learner "
+                "take turns in one GPU's memory; expected 1. Remove one of the two."
+            )
+        if experiment.config.vllm.sleep == "discard" and (learner is None or policy.lora is not None):
+            yield (
+                f"vllm.sleep: got discard, and {name} keeps the weights of its base model, which no sync sends again; "
+                "expected another value. Remove it."
+            )
+    if experiment.vllm_policies and find_spec("vllm") is None:
+        yield (
+            f"sampling.engine: got vllm for {', '.join(experiment.vllm_policies)}, and vLLM is not installed; expected "
+            f"version 0.32 of it. Run {install_command('vllm')} (without a card: make vllm, in the clone), or set "
+            "sampling.engine=torch."
+        )
+
+
+def cluster(experiment: Experiment) -> Iterator[str]:
+    """The policies of one base model have one placement, and nothing is placed that cannot be in another process."""
+    config = experiment.cluster
+    if config is None:
+        return
+    if config.environments and experiment.env_spec.declared.starts_processes:
+        yield (
+            f"cluster.environments: got {config.environments} with an environment that is a program, which has "
+            "processes of its own beside the endpoint here; expected 0. Remove it."
+        )
+    for name in config.policies:
+        if name not in experiment.policies:
+            names = ", ".join(experiment.policies)
+            yield f"cluster.policies.{name}: there is no such policy; expected one of {names}. Fix the name."
+    for names in experiment.engines:
+        ranks = experiment.ranks(names)
+        placed = config.place(names, trains=ranks > 0)
+        if ranks > 1 and placed.learner_gpus not in (0, ranks):
+            yield (
+                f"cluster.learner_gpus: got {placed.learner_gpus:.0f} with learner.ranks={ranks} for policy "
+                f"{names[0]}, each rank of which takes a GPU; expected {ranks}, or 0 to learn on CPUs. Set both alike."
+            )
+    if experiment.colocated:
+        yield (
+            "vllm.colocated: got true with a cluster, whose samplers are in other processes than learners and cannot "
+            "take turns with them; expected false. Remove it, or the section cluster."
+        )
+
+
+def learners(experiment: Experiment) -> Iterator[str]:
+    """The policies of one model are trained by the same number of ranks, each of which may have a GPU of its own, and
+    models that read images or sounds are trained padded by one rank."""
+    for names in experiment.engines:
+        ranks = {name: experiment.learners[name].ranks for name in names if name in experiment.learners}
+        if len(set(ranks.values())) > 1:
+            counts = ", ".join(f"{name}: {count}" for name, count in ranks.items())
+            yield (
+                f"learner.ranks: got {counts} for policies on one model, which are trained in one forward; expected "
+                "the same for all of them. Set learner.ranks for the experiment."
+            )
+        device = experiment.policies[names[0]].device
+        if experiment.ranks(names) > 1 and ":" in device:
+            yield (
+                f"team.policies.{names[0]}.device: got {device} with learner.ranks={experiment.ranks(names)}, of which "
+                "each takes a GPU of its own; expected cuda, cpu or auto. Remove the number, or set learner.ranks=1."
+            )
+    for name, learner in experiment.learners.items():
+        yield from media_learner(name, learner, read_model_type(Path(experiment.models[name])))
+
+
+def media_learner(name: str, learner: LearnerConfig, model_type: str) -> Iterator[str]:
+    """A model that reads images or sounds is trained padded, by one rank: in a prefix tree equal ids with other images
+    would be one node, and positions in an image are no depths."""
+    unfit = {
+        "learner.flex_attention": learner.flex_attention,
+        "learner.pack": learner.pack if learner.pack == "prefix_tree" else None,
+        "learner.ranks": learner.ranks if learner.ranks > 1 else None,
+    }
+    for setting, value in unfit.items():
+        if value and model_type in MEDIA_MODELS:
+            yield (
+                f"{setting}: got {value} for policy {name}, whose model of type {model_type} reads "
+                f"{_media(model_type)}, which are trained padded and by one rank alone; expected it unset. Remove it."
+            )
+
+
+def _media(model_type: str) -> str:
+    return "sounds" if model_type in AUDIO_MODELS else "pictures"
+
+
+# ---- The tables, in their order; what plays an episode comes last
+
+EVALUATION: tuple[Check, ...] = (environment, quantization, vllm)
+TREES: tuple[Check, ...] = (
+    *(*EVALUATION, cluster, learners, tasks, siblings, algorithm_team, turns_of_policies, critic, teacher),
+    *(sampling, preference, costs, stale_samples, own_functions, credit, leaves),
 )
+TRAINING: tuple[Check, ...] = (trained_policies, group_size)
+
+
+def raise_first(experiment: Experiment, checks: Sequence[Check]) -> None:
+    """Raise ConfigError for the first fault that the checks of a table find."""
+    for check in checks:
+        for fault in check(experiment):
+            raise ConfigError(fault)
+
+
+# ---- Settings without effect: an error where the user typed them, a warning where they stand in a recipe
+#
+# A setting that depends on others has a `ReadIf` in its annotation. It is given if the recipe, its base or an override
+# has it with another value than the default, which a run's configuration writes out, and than one that turns it off. In
+# a section of changes to another one (`loss`, a policy's `sampling` and `learner`) every key that is written counts.
+
+
+def check_typed_are_read(experiment: Experiment, typed: Collection[str]) -> None:
+    """Raise ConfigError for the first setting without effect among those that the user typed, by their dotted keys."""
+    for setting, words in ignored_settings(experiment) if typed else ():
+        if any(_is_within(key, setting) for key in typed):
+            raise ConfigError(f"{setting} has no effect here (it is read if {words}): remove it.")
+
+
+def ignored_settings(experiment: Experiment) -> Iterator[tuple[str, str]]:
+    """Yield (setting, when it would be read) for every setting that is given and has no effect."""
+    for given, conditions in _given_settings(Given("", None, experiment.config, "", experiment)):
+        places = [replace(given, section=section, policy=policy) for section, policy in _merged(given)]
+        for condition in conditions:
+            if not any(map(condition.is_read, places)):
+                yield given.path, condition.words
+                break
+
+
+def _is_within(key: str, setting: str) -> bool:
+    """Return True if a key, in which `*` is any name, is that of the setting or of a part of it."""
+    parts = key.split(".")[: setting.count(".") + 1]
+    return len(parts) == setting.count(".") + 1 and all(
+        part in ("*", name) for part, name in zip(parts, setting.split("."), strict=True)
+    )
+
+
+def _given_settings(within: Given, are_changes: bool = False) -> Iterator[tuple[Given, list[ReadIf]]]:
+    """Yield every setting that is given and has conditions, with these, of the section that `within` has."""
+    section, prefix = within.section, within.path and f"{within.path}."
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if name not in section.model_fields_set or value is None or value is False:
+            continue
+        given = replace(within, path=f"{prefix}{name}", value=value)
+        has_changes = are_changes or SetKeysOnly in field.metadata
+        if isinstance(value, Section) and has_changes:
+            is_given = bool(value.model_fields_set)
+        else:
+            is_given = are_changes or value != field.get_default(call_default_factory=True)
+        conditions = [*section.conditions, *(one for one in field.metadata if isinstance(one, ReadIf))]
+        if is_given and conditions:
+            yield given, conditions
+        if isinstance(value, Section):
+            yield from _given_settings(replace(given, section=value), has_changes)
+        for key, inner in value.items() if isinstance(value, Mapping) else ():
+            if isinstance(inner, Section):
+                yield from _given_settings(replace(given, path=f"{given.path}.{key}", section=inner, policy=key))
+
+
+def _merged(given: Given) -> list[tuple[Section, str]]:
+    """Return the sections that a setting ends up in, with the policy of each: those of changes once they are merged."""
+    section, policy, experiment = given.section, given.policy, given.experiment
+    match section:
+        case LossConfig():
+            return [(experiment.plan.loss, "")]
+        case LearnerConfig() if given.path.startswith("algorithm.critic.learner."):
+            heads = [head for head in experiment.heads if head in experiment.learners]
+            return [(apply_changes(experiment.learners[head], section), head) for head in heads]
+        case LearnerConfig() | SamplingConfig():
+            kind = "learner" if isinstance(section, LearnerConfig) else "sampling"
+            merged = experiment.learners if kind == "learner" else experiment.samplers
+            if given.path.startswith("algorithm.critic.policy."):
+                policies = [*experiment.heads]
+            elif policy:
+                policies = [policy]
+            else:  # what policies have not changed
+                policies = [
+                    one for one in merged if given.name not in getattr(experiment.policies[one], kind).model_fields_set
+                ]
+            return [(merged[one], one) for one in policies if one in merged]
+        case PlacementConfig() if policy:
+            return [(apply_changes(experiment.cluster, section), policy)]
+    return [(section, policy)]
+
+
+# ---- What works and is seldom what the user wants
+
+
+def find_training_warnings(experiment: Experiment) -> list[str]:
+    """Return all warnings about a training.
+
+    Raises the error of making the first task of a split, as where settings leave none.
+    """
+    _first_tasks(experiment.training_tasks, 0, 1)
+    if experiment.evaluate.tasks:
+        _first_tasks(experiment.held_out_tasks, 0, 1)
+    return [
+        *find_warnings(experiment),
+        *_warn_shared_tasks(experiment),
+        *_warn_learners(experiment),
+        *(
+            f"warning: {name} has no effect here (it is read if {words})."
+            for name, words in ignored_settings(experiment)
+        ),
+    ]
+
+
+def find_warnings(experiment: Experiment) -> list[str]:
+    """Warn if an embedded model plays an environment, or has settings, that it was not trained on. Needs no tasks."""
+    spec = experiment.env_spec
+    for name, policy in experiment.policies.items():
+        declared = trained_on(policy.model)
+        if declared is None:
+            continue
+        # By module, so that an environment's variants count, and by base classes, so that its subclasses elsewhere do.
+        modules = {environments()[env].partition(":")[0] for env in declared.environments if env in environments()}
+        is_known = any(kind.__module__ in modules for kind in spec.declared.__mro__)
+        changed = {key: value for key, value in declared.settings.items() if spec.all_settings.get(key) != value}
+        if is_known and not changed:
+            continue
+        settings = ", ".join(f"settings.{key}={value}" for key, value in declared.settings.items())
+        wording = f"{experiment.env} without {settings}" if is_known else experiment.env
+        return [
+            f"warning: {name} is the embedded model {policy.model}, which was trained on "
+            f"{', '.join(declared.environments)}{f' with {settings}' if settings else ''} only; in {wording} its "
+            "completions mean nothing. "
+            + (f"Set {settings}." if is_known else "Name another model, such as Qwen/Qwen3-1.7B.")
+        ]
+    return []
+
+
+def _warn_learners(experiment: Experiment) -> Iterator[str]:
+    """Warn of roles that are compared with nothing, of learning rates that never reach their peak, of a bound on the
+    updates of one step, and of a KL penalty on a policy that starts from an adapter if the reference is the plain base.
+    """
+    plan, k, steps = experiment.plan, experiment.algorithm.k, experiment.train.steps
+    learners = experiment.learners
+    compares_decisions = plan.credit.first.group.scope == "decision" and plan.credit.first.baseline.needs_group
+    if compares_decisions and plan.critic is None and plan.teacher is None and isinstance(k, Mapping):
+        for role in experiment.trained_roles:
+            if k.get(role) == 1:
+                yield (
+                    f"warning: {role} has algorithm.k 1 and is compared with its other samples of a decision, of which "
+                    f"there are none, so that it learns nothing. Raise algorithm.k.{role}, or set frozen for its "
+                    "policy if that is meant."
+                )
+    for name, learner in learners.items():
+        if learner.warmup_steps > steps:
+            yield (
+                f"warning: the learning rate of {name} rises for {learner.warmup_steps} steps (learner.warmup_steps), "
+                f"and the training has {steps} (train.steps), so that it ends at {steps / learner.warmup_steps:.1%} of "
+                "learner.learning_rate. Lower warmup_steps."
+            )
+    if plan.loss.kl_bound is not None and not can_leave_bound(experiment.train.max_staleness, learners.values()):
+        yield (
+            f"warning: {experiment.algorithm.name} ends an update where loss.kl_bound is exceeded, which is found "
+            "before an optimiser step, and each update is one step. Set learner.epochs or learner.minibatches above 1 "
+            "for the bound to hold."
+        )
+    uses_reference = plan.kl or needs_reference(plan.loss) or (plan.teacher is not None and plan.teacher.is_reference)
+    for name in learners if uses_reference and experiment.config.kl.reference == "base" else ():
+        lora = experiment.policies[name].lora
+        if lora is not None and lora.path is not None:
+            yield (
+                f"warning: {name} begins from the adapter {lora.path}, and the penalty on its distance from the "
+                "reference (kl) is about the plain base without it. Set kl.reference=start to be held against where it "
+                "begins."
+            )
+
+
+def _warn_shared_tasks(experiment: Experiment) -> list[str]:
+    """Warn of held-out tasks that are trained on, by their data: of those that an evaluation plays, and all that
+    training draws from, or the first where tasks are made on demand. Data sets are checked for leaks where they are
+    read, and bundled tasks divide their problems.
+    """
+    spec, settings = experiment.env_spec, experiment.evaluate
+    if not settings.tasks or spec.declared.splits_data or name_of(spec.declared) in environments():
+        return []
+    training, tested = experiment.training_tasks, experiment.held_out_tasks
+    held_out = _first_tasks(tested, settings.first, min(settings.tasks, _most_compared(tested)))
+    shared = shared_tasks(_first_tasks(training, 0, _most_compared(training)), held_out)
+    return shared and [
+        f"warning: {experiment.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
+        f"{len(held_out)} are; expected disjoint splits. What is measured is not held out: divide the problems by the "
+        "split in tasks. Tasks are compared by their data, not by their id."
+    ]
+
+
+def _most_compared(tasks: Sequence[Task]) -> int:
+    return COMPARED_TASKS if isinstance(tasks, GeneratedTasks) else COMPARED_LISTED
+
+
+def _first_tasks(tasks: Sequence[Task], first: int, count: int) -> list[Task]:
+    return [tasks[index] for index in range(first, min(first + count, len(tasks)))]

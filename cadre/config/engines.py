@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
 
-from cadre.config.engine_validation import check_vision_learner
+from cadre.config.checks import media_learner
 from cadre.config.experiment import TEACHER, Experiment
-from cadre.config.placement import plan_placement
 from cadre.engines.factory import LearnerSpec, SamplerSpec, TorchSpec, VllmSpec
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
@@ -157,7 +155,8 @@ def check_hub_models(experiment: Experiment) -> None:
         if name in experiment.learners:
             from cadre.engines import model_folder
 
-            check_vision_learner(experiment, name, partial(model_folder.model_type, source))
+            for fault in media_learner(name, experiment.learners[name], model_folder.model_type(source)):
+                raise ConfigError(fault)
 
 
 def _can_sample_while_learning(experiment: Experiment) -> bool:
@@ -267,7 +266,7 @@ def count_memory_sharers(experiment: Experiment) -> int:
     sharers = 0
     for names in experiment.engines:
         is_trained = experiment.ranks(names) > 0
-        placed = plan_placement(config, names, is_trained)
+        placed = config.place(names, is_trained)
         if placed.together:
             sharers += placed.samplers + is_trained
         else:

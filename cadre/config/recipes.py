@@ -5,98 +5,37 @@ paper) with Qwen3-1.7B at level L1. Levels are those of AT-GRPO (arXiv 2510.1106
 adapter per role on one frozen model, L2 one whole model per role, which is the default. A variant of the task goes in
 between: `plan-path-single-agent-qwen3-8b` is its environment `plan-path-single-agent`. A bundled file of the same name
 comes first.
+
+Relative paths in a YAML file start from its folder, all others from the current folder. A run stores absolute paths, so
+that it can be resumed from any folder, and beside them the folder that it was started in (`root`) and its own path from
+there, so that it can be resumed after both were moved.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+import re
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from cadre.algorithms import ALGORITHMS
-from cadre.config.paths import FILE_AND_NAME, relocate, resolve_from_file
 from cadre.envs.rows import FILES as ROW_FILES
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ConfigError, nearest, reject_name
-from cadre.plugins import environments, recipe_folders
-from cadre.settings.models import KNOWN_MODELS, KnownModel
-from cadre.settings.yaml_file import Raw, dump_yaml, merge_sections, read_yaml
+from cadre.errors import ConfigError, RunError, nearest, reject_name
+from cadre.files import OpenRecord, Text, read_record
+from cadre.plugins import embedded_models, environments, recipe_folders
+from cadre.settings.models import KNOWN_MODELS
+from cadre.settings.trust import find_module_reference
+from cadre.settings.yaml_file import Raw, merge_sections, read_yaml
 
 LEVELS = {"L0": "one shared model", "L1": "an adapter per role", "L2": "a model per role"}
 DEFAULT_LEVEL = "L2"
 ROWS = "rows"  # the environment of rows and reward functions
 LORA = {"rank": 16, "alpha": 32}
+HEAD = ("env", "settings", "team")  # sections that stand first in a composed recipe
 LORA_RATE_FACTOR = 10  # an adapter's learning rate over that of the whole model
-# Bytes per weight: trained whole (master, gradient, two moments), and of a frozen base in bfloat16.
-TRAINED_BYTES, FROZEN_BYTES = 16, 2
-# Gigabytes of usual GPUs, and of the activations, scores and samples beside the weights.
-GPU_GIGABYTES, ACTIVATION_GIGABYTES = (24, 48, 80, 141, 192), 12
-
-
-@dataclass(frozen=True)
-class RealRecipe:
-    """A task of real size, played by a known model at a level; `env` is the environment of the chosen variant."""
-
-    task: str
-    env: str
-    model: str
-    level: str
-
-    @cached_property
-    def base(self) -> Raw:
-        """The sections of the task's own file, for the chosen variant."""
-        return {**_read_real_task(self.task), "env": self.env}
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        central = ALGORITHMS[self.base["algorithm"]["name"]].central
-        return EnvSpec(self.env, self.base["settings"], central=central).roles
-
-    @property
-    def known(self) -> KnownModel:
-        return KNOWN_MODELS[self.model]
-
-    def raw(self) -> Raw:
-        """Return the whole configuration."""
-        base, learner = self.base, self.base["learner"]
-        if self.level == "L1":
-            learner = {**learner, "learning_rate": float(f"{LORA_RATE_FACTOR * learner['learning_rate']:.6g}")}
-        head = {name: base[name] for name in ("env", "settings")}
-        return {**head, "team": self.team(), **{k: v for k, v in base.items() if k not in head}, "learner": learner}
-
-    def team(self) -> Raw:
-        policy: Raw = {"model": self.known.hub, "dtype": "bfloat16"}
-        if self.level == "L0":
-            return {"policies": {"shared": policy}, "roles": dict.fromkeys(self.roles, "shared")}
-        if self.level == "L1":
-            policy["lora"] = LORA
-        return {"policies": {role: dict(policy) for role in self.roles}, "roles": {role: role for role in self.roles}}
-
-    @property
-    def gigabytes(self) -> float:
-        """Gigabytes of weights, gradients and moments together, without those of adapters."""
-        copies = len(self.roles) if self.level == "L2" else 1
-        return copies * self.known.parameters * (FROZEN_BYTES if self.level == "L1" else TRAINED_BYTES) / 1e9
-
-    @property
-    def card(self) -> int | None:
-        """Gigabytes of the smallest usual GPU that it fits, None if it fits none."""
-        return next((size for size in GPU_GIGABYTES if size >= self.gigabytes + ACTIVATION_GIGABYTES), None)
-
-    def about(self) -> str:
-        """Return one line on what it trains and which GPU it fits."""
-        task = real_tasks()[self.task].read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        needs = f"for no single card: {self.gigabytes:.0f} GB with gradients and moments"
-        fits = f"for one card of {self.card} GB" if self.card else needs
-        return f"{task} {self.env} by {self.model}, {LEVELS[self.level]}: {fits}. Dry run only."
-
-    def text(self) -> str:
-        """Return it as the text of a YAML file."""
-        return f"# {self.about()}\n{dump_yaml(self.raw(), default_flow_style=None, width=110)}"
 
 
 def recipes() -> dict[str, Path]:
@@ -128,7 +67,7 @@ def example_recipe() -> str:
     return next((task for task in tasks if task in recipes()), "my_task.yaml")
 
 
-def compose_recipe(name: str) -> RealRecipe | None:
+def compose_recipe(name: str) -> Raw | None:
     """Return the recipe of a name that is composed of task, model and level; None if it names no known model."""
     stem, _, ending = name.rpartition("-")
     level = ending if ending in LEVELS else DEFAULT_LEVEL
@@ -141,7 +80,20 @@ def compose_recipe(name: str) -> RealRecipe | None:
     if variant not in variants:
         got = f"recipe: got {name!r}, and {variant!r} is no task to be played by {model}"
         raise ConfigError(reject_name(got, f"expected one of {', '.join(variants)}.", nearest(variant, variants)))
-    return RealRecipe(*variants[variant], model, level)
+    task, env = variants[variant]
+    raw = _read_real_task(task)
+    central = ALGORITHMS[raw["algorithm"]["name"]].central
+    roles = EnvSpec(env, raw["settings"], central=central).roles
+    policy: Raw = {"model": KNOWN_MODELS[model].hub, "dtype": "bfloat16"}
+    if level == "L0":
+        team = {"policies": {"shared": policy}, "roles": dict.fromkeys(roles, "shared")}
+    else:
+        policy |= {"lora": LORA} if level == "L1" else {}
+        team = {"policies": {role: dict(policy) for role in roles}, "roles": {role: role for role in roles}}
+    if level == "L1":
+        rate = float(f"{LORA_RATE_FACTOR * raw['learner']['learning_rate']:.6g}")
+        raw["learner"] = {**raw["learner"], "learning_rate": rate}
+    return {"env": env, "settings": raw["settings"], "team": team, **{k: v for k, v in raw.items() if k not in HEAD}}
 
 
 def task_groups() -> dict[str, dict[str, tuple[str, ...]]]:
@@ -181,7 +133,7 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
         located = resolve_from_file(raw, Path(path)) if recipe not in bundled else raw
         return merge_with_base(located, Path(path), (*chain, recipe))
     if not is_folder and (real := compose_recipe(recipe)) is not None:
-        return real.raw()
+        return real
     problem = "a folder" if is_folder else "neither a bundled recipe nor a file"
     beside = names_beside(recipe)
     if recipe.endswith((".yaml", ".yml")) or (os.sep in recipe and not is_folder):
@@ -240,3 +192,135 @@ def _possible_names(name: str) -> Iterator[str]:
     variants = [form for task in real_tasks() for form in task_variants(task) if name.startswith(f"{form}-")]
     for form, model in product(variants, KNOWN_MODELS):
         yield from (f"{form}-{model}", *(f"{form}-{model}-{level}" for level in LEVELS))
+
+
+# ---- Relative paths in a configuration
+
+FILE_AND_NAME = re.compile(r"[^:\s][^:\n]*\.py:\w+")
+MODULE_AND_NAME = re.compile(r"[^\W\d][\w.]*:\w+")
+# Settings of an environment are any text: what has a folder or an ending may be a file's name.
+FILE_LIKE = re.compile(r"[~.]?[^\n]*/[^\n]*|[^\n/]*[^\n/.]\.[A-Za-z]\w{0,7}")
+Key = tuple[str, ...]
+
+
+def resolve_from_file(raw: Mapping[str, Any], recipe: Path) -> dict[str, Any]:
+    """Return the content of a YAML file with absolute paths for the files that it names, relative to its own folder."""
+    folder = recipe.absolute().parent.resolve()
+
+    def find(key: Key, name: str) -> str | None:
+        # A missing file of code is an error that should name where it was expected.
+        is_relative = FILE_AND_NAME.fullmatch(name) and not name.startswith(("/", "~"))
+        return _existing_path(key, name, folder) or (str(folder / name) if is_relative else None)
+
+    return _replace_paths(raw, find)
+
+
+def resolve_from_folder(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a configuration with absolute paths for what exists in a folder."""
+    return _replace_paths(raw, lambda key, name: _existing_path(key, name, folder))
+
+
+def describe_root(run: Path) -> dict[str, str]:
+    """Return what a run that is started here stores about that: the current folder, and the run's path from there."""
+    folder, path = Path.cwd().resolve(), run.absolute().parent.resolve() / run.name
+    return {"root": str(folder), "run": os.path.relpath(path, folder)}
+
+
+def find_roots(run: Path) -> tuple[Path, Path] | None:
+    """Return the folder that a run was started in, and where that is now.
+
+    They differ if the folder was moved together with the run, which then has the same path in it still. None if the run
+    stores no root.
+    """
+    try:
+        record = read_record(run / "command.json", RootRecord)
+    except RunError:
+        return None
+    old, run_path = Path(record.root), Path(record.run)
+    path = run.resolve()
+    is_inside = run_path.parts and ".." not in run_path.parts and not run_path.is_absolute()
+    if is_inside and path.parts[-len(run_path.parts) :] == run_path.parts:
+        return old, Path(*path.parts[: -len(run_path.parts)])
+    return old, old
+
+
+def relocate(raw: Mapping[str, Any], run: Path) -> dict[str, Any]:
+    """Return the configuration of a run with the new paths of files that were moved together with it: of each that no
+    longer exists, and that exists at the same path below the new root."""
+    roots = find_roots(run)
+    if roots is None or roots[0] == roots[1]:
+        return dict(raw)
+    old, new = roots
+
+    def find(key: Key, name: str) -> str | None:
+        if _existing_path(key, name, new) is not None or not name.startswith(f"{old}/"):
+            return None
+        return _existing_path(key, f"{new}/{name.removeprefix(f'{old}/')}", new)
+
+    return _replace_paths(raw, find)
+
+
+def _replace_paths(raw: Mapping[str, Any], find: Callable[[Key, str], str | None]) -> dict[str, Any]:
+    """Return a configuration with what `find` returns for each setting that may be a path, if that is not None."""
+    return {name: _walk(value, (str(name),), find) for name, value in raw.items()}
+
+
+def _walk(value: Any, key: Key, find: Callable[[Key, str], str | None]) -> Any:
+    if isinstance(value, Mapping):
+        is_policy = (key[:2] == ("team", "policies") and len(key) == 3) or key == ("teacher", "model")
+        is_remote = is_policy and value.get("url") is not None
+        return {
+            name: inner if is_remote and name == "model" else _walk(inner, (*key, str(name)), find)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list):
+        return [_walk(inner, (*key, "[]"), find) for inner in value]
+    if isinstance(value, str) and _is_path_setting(key, value):
+        return find(key, value) or value
+    return value
+
+
+def _is_path_setting(key: Key, value: str) -> bool:
+    match key:
+        case ("team", "prompts", *_):
+            return False
+        case ("env",):
+            return value not in environments() and bool(
+                FILE_AND_NAME.fullmatch(value) or MODULE_AND_NAME.fullmatch(value)
+            )
+        case ("team",) | ("team", "policies", _) | ("team", "policies", _, "model"):
+            return value not in embedded_models()
+        case ("algorithm", "critic", "policy") | ("algorithm", "critic", "policy", "model"):
+            return value not in embedded_models()
+        case ("teacher", "model") | ("teacher", "model", "model"):
+            return value not in embedded_models()
+        case (*_, "lora", "path" | "adapter") | ("algorithm", "reward_model"):
+            return True
+        case ("settings", "source") | ("evaluate", "settings", "source"):
+            return value not in ("hub", "example")
+        case ("settings", "run", "[]"):
+            return True
+        case ("settings", *_) | ("evaluate", "settings", *_):
+            return bool(FILE_LIKE.fullmatch(value) or FILE_AND_NAME.fullmatch(value))
+    return bool(FILE_AND_NAME.fullmatch(value))
+
+
+def _existing_path(key: Key, name: str, folder: Path) -> str | None:
+    """Return the absolute path of what `name` is from a folder, or None if nothing exists there."""
+    if key == ("env",) and not FILE_AND_NAME.fullmatch(name):
+        return find_module_reference(name, folder)
+    file, colon, attribute = name.rpartition(":") if FILE_AND_NAME.fullmatch(name) else (name, "", "")
+    path = Path(folder, Path(file).expanduser())
+    if key[:1] == ("settings",) and key[-1] == "[]" and not path.is_file():
+        return None  # a word of a command, such as the program `python`, is no folder
+    try:
+        return f"{path.absolute()}{colon}{attribute}" if file and path.exists() else None
+    except OSError:
+        return None  # too long for a name
+
+
+class RootRecord(OpenRecord):
+    """The folder that a run was started in and the run's path from there, in `command.json`."""
+
+    root: Text
+    run: Text

@@ -5,9 +5,9 @@ Nothing here imports torch, unless another sampler is installed and may be chose
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -18,12 +18,9 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
 from cadre.config.adapters import is_adapter
-from cadre.config.checks import check_evaluation, check_training, check_trees
-from cadre.config.engine_validation import MAX_VLLM_RANK
+from cadre.config.checks import EVALUATION, TRAINING, TREES, check_typed_are_read, raise_first
 from cadre.config.experiment import TEACHER, Config, Experiment, load, parse
-from cadre.config.ignored import check_typed_are_read
-from cadre.config.paths import relocate
-from cadre.config.recipes import names_beside, read_recipe
+from cadre.config.recipes import names_beside, read_recipe, relocate
 from cadre.config.trusted_runs import check_trusted
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
@@ -34,14 +31,11 @@ from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
 from cadre.settings.team import LoraConfig
-from cadre.settings.trust import queue_import_notice
 from cadre.settings.yaml_file import (
     Raw,
-    apply_override,
     apply_overrides,
     flatten,
     merge_sections,
-    parse_yaml,
     read_yaml,
     typed_keys,
 )
@@ -49,6 +43,7 @@ from cadre.types import Sampling
 
 DATA_SPLITS = ("train", "test")  # which are `data` if that is set
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # $MODELS/qwen is none
+MAX_VLLM_RANK = 512  # of an adapter
 LARGE_MODEL = 500_000_000  # bytes of weights from which a sampler of its own is worth its start
 
 # ---- From a name to a configuration
@@ -83,13 +78,13 @@ def find_target(
     is_run = (folder / "config.yaml").is_file()
     if is_run:
         raw = relocate(read_yaml(folder / "config.yaml"), folder)
+        before = copy.deepcopy(raw)
     elif _is_model(name, folder):
         # One policy in every role. The algorithm says here only that each role plays for itself.
         raw = {"team": name, "algorithm": "at_grpo"}
     else:
         raw = read_recipe(name)
     merge_sections(raw, changes or {})
-    _prefer_user_settings(raw, [*(f"settings.{key}" for key in (changes or {}).get("settings", {})), *overrides])
     apply_overrides(raw, overrides)
     if "env" not in raw:
         if not folder.exists() and (folder.parent.is_dir() or name.startswith("runs/")):
@@ -101,19 +96,27 @@ def find_target(
             f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
             "model is to play beside it, as in env=maths. Fix the name, or add that."
         )
-    queue_import_notice(check_trusted(folder, raw, trust, user_settings({}, overrides, changes)) if is_run else [])
+    trained: dict[str, PolicyConfig] = {}
+    if is_run:
+        check_trusted(folder, raw, trust, user_settings({}, overrides, changes))
+        trained = {key: policy for key, policy in parse(before).team.policies.items() if not policy.frozen}
     config = parse(raw, env)
-    for policy in _newly_frozen(folder, config) if is_run else ():
-        raise ConfigError(
-            f"team.policies.{policy}.frozen: got true for a policy that {name} has trained, which would play as it was "
-            f"before; expected it as it was trained. Undo the change, or play that with --untrained."
-        )
-    for policy in _with_other_adapters(folder, config) if is_run else ():
-        raise ConfigError(
-            f"team.policies.{policy}.lora: got another adapter than {name} has trained, whose weights mean nothing "
-            "with another rank, alpha or targets; expected it as it was trained. Undo the change."
-        )
+    for policy, old in trained.items():
+        new = config.team.policies.get(policy)
+        if new is not None and (new.frozen or _without_start(new.lora) != _without_start(old.lora)):
+            raise ConfigError(
+                f"team.policies.{policy}: got it frozen or with another adapter than {name} has trained, so that its "
+                "weights would be left out or mean nothing; expected it as it was trained. Undo the change, or play "
+                "that with --untrained."
+            )
     typed = [*typed_keys(overrides), *(key for key, _ in flatten(changes or {}))]
+    for key in typed:
+        setting = key.partition(".")[2].partition(".")[0] if key.startswith("settings.") else ""
+        for changed in {setting, *(DATA_SPLITS if setting == "data" else ())} & config.evaluate.settings.keys():
+            raise ConfigError(
+                f"{key}: got it where evaluate.settings.{changed} says what held-out tasks have; expected one of the "
+                f"two. Set evaluate.settings.{changed} in its place."
+            )
     return Target(config, env, folder if is_run else None, typed)
 
 
@@ -124,63 +127,9 @@ def user_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, A
     return apply_overrides(recipe, [pair for pair in overrides if "*" not in pair.partition("=")[0]])
 
 
-def _trained_by(run: Path) -> Iterator[tuple[str, Raw]]:
-    """Yield the name and the settings of every policy that a run has trained."""
-    team = read_yaml(run / "config.yaml").get("team")
-    policies = team.get("policies") if isinstance(team, dict) else None
-    for name, policy in policies.items() if isinstance(policies, dict) else ():
-        settings = policy if isinstance(policy, dict) else {}
-        if not settings.get("frozen", False):
-            yield name, settings
-
-
-def _newly_frozen(run: Path, config: Config) -> Iterator[str]:
-    """Yield the policies that a run has trained, and that are frozen in another configuration of it."""
-    for name, _ in _trained_by(run):
-        if name in config.team.policies and config.team.policies[name].frozen:
-            yield name
-
-
-def _with_other_adapters(run: Path, config: Config) -> Iterator[str]:
-    """Yield the policies that a run has trained, and that have other adapters in another configuration of it.
-
-    Where an adapter began (`lora.path`) does not matter, as the run has its weights.
-    """
-    for name, settings in _trained_by(run):
-        if name not in config.team.policies:
-            continue
-        lora, new = settings.get("lora"), config.team.policies[name].lora
-        with suppress(ValueError):  # settings of an earlier version
-            old = LoraConfig.model_validate({**lora, "path": None}) if isinstance(lora, Mapping) else None
-            if _adapter_shape(old) != _adapter_shape(new):
-                yield name
-
-
-def _adapter_shape(lora: LoraConfig | None) -> Any:
-    """Return the settings that the weights of an adapter belong to: all but where it began, targets in any order."""
-    return lora and {**lora.model_dump(exclude={"path"}), "targets": frozenset([*lora.targets])}
-
-
-def _prefer_user_settings(raw: Raw, pairs: Sequence[str]) -> None:
-    """Let a setting that the user gives for this evaluation override what the experiment changes on held-out tasks: it
-    is removed from `evaluate.settings`, or set there if it is a part of one of these."""
-    evaluate = raw.get("evaluate")
-    changes = evaluate.get("settings") if isinstance(evaluate, dict) else None
-    if not isinstance(changes, dict):
-        return  # nothing is changed, or `parse` reports what is wrong with it
-    for pair in pairs:
-        key, _, value = pair.partition("=")
-        section, *path = key.split(".")
-        settings = None
-        if key == "settings":
-            with suppress(ValueError):  # invalid YAML is refused where it is set
-                settings = parse_yaml(value)
-        names = list(settings) if isinstance(settings, dict) else path[:1] if section == "settings" else []
-        if len(path) > 1 and names and names[0] in changes:
-            apply_override(raw, f"evaluate.{pair}")
-            continue
-        for name in [*names, *(DATA_SPLITS if "data" in names else ())]:
-            changes.pop(name, None)
+def _without_start(lora: LoraConfig | None) -> LoraConfig | None:
+    """Return the settings that the weights of an adapter belong to: all but where it began, as the run has these."""
+    return lora and lora.model_copy(update={"path": None})
 
 
 def _is_model(name: str, folder: Path) -> bool:
@@ -205,7 +154,7 @@ def resolve(config: Config, env: type[Env] | None = None, typed: Collection[str]
     settings that the user gave in the command or the call, of which each must have an effect.
     """
     experiment = resolve_for_trees(config, env, typed)
-    check_training(experiment)
+    raise_first(experiment, TRAINING)
     return experiment
 
 
@@ -213,7 +162,7 @@ def resolve_for_trees(config: Config, env: type[Env] | None = None, typed: Colle
     """Return all that growing the trees of a training needs, for a team of which no policy need be trained."""
     experiment = _add_teacher(_add_critics(_resolve_players(config, env)))
     check_typed_are_read(experiment, typed)
-    check_trees(experiment)
+    raise_first(experiment, TREES)
     return experiment
 
 
@@ -221,7 +170,7 @@ def resolve_for_evaluation(config: Config, env: type[Env] | None = None, typed: 
     """Return all that playing held-out tasks needs: no critic, and the training split is not read."""
     experiment = _resolve_players(config, env)
     check_typed_are_read(experiment, typed)
-    check_evaluation(experiment)
+    raise_first(experiment, EVALUATION)
     return experiment
 
 

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -20,7 +21,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from cadre.config.adapters import apply_adapter_settings
 from cadre.envs.spec import declared_settings, env_class
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, one_line
 from cadre.plugins import embedded_models, environments
 from cadre.settings.trust import (
     UNTRUSTED_FOLDERS,
@@ -41,12 +42,12 @@ FREE_TEXT_OF_POLICIES = {("sampling", "stop"), ("lora", "targets"), ("key_variab
 
 def check_trusted(
     folder: Path, raw: Mapping[str, Any], trust: bool, user_settings: Mapping[str, Any] | None = None
-) -> list[CodeReference]:
-    """Return the Python files that playing with the configuration `raw` of a run folder imports.
+) -> None:
+    """Raise ConfigError for what the configuration `raw` of a run folder names and the user does not know.
 
     `user_settings` come from the user beside the run: a recipe they name, and changes. Unless the user does `trust` the
-    folder, raises ConfigError for what `find_access` yields and is neither in `user_settings` nor recorded by
-    `record_begun_run`, and for all code inside of the folder.
+    folder, everything that `find_access` yields has to be in these or recorded by `record_begun_run`, and no code may
+    lie inside of the folder. The Python files that will be imported are named on stderr, before the first of them runs.
     """
     found = list(find_access(raw, folder))
     if trust:
@@ -61,8 +62,8 @@ def check_trusted(
             described = [f"{access.description[:200]} ({access.setting})" for access in untrusted]
             raise ConfigError(untrusted_code_message(described, folder))
         UNTRUSTED_FOLDERS.add(folder.absolute())
-    files = {access.file: access for access in found if access.is_code}
-    return list(files.values())
+    for code in {access.file: access for access in found if access.is_code}.values():
+        sys.stderr.write(f"imports {one_line(code.description)} ({one_line(code.setting)})\n")
 
 
 def record_begun_run(built: Path, folder: Path, raw: Mapping[str, Any]) -> None:

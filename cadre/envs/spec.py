@@ -21,10 +21,9 @@ from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_rewa
 from cadre.errors import ConfigError, ContractError, nearest, reject_name
 from cadre.plugins import environments
 from cadre.settings.section import NUMBER, PLAIN_TYPES, is_bool_for_number, quoting_advice
-from cadre.settings.trust import check_code, find_module_file
+from cadre.settings.trust import check_code, find_module_file, find_module_reference
 from cadre.settings.user_code import (
     describe_errors,
-    find_module_reference,
     is_user_file,
     load_file,
     load_module,

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from cadre.concurrency import run_coroutine
+from cadre.config.checks import find_warnings
 from cadre.config.engines import add_untrained, build_team, parse_assignment, parse_untrained_roles
 from cadre.config.experiment import Experiment, load
 from cadre.config.resolve import Target, resolve_environments, resolve_for_evaluation
 from cadre.config.trusted_runs import check_trusted
-from cadre.config.warnings import find_warnings
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import (
@@ -35,7 +35,7 @@ from cadre.rollout.grow import Rollout
 from cadre.runs.export import to_dataset
 from cadre.runs.folder import Run
 from cadre.runs.kept_trees import KeptTree, read_all_trees
-from cadre.settings.trust import UNTRUSTED_FOLDERS, only_reading, print_import_notice
+from cadre.settings.trust import UNTRUSTED_FOLDERS, only_reading
 from cadre.team import SamplingActivity, Team, closed_on_failure
 from cadre.training.checkpoint import LATEST, CheckpointChoice, load_weights, read_state
 from cadre.types import Task, Tree
@@ -140,8 +140,6 @@ def load_team(
     run = None if folder is None else Run(folder, experiment.config)
     # Found before models load, since a missing checkpoint is an error.
     saved = None if run is None or untrained else choice.find(run.folder)
-    if folder is not None:
-        print_import_notice()
     team = build_team(experiment)
     with closed_on_failure() as failed:
         failed.callback(team.close)

@@ -43,7 +43,7 @@ from typing import Any, Self, TypeVar
 
 from cadre import __version__
 from cadre.config.experiment import Config, dump, load
-from cadre.config.paths import describe_root
+from cadre.config.recipes import describe_root
 from cadre.config.trusted_runs import record_begun_run
 from cadre.errors import ConfigError, RunError, TakenError, as_sentence
 from cadre.files import (

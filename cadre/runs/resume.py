@@ -15,8 +15,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from cadre.config.experiment import Config, Experiment, parse
-from cadre.config.paths import find_roots, resolve_from_folder
-from cadre.config.recipes import read_recipe
+from cadre.config.recipes import find_roots, read_recipe, resolve_from_folder
 from cadre.config.resolve import resolve, user_settings
 from cadre.config.trusted_runs import check_trusted, record_begun_run
 from cadre.engines.model_folder import fingerprint_weights
@@ -38,7 +37,6 @@ from cadre.runs.records import (
 )
 from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
-from cadre.settings.trust import print_import_notice, queue_import_notice
 from cadre.settings.yaml_file import apply_overrides, flatten, typed_keys
 from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
 from cadre.training.warm_start import SETTINGS, WARM_START
@@ -143,8 +141,7 @@ def _config_to_resume(
     raw = apply_overrides(read_recipe(recipe or str(run.folder / "config.yaml")), overrides_before)
     raw = apply_overrides(resolve_from_folder(raw, root) if overrides_before else raw, overrides)
     # The overrides that the run was started with come from the folder, so they are not the user's own.
-    files = check_trusted(run.folder, raw, trust, user_settings(read_recipe(recipe) if recipe else {}, overrides))
-    queue_import_notice([] if recipe else files)  # the user's own recipe names what the user knows
+    check_trusted(run.folder, raw, trust, user_settings(read_recipe(recipe) if recipe else {}, overrides))
     return parse(raw)
 
 
@@ -216,7 +213,6 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
     with build_run_folder(into) as partial:
         run = Run.fill(partial, config, recipe, [*overrides_before, *overrides], step, into)
         _copy_history(source, run, saved, step)
-    print_import_notice()
     return Run(into, config)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from cadre.errors import ConfigError
 from cadre.settings.models import MEDIA_MODELS, read_model_type
-from cadre.settings.section import Given, Positive, ReadIf, Section, SetKeysOnly, Share, setting_error
+from cadre.settings.section import Given, Positive, ReadIf, Section, SetKeysOnly, Share, apply_changes, setting_error
 
 Packing = Literal["auto", "prefix_tree", "padded"]
 
@@ -197,6 +199,22 @@ class PlacementConfig(Section):
         return self
 
 
+@dataclass(frozen=True)
+class Placement:
+    """The resources of the actors of one base model.
+
+    samplers      how many there are
+    sampler_gpus  GPUs of each; a fraction if they share the learner's
+    learner_gpus  GPUs of the learner
+    together      whether all of them must be on one machine, on the same GPUs
+    """
+
+    samplers: int
+    sampler_gpus: float
+    learner_gpus: float
+    together: bool
+
+
 class ClusterConfig(PlacementConfig):
     """Samplers, learners and environments as Ray actors; `cluster: {}` starts Ray on this machine."""
 
@@ -216,3 +234,21 @@ class ClusterConfig(PlacementConfig):
         description="updates between copies of a learner's state; a learner that died repeats the updates since the "
         "last copy",
     )
+
+    def place(self, policies: Sequence[str], trains: bool) -> Placement:
+        """Return the placement of the base model of these policies. Raises ConfigError if their settings differ."""
+        plain = PlacementConfig(**{name: getattr(self, name) for name in PlacementConfig.model_fields})
+        settings = {name: apply_changes(plain, self.policies.get(name, PlacementConfig())) for name in policies}
+        first = settings[policies[0]]
+        for name, setting in settings.items():
+            if setting != first:
+                raise ConfigError(
+                    f"cluster.policies.{name}: got other numbers than for {policies[0]}, which is on the same base "
+                    "model and sampled and trained with it; expected the same. Name them once, or for both alike."
+                )
+        learner = float(first.learner_gpus) if trains else 0.0
+        if not first.colocated:
+            return Placement(first.samplers, float(first.sampler_gpus), learner, False)
+        # The learner's GPUs in equal parts for all samplers and the learner.
+        fraction = first.learner_gpus / (first.samplers + trains)
+        return Placement(first.samplers, fraction, fraction if trains else 0.0, True)

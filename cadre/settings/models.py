@@ -21,64 +21,32 @@ class KnownModel:
     hub: str
     shape: Mapping[str, Any]
 
-    @property
-    def parameters(self) -> int:
-        """Return the number of weights; tied embeddings count once."""
-        shape = self.shape
-        hidden, layers = shape["hidden_size"], shape["num_hidden_layers"]
-        heads, pairs = shape["num_attention_heads"], shape["num_key_value_heads"]
-        size = shape.get("head_dim", hidden // heads)
-        columns = (heads + 2 * pairs) * size
-        attention = hidden * columns + heads * size * hidden
-        attention += columns if shape["model_type"] == "qwen2" else 2 * size  # biases, or the norms of queries and keys
-        layer = attention + 3 * hidden * shape["intermediate_size"] + 2 * hidden
-        embeddings = (1 if shape["tie_word_embeddings"] else 2) * shape["vocab_size"] * hidden
-        return embeddings + layers * layer + hidden
 
-
-def _qwen3(hub: str, width: tuple[int, int], layers: int, heads: int, tied: bool = True) -> KnownModel:
-    """Return a Qwen3 model; `width` is (residual stream, inside of an MLP)."""
-    shape = {
-        "model_type": "qwen3",
-        "vocab_size": 151_936,
-        "head_dim": 128,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 40_960,
-        "hidden_size": width[0],
-        "intermediate_size": width[1],
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "tie_word_embeddings": tied,
-    }
-    return KnownModel(hub, shape)
-
-
-def _coder(hub: str, width: tuple[int, int], layers: int, heads: tuple[int, int], vocabulary: int) -> KnownModel:
-    """Return a Qwen2.5-Coder model; `heads` is (queries, keys). Only the largest has untied embeddings."""
-    shape = {
-        "model_type": "qwen2",
-        "vocab_size": vocabulary,
-        "max_position_embeddings": 32_768,
-        "hidden_size": width[0],
-        "intermediate_size": width[1],
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads[0],
-        "num_key_value_heads": heads[1],
-        "tie_word_embeddings": vocabulary == 151_936,
-    }
-    return KnownModel(hub, shape)
-
-
-KNOWN_MODELS: dict[str, KnownModel] = {
-    "qwen3-0.6b": _qwen3("Qwen/Qwen3-0.6B", (1024, 3072), 28, 16),
-    "qwen3-1.7b": _qwen3("Qwen/Qwen3-1.7B", (2048, 6144), 28, 16),
-    "qwen3-4b": _qwen3("Qwen/Qwen3-4B", (2560, 9728), 36, 32),
-    "qwen3-8b": _qwen3("Qwen/Qwen3-8B", (4096, 12_288), 36, 32, tied=False),
-    "qwen2.5-coder-0.5b": _coder("Qwen/Qwen2.5-Coder-0.5B-Instruct", (896, 4864), 24, (14, 2), 151_936),
-    "qwen2.5-coder-1.5b": _coder("Qwen/Qwen2.5-Coder-1.5B-Instruct", (1536, 8960), 28, (12, 2), 151_936),
-    "qwen2.5-coder-3b": _coder("Qwen/Qwen2.5-Coder-3B", (2048, 11_008), 36, (16, 2), 151_936),
-    "qwen2.5-coder-7b": _coder("Qwen/Qwen2.5-Coder-7B-Instruct", (3584, 18_944), 28, (28, 4), 152_064),
+# Of all sizes of a family, and of single sizes by the columns below.
+QWEN3 = {"model_type": "qwen3", "max_position_embeddings": 40_960, "head_dim": 128, "vocab_size": 151_936}
+CODER = {"model_type": "qwen2", "max_position_embeddings": 32_768}
+COLUMNS = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+SIZES = {
+    "qwen3-0.6b": ("Qwen/Qwen3-0.6B", (1024, 3072, 28, 16, 8), QWEN3),
+    "qwen3-1.7b": ("Qwen/Qwen3-1.7B", (2048, 6144, 28, 16, 8), QWEN3),
+    "qwen3-4b": ("Qwen/Qwen3-4B", (2560, 9728, 36, 32, 8), QWEN3),
+    "qwen3-8b": ("Qwen/Qwen3-8B", (4096, 12_288, 36, 32, 8), QWEN3),
+    "qwen2.5-coder-0.5b": ("Qwen/Qwen2.5-Coder-0.5B-Instruct", (896, 4864, 24, 14, 2), CODER),
+    "qwen2.5-coder-1.5b": ("Qwen/Qwen2.5-Coder-1.5B-Instruct", (1536, 8960, 28, 12, 2), CODER),
+    "qwen2.5-coder-3b": ("Qwen/Qwen2.5-Coder-3B", (2048, 11_008, 36, 16, 2), CODER),
+    "qwen2.5-coder-7b": ("Qwen/Qwen2.5-Coder-7B-Instruct", (3584, 18_944, 28, 28, 4), CODER),
 }
+
+
+def _known(name: str) -> KnownModel:
+    hub, size, family = SIZES[name]
+    # The largest model of a family has untied embeddings, and that of the coders a larger vocabulary.
+    is_largest = name in ("qwen3-8b", "qwen2.5-coder-7b")
+    rest = {"tie_word_embeddings": not is_largest, "vocab_size": 152_064 if is_largest else 151_936}
+    return KnownModel(hub, {**dict(zip(COLUMNS, size, strict=True)), **rest, **family})
+
+
+KNOWN_MODELS = {name: _known(name) for name in SIZES}
 SHAPES: dict[str, Mapping[str, Any]] = {model.hub: model.shape for model in KNOWN_MODELS.values()}
 
 # Types (as in config.json) of models that read images. A table, so that no heavy library is imported to know.

@@ -7,21 +7,18 @@ stranger's choice, and so are the commands it starts and the machines it reaches
 from __future__ import annotations
 
 import os
-import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from cadre.errors import ConfigError, one_line
+from cadre.errors import ConfigError
 
 FLAG = "--trust"
 # The packages of this distribution: their modules are never taken for the user's.
 OWN_PACKAGES = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadre_sandbox", "cadre_tasks")
-MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _only_reading: ContextVar[bool] = ContextVar("only_reading", default=False)
 # Run folders whose own code is not trusted in this process. Not a context variable: imports may come from any thread.
 UNTRUSTED_FOLDERS: set[Path] = set()
@@ -41,10 +38,6 @@ class CodeReference:
     words: tuple[str, ...] = ()
     file: Path | None = None
     is_code: bool = False
-
-
-# Files that the configuration of a run imports, until the user has been told.
-_pending_notice: list[CodeReference] = []
 
 
 # ---- Before code runs
@@ -75,19 +68,6 @@ def check_code(setting: str, path: Path) -> None:
     for folder in UNTRUSTED_FOLDERS:
         if is_inside(path, folder):
             raise ConfigError(untrusted_code_message([f"{path} ({setting})"], folder))
-    print_import_notice()  # first, since the user's code may end the process
-
-
-def queue_import_notice(files: Sequence[CodeReference]) -> None:
-    """Keep the files that the configuration of a run imports, to name them before the first of them runs."""
-    _pending_notice[:] = files
-
-
-def print_import_notice() -> None:
-    """Name the queued files on stderr, once. Called by `check_code`, and where a run begins without an import."""
-    for code in _pending_notice:
-        sys.stderr.write(f"imports {one_line(code.description)} ({one_line(code.setting)})\n")
-    _pending_notice.clear()
 
 
 def untrusted_code_message(codes: list[str], folder: Path) -> str:
@@ -115,17 +95,26 @@ def find_code_file(reference: str) -> Path | None:
     return None
 
 
+def find_module_reference(reference: str, folder: Path) -> str | None:
+    """Return `package.module:Name` as `file.py:Name` for a module below a folder, None if there is no such file."""
+    module, _, name = reference.rpartition(":")
+    parts = module.split(".")
+    if parts[0] in OWN_PACKAGES or not all(part.isidentifier() for part in parts):
+        return None
+    path = Path(folder, *parts).absolute()
+    files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
+    return next((f"{file}:{name}" for file in files if file.is_file()), None)
+
+
 def find_module_file(reference: str) -> Path | None:
     """Return the file behind `module:NAME`, in the working folder or on Python's path, unless it is Cadre's own.
 
     Nothing is imported to find it.
     """
-    module, colon, _ = reference.rpartition(":")
-    if not colon or not MODULE.fullmatch(module) or module.partition(".")[0] in OWN_PACKAGES:
+    package = reference.partition(":")[0].partition(".")[0]
+    if ":" not in reference or not package.isidentifier() or package in OWN_PACKAGES:
         return None
-    path = Path(*module.split("."))
-    for file in (path.with_suffix(".py"), path / "__init__.py"):
-        if file.is_file():
-            return file
-    spec = PathFinder.find_spec(module.partition(".")[0])
+    if local := find_module_reference(reference, Path.cwd()):
+        return Path(local.rpartition(":")[0])
+    spec = PathFinder.find_spec(package)
     return Path(spec.origin) if spec is not None and spec.origin and Path(spec.origin).is_file() else None

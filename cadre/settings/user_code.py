@@ -48,8 +48,6 @@ MAX_LINES_SHOWN = 4
 INSTALL_FOLDER = Path(cadre.__file__).parents[1].resolve()
 OWN_FOLDERS = tuple(INSTALL_FOLDER / name for name in OWN_PACKAGES)
 LIBRARY_FOLDERS = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
-# Modules of cadre/envs that call an environment and are none themselves.
-ENV_CALLERS = {"check.py", "spec.py"}
 
 
 # ---- Functions that a setting names
@@ -164,33 +162,10 @@ def _with_described_errors(function: Any, setting: str, reference: str) -> Any:
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        subject = f"{setting}: {Path(file).name}:{name}"
-        with describe_errors(subject):
-            try:
-                return function(*args, **kwargs)
-            except TypeError as error:
-                _check_parameters(subject, function, args, kwargs, error)
-                raise
+        with describe_errors(f"{setting}: {Path(file).name}:{name}"):
+            return function(*args, **kwargs)
 
     return call
-
-
-def _check_parameters(
-    subject: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: TypeError
-) -> None:
-    """Raise ContractError if the function does not have the parameters that it is called with."""
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # of a built-in function
-        return
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        given = ", ".join([*(type(arg).__name__ for arg in args), *(f"{key}=..." for key in kwargs)])
-        raise ContractError(
-            f"{subject}: got the parameters {signature}; expected one for each argument of the call, ({given}). Change "
-            "them in the file."
-        ) from error
 
 
 def count_positional(function: Callable[..., Any]) -> int:
@@ -383,32 +358,21 @@ def _forget_modules(names: Iterable[str]) -> None:
         del sys.modules[name]
 
 
-@contextlib.contextmanager
-def frozen_files() -> Iterator[None]:
-    """Import no changed file again within this context, so that a run goes on with the code it began with."""
-    global _frozen_count
-    _frozen_count += 1
-    try:
-        yield
-    finally:
-        _frozen_count -= 1
-
-
 def freeze_files() -> None:
     """Import no changed file again in this process, which serves one run."""
     global _frozen_count
     _frozen_count += 1
 
 
-def find_module_reference(reference: str, folder: Path) -> str | None:
-    """Return `package.module:Name` as `file.py:Name` for a module below a folder, None if there is no such file."""
-    module, _, name = reference.rpartition(":")
-    parts = module.split(".")
-    if parts[0] in OWN_PACKAGES or not all(part.isidentifier() for part in parts):
-        return None
-    path = Path(folder, *parts).absolute()
-    files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
-    return next((f"{file}:{name}" for file in files if file.is_file()), None)
+@contextlib.contextmanager
+def frozen_files() -> Iterator[None]:
+    """Import no changed file again within this context, so that a run goes on with the code it began with."""
+    global _frozen_count
+    freeze_files()
+    try:
+        yield
+    finally:
+        _frozen_count -= 1
 
 
 @contextlib.contextmanager
@@ -457,16 +421,12 @@ def describe_errors(subject: str, circumstances: str = "", advice: str = "Fix th
             "Return, or raise an error."
         ) from error
     except Exception as error:
-        advice = "Fix that line." if _is_slip(error) else advice
+        # A name that does not exist is no matter of the input; an attribute of None may be that of a failed match.
+        is_slip = isinstance(error, AttributeError) and error.obj is not None
+        advice = "Fix that line." if is_slip or isinstance(error, NameError | ImportError) else advice
         raise ContractError(
             f"{subject}: raised {describe_error(error)}{circumstances}; expected no error. {advice}"
         ) from error
-
-
-def _is_slip(error: Exception) -> bool:
-    """Return True for a name or an attribute that does not exist, which no input could mend. An attribute of None may
-    be that of a match which the text does not have."""
-    return isinstance(error, NameError | ImportError) or (isinstance(error, AttributeError) and error.obj is not None)
 
 
 def describe_error(error: BaseException) -> str:
@@ -479,10 +439,8 @@ def describe_error(error: BaseException) -> str:
 
 
 def error_location(error: BaseException) -> str:
-    """Return ` at line 12 of my_file.py, in observe` with the lines that called it, or "" without a line of the user.
-
-    If no file of the user is among the frames, the innermost line of a bundled environment stands for them.
-    """
+    """Return ` at line 12 of my_file.py, in observe` with the lines that called it, or "" without a line of the
+    user."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f" at line {error.lineno} of {Path(error.filename).name}"
     return describe_frames(traceback.extract_tb(error.__traceback__))
@@ -490,12 +448,12 @@ def error_location(error: BaseException) -> str:
 
 def describe_frames(stack: traceback.StackSummary) -> str:
     """Return the user's lines of a stack as `error_location` does."""
-    frames = stack[::-1]
-    user_frames = [frame for frame in frames if is_user_file(frame.filename)]
-    user_frames = user_frames or [frame for frame in frames if _is_environment_file(frame.filename)][:1]
+    frames = [frame for frame in stack[::-1] if is_user_file(frame.filename)]
+    # Without a line of the user, the innermost one of a bundled environment.
+    frames = frames or [frame for frame in stack[::-1] if "cadre_tasks" in Path(frame.filename).parts][:1]
     lines = [
         f"line {frame.lineno} of {Path(frame.filename).name}{'' if frame.name == '<module>' else f', in {frame.name}'}"
-        for frame in user_frames
+        for frame in frames
     ]
     if len(lines) > MAX_LINES_SHOWN:  # the innermost ones, and the call that all began with
         lines = [*lines[: MAX_LINES_SHOWN - 1], lines[-1]]
@@ -514,12 +472,3 @@ def is_user_file(file: str) -> bool:
     if file.startswith("<") or not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
         return False
     return not str(path).startswith((*LIBRARY_FOLDERS, *(f"{folder}/" for folder in OWN_FOLDERS)))
-
-
-def _is_environment_file(file: str) -> bool:
-    path = Path(file).resolve()
-    bundled = INSTALL_FOLDER / "cadre_tasks"
-    envs = INSTALL_FOLDER / "cadre" / "envs"
-    if path.is_relative_to(bundled):
-        return True
-    return path.is_relative_to(envs) and not (path.parent == envs and path.name in ENV_CALLERS)

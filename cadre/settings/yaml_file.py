@@ -34,7 +34,6 @@ SCALARS = {
         r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
         list("-+.0123456789"),
     ),
-    "merge": (r"<<", ["<"]),
 }
 TAG = "tag:yaml.org,2002:"
 
@@ -42,41 +41,31 @@ TAG = "tag:yaml.org,2002:"
 class RecipeLoader(yaml.SafeLoader):
     """Load YAML with the scalars of version 1.2: `on`, `no`, `1:30` and dates are texts; `0o17` is 15, `0100` is 100.
 
-    Raises ValueError for values without end (one that contains itself, aliases that stand for millions of values,
-    nesting without limit) and a YAMLError for a repeated key, of which plain YAML silently takes the last.
+    Raises ValueError for more values than MAX_VALUES, and a YAMLError for a repeated key, of which plain YAML silently
+    takes the last.
     """
 
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self._values = self._levels = 0
+    values = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        self._values, self._levels = self._values + 1, self._levels + 1
-        if self._values > MAX_VALUES:
+        self.values += 1
+        if self.values > MAX_VALUES:
             raise ValueError(f"it holds more than {MAX_VALUES:,} values")
-        if self._levels > MAX_LEVELS:
-            raise ValueError(f"it is nested too deeply, in more than {MAX_LEVELS} levels")
         node: yaml.Node | None = super().compose_node(parent, index)
-        self._levels -= 1
         return node
 
-    def get_single_node(self) -> yaml.Node | None:
-        node: yaml.Node | None = super().get_single_node()
-        if node is not None:
-            _check_expansion(node)
-        return node
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Leave `<<` as it is: YAML 1.2 merges nothing, and merges of merges could stand for millions of keys."""
 
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        node = super().compose_mapping_node(anchor)
-        keys: set[tuple[type, Any]] = set()  # with the type, since 1 == True
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        seen = set()
         for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                value = "<<" if key.tag == f"{TAG}merge" else self.construct_object(key)
-                if (type(value), value) in keys:
-                    advice = "; write <<: [*one, *other]" if value == "<<" else ""
-                    raise yaml.composer.ComposerError(None, None, f"{key.value!r} stands twice{advice}", key.start_mark)
-                keys.add((type(value), value))
-        return node
+            name = self.construct_object(key)
+            if name in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
+            seen.add(name)
+        return mapping
 
     def construct_number(self, node: yaml.ScalarNode) -> int:
         """Return the integer that is written in decimal, octal (0o) or hexadecimal (0x) digits."""
@@ -84,12 +73,6 @@ class RecipeLoader(yaml.SafeLoader):
         if len(digits) > MAX_DIGITS:
             raise ValueError(f"a whole number of more than {MAX_DIGITS:,} digits at line {node.start_mark.line + 1}")
         return int(digits, {"0o": 8, "0x": 16}.get(digits[:2], 10))
-
-    def construct_truth(self, node: yaml.ScalarNode) -> bool:
-        word = self.construct_scalar(node).lower()
-        if word not in ("true", "false"):
-            raise yaml.constructor.ConstructorError(None, None, f"{word!r} is no truth value", node.start_mark)
-        return bool(word == "true")
 
 
 class RecipeDumper(yaml.SafeDumper):
@@ -101,36 +84,20 @@ for _name, (_form, _first) in SCALARS.items():
     RecipeLoader.add_implicit_resolver(TAG + _name, re.compile(rf"(?:{_form})\Z"), _first)
     RecipeDumper.add_implicit_resolver(TAG + _name, re.compile(rf"(?:{_form})\Z"), _first)
 RecipeLoader.add_constructor(f"{TAG}int", RecipeLoader.construct_number)
-RecipeLoader.add_constructor(f"{TAG}bool", RecipeLoader.construct_truth)
 
 
-def _check_expansion(root: yaml.Node) -> None:
-    """Raise ValueError if a node contains itself, or stands for too many values once its aliases are written out.
-
-    A loop and no recursion: aliases can nest the nodes deeper than Python's stack.
-    """
-    counts: dict[int, int] = {}  # values below a node, by the node's id; 0 while they are being counted
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        children: list[yaml.Node] = []
-        if isinstance(node, yaml.MappingNode):
-            children = [child for pair in node.value for child in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            children = list(node.value)
-        if id(node) not in counts:
-            counts[id(node)] = 0
-            for child in children:
-                if counts.get(id(child)) == 0:  # it is on the stack, so that it is an ancestor of its own
-                    mark = child.start_mark
-                    raise ValueError(f"the value at line {mark.line + 1}, column {mark.column + 1} contains itself")
-            stack += [child for child in children if id(child) not in counts]
-            continue
-        stack.pop()
-        if counts[id(node)] == 0:
-            counts[id(node)] = 1 + sum(counts[id(child)] for child in children)
-            if counts[id(node)] > MAX_VALUES:
-                raise ValueError(f"it stands for more than {MAX_VALUES:,} values once its aliases are written out")
+def _check_size(value: Any) -> None:
+    """Raise ValueError for a value that contains itself, or stands for too many once its aliases are written out."""
+    waiting, count = [(value, 0)], 0
+    while waiting:
+        inner, level = waiting.pop()
+        count += 1
+        if isinstance(inner, Mapping):
+            waiting += [(child, level + 1) for child in (*inner.keys(), *inner.values())]
+        elif isinstance(inner, list | tuple | set):
+            waiting += [(child, level + 1) for child in inner]
+        if count + len(waiting) > MAX_VALUES or level > MAX_LEVELS:
+            raise ValueError(f"its aliases stand for more than {MAX_VALUES:,} values, or it is nested too deeply")
 
 
 def parse_yaml(text: str) -> Any:
@@ -142,7 +109,9 @@ def parse_yaml(text: str) -> Any:
 @lru_cache(maxsize=64)
 def _parse(text: str) -> Any:
     try:
-        return yaml.load(text, RecipeLoader)
+        value = yaml.load(text, RecipeLoader)
+        _check_size(value)
+        return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except (yaml.YAMLError, ValueError) as error:
@@ -240,28 +209,25 @@ def apply_override(raw: Raw, pair: str) -> None:
     value: Any = text
     if keys[:-1] != ["team", "prompts"]:
         try:
-            value, comment = parse_yaml(text), _find_comment(text)
+            value = parse_yaml(text)
         except ValueError as error:
             raise ConfigError(
                 f"override: got {pair!r}, whose value is not valid YAML ({error}). Quote or fix it."
             ) from None
-        if comment:
+        if "#" in text and _has_comment(text, value):
             raise ConfigError(
-                f"override: got {pair!r}, of which YAML takes {comment!r} for a comment; expected a value that counts "
-                "whole. Put quotes around the text within the value, or remove that."
+                f"override: got {pair!r}, of which YAML takes what follows # for a comment; expected a value that "
+                "counts whole. Put quotes around the text within the value, or remove that."
             )
     _set_key(raw, (), keys, value)
 
 
-def _find_comment(text: str) -> str:
-    """Return the text from a YAML comment on, or "" if there is none."""
-    # A comment is what starts with # outside of all tokens.
-    outside = list(text)
-    for token in yaml.scan(text):
-        length = token.end_mark.index - token.start_mark.index
-        outside[token.start_mark.index : token.end_mark.index] = " " * length
-    start = "".join(outside).find("#")
-    return text[start:] if start >= 0 else ""
+def _has_comment(text: str, value: Any) -> bool:
+    """Return True if the value would be another, or none, were each # an ordinary letter."""
+    try:
+        return str(value).replace("#", "é") != str(parse_yaml(text.replace("#", "é")))
+    except ValueError:
+        return True
 
 
 def _set_key(section: Raw, path: tuple[str, ...], keys: Sequence[str], value: Any) -> None:

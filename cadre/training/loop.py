@@ -21,9 +21,9 @@ from cadre import random_keys
 from cadre.advantages.batch import build_batch, is_useful
 from cadre.advantages.groups import AdvantageGroup
 from cadre.concurrency import run_coroutine
+from cadre.config.checks import find_training_warnings
 from cadre.config.engines import build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
-from cadre.config.warnings import find_training_warnings
 from cadre.errors import ContractError, RunError
 from cadre.evaluation.evaluate import evaluate, exact_field
 from cadre.learn.token_notes import TokenNotes
@@ -46,7 +46,7 @@ from cadre.runs.resume import (
     repair_logs,
     task_digests,
 )
-from cadre.settings.trust import only_reading, print_import_notice
+from cadre.settings.trust import only_reading
 from cadre.settings.user_code import frozen_files, load_function
 from cadre.team import Metrics, Team, closed_on_failure
 from cadre.training import metrics
@@ -192,11 +192,10 @@ def run_training(
             console.print(paragraph, markup=False, highlight=False)
 
     with RunLock(run.folder), closing(run):
+        if resume and not force:
+            check_same_tasks(experiment, run)
+            check_same_bases(experiment, run)
         if resume:
-            print_import_notice()
-            if not force:
-                check_same_tasks(experiment, run)
-                check_same_bases(experiment, run)
             tell(repair_logs(run))
             adopt_config(run, has_other_tasks=force and "test" in changed_splits(experiment, run))
         configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cadre.config import engine_validation
+from cadre.config import checks
 from cadre.config.experiment import Config
 from cadre.config.resolve import resolve
 from cadre.engines import factory
@@ -127,7 +127,7 @@ def test_a_pool_of_vllm_samplers_is_handed_every_adapter(
     tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of them, of which one dies and is given the adapters again: the run is that of one sampler in one process."""
-    monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
+    monkeypatch.setattr(checks, "find_spec", lambda name: object())
     monkeypatch.setattr(factory, "VllmSpec", FakeVllmSpec)
     model = tiny.build(tmp_path / "model")
     policies = {name: {"model": str(model), "device": "cpu", "lora": {"rank": 2}} for name in "ab"}

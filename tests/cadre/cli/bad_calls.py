@@ -422,7 +422,6 @@ play RUN --assign left=nobody
 play RUN --step 1 --assign left=shared
 play RUN --step 1 --base
 play RUN --step 1 sampling.max_tokens=1
-play RUN --plain
 
 # view.
 view RUN --export page.html --port 80

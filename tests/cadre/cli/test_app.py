@@ -61,7 +61,7 @@ def test_a_console_that_cannot_spell_a_path_escapes_it(tmp_path: Path, monkeypat
 def test_help_groups_the_commands_by_purpose_and_names_no_type_of_flags() -> None:
     out = call("--help").out
     panels = re.findall(r"^╭─ ([A-Za-z ]+) ─", out, re.MULTILINE)
-    assert panels == ["Options", "Train", "Evaluate", "Look at runs", "Use a team", "Tasks", "Installation"]
+    assert panels == ["Options", "Train", "Evaluate", "Look at runs", "Use a team", "Tasks"]
     assert out.count("│ compare ") == 1
     for command in ([], ["train"], ["view"], ["eval"]):
         assert "bool" not in call(*command, "--help").out

@@ -18,7 +18,7 @@ from tests.helpers.slow import few_of
 READING = [
     ["view", "RUN", "--export", "OUT.html"],
     ["status", "RUN"],
-    ["play", "RUN", "--step", "1", "--plain"],
+    ["play", "RUN", "--step", "1"],
     ["export", "RUN", "shared", "OUT"],
     ["fork", "RUN", "--at", "1", "--run", "OUT"],
     ["eval", "RUN", "--tasks", "1"],

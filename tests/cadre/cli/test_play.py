@@ -1,4 +1,4 @@
-"""Kept trees as text, and the walk through them with keys as terminals send them."""
+"""Kept trees as text."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from cadre.cli.play import HELP, Walker, format_tree, text_with_calls, walk_through, wrap_line
+from cadre.cli.play import format_tree, text_with_calls
 from cadre.cli.terminal import visible
 from cadre.files import validate_record
 from cadre.runs.kept_trees import KeptTree
 from cadre.runs.records import StepMetrics
 from cadre.types import Branch, Message, Node, Observation, Reward, Sample, Task, ToolCall, Tree
-from cadre.view.reading import RunReader
 from tests.cadre.cli.calling import call
-from tests.cadre.view.runs import hostile, synthetic
+from tests.cadre.view.runs import synthetic
 from tests.helpers.endpoint import Endpoint, serving
 
 
@@ -81,108 +80,14 @@ def test_a_tree_of_two_decisions() -> None:
     ]
 
 
-UP, DOWN, RIGHT, LEFT = "\x1b[A", "\x1b[B", "\x1b[C", "\x1bOD"
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return synthetic(tmp_path_factory.mktemp("walk") / "run", 3, 3)
-
-
-@pytest.fixture
-def walker(run: Path) -> Walker:
-    return Walker(RunReader(run, "run"), 1)
-
-
-def screen(walker: Walker, width: int = 100, height: int = 24) -> list[str]:
-    lines = walker.render(width, height)
-    assert len(lines) == height
-    assert all(line.cell_len <= width for line in lines)
-    return [line.plain for line in lines]
-
-
-def test_it_begins_at_what_went_on(walker: Walker) -> None:
-    lines = screen(walker)
-    assert lines[0] == "step 2, task train-7: decision 1 of this path, 3 in the tree; tree 2 of 3"
-    assert lines[1] == "the first decision"
-    assert lines[2].startswith("  tool #1  reward +0.00  adv -1.50  moves ")
-    assert lines[5].startswith("> tool #4  reward +0.70  adv +1.50  moves ")
-    assert lines[7] == "tool: answer"
-    assert lines[8].startswith("moves ")
-    assert lines[-1] == HELP
-
-
-def test_on_back_and_among_siblings(walker: Walker) -> None:
-    walker.press(UP)
-    assert (walker.position.role, walker.position.index) == ("tool", 2)
-    walker.press(RIGHT)  # nothing followed that one
-    assert walker.position.node == 0
-    walker.press(DOWN)
-    walker.press(DOWN)
-    walker.press(RIGHT)
-    assert (walker.position.node, walker.position.role, walker.position.index) == (1, "planner", 3)
-    assert screen(walker)[1] == "after tool #4"
-    walker.press(RIGHT)
-    walker.press(RIGHT)  # the end
-    assert (walker.position.node, screen(walker)[5][:33]) == (2, "> tool #4  reward +0.70  adv +1.5")
-    assert "solved" in screen(walker)[5]
-    walker.press(LEFT)
-    walker.press(LEFT)
-    walker.press(LEFT)
-    assert walker.position.node == 0
-
-
-def test_the_prompt_other_trees_and_the_end(walker: Walker) -> None:
-    walker.press("p")
-    assert screen(walker)[7:10] == ["tool: prompt", "user:", screen(walker)[9]]
-    assert screen(walker)[9].startswith("Decide, turn 0.")
-    walker.press("]")
-    walker.press("]")
-    assert screen(walker)[0].startswith("step 3, ")
-    assert walker.press("x")
-    assert not walker.press("q")
-    assert not walker.press("\x03")
-
-
-def test_long_texts_are_read_line_by_line_and_hostile_ones_do_nothing(tmp_path: Path) -> None:
-    walker = Walker(RunReader(hostile(tmp_path / "run"), "run"), 0)
-    assert screen(walker, 80, 24)[-1] == HELP[:79] + "…"
-    assert screen(walker, 80, 24)[10] == "tool: answer, 12488 lines below"
-    walker.press(" ")
-    assert screen(walker, 80, 24)[10] == "tool: answer, 10 lines above, 12478 lines below"
-    walker.press("b")
-    for _ in range(2):
-        walker.press(UP)
-    text = "\n".join(screen(walker, 80, 40))
-    assert "\x1b" not in text
-    assert "<U+001B>[31m control<U+200F>" in text
-    assert "<U+202E>" in text
-
-
 def test_control_characters_are_written_out_and_line_breaks_are_not() -> None:
     assert visible("a\tb\nc\x1b]0;x\x07\u2066") == "a\tb\nc<U+001B>]0;x<U+0007><U+2066>"
 
 
-def test_lines_fit_whatever_the_letters_are_wide() -> None:
-    assert wrap_line("abc  def ", 5) == ["abc  ", "def "]
-    assert wrap_line("", 5) == [""]
-    assert wrap_line("日本語ab", 4) == ["日本", "語ab"]
-
-
-def test_the_command_walks_until_q(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = iter([RIGHT, "q"])
-    walk_through(run, 1, 0, lambda: next(keys))
-    assert list(keys) == []
-
-
-def test_without_a_terminal_it_prints(run: Path) -> None:
-    done = call("play", str(run), "--step", "2")
+def test_a_kept_tree_is_printed(tmp_path: Path) -> None:
+    done = call("play", str(synthetic(tmp_path / "run", 3, 3)), "--step", "2")
     assert done.code == 0
     assert done.out.startswith("step 2, task train-7; > marks")
-
-
-def test_plain_without_a_step_is_refused(run: Path) -> None:
-    assert "--plain: got no --step" in call("play", str(run), "--plain").err
 
 
 STEERING = "\x1b]0;title\x07\x1b[2J\u202e"

@@ -27,7 +27,7 @@ READING = {
     "status": ["status", "RUN"],
     "trees": ["trees", "RUN", "--out", "OUT.parquet"],
     "report": ["report", "RUN", "--out", "OUT.md"],
-    "walk": ["play", "RUN", "--step", "1", "--plain"],
+    "walk": ["play", "RUN", "--step", "1"],
     "export": ["export", "RUN", "shared", "OUT"],
 }
 PLAYING = {
@@ -396,7 +396,8 @@ def test_the_base_of_an_adapter_in_the_folder_asks(tmp_path: Path) -> None:
     """Mistake: the folder of the adapter is the run's own, and the base that it names is another machine's."""
     adapter = tmp_path / "RUN" / "adapter"
     adapter.mkdir(parents=True)
-    described = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "base_model_name_or_path": "stranger/model"}
+    described = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"]}
+    described["base_model_name_or_path"] = "stranger/model"
     (adapter / "adapter_config.json").write_text(json.dumps(described))
     names = [f"base_model.model.q_proj.lora_{matrix}.weight" for matrix in "AB"]
     save_file({name: torch.zeros(1, 1) for name in names}, adapter / "adapter_model.safetensors")

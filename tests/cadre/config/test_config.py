@@ -366,11 +366,6 @@ def test_a_file_that_cannot_be_read_is_one_paragraph(content: bytes, wanted: lis
     assert "\n" not in str(caught.value)
 
 
-def test_merge_keys_are_no_duplicates(tmp_path: Path) -> None:
-    (tmp_path / "merged.yaml").write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, x: 3}\n")
-    assert read_yaml(tmp_path / "merged.yaml")["b"] == {"x": 3, "y": 2}
-
-
 def test_a_folder_or_an_unreadable_file_is_no_recipe(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"which is a folder[.;].* [Ee]xpected one of"):
         load(str(tmp_path))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench import template_forms as forms
-from cadre.config.estimate import FirstPrompt, render_first_prompts
+from cadre.config.estimate import render_first_prompts
 from cadre.errors import EngineError
 from cadre.types import Message, Tool
 from tests.cadre.engines import tiny
@@ -24,16 +24,15 @@ def model(folder: Path, template: str = tiny.CHATML, context: int = 512) -> str:
 
 def test_a_prompt_is_shown_as_the_model_reads_it(tmp_path: Path) -> None:
     shown, faults = render_first_prompts({"planner": (Message("user", "Go."),)}, model(tmp_path), "tiny")
-    assert shown == [
-        FirstPrompt("planner", "<|im_start|>user\nGo.<|im_end|>\n<|im_start|>assistant\n", 1 + 5 + 3 + 1 + 1 + 1 + 10)
-    ]
+    assert shown["planner"].text == "<|im_start|>user\nGo.<|im_end|>\n<|im_start|>assistant\n"
+    assert shown["planner"].tokens == 1 + 5 + 3 + 1 + 1 + 1 + 10
     assert faults == []
 
 
 def test_what_the_template_refuses_is_told_by_role(tmp_path: Path) -> None:
     prompts = {"planner": (Message("user", "a"), Message("user", "b")), "worker": (Message("user", "c"),)}
     shown, faults = render_first_prompts(prompts, model(tmp_path, STRICT), "tiny")
-    assert [prompt.role for prompt in shown] == ["worker"]
+    assert list(shown) == ["worker"]
     (fault,) = faults
     assert fault.startswith("planner: The model's chat template refuses the conversation: user and assistant must")
     assert "Got messages by user, user" in fault
@@ -70,6 +69,6 @@ def test_a_template_that_forgets_calls_is_told_where_tools_are_offered(tmp_path:
 
 def test_a_first_prompt_is_shown_with_its_tools(tmp_path: Path) -> None:
     prompts, source = {"planner": (Message("user", "Go."),)}, model(tmp_path, forms.chat(forms.FORMS["hermes"]))
-    (prompt,) = render_first_prompts(prompts, source, "tiny", {"planner": (Tool("find", "Finds."),)})[0]
+    prompt = render_first_prompts(prompts, source, "tiny", {"planner": (Tool("find", "Finds."),)})[0]["planner"]
     assert "Finds." in prompt.text
     assert prompt.tokens > 50

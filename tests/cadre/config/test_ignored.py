@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cadre.config import engine_validation
+from cadre.config import checks
+from cadre.config.checks import find_training_warnings, ignored_settings
 from cadre.config.experiment import Config, Experiment, dump, load
-from cadre.config.ignored import ignored_settings
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import resolve, resolve_for_evaluation
-from cadre.config.warnings import find_training_warnings
 from cadre.errors import ConfigError
 from cadre.learn import loss_functions
 from cadre.settings.engines import VllmConfig
@@ -338,7 +337,7 @@ IMAGES = ("sampling.turns_memory", "team.policies.*.sampling.turns_memory")
 
 @pytest.fixture(autouse=True)
 def packages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
+    monkeypatch.setattr(checks, "find_spec", lambda name: object())
 
 
 def with_turns(overrides: list[str]) -> list[str]:

@@ -3,14 +3,14 @@
 import pytest
 
 from cadre.algorithms import ALGORITHMS
+from cadre.config.checks import find_training_warnings
 from cadre.config.experiment import load
 from cadre.config.resolve import resolve, resolve_for_evaluation
-from cadre.config.warnings import find_training_warnings
 from cadre.errors import ConfigError
 
 REFUSED = {
     *("at_grpo", "grpo", "grpo_by_role", "matpo", "flow_grpo", "m_grpo", "c3", "magrpo", "ma_rloo", "ma_remax"),
-    *("magrpo_central", "dr_mas", "dr_mamr", "ma_dpo", "hierarchical_grpo"),
+    *("magrpo_central", "dr_mas", "dr_mamr", "ma_dpo", "hierarchical_grpo", "teamtr"),
 }
 CUSTOM = [
     "algorithm={name: custom, shape: independent, returns: episode, group: task, baseline: mean, scale: std, k: 1}"

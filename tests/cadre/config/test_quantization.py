@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cadre.config import engine_validation
 from cadre.config.experiment import Experiment
 from cadre.config.recipes import read_recipe
 from cadre.config.resolve import parse, resolve
@@ -19,12 +18,6 @@ def resolved(*overrides: str) -> Experiment:
     return resolve(parse(apply_overrides(read_recipe("plan-path"), list(overrides))))
 
 
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_validation, "find_spec", lambda name: object())
-
-
-@pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -39,13 +32,6 @@ def test_where_it_cannot_work_it_is_refused(overrides: tuple[str, ...], message:
         resolved(*overrides)
 
 
-def test_without_the_library_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_validation, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"bitsandbytes is not installed\. Run .*quantization"):
-        resolved(SHARED, LORA)
-
-
-@pytest.mark.usefixtures("installed")
 def test_policies_of_one_base_share_it_only_if_both_are_quantised() -> None:
     team = "team={policies: {a: {model: seed, lora: {}}, b: {model: seed, lora: {}}}, roles: {tool: a, planner: b}}"
     one, both = "team.policies.a.quantization=4bit", "team.policies.b.quantization=4bit"

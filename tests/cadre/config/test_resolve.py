@@ -62,15 +62,6 @@ def test_what_is_held_out_is_kept_from_training_whatever_set_it_is(tmp_path: Pat
         resolve(parse({**raw, "evaluate": {"settings": {"train": "gsm8k"}}}))
 
 
-def test_a_setting_that_is_chosen_for_an_evaluation_counts_above_the_experiments_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text(
-        "env: plan-path\nteam: seed\nalgorithm: grpo\nevaluate: {settings: {turns: 3}}\n"
-    )
-    usual, chosen = (find_target(str(tmp_path / "mine.yaml"), pairs) for pairs in ([], ["settings.turns=1"]))
-    assert resolve_for_evaluation(usual.config).held_out.settings == {"turns": 3}
-    assert resolve_for_evaluation(chosen.config).held_out.settings == {"turns": 1}
-
-
 def test_a_start_of_training_plans_and_resolves_once(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Console
 ) -> None:

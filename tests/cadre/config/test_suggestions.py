@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 import cadre
-from cadre.config.experiment import load, section_settings
+from cadre.config.experiment import FOREIGN_NAMES, OUR_NAMES, load, section_settings
 from cadre.config.resolve import find_target, resolve
-from cadre.config.suggestions import FOREIGN_NAMES, OUR_NAMES
 from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec, env_class
 from cadre.errors import ConfigError, ContractError, as_sentence

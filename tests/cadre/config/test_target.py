@@ -21,22 +21,14 @@ def test_a_run_keeps_its_configuration_but_for_what_is_changed(tmp_path: Path) -
 @pytest.mark.parametrize(
     "chosen", [["settings.data=a.jsonl"], ["settings={data: a.jsonl}"], ["settings={test: a.jsonl}"]]
 )
-def test_the_data_that_is_named_counts_above_that_of_the_experiment(chosen: list[str], tmp_path: Path) -> None:
+def test_a_setting_that_the_experiment_changes_on_held_out_tasks_is_refused(chosen: list[str], tmp_path: Path) -> None:
+    """Mistake: it is taken, and the held-out tasks are those of before."""
     changed = "evaluate: {settings: {test: b.jsonl, held_out: 3}}"
     (tmp_path / "mine.yaml").write_text(f"env: maths\nteam: seed\nalgorithm: grpo\n{changed}\n")
-    assert find_target(str(tmp_path / "mine.yaml")).config.evaluate.settings == {"test": "b.jsonl", "held_out": 3}
-    assert find_target(str(tmp_path / "mine.yaml"), chosen).config.evaluate.settings == {"held_out": 3}
-
-
-def test_a_part_of_a_setting_counts_above_that_of_the_experiment(tmp_path: Path) -> None:
-    held_out = "evaluate: {settings: {options: {a: 1, b: 2}, env: 3}}"
-    (tmp_path / "mine.yaml").write_text(f"env: plan-path\nteam: seed\nalgorithm: grpo\n{held_out}\n")
-    with_roles = "team={policies: {shared: seed}, roles: {tool: shared, planner: shared}}"
-    chosen = find_target(str(tmp_path / "mine.yaml"), [with_roles, "env=sokoban", "settings.options.a=5"]).config
-    assert chosen.evaluate.settings == {"options": {"a": 5, "b": 2}, "env": 3}
-    assert chosen.settings == {"options": {"a": 5}}
-    whole = find_target(str(tmp_path / "mine.yaml"), [with_roles, "settings.options={}", "settings.options.a=5"]).config
-    assert (whole.evaluate.settings, whole.settings) == ({"env": 3}, {"options": {"a": 5}})
+    with pytest.raises(ConfigError, match=r"Set evaluate\.settings\.test in its place"):
+        find_target(str(tmp_path / "mine.yaml"), chosen)
+    found = find_target(str(tmp_path / "mine.yaml"), ["evaluate.settings.test=a.jsonl"])
+    assert found.config.evaluate.settings == {"test": "a.jsonl", "held_out": 3}
 
 
 @pytest.mark.parametrize("broken", ["settings={a", "settings=]", "settings=*x", "settings=!foo 3"])

@@ -39,20 +39,16 @@ def test_a_preset_is_about_a_team(name: str, fits: list, refused: list, wanted: 
 
 
 @pytest.mark.parametrize(
-    ("team", "algorithm", "wanted"),
+    ("team", "algorithm"),
     [
-        (ONE, "grpo", "with one policy"),
-        (FROZEN, "grpo", "a policy that is not trained"),
-        (TWO, "ippo", "a critic"),
-        (
-            {**TWO, "policies": {"one": "seed", "two": {"model": "seed", "sampling": {"temperature": 0.5}}}},
-            "grpo",
-            "sampled differently",
-        ),
+        (ONE, "grpo"),
+        (FROZEN, "grpo"),
+        (TWO, "ippo"),
+        ({**TWO, "policies": {"one": "seed", "two": {"model": "seed", "sampling": {"temperature": 0.5}}}}, "grpo"),
     ],
 )
-def test_what_cannot_be_exchanged_is_refused(team: dict, algorithm: str, wanted: str) -> None:
-    with pytest.raises(ConfigError, match=wanted):
+def test_what_cannot_be_exchanged_is_refused(team: dict, algorithm: str) -> None:
+    with pytest.raises(ConfigError, match=r"team\.exchange_every: got 2; expected several policies, all trained"):
         resolved({**team, "exchange_every": 2}, algorithm)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cadre.config import warnings
+from cadre.config import checks
+from cadre.config.checks import _warn_learners, _warn_shared_tasks, find_training_warnings, find_warnings
 from cadre.config.experiment import parse
 from cadre.config.resolve import resolve, resolve_for_evaluation
-from cadre.config.warnings import _warn_shared_tasks, find_training_warnings, find_warnings
 from cadre.env import Env
 from cadre.errors import ConfigError
 from cadre.runs.folder import Run
@@ -125,15 +125,22 @@ def test_every_task_of_a_list_is_compared() -> None:
 
 def test_the_reference_of_an_adapter_is_told_of_unless_it_is_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mistake: a run that follows the advice of the warning gets the warning again."""
-    monkeypatch.setattr(warnings, "needs_reference", lambda loss: True)
+    monkeypatch.setattr(checks, "needs_reference", lambda loss: True)
     lora = SimpleNamespace(path="px")
 
     def told(reference: str) -> list[str]:
         config = SimpleNamespace(kl=SimpleNamespace(reference=reference))
-        plan = SimpleNamespace(kl=0.0, loss=None, teacher=None)
+        first = SimpleNamespace(group=SimpleNamespace(scope="task"))
+        plan = SimpleNamespace(
+            kl=0.0, loss=SimpleNamespace(kl_bound=None), teacher=None, credit=SimpleNamespace(first=first)
+        )
         policies = {"x": SimpleNamespace(lora=lora)}
-        facts: Any = SimpleNamespace(config=config, plan=plan, learners=["x"], policies=policies)
-        return warnings._warn_adapter_reference(facts)
+        algorithm, train = SimpleNamespace(k=2), SimpleNamespace(steps=1)
+        learners = {"x": SimpleNamespace(warmup_steps=0)}
+        facts: Any = SimpleNamespace(
+            config=config, plan=plan, learners=learners, policies=policies, algorithm=algorithm, train=train
+        )
+        return list(_warn_learners(facts))
 
     assert "Set kl.reference=start" in told("base")[0]
     assert told("start") == []

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cadre.config.paths import find_roots
+from cadre.config.recipes import find_roots
 from cadre.errors import RunError
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs import jsonl

@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 
 from cadre.algorithms.schedules import learning_policies
+from cadre.config.checks import find_training_warnings
 from cadre.config.resolve import resolve
-from cadre.config.warnings import find_training_warnings
 from cadre.errors import ConfigError, ContractError
 from cadre.training.checkpoint import checkpoint_name
 from tests.helpers.training import configured, lines, play, weights
@@ -89,7 +89,6 @@ def test_a_schedule_of_the_users_own(speaker: Path, tmp_path: Path, quiet: Conso
 @pytest.mark.parametrize(
     ("policies", "train", "wanted"),
     [
-        (("shared",), {}, r"train\.schedule: got round_robin with shared that is trained; expected several"),
         (
             ("shared",),
             {"schedule": "round_robbin"},
@@ -101,11 +100,6 @@ def test_a_schedule_of_the_users_own(speaker: Path, tmp_path: Path, quiet: Conso
 def test_what_cannot_take_turns_is_refused(speaker: Path, policies: tuple, train: dict, wanted: str) -> None:
     with pytest.raises(ConfigError, match=wanted):
         resolve(small(speaker, policies, **{"schedule": "round_robin", **train}))
-
-
-def test_a_policy_without_a_turn_is_warned_of(speaker: Path) -> None:
-    (warning,) = find_training_warnings(resolve(small(speaker, steps=1, schedule="round_robin")))
-    assert "two learns in none of the 1 steps" in warning
 
 
 def test_teamtr_takes_turns_within_a_bound(speaker: Path) -> None:
