@@ -88,7 +88,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "reward-model": train.reward_model,
     },
     "Evaluate": {"eval": evaluate.evaluate},
-    "Look at runs": {"status": runs.status, "view": runs.view, "report": runs.report, "trees": runs.trees},
+    "Look at runs": {"status": runs.status, "view": runs.view, "trees": runs.trees},
     "Use a team": {"play": play.play, "export": runs.export},
     "Tasks": {"list": listing.list_all, "init": tasks.init, "check": tasks.check},
 }

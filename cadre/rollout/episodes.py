@@ -20,11 +20,9 @@ from cadre import random_keys
 from cadre.errors import ContractError, PromptError
 from cadre.rollout import failures as branch_failures
 from cadre.rollout.batching import gather
-from cadre.rollout.branching import one_sample
 from cadre.rollout.deadlines import TimedEnv
 from cadre.rollout.failures import REASONS, final_branches, set_failure_rewards, without_unrewarded
 from cadre.rollout.grow import Rollout, grow
-from cadre.rollout.shapes import independent
 from cadre.team import Sampler, Team, Weights
 from cadre.types import BranchFailure, Request, Sample, Task, Tree
 
@@ -149,7 +147,6 @@ class Attempt:
 
     task: Task
     is_last: bool
-    keeps_failures: bool = True
     failure: Failure | None = None
     contained: list[tuple[Exception, BranchFailure]] = field(default_factory=list)
 
@@ -157,8 +154,7 @@ class Attempt:
         """Return the failure of a branch, in the last try and where another one would meet the same error; otherwise
         raise the error."""
         failure = branch_failures.failure_of(error)
-        is_final = self.keeps_failures and (self.is_last or isinstance(error, PERMANENT))
-        if not (failure.kept or is_final):
+        if not (failure.kept or self.is_last or isinstance(error, PERMANENT)):
             raise error
         self.contained.append((error, failure))
         return failure
@@ -179,7 +175,7 @@ class Attempt:
 def attempts(task: Task, rollout: Rollout) -> Iterator[Attempt]:
     """Yield as many tries as `rollout` allows, until one that has not failed, and report those that have."""
     for retry in range(rollout.limits.retries + 1):
-        attempt = Attempt(task, retry == rollout.limits.retries, rollout.keeps_failures)
+        attempt = Attempt(task, retry == rollout.limits.retries)
         yield attempt
         if attempt.failure is None:
             return
@@ -230,60 +226,6 @@ async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
     for report in reports:
         rollout.failed(report)  # raises if too many have failed
     return tree
-
-
-# Evaluations: several episodes of a task, of which one that fails takes no other with it.
-
-
-async def grow_sampled(
-    tasks: Sequence[Task], rollout: Rollout, key: int, samples: int, progress: Callable[[], None] = lambda: None
-) -> tuple[list[Tree], list[Failure]]:
-    """Return a tree a task with the episodes that did not fail, up to `samples`, and every failure that dropped one.
-
-    Raises ContractError as soon as more than `rollout.limits.failed_fraction` of the episodes have failed, or once all
-    have.
-    """
-    dropped: list[Failure] = []
-
-    def count(failure: Failure) -> None:
-        rollout.failed(failure)
-        if failure.dropped:
-            dropped.append(failure)
-            check_failures(dropped, len(tasks) * samples, rollout.limits.failed_fraction)
-
-    # Failed episodes are counted apart here and are not branches of a tree.
-    shared = replace(rollout, shape=independent(samples), failed=count, keeps_failures=False)
-
-    async def play(position: int, task: Task) -> Tree | None:
-        try:
-            settings = replace(shared, drawn=rollout.drawn - position)
-            return await _grow_samples(task, settings, random_keys.key(key, position), samples)
-        finally:
-            progress()
-
-    trees = await gather(*(play(position, task) for position, task in enumerate(tasks)))
-    return [tree for tree in trees if tree is not None], dropped
-
-
-async def _grow_samples(task: Task, rollout: Rollout, key: int, samples: int) -> Tree | None:
-    """Return the tree of a task, or None if every episode fails.
-
-    The episodes are one tree while nothing fails. Otherwise each is played on its own, as it would have been beside the
-    others: from the completions of the same request, with the same noise.
-    """
-    first_try = replace(rollout, failed=lambda failure: rollout.failed(replace(failure, dropped=False)))
-    tree = await grow_tree(task, first_try, key)
-    if isinstance(tree, Tree):
-        return tree
-    caching = replace(rollout, team=with_caches(rollout.team))  # all episodes share the samples of the first request
-
-    async def play(number: int) -> Tree | Failure:
-        return await grow_tree(task, replace(caching, shape=one_sample(rollout.shape, samples, number)), key)
-
-    outcomes = [await play(0), *await gather(*(play(number) for number in range(1, samples)))]
-    roots = [outcome.root for outcome in outcomes if isinstance(outcome, Tree)]
-    branches = tuple(branch for root in roots for branch in root.branches)
-    return Tree(task, replace(roots[0], branches=branches)) if roots else None
 
 
 # The trees of a training step, with dynamic sampling (arXiv 2503.14476).

@@ -25,9 +25,17 @@ from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import hash_tasks
 from cadre.files import copy_plain, path_exists, require_no_link
 from cadre.runs import jsonl
-from cadre.runs.annotations import ANNOTATIONS, LEFT_OUT, annotation_files
-from cadre.runs.folder import EVALUATIONS, METRICS, Run, build_run_folder, resume_command
-from cadre.runs.kept_trees import INDEX, TREES, VOCABULARY, copy_steps, repair_index
+from cadre.runs.folder import EVALUATIONS, METRICS, Run, resume_command
+from cadre.runs.kept_trees import (
+    ANNOTATIONS,
+    INDEX,
+    LEFT_OUT,
+    TREES,
+    VOCABULARY,
+    annotation_files,
+    copy_steps,
+    repair_index,
+)
 from cadre.runs.records import (
     AnnotationLine,
     EvaluationLine,
@@ -213,11 +221,10 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
             folder,
         )
     recipe, overrides_before = source.command()
-    with build_run_folder(into) as partial:
-        run = Run.fill(partial, config, recipe, [*overrides_before, *overrides], step, into)
-        _copy_history(source, run, saved, step)
+    overrides = [*overrides_before, *overrides]
+    run = Run.create(into, config, recipe, overrides, step, lambda fork: _copy_history(source, fork, saved, step))
     print_import_notice()
-    return Run(into, config)
+    return run
 
 
 def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from cadre.config.experiment import dump
-from cadre.errors import CadreError, DivergedError, EngineError, RunError
+from cadre.errors import DivergedError, RunError
 from cadre.files import find_damage, read_record, require_no_link, write_with_manifest
 from cadre.runs import jsonl
 from cadre.runs.folder import Run
@@ -204,20 +204,19 @@ def find_checkpoint_damage(checkpoint: Path) -> str | None:
     return None
 
 
-def intact_checkpoints(folder: Path, at_most: int | None = None) -> Iterator[Path]:
-    """Yield the intact checkpoints up to the step `at_most`, newest first. Damaged ones are skipped with a warning.
-    Raises RunError at the end."""
+def latest_checkpoint(folder: Path, at_most: int | None = None) -> Path:
+    """Return the newest intact checkpoint up to the step `at_most`. Damaged ones are skipped with a warning. Raises
+    RunError if there is none."""
     require_no_link(folder)
     damages: list[str] = []
     for step in reversed(checkpoint_steps(folder)):
+        path = folder / checkpoint_name(step)
         if at_most is not None and step > at_most:
             continue
-        path = folder / checkpoint_name(step)
-        if (damage := find_checkpoint_damage(path)) is not None:
-            damages.append(f"{path.name}: {damage}")
-            log.warning("The checkpoint %s is damaged: %s. The one before it is used.", path, damage)
-            continue
-        yield path
+        if (damage := find_checkpoint_damage(path)) is None:
+            return path
+        damages.append(f"{path.name}: {damage}")
+        log.warning("The checkpoint %s is damaged: %s. The one before it is used.", path, damage)
     details = f" ({'; '.join(damages)})" if damages else ""
     raise RunError(
         f"checkpoint: {folder} holds no whole checkpoint{details}; expected step-NNNNNN with a manifest.json. Restore "
@@ -225,37 +224,14 @@ def intact_checkpoints(folder: Path, at_most: int | None = None) -> Iterator[Pat
     )
 
 
-def latest_checkpoint(folder: Path, at_most: int | None = None) -> Path:
-    """Return the newest intact checkpoint up to the step `at_most`. Raises RunError if there is none."""
-    return next(intact_checkpoints(folder, at_most))
-
-
 def restore_latest(folder: Path, team: Team) -> tuple[Path, TrainingState]:
-    """Load the newest checkpoint that is intact and fits the team; return its folder and its state.
-
-    Skipped ones are named in warnings, with the steps that are lost. Raises RunError if none is intact, and the newest
-    one's error if none fits.
-    """
-    newest = max(checkpoint_steps(folder), default=0)
-    first_error: CadreError | None = None
-    candidates = intact_checkpoints(folder)
-    while True:
-        try:
-            path = next(candidates)
-        except RunError:
-            if first_error is not None:
-                raise first_error from None
-            raise
-        try:
-            state = load_checkpoint(path, team)
-        except (EngineError, RunError) as error:
-            # The weights may be fine and not fit this team, so the newest error is the one to report.
-            first_error = first_error or error
-            log.warning("The checkpoint %s cannot be used: %s The one before it is tried.", path, error)
-            continue
-        if state.step < newest:
-            log.warning("%s is used: %d steps after it are lost and made again.", path, newest - state.step)
-        return path, state
+    """Load the newest intact checkpoint; return its folder and its state. Raises RunError if there is none, and
+    EngineError if it does not fit the team."""
+    path = latest_checkpoint(folder)
+    state = load_checkpoint(path, team)
+    if (lost := max(checkpoint_steps(folder)) - state.step) > 0:
+        log.warning("%s is used: %d steps after it are lost and made again.", path, lost)
+    return path, state
 
 
 def load_checkpoint(checkpoint: Path, team: Team) -> TrainingState:

@@ -35,7 +35,7 @@ from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rows import read_json_lines
 from cadre.runs import jsonl
-from cadre.runs.folder import Run, RunLock, build_run_folder, resume_command
+from cadre.runs.folder import Run, RunLock, resume_command
 from cadre.runs.records import StepMetrics
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.settings.section import apply_changes
@@ -76,9 +76,7 @@ def create_warm_start(
     `command` is the recipe and its overrides.
     """
     recipe, *overrides = command or ("",)
-    with build_run_folder(folder) as partial:
-        write_warm_start(Run.fill(partial, config, recipe, overrides, None, folder), settings, examples)
-    return Run(folder, config)
+    return Run.create(folder, config, recipe, overrides, fill=lambda run: write_warm_start(run, settings, examples))
 
 
 def write_warm_start(run: Run, settings: WarmStart, examples: Sequence[Example]) -> None:

@@ -28,11 +28,12 @@ from cadre.files import (
 )
 from cadre.rollout.shapes import success_label
 from cadre.runs import jsonl
-from cadre.runs.annotations import LEFT_OUT, annotation_files
 from cadre.runs.folder import Run, distinct_names
 from cadre.runs.kept_trees import (
+    LEFT_OUT,
     KeptTree,
     TreeEntry,
+    annotation_files,
     read_entries,
     read_tree,
     read_vocabulary,

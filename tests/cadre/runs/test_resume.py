@@ -171,10 +171,8 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(
     assert weights(begun.folder, "shared") == weights(whole.folder, "shared")
 
 
-def test_a_folder_without_a_configuration_can_be_started_again(speaker: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_can_become_a_run(speaker: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    for name in ("command.json", "config.yaml.new", ".lock"):
-        (tmp_path / "run" / name).write_text("{")
     assert Run.create(tmp_path / "run", configured(speaker)).folder == tmp_path / "run"
     with pytest.raises(RunError, match="not empty"):
         Run.create(tmp_path / "run", configured(speaker))
