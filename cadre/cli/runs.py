@@ -39,7 +39,7 @@ LOADED = ("model", "device", "dtype", "quantization", "trust_remote_code")
 
 
 def status(folder: RunFolder, as_json: AsJson = False) -> None:
-    """Show the state of a run: step, steps sampled ahead, staleness, tokens per second, and its processes."""
+    """Show the state of a run: step, steps sampled ahead, staleness, tokens per second."""
     report = read_status(folder)
     print_lines([to_json(report)] if as_json else map(visible, format_status(report, time.time())))
 
@@ -66,11 +66,6 @@ def format_status(report: Mapping[str, Any], now: float) -> list[str]:
     rows.append(("tokens/s", f"{rate:,.0f} in the last step" if rate else "none yet"))
     gpu = " ".join(line.strip() for line in format_gpu(report.get("gpu", {})))
     rows += [("GPU", gpu.removeprefix("GPU: "))] if gpu else []
-    for part in report["parts"]:
-        where = f"{part['processes']} processes" if part["processes"] else "in the training process"
-        replaced = f", {part['replaced']} replaced" if part["replaced"] else ""
-        policies = ", ".join(part["policies"])
-        rows.append((part["kind"], f"{policies}: {where}, {part['waiting']} requests waiting{replaced}"))
     return [f"{label:<10} {text}" for label, text in rows]
 
 

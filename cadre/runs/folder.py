@@ -288,20 +288,6 @@ def resume_command(folder: Path, command: str = "train") -> str:
     return shlex.join(["cadre", command, "--run", str(folder), "--resume"])
 
 
-def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
-    """Return `runs/RECIPE-001` or the next free number."""
-    return next(free_folders(recipe, parent))
-
-
-def free_folders(recipe: str, parent: Path = Path("runs")) -> Iterator[Path]:
-    """Yield `runs/RECIPE-001` and so on, each if it is free at that moment."""
-    stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
-    for number in count(1):
-        folder = parent / f"{stem}-{number:03d}"
-        if not os.path.lexists(folder):
-            yield folder
-
-
 def distinct_names(folders: Sequence[Path]) -> list[str]:
     """Return the name of each of different folders, with as many of those above it as tell it from the others."""
     paths = [folder.resolve() for folder in folders]
@@ -317,13 +303,16 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def create_in_free_folder(folder: Path | None, recipe: str, create: Callable[[Path], T]) -> T:
-    """Return what `create` makes in `folder`, or by default in the first of the recipe's numbered folders that no run
-    started at the same moment takes."""
+    """Return what `create` makes in `folder`, or by default in `runs/RECIPE-001` or the next number that no run takes,
+    one that is started at the same moment included."""
     if folder is not None:
         return create(folder)
-    for numbered in free_folders(recipe):
-        with suppress(TakenError):  # by another process, since it was found free
-            return create(numbered)
+    stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
+    for number in count(1):
+        numbered = Path("runs") / f"{stem}-{number:03d}"
+        with suppress(TakenError):
+            if not os.path.lexists(numbered):
+                return create(numbered)
     raise AssertionError("numbers do not end")
 
 

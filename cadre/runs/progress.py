@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from cadre.evaluation.evaluate import Report
 from cadre.files import Count, OpenRecord, open_plain, path_exists, read_record, to_json
 from cadre.runs import jsonl
 from cadre.runs.records import EvaluationLine, Number, Step
-from cadre.team import HasStatus, Learner, Metrics, Sampler, SamplingActivity, Team
+from cadre.team import Metrics, SamplingActivity
 from cadre.training.asynchronous import StepQueue
 from cadre.training.checkpoint import Checkpointer
 
@@ -234,31 +233,6 @@ STATUS = "status.json"
 STATUS_SECONDS = 2.0
 
 
-@dataclass(frozen=True)
-class StatusPart:
-    """A sampler or a learner: its policies, its number of processes (0: in the one that trains), its unanswered
-    requests, and how often one of its processes was replaced."""
-
-    kind: str
-    policies: Sequence[str]
-    processes: int = 0
-    waiting: int = 0
-    replaced: int = 0
-
-
-def describe_parts(team: Team) -> list[StatusPart]:
-    """Return the samplers and learners of a team; those of several processes describe themselves (`status_part`)."""
-    samplers = {id(sampler): sampler for sampler in team.samplers.values()}
-    names = {key: [name for name, sampler in team.samplers.items() if id(sampler) == key] for key in samplers}
-    parts = [StatusPart("sampler", names[key], *status_of(sampler)) for key, sampler in samplers.items()]
-    return parts + [StatusPart("learner", learner.policies, *status_of(learner)) for learner in team.learners]
-
-
-def status_of(engine: Sampler | Learner) -> tuple[int, int, int]:
-    """Return (processes, waiting requests, processes that were replaced) of an engine."""
-    return engine.status() if isinstance(engine, HasStatus) else (0, 0, 0)
-
-
 class StatusRecord(OpenRecord):
     """`status.json`."""
 
@@ -271,7 +245,6 @@ class StatusRecord(OpenRecord):
     max_staleness: Count
     staleness: dict[str, Number]
     tokens_per_s: Number | None
-    parts: list[StatusPart]
     gpu: dict[str, Number] = {}
 
 
@@ -314,7 +287,6 @@ class StatusWriter:
             "max_staleness": run.train.max_staleness,
             "staleness": {name: value for name, value in self.metrics.items() if "/staleness" in name},
             "tokens_per_s": self.metrics["rollout/tokens"] / seconds if seconds else None,
-            "parts": [asdict(part) for part in describe_parts(self._checkpointer.team)],
         }
         if any(name.startswith("gpu/") for name in self.metrics):
             named = self.metrics.items()
