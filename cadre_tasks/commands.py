@@ -1,4 +1,4 @@
-"""The commands of this package: data, serve-env."""
+"""The commands of this package: warm-start, data, serve-env."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from cadre.cli.terminal import AsJson, print_lines, reject_beside, reject_withou
 from cadre.errors import ConfigError
 from cadre.plugins import package
 from cadre.settings.yaml_file import parse_overrides
+from cadre_tasks.warm_start import warm_start
 
 
 def serve_env(
@@ -88,4 +89,4 @@ def data(
 
 
 # By panel of `cadre --help`.
-COMMANDS = {"Tasks": {"data": data, "serve-env": serve_env}}
+COMMANDS = {"Train": {"warm-start": warm_start}, "Tasks": {"data": data, "serve-env": serve_env}}

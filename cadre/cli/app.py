@@ -83,7 +83,6 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Train": {
         "train": train.train,
         "fork": train.fork,
-        "warm-start": train.warm_start,
         "preference-pairs": train.preference_pairs,
         "reward-model": train.reward_model,
     },

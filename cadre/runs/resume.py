@@ -48,8 +48,14 @@ from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
 from cadre.settings.trust import print_import_notice, queue_import_notice
 from cadre.settings.yaml_file import apply_overrides, flatten, typed_keys
-from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
-from cadre.training.warm_start import SETTINGS, WARM_START
+from cadre.training.checkpoint import (
+    WARM_START,
+    WARM_START_SETTINGS,
+    TrainingState,
+    checkpoint_name,
+    checkpoint_steps,
+    latest_checkpoint,
+)
 
 log = logging.getLogger(__name__)
 # Settings of how long to train, what to keep and where to run: they do not change the steps made so far.
@@ -239,9 +245,9 @@ def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:
     copy_steps(source.folder, run.folder, step)
     shutil.copytree(saved, run.folder / "checkpoints" / saved.name)
     # The weights after a warm start are needed if they are the reference; without them the fork still knows of it.
-    if path_exists(source.folder / WARM_START / SETTINGS):
+    if path_exists(source.folder / WARM_START / WARM_START_SETTINGS):
         (run.folder / WARM_START).mkdir()
-        copy_plain(source.folder / WARM_START / SETTINGS, run.folder / WARM_START / SETTINGS)
+        copy_plain(source.folder / WARM_START / WARM_START_SETTINGS, run.folder / WARM_START / WARM_START_SETTINGS)
         if run.config.kl.reference == "start" and checkpoint_steps(source.folder / WARM_START / "checkpoints"):
             warmed = latest_checkpoint(source.folder / WARM_START / "checkpoints")
             shutil.copytree(warmed, run.folder / WARM_START / "checkpoints" / warmed.name)

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cadre.config.experiment import dump
-from cadre.errors import DivergedError, RunError
-from cadre.files import find_damage, read_record, require_no_link, write_with_manifest
+from cadre.config.experiment import Experiment, dump
+from cadre.errors import ConfigError, DivergedError, RunError
+from cadre.files import find_damage, path_exists, read_record, require_no_link, write_with_manifest
 from cadre.runs import jsonl
 from cadre.runs.folder import Run
 from cadre.runs.records import CheckpointState, EvaluationLine
@@ -313,3 +313,35 @@ def best_evaluated_step(run: Path) -> int:
             "with evaluate.tasks above 0. Leave --best out for the latest checkpoint, or name one with --at STEP."
         )
     return int(best["step"])
+
+
+# ---- The weights after a warm start (`cadre_tasks.warm_start`), which lie in its folder of the run
+
+WARM_START, WARM_START_SETTINGS = "warm_start", "settings.json"
+
+
+def find_start(experiment: Experiment, run: Run) -> dict[str, str] | None:
+    """Return the folders of the policies' weights when reinforcement learning began, "" for those that their settings
+    name; None if the reference is the base (`kl.reference`).
+
+    Raises RunError where the warm start's weights are gone, and ConfigError where other machines would need them.
+    """
+    if experiment.config.kl.reference == "base":
+        return None
+    names = [name for name in experiment.learners if name in experiment.roles.values()]
+    home, folder = run.folder / WARM_START, run.folder / WARM_START / "checkpoints"
+    if not path_exists(home):
+        return dict.fromkeys(names, "")
+    if experiment.cluster is not None:
+        raise ConfigError(
+            "kl.reference: got start with a cluster, after a warm start whose weights are on this machine alone; "
+            "expected base. Train without cluster, or take the warmed model as the base: cadre export it and name it "
+            "in team.policies."
+        )
+    if not checkpoint_steps(folder):
+        raise RunError(
+            f"kl.reference: got start, and {folder} holds no weights of the warm start; expected its last checkpoint. "
+            "Restore it from a copy, or set kl.reference=base in a new run."
+        )
+    warmed = latest_checkpoint(folder)
+    return {name: str(warmed / name) for name in names}

@@ -55,12 +55,12 @@ from cadre.training.checkpoint import (
     Checkpointer,
     TrainingState,
     checkpoint_steps,
+    find_start,
     restore_latest,
     score_of_report,
 )
 from cadre.training.interrupt import Interrupt
 from cadre.training.metrics import GpuMeter, make_gpu_meter
-from cadre.training.warm_start import find_start
 from cadre.types import Task
 
 PATIENCE = 5  # steps
