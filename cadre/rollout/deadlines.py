@@ -80,16 +80,15 @@ class Deadline:
         def tick() -> None:
             # Runs before the steps that became due while the loop was blocked, so that such time counts for nobody
             # but a call that ends with the step that blocked.
-            nonlocal timer
             watch.proceeded_at = time.monotonic()
             self._count(TICK_S)
             if timeout is not None and self.spent >= self.seconds and not self._queues:
                 timeout.reschedule(loop.time())
             else:
-                timer = loop.call_later(self._next_tick(), tick)
+                self._timer = loop.call_later(self._next_tick(), tick)
 
         with _watched() as watch:
-            timer = loop.call_later(self._next_tick(), tick)
+            self._timer = loop.call_later(self._next_tick(), tick)
             try:
                 async with asyncio.timeout(None) as timeout:
                     result = await work
@@ -102,7 +101,7 @@ class Deadline:
                     raise
                 raise ContractError(f"{self.what}: cancelled itself; expected a result.") from error
             finally:
-                timer.cancel()
+                self._timer.cancel()
                 self._count()
                 _current.reset(token)
         if self.spent > self.seconds:

@@ -206,8 +206,8 @@ def wrap_parts(parts: Sequence[str], first_indent: str = "") -> list[str]:
 
 def format_gpu(metrics: Mapping[str, float]) -> list[str]:
     """Return lines about the GPUs, of at most `WIDTH` columns: of sampling and learning the seconds, tokens per second,
-    fraction of the peak bandwidth or MFU, and peak memory; the seconds of other phases, and the part of the step in
-    which the GPU computes. None for a run on CPUs; without what is not known, as the peak rates of an unknown GPU."""
+    fraction of the peak bandwidth or MFU, and peak memory; and the seconds of other phases. None for a run on CPUs;
+    without what is not known, as the peak rates of an unknown GPU."""
     if "gpu/learning_peak_gb" not in metrics:
         return []
 
@@ -222,7 +222,6 @@ def format_gpu(metrics: Mapping[str, float]) -> list[str]:
         describe("sampling", "time/sample_s", "gpu/sampling_bandwidth_fraction", "of bandwidth"),
         describe("learning", "time/update_s", "gpu/learning_mfu", "MFU"),
         *(f"{name} {metrics[key]:.1f} s" for name in ("sync", "sleep", "wake") if (key := f"time/{name}_s") in metrics),
-        *([f"busy {metrics['gpu/busy_fraction']:.0%}"] if "gpu/busy_fraction" in metrics else []),
     ]
     return wrap_parts([f"GPU: {', '.join(items)}"], INDENT)
 

@@ -261,17 +261,10 @@ def check_same_policies(where: str, old: Config, new: Config) -> None:
             continue
         changed = new.team.policies.get(name)
         if changed is None or changed.frozen or changed.lora != policy.lora or not _is_same_model(policy, changed):
-            got = (
-                "none of that name"
-                if changed is None
-                else "it frozen"
-                if changed.frozen
-                else "another model or adapter"
-            )
             raise ConfigError(
-                f"{where}: got {got} for team.policies.{name}, which this run has trained, and whose weights would be "
-                "left out; expected it as it was. Undo the change. To train only others from here on, set "
-                "credit.role_weights of its roles to 0."
+                f"{where}: team.policies.{name}, which this run has trained, is frozen, left out, or has another model "
+                "or adapter, so that its weights would be lost; expected it as it was. Undo the change. To train only "
+                "others from here on, set credit.role_weights of its roles to 0."
             )
 
 

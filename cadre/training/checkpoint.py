@@ -269,21 +269,14 @@ class CheckpointChoice:
         step = best_evaluated_step(run) if self.best else self.at
         if step is None:
             return latest_checkpoint(folder)
-        description = (
-            f"the best evaluation of {run} is that after step {step}" if self.best else f"step {step} of {run}"
-        )
-        steps = checkpoint_steps(folder)
-        if step not in steps:
+        path, steps = folder / checkpoint_name(step), checkpoint_steps(folder)
+        damage = find_damage(path) if step in steps else "it is not there"
+        if damage is not None:
+            named = f"that of the best evaluation, after step {step}" if self.best else f"that of step {step}"
             raise RunError(
-                f"checkpoint: {description}, and no checkpoint of it is there; expected one of "
+                f"checkpoint: got {named} of {run}, which cannot be used ({damage}); expected a whole one of "
                 f"{', '.join(map(str, steps)) or 'some, and there is none'}. Name one with --at, or keep more with "
                 "train.checkpoint_every=N."
-            )
-        path = folder / checkpoint_name(step)
-        if (damage := find_damage(path)) is not None:
-            raise RunError(
-                f"checkpoint: {description}, and {path} is damaged ({damage}); expected a whole one. Restore it from a "
-                "copy, or name another with --at."
             )
         return path
 

@@ -394,7 +394,7 @@ async def learn_step(
         seconds |= training.gpu.sampling_metrics(sampled.trees, sampled_step.seconds)
         trained = [sequence for sequence in batch.sequences if team.trains(sequence.policy)]
         seconds |= training.gpu.learning_metrics(trained, update_seconds)
-        seconds |= training.gpu.step_metrics() | {"gpu/learning_peak_gb": training.gpu.peak_gb()}
+        seconds["gpu/learning_peak_gb"] = training.gpu.peak_gb()
     trained_roles = training.experiment.trained_roles
     step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan, trained_roles)
     step_metrics = step_metrics | staleness | seconds

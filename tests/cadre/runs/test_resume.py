@@ -306,22 +306,20 @@ def test_being_asked_to_stop_saves_the_step_before(speaker: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    "change",
     [
-        ("team.policies.shared.frozen=true", "got it frozen"),
-        ("team.policies.shared.lora={rank: 4}", "got another model or adapter"),
-        ("team.policies.shared.model=games", "got another model or adapter"),
-        ("team={policies: {other: seed}, roles: {speaker: other}}", "got none of that name"),
+        "team.policies.shared.frozen=true",
+        "team.policies.shared.lora={rank: 4}",
+        "team.policies.shared.model=games",
+        "team={policies: {other: seed}, roles: {speaker: other}}",
     ],
 )
-def test_what_a_run_has_trained_is_gone_on_with(
-    change: str, told: str, speaker: Path, tmp_path: Path, quiet: Console
-) -> None:
+def test_what_a_run_has_trained_is_gone_on_with(change: str, speaker: Path, tmp_path: Path, quiet: Console) -> None:
     """Mistake: a policy that is frozen from there on falls back to its untrained model, and is in no checkpoint."""
     run = trained(configured(speaker, train={"steps": 1, "tasks_per_step": 2}), tmp_path / "run", quiet)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=r"team.policies.shared, .* is frozen, left out, or has another model"):
         fork_run(run.folder, 1, tmp_path / "fork", [change])
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=r"team.policies.shared, .* is frozen, left out, or has another model"):
         open_to_resume(run.folder, overrides=[change], force=True)
     assert not (tmp_path / "fork").exists()
     if "frozen" in change:
