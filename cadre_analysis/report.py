@@ -11,9 +11,9 @@ import typer
 
 from cadre.cli.terminal import RunFolder, print_lines, require_new
 from cadre.config.experiment import dump
-from cadre.errors import ConfigError, one_line
+from cadre.errors import one_line
 from cadre.files import publish_atomically
-from cadre.plugins import install_command
+from cadre.plugins import package
 from cadre.runs.export import escape
 from cadre.runs.folder import Run
 
@@ -100,19 +100,13 @@ def plot_paths(out: Path) -> list[Path]:
 
 def draw_plots(steps: Sequence[Line], paths: Sequence[Path]) -> list[tuple[str, Path]]:
     """Draw each figure of `PLOTS` that the run has values for, at the first of the paths; return titles and paths."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "report: matplotlib is not installed, which draws the curves; expected the extra plots. Run: "
-            f"{install_command('plots')}"
-        ) from None
+    figures = package("matplotlib.figure", "plots", "report:")
     plots: list[tuple[str, Path]] = []
     for title, ends in PLOTS.items():
         names = sorted({name for line in steps for name in line if name.endswith(ends)} - {"rollout/tokens"})
         if not names:
             continue
-        figure = Figure(figsize=(6.4, 2.8), layout="constrained")
+        figure = figures.Figure(figsize=(6.4, 2.8), layout="constrained")
         axes = figure.subplots()
         for name in names:
             points = [(line["step"] + 1, line[name]) for line in steps if line.get(name) is not None]

@@ -19,7 +19,7 @@ from cadre.config.resolve import find_model
 from cadre.engines.factory import TorchSpec
 from cadre.errors import ConfigError, RunError, first_line, nearest, one_line
 from cadre.files import publish_atomically, require_no_link
-from cadre.plugins import install_command
+from cadre.plugins import package
 from cadre.runs import jsonl
 from cadre.runs.folder import Run
 from cadre.runs.kept_trees import ANNOTATIONS, read_entries, read_tree
@@ -214,11 +214,7 @@ NO_CREDIT: Row = {"return": None, "advantage": None, "weight": None, "left_out":
 
 def write_parquet(folder: Path, out: Path) -> int:
     """Write the table to a Parquet file; return the number of rows. Raises ConfigError if pyarrow is not installed."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ConfigError(_missing_package("pyarrow", install_command("data"))) from None
+    pyarrow, parquet = package("pyarrow", "data", "trees:"), package("pyarrow.parquet", "data", "trees:")
     table = pyarrow.Table.from_pylist(list(sample_rows(folder)))
     with publish_atomically(out) as (partial,):
         parquet.write_table(table, partial)
@@ -227,12 +223,4 @@ def write_parquet(folder: Path, out: Path) -> int:
 
 def to_dataset(folder: Path) -> Any:
     """Return the table as a `datasets.Dataset`. Raises ConfigError if datasets is not installed."""
-    try:
-        import datasets
-    except ImportError:
-        raise ConfigError(_missing_package("datasets", "pip install datasets")) from None
-    return datasets.Dataset.from_list(list(sample_rows(folder)))
-
-
-def _missing_package(package: str, install: str) -> str:
-    return f"trees: {package} is not installed; expected it, to write the table. Run: {install}"
+    return package("datasets", "data", "dataset:").Dataset.from_list(list(sample_rows(folder)))

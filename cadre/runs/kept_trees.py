@@ -509,9 +509,10 @@ def find_tree(folder: Path, step: int, number: int = 0) -> KeptTree:
     if number < len(step_entries):
         return read_tree(folder, step_entries[number])
     steps = [entry.step + 1 for entry in entries]
+    tasks = f", and a task from 0 to {len(step_entries) - 1}" if step_entries else ""
     raise RunError(
-        f"play: got task {number} of step {step}, of which {len(step_entries)} are kept; expected a step from "
-        f"{min(steps)} to {max(steps)}, and a task that was kept of it. Name one of those (--step, --task)."
+        f"play: got --step {step} --task {number}, of which no tree is kept; expected a step from {min(steps)} to "
+        f"{max(steps)}{tasks}. Name one of those."
     )
 
 
