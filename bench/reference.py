@@ -119,8 +119,6 @@ METRICS = {
     "time/sleep_s": "of `time/learn_s`, seconds in which a colocated vLLM frees GPU memory",
     "time/wake_s": "of `time/learn_s`, seconds in which it allocates the memory again",
     "time/update_s": "of `time/learn_s`, seconds of the update alone; this and the following on GPUs only",
-    "gpu/busy_fraction": "fraction of the step in which the first GPU ran a kernel of any process, by NVIDIA's "
-    "driver; missing without the package nvidia-ml-py",
     "gpu/learning_mfu": "model FLOP utilisation: 6 operations per weight and distinct token (4 with adapters) over "
     "the GPUs' peak in `time/update_s`; missing for GPUs that are not in training/metrics.py",
     "gpu/learning_tokens_per_s": "distinct trained tokens per second",

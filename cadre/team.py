@@ -194,15 +194,6 @@ class CountsTokens(Protocol):
     sampled_tokens: int
 
 
-@runtime_checkable
-class HasStatus(Protocol):
-    """A sampler or learner of several processes."""
-
-    def status(self) -> tuple[int, int, int]:
-        """Return how many there are, how many requests wait, and how many processes were replaced."""
-        ...
-
-
 class SamplingActivity:
     """Decisions and tokens sampled so far, for displays of long work. Read from any thread."""
 

@@ -33,7 +33,7 @@ from cadre.evaluation.loaded_team import load_team
 from cadre.rollout import walk
 from cadre.rollout.batching import gather
 from cadre.rollout.deadlines import TimedEnv
-from cadre.rollout.episodes import Failure, attempts, check_failures, grow_many
+from cadre.rollout.episodes import Failure, check_failures, grow_many, retried
 from cadre.rollout.grow import Path as RolloutPath
 from cadre.rollout.grow import Rollout, grow
 from cadre.rollout.shapes import independent
@@ -200,11 +200,11 @@ async def execute_decisions(
     async def execute(decision: AuditedDecision) -> DecisionEffects | Failure:
         key = random_keys.key(settings.seed, "plays", decision.tree, *decision.path, decision.role)
         try:
-            for attempt in attempts(decision.task, rollout):
-                with attempt:
-                    return await execute_decision(decision, rollout, settings.plays, key, sample.advantages)
-            assert attempt.failure is not None
-            return attempt.failure
+            return await retried(
+                decision.task,
+                rollout,
+                lambda contain: execute_decision(decision, rollout, settings.plays, key, sample.advantages),
+            )
         finally:
             progress()
 

@@ -1,4 +1,4 @@
-"""Commands that compare runs and audit their advantages: compare, audit, sweep."""
+"""Commands that compare runs, audit their advantages and report on them: compare, audit, report, sweep."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from cadre.cli.terminal import (
 from cadre.config.resolve import find_target, resolve_for_trees
 from cadre.errors import ConfigError
 from cadre.files import to_json
-from cadre.runs.sweeps import expand_sweeps
+from cadre.runs.folder import expand_sweeps
 from cadre.statistics import Interval
 from cadre_analysis.audit import AuditSettings, check_auditable, run_audit
 from cadre_analysis.compare import MEASURES, compare_runs, format_comparison
+from cadre_analysis.report import report
 from cadre_analysis.sweep import sweep
 from cadre_analysis.tables import format_table
 
@@ -115,4 +116,8 @@ def format_audit(report: Mapping[str, Mapping]) -> list[str]:
 
 
 # By panel of `cadre --help`.
-COMMANDS = {"Train": {"sweep": sweep}, "Evaluate": {"compare": compare, "audit": audit}}
+COMMANDS = {
+    "Train": {"sweep": sweep},
+    "Evaluate": {"compare": compare, "audit": audit},
+    "Look at runs": {"report": report},
+}

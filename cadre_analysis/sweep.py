@@ -18,7 +18,7 @@ from cadre.cli.terminal import STOPPED, Overrides, complete_recipe, print_lines,
 from cadre.config.resolve import resolve_recipe
 from cadre.errors import ConfigError, RunError
 from cadre.files import publish_atomically, read_record, write_text_atomically
-from cadre.runs.sweeps import RECORD, SweepRecord
+from cadre.runs.folder import SWEEP_RECORD, SweepRecord
 from cadre.settings.yaml_file import parse_yaml
 from cadre_analysis.compare import compare_runs, format_comparison
 
@@ -133,7 +133,7 @@ def _claim_folder(folder: Path, recipe: str, fixed: Sequence[str], runs: Sequenc
     """Record the sweep in its folder. Raises RunError if the folder holds anything else, or another training under the
     name of one of these."""
     new = SweepRecord(recipe=recipe, overrides=list(fixed), runs={run.name: list(run.overrides) for run in runs})
-    path = folder / RECORD
+    path = folder / SWEEP_RECORD
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise RunError(

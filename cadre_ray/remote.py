@@ -110,12 +110,11 @@ class SamplerPool:
 
     Owned by the team, which closes it. The batch of each sampler follows from the requests and the number of samplers.
     One that dies is replaced, gets its weights, and samples its requests of the step and its whole batch again, with
-    the same random numbers: the same tokens. `waiting_requests` is how many requests have no answer yet.
+    the same random numbers: the same tokens.
     """
 
     def __init__(self, actors: Sequence[SupervisedActor], policies: Sequence[str], memory: int | None) -> None:
         self.actors, self.policies, self.memory = actors, tuple(policies), memory
-        self.waiting_requests = 0
         self._loads: dict[str, StartLoading] = {}
         self._samplers = [PoolSampler(actor, self._reload_weights) for actor in actors]
         self._scope: object = None
@@ -144,10 +143,6 @@ class SamplerPool:
         self._loads[policy] = start_loading
         await asyncio.gather(*(asyncio.to_thread(actor.call, start_loading) for actor in self.actors))
 
-    def status(self) -> tuple[int, int, int]:
-        """Return how many samplers there are, how many requests wait, and how many samplers were replaced."""
-        return len(self.actors), self.waiting_requests, sum(actor.deaths for actor in self.actors)
-
     def close(self) -> None:
         """End the samplers."""
         for actor in self.actors:
@@ -157,13 +152,8 @@ class SamplerPool:
         # Samplers in other processes know a step by a number, which stands for the object that its requests share.
         if batch[0].scope is not self._scope:
             self._scope, self._scope_number = batch[0].scope, self._scope_number + 1
-        self.waiting_requests += len(batch)
-        parts = split_batch(batch, len(self.actors))
-        try:
-            pairs = zip(self._samplers, parts, strict=False)
-            await asyncio.gather(*(sampler.sample(self._scope_number, part) for sampler, part in pairs))
-        finally:
-            self.waiting_requests -= len(batch)
+        pairs = zip(self._samplers, split_batch(batch, len(self.actors)), strict=False)
+        await asyncio.gather(*(sampler.sample(self._scope_number, part) for sampler, part in pairs))
 
     def _reload_weights(self, handle: Any) -> None:
         ray_module().get([start_loading(handle) for start_loading in self._loads.values()])
@@ -184,7 +174,6 @@ class RemoteLearner(LearnerProxy):
         self._state: list[Any] = []
         self._updates: list[Any] = []
         actor.recover = self._recover
-        self.busy = False
 
     async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """Update every policy that has sequences once; return metrics by policy. Raises DivergedError."""
@@ -197,15 +186,7 @@ class RemoteLearner(LearnerProxy):
                 self._copy_state()
             return metrics
 
-        self.busy = True
-        try:
-            return await asyncio.to_thread(run)
-        finally:
-            self.busy = False
-
-    def status(self) -> tuple[int, int, int]:
-        """Return how many processes there are, whether one is updating, and how many were replaced."""
-        return self.actor.size, int(self.busy), self.actor.deaths
+        return await asyncio.to_thread(run)
 
     async def publish(self, policy: str) -> Weights:
         """Return the policy's weights in the object store of this machine, from which samplers fetch them."""

@@ -1,4 +1,4 @@
-"""The commands of this package: data, serve-env, and those of reward models."""
+"""The commands of this package: warm-start, data, serve-env, and those of reward models."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cadre.errors import ConfigError
 from cadre.plugins import package
 from cadre.settings.yaml_file import parse_settings
 from cadre_tasks.reward_models.commands import preference_pairs, reward_model
+from cadre_tasks.warm_start import warm_start
 
 
 def serve_env(
@@ -90,6 +91,6 @@ def data(
 
 # By panel of `cadre --help`.
 COMMANDS = {
-    "Train": {"preference-pairs": preference_pairs, "reward-model": reward_model},
+    "Train": {"warm-start": warm_start, "preference-pairs": preference_pairs, "reward-model": reward_model},
     "Tasks": {"data": data, "serve-env": serve_env},
 }

@@ -102,7 +102,6 @@ GPU_METRICS = {
     "gpu/sampling_bandwidth_fraction": "share",
     "gpu/sampling_tokens_per_s": "tokens/s",
     "gpu/sampling_peak_gb": "GB",
-    "gpu/busy_fraction": "share",
 }
 LEAST_SECONDS = 60.0
 ENOUGH_SECONDS = 90.0

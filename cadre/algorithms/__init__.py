@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from cadre.advantages.batch import Plan
 from cadre.algorithms import common
 from cadre.algorithms.actor_critic import Ippo, Mappo, Rlhf
-from cadre.algorithms.at_grpo import AtGrpo
 from cadre.algorithms.branching import Arpo, Bpo, TreeGrpo, TreeRl
 from cadre.algorithms.custom import Custom
 from cadre.algorithms.grpo import (
+    AtGrpo,
+    Counterfactual,
     DrMamr,
     DrMas,
     FlowGrpo,
@@ -23,13 +24,13 @@ from cadre.algorithms.grpo import (
     HierarchicalGrpo,
     Matpo,
     MGrpo,
+    Shapley,
     Sirius,
     Spiral,
     StateValue,
     TeamTr,
 )
 from cadre.algorithms.magrpo import C3, MaDpo, Magrpo, MagrpoCentral, MaReinforce, MaRemax, MaRloo
-from cadre.algorithms.marginal import Counterfactual, Shapley
 
 KINDS: tuple[type[common.Algorithm], ...] = (
     AtGrpo,

@@ -10,8 +10,7 @@ from cadre.advantages.batch import Plan
 from cadre.advantages.groups import comparison_of
 from cadre.advantages.returns import Credit
 from cadre.algorithms.common import Algorithm
-from cadre.rollout.branching import WHERE
-from cadre.rollout.shapes import Shape, branch
+from cadre.rollout.shapes import WHERE, Shape, branch
 from cadre.settings import Positive, TreeWeight
 from cadre.settings.user_code import load_function, one_of
 

@@ -23,8 +23,7 @@ from cadre.algorithms.branching import BUDGET, DECISIONS, ROUNDS, SIBLINGS, WHER
 from cadre.algorithms.common import LOOKAHEAD, SELECT, Algorithm, ManySiblings, Scale, Selection
 from cadre.declare import declared
 from cadre.errors import ConfigError
-from cadre.rollout.branching import WHERE
-from cadre.rollout.shapes import SELECTIONS, SHAPES, Shape
+from cadre.rollout.shapes import SELECTIONS, SHAPES, WHERE, Shape
 from cadre.rollout.walk import TreeSample
 from cadre.settings import Section
 from cadre.settings.section import Given, ReadIf

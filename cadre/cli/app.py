@@ -63,9 +63,9 @@ def root(
 
 # By purpose, in the order of `cadre --help`; installed packages add theirs to these panels.
 COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
-    "Train": {"train": train.train, "fork": train.fork, "warm-start": train.warm_start},
+    "Train": {"train": train.train, "fork": train.fork},
     "Evaluate": {"eval": evaluate.evaluate},
-    "Look at runs": {"status": runs.status, "view": runs.view, "report": runs.report, "trees": runs.trees},
+    "Look at runs": {"status": runs.status, "view": runs.view, "trees": runs.trees},
     "Use a team": {"play": play.play, "export": runs.export},
     "Tasks": {"list": listing.list_all, "init": tasks.init, "check": tasks.check},
 }

@@ -1,4 +1,4 @@
-"""Commands that read a run folder: status, report, trees, view, export."""
+"""Commands that read a run folder: status, trees, view, export."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ from cadre.config.trusted_runs import check_trusted
 from cadre.errors import ConfigError
 from cadre.files import to_json
 from cadre.plugins import install_command
-from cadre.runs.export import export_policy, plot_paths, write_parquet, write_summary
-from cadre.runs.folder import Run
-from cadre.runs.model_card import check_repository, push_to_hub
+from cadre.runs.export import check_repository, export_policy, push_to_hub, write_parquet
+from cadre.runs.folder import Run, expand_sweeps
 from cadre.runs.progress import format_gpu, read_status
 from cadre.runs.resume import check_same_policies
-from cadre.runs.sweeps import expand_sweeps
 from cadre.training.checkpoint import CheckpointChoice
 from cadre.view.reading import open_runs
 
@@ -41,7 +39,7 @@ LOADED = ("model", "device", "dtype", "quantization", "trust_remote_code")
 
 
 def status(folder: RunFolder, as_json: AsJson = False) -> None:
-    """Show the state of a run: step, steps sampled ahead, staleness, tokens per second, and its processes."""
+    """Show the state of a run: step, steps sampled ahead, staleness, tokens per second."""
     report = read_status(folder)
     print_lines([to_json(report)] if as_json else map(visible, format_status(report, time.time())))
 
@@ -68,23 +66,7 @@ def format_status(report: Mapping[str, Any], now: float) -> list[str]:
     rows.append(("tokens/s", f"{rate:,.0f} in the last step" if rate else "none yet"))
     gpu = " ".join(line.strip() for line in format_gpu(report.get("gpu", {})))
     rows += [("GPU", gpu.removeprefix("GPU: "))] if gpu else []
-    for part in report["parts"]:
-        where = f"{part['processes']} processes" if part["processes"] else "in the training process"
-        replaced = f", {part['replaced']} replaced" if part["replaced"] else ""
-        policies = ", ".join(part["policies"])
-        rows.append((part["kind"], f"{policies}: {where}, {part['waiting']} requests waiting{replaced}"))
     return [f"{label:<10} {text}" for label, text in rows]
-
-
-def report(
-    folder: RunFolder,
-    out: Annotated[Path, typer.Option(help="the Markdown file to write; its plots go beside it")] = Path("report.md"),
-    price: Annotated[float, typer.Option(min=0.0, help="of an hour on this machine, for the cost of the run")] = 0.0,
-) -> None:
-    """Write a run as one page with plots: results with intervals, cost, settings, commits, what it ran on."""
-    require_new([out, *plot_paths(out)], "report --out")
-    write_summary(Run.open(folder), out, price)
-    print_lines([f"{out} and its plots are written."])
 
 
 def trees(

@@ -1,4 +1,4 @@
-"""Commands that train: train, fork, warm-start."""
+"""Commands that train: train, fork."""
 
 from __future__ import annotations
 
@@ -22,28 +22,14 @@ from cadre.cli.terminal import (
     shorten_path,
 )
 from cadre.config.engines import check_hub_models
-from cadre.config.experiment import Experiment, load
+from cadre.config.experiment import load
 from cadre.config.recipes import example_recipe
 from cadre.config.resolve import resolve, resolve_recipe
-from cadre.config.trusted_runs import check_trusted
 from cadre.errors import ConfigError
-from cadre.runs.folder import Run, check_folder_free, create_in_free_folder, resume_command
+from cadre.runs.folder import Run, create_in_free_folder, resume_command
 from cadre.runs.resume import fork_run, open_to_resume
 from cadre.settings.yaml_file import typed_keys
-from cadre.team import Metrics
 from cadre.training.checkpoint import best_evaluated_step
-from cadre.training.warm_start import (
-    EXAMPLES,
-    WARM_START,
-    Example,
-    WarmStart,
-    create_warm_start,
-    encode_examples,
-    open_warm_start,
-    read_examples,
-    run_warm_start,
-    sample_successes,
-)
 
 NewRun = Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")]
 Recipe = Annotated[
@@ -173,79 +159,3 @@ def fork(
 
     run = create_in_free_folder(into, folder.resolve().name, create)
     print_lines([f"{run.folder} begins after step {step} of {folder}. Go on with:\n  {resume_command(run.folder)}"])
-
-
-# ---- cadre warm-start
-
-# Parameters that a warm start keeps in its run, so that --resume takes none of them.
-WARM_START_PARAMETERS = ("recipe", "overrides", "on", "own_tasks", "steps", "per_step", "learning_rate", "seed")
-
-
-def warm_start(
-    context: typer.Context,
-    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file, which is trained afterwards")] = "",
-    overrides: Overrides = None,
-    on: Annotated[Path | None, typer.Option(help='JSONL of {"role": ..., "prompt": ..., "answer": ...}')] = None,
-    own_tasks: Annotated[
-        int, typer.Option("--own", min=0, help="or the number of training tasks whose successful episodes are imitated")
-    ] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 100,
-    per_step: Annotated[int, typer.Option("--examples", min=1, help="examples per step")] = 16,
-    learning_rate: LearningRate = 1e-5,
-    seed: Annotated[int, typer.Option(help="seed of the order of examples")] = 0,
-    folder: NewRun = None,
-    resume: Annotated[bool, typer.Option("--resume", help="resume the warm start in --run")] = False,
-    trust: Trust = False,
-) -> None:
-    """Train a team to imitate answers (cross-entropy), as a start for reinforcement learning."""
-    if resume:
-        folder = _require_folder(folder)
-        reject_beside(context, "--resume", WARM_START_PARAMETERS)
-        run = Run.open(folder)
-        settings = open_warm_start(run)
-        check_trusted(run.folder, run.config.model_dump(mode="json"), trust)
-        experiment = resolve(run.config)
-        examples = read_examples(run.folder / WARM_START / EXAMPLES, [*experiment.trained_roles])
-        sequences = encode_examples(experiment, examples)
-    else:
-        reject_without(context, "--resume", ["trust"])
-        experiment = resolve_recipe(recipe, overrides or [])
-        check_hub_models(experiment)
-        if folder is not None:
-            check_folder_free(folder)  # before the examples are sampled, which takes long
-        examples = _find_examples(experiment, on, own_tasks)
-        sequences = encode_examples(experiment, examples)
-        settings = WarmStart(steps, per_step, learning_rate, seed)
-
-        def create(new: Path) -> Run:
-            return create_warm_start(new, experiment.config, settings, examples, [recipe, *(overrides or [])])
-
-        run = create_in_free_folder(folder, recipe, create)
-
-    interval = max(1, settings.steps // 10)
-
-    def print_losses(step: int, metrics: Metrics) -> None:
-        if (step + 1) % interval == 0:
-            losses = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/loss"))
-            console.print(f"step {step + 1}/{settings.steps}  {losses}", highlight=False)
-
-    steps_done = run_warm_start(experiment, run, settings, sequences, print_losses)
-    if steps_done < settings.steps:
-        result, command = f"Stopped after {steps_done} of {settings.steps} steps; saved", "warm-start"
-    else:
-        result, command = "Warm", "train"
-    print_lines([f"{result}. Go on with:\n  {resume_command(run.folder, command)}"])
-    if steps_done < settings.steps:
-        raise typer.Exit(STOPPED)
-
-
-def _find_examples(experiment: Experiment, on: Path | None, own_tasks: int) -> list[Example]:
-    """Return the examples of the file `on`, or those of won episodes among `own_tasks` tasks that are sampled now."""
-    if (on is None) == (own_tasks == 0):
-        count = "neither" if on is None else "both"
-        raise ConfigError(f"warm-start: got {count} of --on FILE and --own TASKS; expected one of them. Say which.")
-    if on is not None:
-        return read_examples(on, list(experiment.trained_roles))
-    examples, episodes = sample_successes(experiment, own_tasks)
-    console.print(f"{len(examples)} answers of {episodes} episodes were part of a success", highlight=False)
-    return examples

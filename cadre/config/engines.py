@@ -83,7 +83,7 @@ def build_team(
     `notes`.
 
     `memory` are GiB that policies were sampled in before a resume, for those without a setting. `start` are the folders
-    of the weights that the reference has (`cadre.training.warm_start.find_start`), None for the base models.
+    of the weights that the reference has (`cadre.training.checkpoint.find_start`), None for the base models.
     """
     check_hub_models(experiment)
     if train:

@@ -19,7 +19,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import to_json
 from cadre.rollout import grow, shapes, walk
-from cadre.rollout.episodes import grow_many, grow_sampled
+from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
 from cadre.rollout.walk import TreePath
 from cadre.statistics import Interval, rate_interval
@@ -30,24 +30,19 @@ Outcome = tuple[float, float | None]  # success, and reward if the episode did n
 
 
 @dataclass(frozen=True)
-class Report:
-    """The result of playing each task once at temperature 0.
+class Played:
+    """What the reports of evaluations have in common.
 
-    success            rate of tasks that were solved; `low` and `high` are its 95% Wilson interval
-    failures           episodes that failed in the environment; each counts as a task that was not solved
-    reward, decisions, tokens   means per episode
+    failures           episodes that failed in the environment; each counts as one without success
+    reward, tokens     means per episode that did not fail
     parts              by name, the mean over episodes of a reward part's mean over the steps that name it
-    outcomes           by task, its success and reward; the reward is None if the episode failed
+    outcomes           by task, its success and reward, means over its episodes; the reward is None if all failed
     tasks_sha256       of the tasks' names and contents
     """
 
     tasks: int
     failures: int
-    success: float
-    low: float
-    high: float
     reward: float
-    decisions: float
     tokens: float
     parts: dict[str, float]
     outcomes: dict[str, Outcome]
@@ -58,71 +53,62 @@ class Report:
 
 
 @dataclass(frozen=True)
-class SampledReport:
+class Report(Played):
+    """The result of playing each task once at temperature 0.
+
+    success            rate of tasks that were solved; `low` and `high` are its 95% Wilson interval
+    decisions          mean per episode
+    """
+
+    success: float
+    low: float
+    high: float
+    decisions: float
+
+
+@dataclass(frozen=True)
+class SampledReport(Played):
     """The result of playing each task several times. Each interval is (value, low, high) at 95%, over tasks.
 
-    failures     episodes that failed; each counts as one without success
     samples      episodes per task
     temperature  of sampling
     max_tokens   the most tokens of one answer, by role
     average      avg@samples: the success rate of all episodes
     passing      pass@k by k: the probability that one of k episodes succeeds
-    reward, tokens, parts, outcomes, tasks_sha256   as in `Report`; an outcome is the mean over a task's episodes
     """
 
-    tasks: int
-    failures: int
     samples: int
     temperature: float
     max_tokens: dict[str, int]
     average: Interval
     passing: dict[int, Interval]
-    reward: float
-    tokens: float
-    parts: dict[str, float]
-    outcomes: dict[str, Outcome]
-    tasks_sha256: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
-def summarize(trees: Sequence[Tree], tasks: Sequence[Task], failures: int) -> Report:
-    """Return the report of trees that hold one episode each."""
-    paths = [next(walk.episodes(tree.root)) for tree in trees]
-    wins = [float(path[-1][1].success) for path in paths]
-    success, low, high = rate_interval(wins + [0.0] * (len(tasks) - len(wins)))
-    return Report(
-        tasks=len(tasks),
-        failures=failures,
-        success=success,
-        low=low,
-        high=high,
-        reward=mean_reward(paths),
-        decisions=fmean(len(path) for path in paths),
-        tokens=fmean(sum(len(sample.token_ids) for sample in walk.samples(tree.root)) for tree in trees),
-        parts=mean_parts([[branch for _, branch in path] for path in paths]),
-        outcomes=list_outcomes(tasks, trees, 1),
-        tasks_sha256=hash_tasks(tasks),
-    )
+def summarize(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1) -> dict[str, Any]:
+    """Return the fields of `Played`, of trees with one episode each, `samples` of every task that did not fail.
 
-
-def list_outcomes(tasks: Sequence[Task], trees: Sequence[Tree], samples: int) -> dict[str, Outcome]:
-    """Return the success and reward of every task, means over its `samples` episodes, by the task's name.
-
-    A failed episode counts as one without success. It has no reward: the mean is over the others, None if all failed.
-    Tasks of one name are told apart by a number: `maze`, `maze#2`.
+    Trees are in the order of their tasks. Tasks of one name are told apart by a number: `maze`, `maze#2`.
     """
-    # Trees are in the order of their tasks, and a task whose episodes all failed has none.
+    paths = [next(walk.episodes(tree.root)) for tree in trees]
     outcomes: dict[str, Outcome] = {}
-    remaining, seen = deque(trees), Counter[str]()
+    remaining, seen = deque(zip(trees, paths, strict=True)), Counter[str]()
     for task in tasks:
         seen[task.id] += 1
         name = task.id if seen[task.id] == 1 else f"{task.id}#{seen[task.id]}"
-        paths = list(walk.episodes(remaining.popleft().root)) if remaining and remaining[0].task == task else []
-        wins = sum(path[-1][1].success for path in paths)
-        outcomes[name] = (wins / samples, mean_reward(paths) if paths else None)
-    return outcomes
+        of_task: list[TreePath] = []
+        while remaining and len(of_task) < samples and remaining[0][0].task == task:
+            of_task.append(remaining.popleft()[1])
+        wins = sum(path[-1][1].success for path in of_task)
+        outcomes[name] = (wins / samples, mean_reward(of_task) if of_task else None)
+    return {
+        "tasks": len(tasks),
+        "failures": len(tasks) * samples - len(trees),
+        "reward": mean_reward(paths),
+        "tokens": fmean(sum(len(sample.token_ids) for sample in walk.samples(tree.root)) for tree in trees),
+        "parts": mean_parts([[branch for _, branch in path] for path in paths]),
+        "outcomes": outcomes,
+        "tasks_sha256": hash_tasks(tasks),
+    }
 
 
 def hash_tasks(tasks: Sequence[Task]) -> str:
@@ -186,8 +172,11 @@ async def evaluate(
     without success. Raises ContractError if more fail than may."""
     greedy = replace(rollout, team=rollout.team.greedy(), shape=shapes.independent(1), alpha=1.0)
     # The same key for every evaluation of a run, so that reports differ by the weights alone.
-    trees, failures = await grow_many(tasks, greedy, random_keys.key(seed, "evaluate"), progress)
-    return summarize(trees, tasks, len(failures)), trees
+    trees, _ = await grow_many(tasks, greedy, random_keys.key(seed, "evaluate"), progress)
+    played = summarize(trees, tasks)
+    success, low, high = rate_interval([wins for wins, _ in played["outcomes"].values()])
+    decisions = fmean(sum(1 for _ in walk.nodes(tree.root)) for tree in trees)
+    return Report(**played, success=success, low=low, high=high, decisions=decisions), trees
 
 
 def select_tasks(split: Sequence[Task], count: int | None, first: int = 0) -> Sequence[Task]:
@@ -235,28 +224,22 @@ async def evaluate_sampled(
     repeats: Repeats,
     progress: Callable[[], None] = lambda: None,
 ) -> tuple[SampledReport, list[Tree]]:
-    """Play every task as often as `repeats` says. An episode that fails counts as one without success; the report's
-    failures are episodes."""
+    """Play every task as often as `repeats` says, each time as a tree of its own. An episode that fails counts as one
+    without success; `progress` is called after every episode."""
     samples, team = repeats.samples, rollout.team.tempered(repeats.temperature)
+    playing = replace(rollout, team=team, shape=shapes.independent(1), alpha=1.0)
     key = random_keys.key(repeats.seed, "evaluate", samples, repr(repeats.temperature))
-    trees, failures = await grow_sampled(tasks, replace(rollout, team=team, alpha=1.0), key, samples, progress)
-    # A tree holds all episodes of its task; a task whose episodes all failed has no tree.
-    episodes = [list(walk.episodes(tree.root)) for tree in trees]
-    wins = [sum(path[-1][1].success for path in paths) for paths in episodes] + [0] * (len(tasks) - len(trees))
-    paths = [path for of_task in episodes for path in of_task]
+    trees, _ = await grow_many([task for task in tasks for _ in range(samples)], playing, key, progress)
+    played = summarize(trees, tasks, samples)
+    rates = [success for success, _ in played["outcomes"].values()]
+    passing = {k: [pass_at_k(samples, round(rate * samples), k) for rate in rates] for k in repeats.passing}
     report = SampledReport(
-        tasks=len(tasks),
-        failures=len(failures),
+        **played,
         samples=samples,
         temperature=repeats.temperature,
         max_tokens={role: sampling.max_tokens for role, sampling in team.sampling.items()},
-        average=interval_over_tasks([count / samples for count in wins]),
-        passing={k: interval_over_tasks([pass_at_k(samples, count, k) for count in wins]) for k in repeats.passing},
-        reward=mean_reward(paths),
-        tokens=fmean(sum(len(sample.token_ids) for sample in walk.samples(tree.root)) for tree in trees) / samples,
-        parts=mean_parts([[branch for _, branch in path] for path in paths]),
-        outcomes=list_outcomes(tasks, trees, samples),
-        tasks_sha256=hash_tasks(tasks),
+        average=interval_over_tasks(rates),
+        passing={k: interval_over_tasks(values) for k, values in passing.items()},
     )
     return report, trees
 

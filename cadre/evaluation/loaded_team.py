@@ -191,12 +191,12 @@ def run_evaluation(
     target: Target,
     request: EvaluationRequest,
     repeats: Repeats,
-    begin: Callable[[int, SamplingActivity], Callable[[], None]] = lambda tasks, activity: lambda: None,
+    begin: Callable[[int, SamplingActivity], Callable[[], None]] = lambda episodes, activity: lambda: None,
 ) -> tuple[dict[str, Any], list[Tree]]:
     """Return the report by name, and all trees: each task once at temperature 0, or as often as `repeats` says.
 
-    `begin` is called with the number of tasks and a count of what is sampled, and returns a callback for each finished
-    one. The traceback of the first failure is written to stderr, as there is no run folder for it.
+    `begin` is called with the number of episodes and a count of what is sampled, and returns a callback for each
+    finished one. The traceback of the first failure is written to stderr, as there is no run folder for it.
     """
     loaded, tasks = open_evaluation(target, request)
     failures: list[Failure] = []
@@ -217,7 +217,9 @@ def run_evaluation(
         report, trees = run_coroutine(evaluate(rollout, tasks, repeats.seed, begin(len(tasks), activity)))
         max_tokens = {role: sampling.max_tokens for role, sampling in loaded.team.sampling.items()}
         return {**report.as_dict(), "temperature": 0.0, "max_tokens": max_tokens, **fields}, trees
-    sampled, trees = run_coroutine(evaluate_sampled(rollout, tasks, repeats, begin(len(tasks), activity)))
+    sampled, trees = run_coroutine(
+        evaluate_sampled(rollout, tasks, repeats, begin(len(tasks) * repeats.samples, activity))
+    )
     return {**sampled.as_dict(), **fields}, trees
 
 

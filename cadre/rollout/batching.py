@@ -24,15 +24,6 @@ Position = tuple[int, ...]
 RunBatch = Callable[[Sequence[Any]], Coroutine[Any, Any, None]]
 
 
-@dataclass(frozen=True, eq=False)
-class QueuedRequest:
-    """A request that waits for the next batch: the sampler's function for it, and the position it comes from."""
-
-    run: RunBatch
-    position: Position
-    request: Any
-
-
 class BatchBarrier:
     """Starts the pending batches once nothing is busy. Lives as long as the outermost `gather`.
 
@@ -41,7 +32,8 @@ class BatchBarrier:
 
     def __init__(self) -> None:
         self._busy = 1
-        self._pending: list[QueuedRequest] = []
+        # By the object that stands for the wait: the position it comes from, the sampler's function, the request.
+        self._pending: dict[object, tuple[Position, RunBatch, Any]] = {}
         self._batches: set[asyncio.Task[None]] = set()
 
     def enter(self, count: int) -> None:
@@ -55,24 +47,24 @@ class BatchBarrier:
             self._start_batches()
 
     @contextmanager
-    def wait(self, pending: QueuedRequest) -> Iterator[None]:
+    def wait(self, position: Position, run: RunBatch, request: Any) -> Iterator[None]:
         """Count the caller as waiting, first for the batch to start and then for its answer."""
-        self._pending.append(pending)
+        wait = object()
+        self._pending[wait] = position, run, request
         self.leave()
         try:
             yield
         finally:
-            if pending in self._pending:  # cancelled before the batch started
-                self._pending.remove(pending)
+            if self._pending.pop(wait, None) is not None:  # cancelled before the batch started
                 self.enter(1)
 
     def _start_batches(self) -> None:
         """Start a batch for each sampler. From here on those who wait are busy."""
         batches: dict[RunBatch, list[Any]] = {}
-        for pending in sorted(self._pending, key=lambda pending: pending.position):
-            batches.setdefault(pending.run, []).append(pending.request)
+        for _, run, request in sorted(self._pending.values(), key=lambda pending: pending[0]):
+            batches.setdefault(run, []).append(request)
         self.enter(len(self._pending) + len(batches))
-        self._pending = []
+        self._pending = {}
         for run, requests in batches.items():
             batch = asyncio.get_running_loop().create_task(run(requests))
             self._batches.add(batch)
@@ -142,7 +134,7 @@ def wait_for_batch(run: RunBatch, request: Any) -> Iterator[None]:
     Outside `gather` the caller has a barrier of its own: the request leaves at once and alone.
     """
     participant = _participant.get() or Participant(BatchBarrier(), ())
-    with participant.barrier.wait(QueuedRequest(run, participant.position, request)):
+    with participant.barrier.wait(participant.position, run, request):
         yield
 
 

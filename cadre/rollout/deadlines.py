@@ -20,8 +20,9 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self, TypeVar
 
@@ -41,7 +42,7 @@ from cadre.types import Drawing, Observation, Reward, Sample, Task
 
 T = TypeVar("T")
 
-# Seconds between two looks at whether the event loop is blocked.
+# Seconds of a call are counted as often; where the event loop is blocked for longer, no more than these count.
 TICK_S = 0.25
 # A call that blocks the loop is logged after so many seconds, and again after as many more.
 NOTE_S = 60.0
@@ -52,56 +53,58 @@ log = logging.getLogger("cadre.rollout")
 class Deadline:
     """The time limit of one call, from when this is made. `setting` is the name of the setting that it comes from.
 
-    Infinite `seconds` are no limit.
+    Infinite `seconds` are no limit. `spent` are the seconds so far that count.
     """
 
     def __init__(self, what: str, seconds: float, setting: str) -> None:
         self.what, self.seconds, self.setting = what, seconds, setting
-        # What does not count: seconds in which the loop was blocked, and those in the queues that the call is in.
-        self._uncounted, self._queues, self._queued_at = 0.0, 0, 0.0
-        self._began = time.monotonic()
-        self._timeout: asyncio.Timeout | None = None
-
-    @property
-    def spent(self) -> float:
-        """Return the seconds so far that count."""
-        now = self._queued_at if self._queues else time.monotonic()
-        return max(0.0, now - self._began - self._uncounted)
-
-    @property
-    def left(self) -> float:
-        return self.seconds - self.spent
+        self.spent, self._queues, self._counted_at = 0.0, 0, time.monotonic()
 
     def blocking(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call the function and return its result. Raises DeadlineError if it took too long."""
-        with _watch().calling(self):
-            result = function(*arguments)
-        if self.left < 0.0:
+        with _watched():
+            try:
+                result = function(*arguments)
+            finally:
+                self._count()
+        if self.spent > self.seconds:
             raise self.passed()
         return result
 
     async def awaiting(self, work: Awaitable[T]) -> T:
         """Return the result of the work. If it takes too long, cancels it and raises DeadlineError."""
-        token, watch, task = _current.set(self), _watch(), asyncio.current_task()
+        token, task, loop = _current.set(self), asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        watch.tick_in(asyncio.get_running_loop())
-        try:
-            async with asyncio.timeout(None) as self._timeout:
-                self._reschedule()
-                with watch.calling(self):
+        timeout: asyncio.Timeout | None = None
+
+        def tick() -> None:
+            # Runs before the steps that became due while the loop was blocked, so that such time counts for nobody
+            # but a call that ends with the step that blocked.
+            watch.proceeded_at = time.monotonic()
+            self._count(TICK_S)
+            if timeout is not None and self.spent >= self.seconds and not self._queues:
+                timeout.reschedule(loop.time())
+            else:
+                self._timer = loop.call_later(self._next_tick(), tick)
+
+        with _watched() as watch:
+            self._timer = loop.call_later(self._next_tick(), tick)
+            try:
+                async with asyncio.timeout(None) as timeout:
                     result = await work
-        except TimeoutError as error:
-            if self._timeout is not None and self._timeout.expired():
-                raise self.passed(error.__cause__) from error
-            raise
-        except asyncio.CancelledError as error:
-            if task.cancelling() or isinstance(error, Interrupted):
+            except TimeoutError as error:
+                if timeout is not None and timeout.expired():
+                    raise self.passed(error.__cause__) from error
                 raise
-            raise ContractError(f"{self.what}: cancelled itself; expected a result.") from error
-        finally:
-            self._timeout = None
-            _current.reset(token)
-        if self.left < 0.0:
+            except asyncio.CancelledError as error:
+                if task.cancelling() or isinstance(error, Interrupted):
+                    raise
+                raise ContractError(f"{self.what}: cancelled itself; expected a result.") from error
+            finally:
+                self._timer.cancel()
+                self._count()
+                _current.reset(token)
+        if self.spent > self.seconds:
             raise self.passed()
         return result
 
@@ -112,31 +115,26 @@ class Deadline:
             f"by then. Bound what it waits for, or raise {self.setting}."
         )
 
-    def leave_out(self, seconds: float) -> None:
-        """Leave out the seconds until now in which the loop was blocked, as nothing could be awaited."""
-        if not self._queues:
-            self._uncounted += min(seconds, self.spent)
-            self._reschedule()
-
     @contextmanager
     def queueing(self) -> Iterator[None]:
         """Stop the clock within the block; blocks may overlap."""
-        if self._queues == 0:
-            self._queued_at = time.monotonic()
+        self._count()
         self._queues += 1
-        self._reschedule()
         try:
             yield
         finally:
+            self._count()
             self._queues -= 1
-            if self._queues == 0:
-                self._uncounted += time.monotonic() - self._queued_at
-            self._reschedule()
 
-    def _reschedule(self) -> None:
-        if self._timeout is not None and not self._timeout.expired():
-            rests = self._queues or self.seconds == math.inf
-            self._timeout.reschedule(None if rests else asyncio.get_running_loop().time() + self.left)
+    def _count(self, most: float = math.inf) -> None:
+        """Count the seconds since the last call, `most` of them at most, unless the call queues."""
+        now = time.monotonic()
+        if not self._queues:
+            self.spent += min(now - self._counted_at, most)
+        self._counted_at = now
+
+    def _next_tick(self) -> float:
+        return TICK_S if self._queues else max(0.0, min(TICK_S, self.seconds - self.spent))
 
 
 _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
@@ -146,10 +144,7 @@ _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 def in_line() -> Iterator[None]:
     """Stop the clock of the caller's deadline while it queues for a shared resource."""
     deadline = _current.get()
-    if deadline is None:
-        yield
-        return
-    with deadline.queueing():
+    with nullcontext() if deadline is None else deadline.queueing():
         yield
 
 
@@ -180,55 +175,13 @@ def allow_calls() -> None:
 # ---- Calls that block the event loop
 
 
+@dataclass
 class _Watch:
-    """The running calls of one thread, and when its event loop, or its last call, was last seen to proceed."""
+    """The number of running calls of one thread, when it was last seen to proceed, and the seconds logged since."""
 
-    def __init__(self) -> None:
-        self.calls: set[Deadline] = set()
-        self.proceeded_at, self.noted = time.monotonic(), 0.0
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    @contextmanager
-    def calling(self, deadline: Deadline) -> Iterator[None]:
-        """Register the call as running within the block."""
-        self.proceeded_at = time.monotonic()
-        self.calls.add(deadline)
-        try:
-            yield
-        finally:
-            self.calls.discard(deadline)
-
-    def tick_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note every `TICK_S` that the loop proceeds, while calls run."""
-        if self._loop is not loop:
-            self._loop = loop
-            loop.call_later(TICK_S, self._tick, time.monotonic() + TICK_S)
-
-    def _tick(self, due: float) -> None:
-        self.proceeded_at = now = time.monotonic()
-        # Due timeouts of this pass of the loop are put off by this, as they come after it.
-        if now - due > TICK_S:
-            for deadline in self.calls:
-                deadline.leave_out(now - due)
-        if self.calls and self._loop is not None:
-            self._loop.call_later(TICK_S, self._tick, now + TICK_S)
-        else:
-            self._loop = None
-
-    def note_blocking(self, thread: int) -> None:
-        """Log the line at which a call blocks the thread, after each `NOTE_S`."""
-        blocked = time.monotonic() - self.proceeded_at if self.calls else 0.0
-        if blocked < self.noted + NOTE_S:
-            self.noted = min(self.noted, blocked)
-            return
-        self.noted = blocked
-        if where := describe_frames(traceback.extract_stack(sys._current_frames().get(thread))):
-            log.warning(
-                "A call has blocked all episodes for %.0f s%s; expected one that awaits, or returns soon. Bound what "
-                "it waits for, or run it with asyncio.to_thread. Ctrl-C ends it.",
-                blocked,
-                where,
-            )
+    calls: int = 0
+    proceeded_at: float = 0.0
+    noted: float = 0.0
 
 
 _watches: dict[int, _Watch] = {}
@@ -236,21 +189,40 @@ _watches: dict[int, _Watch] = {}
 _watching_process = 0
 
 
-def _watch() -> _Watch:
-    """Return the watch of this thread."""
+@contextmanager
+def _watched() -> Iterator[_Watch]:
+    """Register a call of this thread as running within the block."""
     global _watching_process
     if _watching_process != os.getpid():
         _watching_process = os.getpid()
         _watches.clear()
         threading.Thread(target=_note_blocking_calls, name="cadre-notes", daemon=True).start()
-    return _watches.setdefault(threading.get_ident(), _Watch())
+    watch = _watches.setdefault(threading.get_ident(), _Watch())
+    watch.proceeded_at = time.monotonic()
+    watch.calls += 1
+    try:
+        yield watch
+    finally:
+        watch.calls -= 1
 
 
 def _note_blocking_calls() -> None:
+    """Log the line at which a call blocks its thread, after each `NOTE_S`."""
     while True:
         time.sleep(NOTE_S / 12)
         for thread, watch in list(_watches.items()):
-            watch.note_blocking(thread)
+            blocked = time.monotonic() - watch.proceeded_at if watch.calls else 0.0
+            if blocked < watch.noted + NOTE_S:
+                watch.noted = min(watch.noted, blocked)
+                continue
+            watch.noted = blocked
+            if where := describe_frames(traceback.extract_stack(sys._current_frames().get(thread))):
+                log.warning(
+                    "A call has blocked all episodes for %.0f s%s; expected one that awaits, or returns soon. Bound "
+                    "what it waits for, or run it with asyncio.to_thread. Ctrl-C ends it.",
+                    blocked,
+                    where,
+                )
 
 
 # ---- The wrapper around the user's environment. What happens after a failure is in `cadre.rollout.episodes`

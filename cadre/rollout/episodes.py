@@ -11,23 +11,23 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
+from typing import TypeVar
 
 from cadre import random_keys
 from cadre.errors import ContractError, PromptError
-from cadre.rollout import failures as branch_failures
 from cadre.rollout.batching import gather
-from cadre.rollout.branching import one_sample
 from cadre.rollout.deadlines import TimedEnv
-from cadre.rollout.failures import REASONS, final_branches, set_failure_rewards, without_unrewarded
+from cadre.rollout.failures import REASONS, Contain, failure_of, final_branches, set_failure_rewards, without_unrewarded
 from cadre.rollout.grow import Rollout, grow
-from cadre.rollout.shapes import independent
 from cadre.team import Sampler, Team, Weights
 from cadre.types import BranchFailure, Request, Sample, Task, Tree
 
+T = TypeVar("T")
 # Errors that a second try would meet again.
 PERMANENT = PromptError
 # So many failed branches, and no other, are no chance.
@@ -139,151 +139,75 @@ def check_failures(failures: Sequence[Failure], tasks: int, limit: float) -> Non
 # The tree of one task.
 
 
-@dataclass
-class Attempt:
-    """One try at an episode: a context that turns an error of the episode into `failure`.
+async def retried(task: Task, rollout: Rollout, play: Callable[[Contain], Awaitable[T]]) -> T | Failure:
+    """Return what `play` returns, or how its last try failed. Every failed try is reported to `rollout.failed`.
 
-    `contained` are the errors that ended a branch and not the try, each with its failure. Errors that are not an
-    episode's pass through.
+    An error of the episode is met by as many further tries as `rollout` allows, one that another try would meet again
+    by none. `play` is given a function that contains such an error in a branch: it returns the branch's failure in the
+    last try, and raises the error before that. Errors that are not an episode's pass through.
     """
-
-    task: Task
-    is_last: bool
-    keeps_failures: bool = True
-    failure: Failure | None = None
-    contained: list[tuple[Exception, BranchFailure]] = field(default_factory=list)
-
-    def contain(self, error: Exception) -> BranchFailure:
-        """Return the failure of a branch, in the last try and where another one would meet the same error; otherwise
-        raise the error."""
-        failure = branch_failures.failure_of(error)
-        is_final = self.keeps_failures and (self.is_last or isinstance(error, PERMANENT))
-        if not (failure.kept or is_final):
-            raise error
-        self.contained.append((error, failure))
-        return failure
-
-    def __enter__(self) -> Attempt:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self.is_last |= isinstance(error, PERMANENT)
-        reason = branch_failures.failure_of(error)  # raises the error itself if it is not an episode's
-        lines = "".join(traceback.format_exception(error))
-        self.failure = Failure(self.task, reason.reason, reason.error, lines, self.is_last, lost=float(self.is_last))
-        return True
-
-
-def attempts(task: Task, rollout: Rollout) -> Iterator[Attempt]:
-    """Yield as many tries as `rollout` allows, until one that has not failed, and report those that have."""
     for retry in range(rollout.limits.retries + 1):
-        attempt = Attempt(task, retry == rollout.limits.retries, rollout.keeps_failures)
-        yield attempt
-        if attempt.failure is None:
-            return
-        rollout.failed(attempt.failure)
-        if attempt.is_last:
-            return
+        is_last = retry == rollout.limits.retries
+        try:
+            return await play(partial(_contain, is_last))
+        except Exception as error:  # noqa: BLE001 - `failure_of` raises what is not an episode's
+            reason = failure_of(error)
+            is_last |= isinstance(error, PERMANENT)
+            lines = "".join(traceback.format_exception(error))
+            failure = Failure(task, reason.reason, reason.error, lines, is_last, lost=float(is_last))
+        rollout.failed(failure)
+        if is_last:
+            break
+    return failure
+
+
+def _contain(is_last: bool, error: Exception) -> BranchFailure:
+    failure = failure_of(error)
+    if not (failure.kept or is_last or isinstance(error, PERMANENT)):
+        raise error
+    return failure
 
 
 async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
-    """Return the tree of a task, or how the last try failed.
-
-    A tree keeps branches that failed if `rollout` allows it and not all have.
-    """
+    """Return the tree of a task, or how the last try failed. A tree keeps branches that failed if not all have."""
     # The cache lives as long as the retries: a retried episode gets the samples of the first try again.
-    caching = replace(rollout, team=with_caches(rollout.team))
-    tree, reports = None, []
-    for attempt in attempts(task, rollout):
-        with attempt:
-            growing = replace(caching, contain=attempt.contain)
-            with closing(TimedEnv.made(rollout.make, task, tuple(rollout.team.assignment), rollout.limits)) as env:
-                root = await grow(env, growing, key)
-            if root is None:
-                raise ContractError(f"{task.id}: over before anybody acted; tasks must start with someone to act.")
-            branches = list(final_branches(root))
-            failed = [branch.failure for branch in branches if branch.failure is not None]
-            if not failed:
-                return Tree(task, root)
+    caching, reports = replace(rollout, team=with_caches(rollout.team)), list[Failure]()
 
-            # Some branches failed: leave out those that the machine is to blame for, and give the others their reward.
-            complete = without_unrewarded(root)
-            all_kept = all(failure.kept for failure in failed)
-            if (len(failed) == len(branches) and not all_kept) or complete is None:
-                raise attempt.contained[0][0] if attempt.contained else PromptError(failed[0].error)
-            rule = rollout.limits.failure_reward
-            tree = Tree(task, set_failure_rewards(complete, rule, rollout.alpha, rollout.parts))
-            for failure in dict.fromkeys(failed):
-                error = next((error for error, reason in attempt.contained if reason == failure), None)
-                trace = failure.error if error is None else "".join(traceback.format_exception(error))
-                count = failed.count(failure)
-                lost = count / len(branches)
-                report = Failure(
-                    task, failure.reason, failure.error, trace, False, branches=count, lost=lost, kept=failure.kept
-                )
-                reports.append(report)
-    if tree is None:
-        assert attempt.failure is not None
-        return attempt.failure
+    async def play(contain: Contain) -> Tree:
+        errors: list[tuple[Exception, BranchFailure]] = []
+
+        def noting(error: Exception) -> BranchFailure:
+            errors.append((error, contain(error)))
+            return errors[-1][1]
+
+        with closing(TimedEnv.made(rollout.make, task, tuple(rollout.team.assignment), rollout.limits)) as env:
+            root = await grow(env, replace(caching, contain=noting), key)
+        if root is None:
+            raise ContractError(f"{task.id}: over before anybody acted; tasks must start with someone to act.")
+        branches = list(final_branches(root))
+        failed = [branch.failure for branch in branches if branch.failure is not None]
+        if not failed:
+            return Tree(task, root)
+
+        # Some branches failed: leave out those that the machine is to blame for, and give the others their reward.
+        complete = without_unrewarded(root)
+        all_kept = all(failure.kept for failure in failed)
+        if (len(failed) == len(branches) and not all_kept) or complete is None:
+            raise errors[0][0] if errors else PromptError(failed[0].error)
+        for failure in dict.fromkeys(failed):
+            error = next((error for error, reason in errors if reason == failure), None)
+            trace = failure.error if error is None else "".join(traceback.format_exception(error))
+            count = failed.count(failure)
+            report = Failure(
+                task, failure.reason, failure.error, trace, dropped=False, branches=count, kept=failure.kept
+            )
+            reports.append(replace(report, lost=count / len(branches)))
+        return Tree(task, set_failure_rewards(complete, rollout.limits.failure_reward, rollout.alpha, rollout.parts))
+
+    tree = await retried(task, rollout, play)
     for report in reports:
         rollout.failed(report)  # raises if too many have failed
     return tree
-
-
-# Evaluations: several episodes of a task, of which one that fails takes no other with it.
-
-
-async def grow_sampled(
-    tasks: Sequence[Task], rollout: Rollout, key: int, samples: int, progress: Callable[[], None] = lambda: None
-) -> tuple[list[Tree], list[Failure]]:
-    """Return a tree a task with the episodes that did not fail, up to `samples`, and every failure that dropped one.
-
-    Raises ContractError as soon as more than `rollout.limits.failed_fraction` of the episodes have failed, or once all
-    have.
-    """
-    dropped: list[Failure] = []
-
-    def count(failure: Failure) -> None:
-        rollout.failed(failure)
-        if failure.dropped:
-            dropped.append(failure)
-            check_failures(dropped, len(tasks) * samples, rollout.limits.failed_fraction)
-
-    # Failed episodes are counted apart here and are not branches of a tree.
-    shared = replace(rollout, shape=independent(samples), failed=count, keeps_failures=False)
-
-    async def play(position: int, task: Task) -> Tree | None:
-        try:
-            settings = replace(shared, drawn=rollout.drawn - position)
-            return await _grow_samples(task, settings, random_keys.key(key, position), samples)
-        finally:
-            progress()
-
-    trees = await gather(*(play(position, task) for position, task in enumerate(tasks)))
-    return [tree for tree in trees if tree is not None], dropped
-
-
-async def _grow_samples(task: Task, rollout: Rollout, key: int, samples: int) -> Tree | None:
-    """Return the tree of a task, or None if every episode fails.
-
-    The episodes are one tree while nothing fails. Otherwise each is played on its own, as it would have been beside the
-    others: from the completions of the same request, with the same noise.
-    """
-    first_try = replace(rollout, failed=lambda failure: rollout.failed(replace(failure, dropped=False)))
-    tree = await grow_tree(task, first_try, key)
-    if isinstance(tree, Tree):
-        return tree
-    caching = replace(rollout, team=with_caches(rollout.team))  # all episodes share the samples of the first request
-
-    async def play(number: int) -> Tree | Failure:
-        return await grow_tree(task, replace(caching, shape=one_sample(rollout.shape, samples, number)), key)
-
-    outcomes = [await play(0), *await gather(*(play(number) for number in range(1, samples)))]
-    roots = [outcome.root for outcome in outcomes if isinstance(outcome, Tree)]
-    branches = tuple(branch for root in roots for branch in root.branches)
-    return Tree(task, replace(roots[0], branches=branches)) if roots else None
 
 
 # The trees of a training step, with dynamic sampling (arXiv 2503.14476).

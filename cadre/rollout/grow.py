@@ -1,7 +1,7 @@
 """Grow the tree of one episode: sample at a decision, try the samples, select branches, recurse.
 
 `grow` below is the sampling algorithm. Shapes that sample whole episodes first bring a grower of their own from
-`cadre.rollout.branching`, made of the same steps. Retries, failed episodes and how many trees grow at once are in
+`cadre.rollout.shapes`, made of the same steps. Retries, failed episodes and how many trees grow at once are in
 `cadre.rollout.episodes`.
 """
 
@@ -104,10 +104,9 @@ class Rollout:
     """The settings that all trees of a step share: how an episode is made, who acts, how a tree grows.
 
     Branches are selected by `alpha * team + the sum of the local rewards`. `limits` bound the time and the failures of
-    episodes; `failed` is called with every failure. The first `drawn` trees keep drawings of their states. With
-    `keeps_failures` a branch that fails stays in its tree; `contain` is set for each tree then. `ablation` and `signs`
-    are what the credit needs: steps without some roles, and the signatures of states; `parts` are the parts of the
-    reward that it trains on.
+    episodes; `failed` is called with every failure. The first `drawn` trees keep drawings of their states; `contain`
+    is set for each tree. `ablation` and `signs` are what the credit needs: steps without some roles, and the signatures
+    of states; `parts` are the parts of the reward that it trains on.
     """
 
     make: Callable[[Task], Env]
@@ -117,7 +116,6 @@ class Rollout:
     limits: EpisodesConfig = NO_LIMITS
     failed: Callable[[Any], None] = lambda failure: None
     drawn: int = 0
-    keeps_failures: bool = True
     contain: Contain = raise_error
     ablation: Ablation = "none"
     signs: bool = False

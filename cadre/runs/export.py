@@ -1,28 +1,28 @@
-"""What leaves a run folder: weights for other libraries, samples as a table, and a Markdown summary with plots."""
+"""What leaves a run folder: weights for other libraries with a model card, and samples as a table."""
 
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from cadre.config.experiment import dump
+import yaml
+
 from cadre.config.resolve import find_model
 from cadre.engines.factory import TorchSpec
-from cadre.errors import ConfigError, nearest, one_line
+from cadre.errors import ConfigError, RunError, first_line, nearest, one_line
 from cadre.files import publish_atomically, require_no_link
-from cadre.plugins import install_command
+from cadre.plugins import package
 from cadre.runs import jsonl
-from cadre.runs.annotations import ANNOTATIONS
 from cadre.runs.folder import Run
-from cadre.runs.kept_trees import read_entries, read_tree
-from cadre.runs.model_card import escape, format_model_card
+from cadre.runs.kept_trees import ANNOTATIONS, read_entries, read_tree
 from cadre.runs.records import AnnotationLine
 from cadre.runs.resume import changed_bases
 from cadre.runs.tree_format import encode, iterate_samples
@@ -30,6 +30,8 @@ from cadre.team import Weights
 from cadre.training.checkpoint import LATEST, CheckpointChoice, read_state
 
 log = logging.getLogger(__name__)
+# A repository of the hub, OWNER/NAME.
+REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 # Where transformers writes chat templates.
 DEFAULT_TEMPLATE, NAMED_TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 
@@ -76,6 +78,90 @@ def _copy_templates(saved: Path, out: Path) -> None:
         if template.is_file() and not template.is_symlink():
             (out / NAMED_TEMPLATES).mkdir(exist_ok=True)
             shutil.copyfile(template, out / NAMED_TEMPLATES / template.name)
+
+
+# ---- The model card of an exported policy, and its upload to the Hugging Face hub
+
+
+def escape(text: str) -> str:
+    """Return a text of a run's records as one line without Markdown and HTML, as a stranger may have written it."""
+    return re.sub(r"([`\[\]|!])", r"\\\1", html.escape(one_line(text), quote=False))
+
+
+def format_model_card(run: Run, policy: str, step: int, is_adapter: bool) -> str:
+    """Return the card of a policy after `step` updates: what it was trained from, on what, with what result, and how it
+    is loaded, with the metadata of the hub at its top.
+
+    The records of the run may be a stranger's: what they hold is escaped.
+    """
+    config, settings = run.config, run.policies[policy]
+    roles = [role for role, owner in config.team.roles.items() if owner == policy]
+    metadata: dict[str, Any] = {
+        "library_name": "peft" if is_adapter else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["cadre", "reinforcement-learning", "multi-agent", config.algorithm.name],
+    }
+    if REPOSITORY.fullmatch(settings.model) and not Path(settings.model).exists():
+        metadata["base_model"] = settings.model
+    recipe, overrides = run.command()
+    command = one_line(" ".join(filter(None, ["cadre train", recipe, *overrides]))).replace("`", "'")
+
+    lines = ["---", yaml.safe_dump(metadata, sort_keys=False).rstrip(), "---", ""]
+    lines += [f"# {escape(policy)}", ""]
+    merged = "A model with its adapter merged in" if settings.lora is not None else "A model"
+    kind = "A LoRA adapter" if is_adapter else merged
+    lines += [
+        f"{kind}, trained from {escape(settings.model)} with reinforcement learning as part of a team "
+        f"(Cadre): {step} updates of {escape(config.algorithm.name)} on "
+        f"{escape(config.env)}. It plays {', '.join(map(escape, roles))}.",
+        "",
+    ]
+    if recipe:
+        lines += [f"`{command}`", ""]
+
+    reports = [report for report in run.evaluations() if report["step"] in (0, step)]
+    if reports:
+        lines += [
+            "| updates | success of the team | 95% interval | held-out tasks |",
+            "|---|---|---|---|",
+            *(
+                f"| {report['step']} | {report['success']:.1%} | {report['low']:.1%} to {report['high']:.1%} "
+                f"| {report['tasks']} |"
+                for report in reports
+            ),
+            "",
+            "The interval is over tasks; it leaves out what another training would give.",
+            "",
+        ]
+    lines += [
+        "The chat template is the one that it was trained with; prompts in another form are outside of its training."
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def check_repository(name: str) -> None:
+    """Raise ConfigError unless `name` is OWNER/NAME."""
+    if REPOSITORY.fullmatch(name) is None:
+        raise ConfigError(f"--push: got {name!r}; expected a repository of the hub, OWNER/NAME. Name one.")
+
+
+def push_to_hub(folder: Path, repository: str, public: bool) -> str:
+    """Upload an exported folder to the hub as one commit, to a new private repository or one that is there; return its
+    address. The token is that of `hf auth login` or HF_TOKEN. Raises RunError if the hub refuses or is not reached.
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        api.create_repo(repository, private=not public, exist_ok=True)
+        commit = api.upload_folder(repo_id=repository, folder_path=str(folder), commit_message="Export of Cadre")
+    except Exception as error:  # noqa: BLE001 - errors of the network are those of the hub's HTTP library
+        raise RunError(
+            f"--push: {folder} is written, and the upload to {repository} failed: {first_line(error)}; expected a hub "
+            "that can be reached and a token that may write there. Run hf auth login, then "
+            f"hf upload {repository} {folder}."
+        ) from None
+    return str(commit.repo_url)
 
 
 # ---- Samples as a table, for Parquet and `datasets`
@@ -128,11 +214,7 @@ NO_CREDIT: Row = {"return": None, "advantage": None, "weight": None, "left_out":
 
 def write_parquet(folder: Path, out: Path) -> int:
     """Write the table to a Parquet file; return the number of rows. Raises ConfigError if pyarrow is not installed."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ConfigError(_missing_package("pyarrow", install_command("data"))) from None
+    pyarrow, parquet = package("pyarrow", "data", "trees:"), package("pyarrow.parquet", "data", "trees:")
     table = pyarrow.Table.from_pylist(list(sample_rows(folder)))
     with publish_atomically(out) as (partial,):
         parquet.write_table(table, partial)
@@ -141,124 +223,4 @@ def write_parquet(folder: Path, out: Path) -> int:
 
 def to_dataset(folder: Path) -> Any:
     """Return the table as a `datasets.Dataset`. Raises ConfigError if datasets is not installed."""
-    try:
-        import datasets
-    except ImportError:
-        raise ConfigError(_missing_package("datasets", "pip install datasets")) from None
-    return datasets.Dataset.from_list(list(sample_rows(folder)))
-
-
-def _missing_package(package: str, install: str) -> str:
-    return f"trees: {package} is not installed; expected it, to write the table. Run: {install}"
-
-
-# ---- The summary: `cadre report`
-
-# The plots: title, and the suffixes of the names of the metrics in it.
-PLOTS = {
-    "success in training": ("rollout/success",),
-    "reward by role": ("/reward",),
-    "zero-variance groups by role": ("/zero_variance_groups",),
-    "entropy": ("/entropy",),
-    "completion length by role": ("/tokens",),
-}
-Line = Mapping[str, Any]
-
-
-def write_summary(run: Run, out: Path, price: float = 0.0) -> None:
-    """Write the summary of a run to `out`, its plots beside it; with its cost if an hour has a `price`. Raises
-    ConfigError if matplotlib is not installed."""
-    with publish_atomically(out, *plot_paths(out)) as (page, *paths):
-        pictures = draw_plots(run.metrics(), paths)
-        links = [f"![{title}]({picture.name})" for title, picture in pictures]
-        page.write_text("\n".join([*summary_lines(run, price), "", "## Curves", "", *links, ""]), encoding="utf-8")
-
-
-def summary_lines(run: Run, price: float = 0.0) -> Iterator[str]:
-    """Yield the page without its plots."""
-    steps, config = run.metrics(), run.config
-    recipe, overrides = run.command()
-    yield from (f"# {escape(run.folder.resolve().name)}", "")
-    command = " ".join(filter(None, ["cadre train", recipe, *overrides]))
-    yield from (f"`{one_line(command).replace('`', chr(39))}`", "") if recipe else ()
-    goal = config.train
-    yield f"{escape(config.env)}, {config.algorithm.name}, seed {goal.seed}; {len(steps)} of {goal.steps} steps."
-
-    yield from ("", "## Held-out tasks", "")
-    reports = run.evaluations()
-    if reports:
-        yield from ("| after step | success | 95% interval | tasks | reward | tokens |", "|---|---|---|---|---|---|")
-    else:
-        yield "None was played."
-    for report in reports:
-        interval = f"{report['low']:.1%} to {report['high']:.1%}"
-        yield (
-            f"| {report['step']} | {report['success']:.1%} | {interval} | {report['tasks']} | {report['reward']:+.2f} "
-            f"| {report['tokens']:,.0f} |"
-        )
-
-    yield from ("", "## Cost", "")
-
-    def total(name: str) -> float:
-        return float(sum(line.get(name) or 0.0 for line in steps))
-
-    sampling, learning = total("time/sample_s"), total("time/learn_s")
-    hours = (sampling + learning) / 3600
-    yield f"- {total('rollout/tokens'):,.0f} tokens sampled, {total('rollout/env_steps'):,.0f} steps of the environment"
-    yield f"- {hours:.2f} hours: {sampling:,.0f} s sampling, {learning:,.0f} s learning"
-    if price:
-        yield f"- {hours * price:,.2f} at {price:,.2f} an hour"
-    yield f"- {total('rollout/failures'):,.0f} failed episodes"
-
-    yield from ("", "## Made on", "")
-    environment = run.environment()
-    packages = {name: environment.get(name) for name in ("cadre", "python")} | environment.get("packages", {})
-    yield f"- {escape(environment.get('machine', 'an unknown machine'))}"
-    yield "- " + ", ".join(escape(f"{name} {version}") for name, version in packages.items() if version)
-    names = {"cadre": "Cadre", "here": "the folder that it was begun in"}
-    commits = [
-        f"{label} at {escape(environment['commits'][name])}"
-        for name, label in names.items()
-        if name in environment.get("commits", {})
-    ]
-    yield f"- commits: {', '.join(commits) or 'none is known'}; a plus is for changes that were not committed"
-
-    # The settings may hold backticks themselves: the fence is longer than any row of them.
-    settings = dump(config).rstrip()
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", settings)), default=0))
-    yield from ("", "## Settings", "", f"{fence}yaml", settings, fence)
-
-
-def plot_paths(out: Path) -> list[Path]:
-    """Return the paths of a page's plots: `PAGE-1.png` and so on."""
-    stem = out.with_suffix("")
-    return [stem.with_name(f"{stem.name}-{number}.png") for number in range(1, len(PLOTS) + 1)]
-
-
-def draw_plots(steps: Sequence[Line], paths: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Draw each figure of `PLOTS` that the run has values for, at the first of the paths; return titles and paths."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError(
-            "report: matplotlib is not installed, which draws the curves; expected the extra plots. Run: "
-            f"{install_command('plots')}"
-        ) from None
-    plots: list[tuple[str, Path]] = []
-    for title, ends in PLOTS.items():
-        names = sorted({name for line in steps for name in line if name.endswith(ends)} - {"rollout/tokens"})
-        if not names:
-            continue
-        figure = Figure(figsize=(6.4, 2.8), layout="constrained")
-        axes = figure.subplots()
-        for name in names:
-            points = [(line["step"] + 1, line[name]) for line in steps if line.get(name) is not None]
-            if not points:
-                continue
-            axes.plot(*zip(*points, strict=True), label=name.rpartition("/")[0])
-        axes.set(title=title, xlabel="step")
-        axes.legend(frameon=False)
-        path = paths[len(plots)]
-        figure.savefig(path, dpi=130)
-        plots.append((title, path))
-    return plots
+    return package("datasets", "data", "dataset:").Dataset.from_list(list(sample_rows(folder)))

@@ -34,7 +34,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from heapq import merge
 from itertools import count
@@ -45,12 +45,12 @@ from cadre import __version__
 from cadre.config.experiment import Config, dump, load
 from cadre.config.recipes import describe_root
 from cadre.config.trusted_runs import record_begun_run
-from cadre.errors import ConfigError, RunError, TakenError, as_sentence
+from cadre.errors import RunError, TakenError, as_sentence
 from cadre.files import (
+    OpenRecord,
     Record,
     explain_disk_errors,
     open_plain,
-    partial_folder,
     path_exists,
     publish_atomically,
     read_record,
@@ -66,8 +66,6 @@ from cadre.runs.tree_format import MediaStore
 from cadre.settings import CreditConfig, PolicyConfig, TrainConfig
 from cadre.settings.trust import only_reading
 
-# Files of a run that was stopped before its first line.
-STARTED_FILES = {".lock", "config.yaml.new", "command.json.new", "command.json"}
 METRICS, EVALUATIONS = "metrics.jsonl", "evaluations.jsonl"
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -102,58 +100,39 @@ class Run:
         recipe: str = "",
         overrides: Sequence[str] = (),
         forked_at: int | None = None,
+        fill: Callable[[Run], None] = lambda run: None,
     ) -> Run:
-        """Create a new run; `forked_at` is the step after which it begins if it is a fork.
+        """Create a new run; `forked_at` is the step after which it begins if it is a fork, and `fill` writes what else
+        it begins with.
 
         It appears whole, so that of runs started at the same moment each sees the other or not. Raises TakenError for a
-        folder that holds anything.
+        folder that holds anything, and for one that another process is making.
         """
-        with build_run_folder(folder) as built:
-            cls.fill(built, config, recipe, overrides, forked_at, folder)
+        check_folder_free(folder)
+        with publish_atomically(folder) as (partial,):
+            check_folder_free(folder)  # another process may have made it before the lock was ours
+            partial.mkdir()
+            record: dict[str, Any] = {"recipe": recipe, "overrides": list(overrides), **describe_root(folder)}
+            if forked_at is not None:
+                record["forked_at"] = forked_at
+            write_text_atomically(partial / "command.json", json.dumps(record) + "\n")
+            run = cls(partial, config)
+            run.write_config(config)
+            record_begun_run(partial, folder, config.model_dump(mode="json"))
+            fill(run)
         return cls(folder, config)
-
-    @classmethod
-    def fill(
-        cls,
-        folder: Path,
-        config: Config,
-        recipe: str = "",
-        overrides: Sequence[str] = (),
-        forked_at: int | None = None,
-        path: Path | None = None,
-    ) -> Run:
-        """Write what every run begins with into the folder that it is built in; it is moved to `path` later."""
-        folder.mkdir(parents=True, exist_ok=True)
-        record: dict[str, Any] = {"recipe": recipe, "overrides": list(overrides), **describe_root(path or folder)}
-        if forked_at is not None:
-            record["forked_at"] = forked_at
-        write_text_atomically(folder / "command.json", json.dumps(record) + "\n")
-        run = cls(folder, config)
-        run.write_config(config)
-        record_begun_run(folder, path or folder, config.model_dump(mode="json"))
-        return run
 
     @classmethod
     def open(cls, folder: Path, overrides: Sequence[str] = ()) -> Run:
         """Open an existing run, with its own configuration; no code that it names is run."""
         if not (folder / "config.yaml").is_file():
-            if partial_folder(folder).is_dir():
-                raise RunError(
-                    f"run: {folder} is not there, as the call that makes it was stopped; expected the folder of a run. "
-                    "Call it again."
-                )
             raise RunError(
-                f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/."
-                f"{_config_copy_hint(folder)}"
+                f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/. Each "
+                "checkpoint of a run has a copy of its config.yaml."
             )
         open_plain(folder / "config.yaml").close()  # raises for a link
-        try:
-            with only_reading():
-                return cls(folder, load(str(folder / "config.yaml"), overrides))
-        except ConfigError as error:
-            if overrides or not (copy := _config_copy_hint(folder)):
-                raise
-            raise ConfigError(f"{error}{copy}") from None
+        with only_reading():
+            return cls(folder, load(str(folder / "config.yaml"), overrides))
 
     def write_config(self, config: Config) -> None:
         """Make `config` the run's own, all of it or nothing."""
@@ -174,28 +153,17 @@ class Run:
         path = self.folder / "command.json"
         return _read_optional(path, CommandRecord) or CommandRecord(recipe="", overrides=[])
 
-    def record_environment(
-        self,
-        sandbox: Mapping[str, Any],
-        sampling_memory: Mapping[str, float],
-        tasks: Mapping[str, str],
-        engines: Mapping[str, str],
-        bases: Mapping[str, str],
-    ) -> None:
-        """Write what the run runs on, digests of its tasks by split, the GiB that each policy may be sampled in, on
-        which rounding depends, the engine that samples each policy, and fingerprints of the models it began with."""
-        versions = {name: _package_version(name) for name in PACKAGES}
+    def record_environment(self, **found: Mapping[str, Any]) -> None:
+        """Write what the run runs on, and what was found when it began: the `sandbox`, digests of its `tasks` by split,
+        the GiB that each policy may be sampled in, on which rounding depends (`sampling_memory`), what samples each
+        policy (`engines`), and fingerprints of the models that it began with (`bases`)."""
         record = {
             "cadre": __version__,
             "commits": git_commits(),
             "python": sys.version.split()[0],
-            "packages": versions,
+            "packages": {name: _package_version(name) for name in PACKAGES},
             "machine": describe_machine(),
-            "sandbox": dict(sandbox),
-            "tasks": dict(tasks),
-            "sampling_memory": dict(sampling_memory),
-            "engines": dict(engines),
-            "bases": dict(bases),
+            **found,
         }
         write_text_atomically(self.folder / "environment.json", json.dumps(record, indent=1) + "\n")
 
@@ -207,10 +175,8 @@ class Run:
     def sampling_memory(self) -> dict[str, float]:
         """Return the GiB that each policy was sampled in; empty if that was on another machine."""
         record = self.environment()
-        memory: dict[str, float] = (
-            record.get("sampling_memory", {}) if record.get("machine") == describe_machine() else {}
-        )
-        return memory
+        memory: dict[str, float] = record.get("sampling_memory", {})
+        return memory if record.get("machine") == describe_machine() else {}
 
     def keep(self, step: int, record: StepRecord, credit: CreditConfig) -> None:
         """Write the kept trees of a step, as the settings say."""
@@ -219,12 +185,12 @@ class Run:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write one step's metrics, after all else of it: a step that has metrics is logged completely."""
         jsonl.append(self.folder / METRICS, {"step": step, **metrics})
-        self._draw(step, metrics)
+        self.trackers.draw(step, metrics)
 
     def log_evaluation(self, step: int, report: Mapping[str, Any]) -> None:
         """Write one evaluation, made after `step` updates."""
         jsonl.append(self.folder / EVALUATIONS, {"step": step, **report})
-        self._draw(step, _tracked_figures(report))
+        self.trackers.draw(step, _tracked_figures(report))
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return one object per step, first to last."""
@@ -262,7 +228,7 @@ class Run:
         self.close()
         shutil.rmtree(self.folder / "tensorboard", ignore_errors=True)
         for logged_step, numbers in self._logged():
-            self._draw(logged_step, numbers)
+            self.trackers.draw(logged_step, numbers)
 
     def _logged(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Yield all that trackers received, as (step, numbers), in the order in which it was logged."""
@@ -271,23 +237,17 @@ class Run:
         # Of equals the first comes first: an evaluation is made before the step that has its number.
         return merge(reports, lines, key=lambda line: line[0])
 
-    def _draw(self, step: int, numbers: Mapping[str, float]) -> None:
-        with explain_disk_errors(self.folder / "tensorboard"):
-            self.trackers.draw(step, numbers)
-
     @property
     def trackers(self) -> Trackers:
         """The trackers of the settings, started when first used. Raises ConfigError if one cannot start."""
         if self._trackers is None:
-            with explain_disk_errors(self.folder / "tensorboard"):
-                self._trackers = Trackers(TrackedRun(self.folder, self.config))
+            self._trackers = Trackers(TrackedRun(self.folder, self.config))
         return self._trackers
 
     def close(self) -> None:
         if self._trackers is not None:
-            trackers, self._trackers = self._trackers, None
-            with explain_disk_errors(self.folder / "tensorboard"):
-                trackers.close()
+            self._trackers.close()
+            self._trackers = None
 
 
 def _tracked_figures(report: Mapping[str, Any]) -> dict[str, float]:
@@ -300,7 +260,7 @@ def _tracked_figures(report: Mapping[str, Any]) -> dict[str, float]:
 
 def check_folder_free(folder: Path) -> None:
     """Raise RunError if a new run's folder is not empty."""
-    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - STARTED_FILES):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise TakenError(
             f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
             f"Name another, or go on with it: {resume_command(folder)}."
@@ -324,49 +284,9 @@ def _warn_once(warning: str) -> None:
     log.warning("%s", warning)
 
 
-def _config_copy_hint(folder: Path) -> str:
-    """Return a sentence about the copy of a run's configuration in its newest checkpoint; empty without one."""
-    copies = sorted((folder / "checkpoints").glob("step-*/config.yaml"))
-    if not copies:
-        return ""
-    return f" The newest checkpoint has a copy: {shlex.join(['cp', str(copies[-1]), str(folder / 'config.yaml')])}."
-
-
-def remove_started_files(folder: Path) -> None:
-    """Remove what a run that was stopped before its first line left in a free folder."""
-    for name in STARTED_FILES:
-        (folder / name).unlink(missing_ok=True)
-
-
 def resume_command(folder: Path, command: str = "train") -> str:
     """Return the shell command that resumes a run with its own configuration."""
     return shlex.join(["cadre", command, "--run", str(folder), "--resume"])
-
-
-@contextmanager
-def build_run_folder(folder: Path) -> Iterator[Path]:
-    """Yield the folder to build a run in; when the block ends it appears as `folder`. Raises TakenError if that holds
-    anything, or if another process is making it."""
-    check_folder_free(folder)
-    with publish_atomically(folder) as (partial,):
-        check_folder_free(folder)  # another process may have made it before the lock was ours
-        yield partial
-        remove_started_files(folder)
-
-
-def new_folder(recipe: str, parent: Path = Path("runs")) -> Path:
-    """Return `runs/RECIPE-001` or the next free number."""
-    return next(free_folders(recipe, parent))
-
-
-def free_folders(recipe: str, parent: Path = Path("runs")) -> Iterator[Path]:
-    """Yield `runs/RECIPE-001` and so on, each if it is free at that moment."""
-    name = Path(recipe).name
-    stem = name.rpartition(":")[2] if ":" in name else re.sub(r"\.(yaml|yml|jsonl|json|parquet|csv)$", "", name)
-    for number in count(1):
-        folder = parent / f"{stem}-{number:03d}"
-        if not os.path.lexists(folder):
-            yield folder
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
@@ -384,14 +304,48 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
 
 def create_in_free_folder(folder: Path | None, recipe: str, create: Callable[[Path], T]) -> T:
-    """Return what `create` makes in `folder`, or by default in the first of the recipe's numbered folders that no run
-    started at the same moment takes."""
+    """Return what `create` makes in `folder`, or by default in `runs/RECIPE-001` or the next number that no run takes,
+    one that is started at the same moment included."""
     if folder is not None:
         return create(folder)
-    for numbered in free_folders(recipe):
-        with suppress(TakenError):  # by another process, since it was found free
-            return create(numbered)
+    name = Path(recipe).name
+    stem = name.rpartition(":")[2] if ":" in name else re.sub(r"\.(yaml|yml|jsonl|json|parquet|csv)$", "", name)
+    for number in count(1):
+        numbered = Path("runs") / f"{stem}-{number:03d}"
+        with suppress(TakenError):
+            if not os.path.lexists(numbered):
+                return create(numbered)
     raise AssertionError("numbers do not end")
+
+
+# ---- The folder of a sweep: its record, and the runs that it holds
+
+# In the folder of a sweep: what all its runs have in common.
+SWEEP_RECORD = "sweep.json"
+
+
+class SweepRecord(OpenRecord):
+    """What the runs of a sweep have in common, and what is set in each of them."""
+
+    recipe: str
+    overrides: list[str]
+    runs: dict[str, list[str]] = {}
+
+
+def expand_sweeps(folders: Sequence[Path]) -> list[Path]:
+    """Return the folders with that of a sweep replaced by those of its runs that have begun, in the sweep's order."""
+    expanded = []
+    for folder in folders:
+        if (folder / SWEEP_RECORD).is_file():
+            # The record may be a stranger's: a run lies in the folder itself.
+            names = [name for name in read_record(folder / SWEEP_RECORD, SweepRecord).runs if Path(name).name == name]
+            begun = [folder / name for name in names if (folder / name / "config.yaml").is_file()]
+            if not begun:
+                raise RunError(f"{folder} holds a sweep without any run; expected one that has begun. Go on with it.")
+            expanded += begun
+        else:
+            expanded.append(folder)
+    return expanded
 
 
 # ---- The machine and the code that a run was made with
@@ -409,10 +363,9 @@ def describe_machine() -> str:
 
 
 def _package_version(package: str) -> str | None:
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 # ---- One writer per run folder

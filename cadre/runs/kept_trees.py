@@ -1,15 +1,25 @@
-"""The trees that a run keeps: the stream that holds them, its index, and the spelling of their tokens.
+"""What a run keeps of its steps: trees, annotations of their samples, the spelling of their tokens, what was left out.
 
 `trees.jsonl` is only appended to, and `trees.index.jsonl` has the byte offset of each tree. Both can be read while a
 run writes them. The index can always be rebuilt: where it was lost, or a crash came between a tree and its index line,
 the missing lines are read from the stream itself. A line is the JSON form of `tree_format` with `version`, `step` and
 `tree`; TREE_VERSION changes with every change of that form.
+
+`annotations/PRODUCER.jsonl` has lines `{"step": 3, "tree": 0, "samples": [{"node": 2, "role": "tool", "index": 1,
+...}]}`: each sample is named by the number of its decision in the tree, its role and its index among its siblings. A
+stream may come late or be missing, and other programs may write streams of their own.
+
+`left_out.jsonl` has a line per reason and tree, with `step`, `kind` and `reason`; those of one task also have `task`,
+and `tree`, its index among the step's trees. The kinds: `failed` (with the `error`), `no spread` (with the
+zero-variance `groups`), `cut off` (with the number of `samples` by role that reached max_tokens and are not trained),
+`replacement` (a task that replaced one without a gradient), `not kept` (with the number of `trees`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +27,7 @@ from typing import Annotated, Protocol
 
 from pydantic import Field
 
-from cadre.advantages.batch import TrainingBatch
+from cadre.advantages.batch import TrainingBatch, is_cut_off
 from cadre.errors import RunError
 from cadre.file_limits import parse_json
 from cadre.files import (
@@ -35,19 +45,10 @@ from cadre.learn.token_notes import TokenNote
 from cadre.rollout import walk
 from cadre.rollout.episodes import SampledTrees
 from cadre.runs import jsonl
-from cadre.runs.annotations import (
-    ANNOTATIONS,
-    LEFT_OUT,
-    annotate_trees,
-    annotation_files,
-    left_out_lines,
-    truncate_annotations,
-    write_annotations,
-)
 from cadre.runs.records import LeftOutLine, Step, StepLine, TreeLine, VocabularyLine
 from cadre.runs.tree_format import FORMATS, Json, MediaStore, decode_tree, encode, iterate_media, media_files
 from cadre.settings import CreditConfig, TrainConfig
-from cadre.types import Tree
+from cadre.types import Node, SamplePosition, Tree
 
 TREE_VERSION = 3
 
@@ -244,12 +245,6 @@ def make_entry(kept: KeptTree, offset: int, length: int) -> TreeEntry:
     )
 
 
-def truncate_trees(folder: Path, step: int) -> None:
-    """Remove the trees of `step` and of later ones."""
-    jsonl.truncate(folder / INDEX, lambda line: line["step"] >= step, TreeEntry)
-    jsonl.truncate(folder / TREES, lambda line: line["step"] >= step, StepLine)
-
-
 def repair_index(folder: Path) -> bool:
     """Write the index anew unless it covers the stream; return True if it did not."""
     if not path_exists(folder / TREES):
@@ -263,12 +258,168 @@ def repair_index(folder: Path) -> bool:
     return True
 
 
-# Megabytes that the first steps may fill, whatever their part of the budget.
-INITIAL_MEGABYTES = 16.0
-COPIED_FILES = (TREES, INDEX, LEFT_OUT, VOCABULARY)
+# ---- Annotations of the samples of kept trees
+
+ANNOTATIONS = "annotations"
+# By producer, then by number of the tree: the fields of samples.
+Annotations = dict[str, dict[int, list[Json]]]
+
+
+def annotate_trees(
+    trees: Sequence[Tree], batch: TrainingBatch, notes: Iterable[TokenNote], settings: CreditConfig
+) -> Annotations:
+    """Return a step's annotations of the samples of these trees, its first ones: `credit`, `critic` and `tokens`."""
+    numbers = [node_numbers(tree.root) for tree in trees]
+    streams: Annotations = defaultdict(lambda: defaultdict(list))
+
+    def add(producer: str, position: SamplePosition, fields: Json) -> None:
+        tree, path, role, index = position
+        if tree < len(trees):
+            streams[producer][tree].append({"node": numbers[tree][path], "role": role, "index": index} | fields)
+
+    # `judged` are all samples with a return, `learned` those that the update uses, with its weights and advantages.
+    learned = {scored.tree_sample.position: scored for scored in batch.learned}
+    equal = [group for group in batch.groups if not group.has_variance or group.is_dropped(settings.without_std)]
+    zero_variance = {scored.tree_sample.position for group in equal for scored in group.samples}
+    lowest = set[SamplePosition]()  # of the groups that `credit.drop_groups` left out whole
+    if settings.drop_fraction is not None:
+        for group in batch.groups:
+            positions = {scored.tree_sample.position for scored in group.samples}
+            if not positions & learned.keys():
+                lowest |= positions
+    for judged in batch.judged:
+        position = judged.tree_sample.position
+        reason = None
+        if is_cut_off(judged, settings):
+            reason = "cut off"
+        elif not (position in learned and judged.trains):
+            reason = (
+                "no spread" if position in zero_variance else "lowest group" if position in lowest else "not positive"
+            )
+        elif position in zero_variance and judged.advantages == (0.0,):
+            reason = "no spread"
+        scored = learned.get(position, judged)
+        credit: Json = {
+            "return": scored.returns,
+            "penalty": sum(scored.costs),
+            "advantage": sum(scored.advantages) / len(scored.advantages),
+            "weight": 0.0 if reason else scored.weight,
+        }
+        if len(scored.advantages) > 1:
+            credit["advantages"] = list(scored.advantages)
+        if reason:
+            credit["left_out"] = reason
+        add("credit", position, credit)
+        if judged.values:
+            add("critic", position, {"values": list(judged.values), "return": judged.returns})
+    for note in notes:
+        add("tokens", note.position, {"logprobs": list(note.logprobs), "entropy": list(note.entropy)})
+    return streams
+
+
+def node_numbers(root: Node) -> dict[tuple[int, ...], int]:
+    """Return the number of each node, in the order of `walk.nodes`, by the indices of the branches above it."""
+
+    def paths(node: Node, path: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        yield path
+        for index, branch in enumerate(node.branches):
+            if branch.child is not None:
+                yield from paths(branch.child, (*path, index))
+
+    return {path: number for number, path in enumerate(paths(root, ()))}
+
+
+def write_annotations(folder: Path, step: int, streams: Mapping[str, Mapping[int, list[Json]]]) -> None:
+    """Append a step's annotations, one line per tree, to the stream of each producer."""
+    for producer, by_tree in streams.items():
+        (folder / ANNOTATIONS).mkdir(exist_ok=True)
+        for tree in sorted(by_tree):
+            line = {"step": step, "tree": tree, "samples": by_tree[tree]}
+            jsonl.append(folder / ANNOTATIONS / f"{producer}.jsonl", line)
+
+
+def annotation_files(folder: Path) -> list[Path]:
+    """Return the annotation files of a run, by name. Raises RunError if their folder is a link."""
+    require_no_link(folder / ANNOTATIONS)
+    return sorted((folder / ANNOTATIONS).glob("*.jsonl"))
+
+
+# ---- What a step left out
+
+LEFT_OUT = "left_out.jsonl"
+EQUAL_RETURNS = "samples with equal returns have no advantage over each other"
+EQUAL_REWARDS = "groups with equal rewards are dropped (credit.without_std)"
+
+
+def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, settings: CreditConfig) -> Iterator[Json]:
+    """Yield all that a step left out of its update, and its replacements, without the number of the step."""
+    trees = sampled.trees
+    for failure in sampled.failures:
+        yield {
+            "kind": "failed",
+            "task": failure.task.id,
+            "reason": f"{failure.reason}: {failure.error}",
+            "error": failure.traceback,
+        }
+
+    # Zero-variance groups, by tree. A grouping by role alone compares several trees, and is of none of them.
+    within_trees = [group for group in batch.groups if len({scored.tree_sample.tree for scored in group.samples}) == 1]
+    compared = Counter(group.samples[0].tree_sample.tree for group in within_trees)
+    zero_variance: dict[int, list[Json]] = defaultdict(list)
+    for group in within_trees:
+        if not group.has_variance or group.is_dropped(settings.without_std):
+            first = group.samples[0]
+            zero_variance[first.tree_sample.tree].append(
+                {
+                    "role": first.sample.role,
+                    "decision": len(first.tree_sample.path),
+                    "samples": len(group.samples),
+                    "return": first.return_after_costs,
+                }
+            )
+    for tree, groups in sorted(zero_variance.items()):
+        is_all = len(groups) == compared[tree]
+        reason = "every group of the tree" if is_all else f"{len(groups)} of {compared[tree]} groups"
+        yield {
+            "kind": "no spread",
+            "task": trees[tree].task.id,
+            "tree": tree,
+            "reason": f"{reason}: {EQUAL_REWARDS if settings.without_std == 'drop' else EQUAL_RETURNS}",
+            "whole": is_all,
+            "groups": groups,
+        }
+
+    # Samples that reached their limit.
+    counts: dict[int, Counter[str]] = defaultdict(Counter)
+    for scored in batch.judged:
+        if is_cut_off(scored, settings):
+            counts[scored.tree_sample.tree][scored.sample.role] += 1
+    for tree, by_role in sorted(counts.items()):
+        yield {
+            "kind": "cut off",
+            "task": trees[tree].task.id,
+            "tree": tree,
+            "reason": "reached sampling.max_tokens, and credit.truncated is mask",
+            "samples": dict(by_role),
+        }
+
+    # The last trees of a step are those of the replacement tasks that did not fail.
+    failed = sum(1 for _ in sampled.failures)
+    first_replacement = max(0, len(trees) + failed - sampled.replaced)
+    for index, replacement in enumerate(trees[first_replacement:], first_replacement):
+        yield {
+            "kind": "replacement",
+            "task": replacement.task.id,
+            "tree": index,
+            "reason": "stood in for a task that taught nothing (train.replacements)",
+        }
 
 
 # ---- What is kept of a step
+
+# Megabytes that the first steps may fill, whatever their part of the budget.
+INITIAL_MEGABYTES = 16.0
+COPIED_FILES = (TREES, INDEX, LEFT_OUT, VOCABULARY)
 
 
 @dataclass(frozen=True)
@@ -326,25 +477,21 @@ class StepRecorder:
 
 def forget_steps(folder: Path, step: int) -> None:
     """Remove what was written of `step` and of later ones. The spelling of a model's tokens stays valid."""
-    truncate_trees(folder, step)
-    truncate_annotations(folder, step)
-    jsonl.truncate(folder / LEFT_OUT, lambda line: line["step"] >= step, LeftOutLine)
+    files: dict[Path, type] = {folder / INDEX: TreeEntry, folder / TREES: StepLine, folder / LEFT_OUT: LeftOutLine}
+    files |= dict.fromkeys(annotation_files(folder), StepLine)
+    for path, model in files.items():
+        jsonl.truncate(path, lambda line: line["step"] >= step, model)
 
 
 def copy_steps(folder: Path, into: Path, step: int) -> None:
     """Copy what was kept of the steps before `step` from one run to another, as the first wrote it."""
     for name in FORMATS:
         require_no_link(folder / name)
-    streams = [*folder.glob("*.jsonl"), *annotation_files(folder)]
-    for path in streams:
-        if path.name in COPIED_FILES or path.parent.name == ANNOTATIONS:
+    for path in (*(folder / name for name in COPIED_FILES), *annotation_files(folder), *media_files(folder)):
+        if path_exists(path):
             target = into / path.relative_to(folder)
             target.parent.mkdir(exist_ok=True)
             copy_plain(path, target)
-    for path in media_files(folder):
-        target = into / path.relative_to(folder)
-        target.parent.mkdir(exist_ok=True)
-        copy_plain(path, target)
     forget_steps(into, step)
 
 
@@ -353,22 +500,19 @@ def copy_steps(folder: Path, into: Path, step: int) -> None:
 
 def find_tree(folder: Path, step: int, number: int = 0) -> KeptTree:
     """Return the tree with this number, from 0, that was kept of a step, from 1. Raises RunError if there is none."""
-    if not (folder / TREES).is_file():
-        raise RunError(f"play: {folder} holds no trees.jsonl; expected the folder of a run that has made a step.")
     entries = read_entries(folder)
+    if not entries:
+        raise RunError(
+            f"play: {folder} has kept no tree; expected a run that has made a step, with train.trees_kept of 1 or more."
+        )
     step_entries = [entry for entry in entries if entry.step == step - 1]
     if number < len(step_entries):
         return read_tree(folder, step_entries[number])
     steps = [entry.step + 1 for entry in entries]
-    if not steps:
-        raise RunError(f"play: {folder} has kept no tree; expected train.trees_kept of 1 or more. Train with that.")
-    if not step_entries:
-        raise RunError(
-            f"play --step: got {step}; expected a step of {folder}, {min(steps)} to {max(steps)}. Name one of those."
-        )
+    tasks = f", and a task from 0 to {len(step_entries) - 1}" if step_entries else ""
     raise RunError(
-        f"play --task: got {number}; expected 0 to {len(step_entries) - 1}, as step {step} has kept "
-        f"{len(step_entries)}. Name one of those, or train with a larger train.trees_kept."
+        f"play: got --step {step} --task {number}, of which no tree is kept; expected a step from {min(steps)} to "
+        f"{max(steps)}{tasks}. Name one of those."
     )
 
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from cadre.evaluation.evaluate import Report
 from cadre.files import Count, OpenRecord, open_plain, path_exists, read_record, to_json
 from cadre.runs import jsonl
 from cadre.runs.records import EvaluationLine, Number, Step
-from cadre.team import HasStatus, Learner, Metrics, Sampler, SamplingActivity, Team
+from cadre.team import Metrics, SamplingActivity
 from cadre.training.asynchronous import StepQueue
 from cadre.training.checkpoint import Checkpointer
 
@@ -42,6 +41,19 @@ def format_seconds(seconds: float) -> str:
 
 
 # ---- On the console
+
+
+def make_bars(console: Console) -> Bars:
+    """Return bars that are shown on a terminal alone, and are gone at their end."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    return Bars(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 
 class Progress:
@@ -61,15 +73,7 @@ class Progress:
         self.console, self.steps, self.max_tokens, self.spent = console, steps, max_tokens, spent
         self.success_label = success_label
         self.made, self.seconds, self.tokens = 0, 0.0, 0.0
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self.bars = Bars(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self.bars = make_bars(console)
         self.total = self.bars.add_task("steps", total=steps, completed=start, note="")
         self.inner = self.bars.add_task("tasks", total=1, note="")
 
@@ -80,14 +84,9 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.bars.stop()
 
-    def sampling(self, step: int, tasks: int) -> Callable[[], None]:
-        """Show a new bar for sampling; return a callback for each finished tree."""
-        self.bars.reset(self.inner, total=tasks, description="sampling")
-        return lambda: self.bars.advance(self.inner)
-
-    def evaluating(self, step: int, tasks: int) -> Callable[[], None]:
-        """Show a new bar for evaluating; return a callback for each finished episode."""
-        self.bars.reset(self.inner, total=tasks, description="evaluating")
+    def begin(self, activity: str, count: int) -> Callable[[], None]:
+        """Show a new bar for sampling or evaluating so many trees; return a callback for each finished one."""
+        self.bars.reset(self.inner, total=count, description=activity)
         return lambda: self.bars.advance(self.inner)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -142,34 +141,19 @@ class Progress:
 
 
 class EvaluationProgress:
-    """The progress of `cadre eval`: tasks, decisions, tokens and their rate. Lives as long as the evaluation.
+    """The progress of `cadre eval`: episodes, decisions, tokens and their rate. Lives as long as the evaluation.
 
-    On a terminal it is a bar. Elsewhere it is a line every tenth of the tasks, and a line every `LINE_SECONDS` without
-    one: all tasks are played side by side, so that none may end for a long time.
+    On a terminal it is a bar. Elsewhere it is a line every tenth of the episodes, and a line every `LINE_SECONDS`
+    without one: all episodes are played side by side, so that none may end for a long time.
     """
 
     LINE_SECONDS = 30.0
 
     def __init__(self, console: Console) -> None:
         self._console, self._done, self._total = console, 0, 0
-        self._activity = SamplingActivity()
-        self._started = self._printed = 0.0
+        self._activity, self._started, self._printed = SamplingActivity(), 0.0, 0.0
         self._ended = threading.Event()
-        self._ticker = threading.Thread(target=self._tick, name="evaluation progress", daemon=True)
-        columns = (
-            TextColumn("evaluating"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bars = Bars(*columns, console=console, transient=True, disable=self._plain)
-        self._bar = self._bars.add_task("tasks", total=None, note="")
-
-    @property
-    def _plain(self) -> bool:
-        return not self._console.is_terminal
+        self._bars = make_bars(console)
 
     def __enter__(self) -> EvaluationProgress:
         return self
@@ -178,36 +162,37 @@ class EvaluationProgress:
         self._ended.set()
         self._bars.stop()
 
-    def begin(self, tasks: int, activity: SamplingActivity) -> Callable[[], None]:
-        """Begin with so many tasks; return a callback for each finished one."""
-        self._total, self._activity = tasks, activity
+    def begin(self, episodes: int, activity: SamplingActivity) -> Callable[[], None]:
+        """Begin with so many episodes; return a callback for each finished one."""
+        self._total, self._activity = episodes, activity
         self._started = self._printed = time.monotonic()
-        self._bars.update(self._bar, total=tasks)
+        bar = self._bars.add_task("evaluating", total=episodes, note="")
         self._bars.start()
-        self._ticker.start()
+
+        def tick() -> None:
+            while not self._ended.wait(0.5):
+                if self._console.is_terminal:
+                    self._bars.update(bar, note=self._describe_activity())
+                elif time.monotonic() - self._printed >= self.LINE_SECONDS:
+                    self._print(f", {self._describe_activity()}")
 
         def played() -> None:
             self._done += 1
-            self._bars.advance(self._bar)
-            # Ten lines in all, whatever the number of tasks.
-            if self._plain and self._done * 10 // self._total > (self._done - 1) * 10 // self._total:
-                self._print(f"evaluated {self._done}/{self._total} tasks")
+            self._bars.advance(bar)
+            # Ten lines in all, whatever the number of episodes.
+            if not self._console.is_terminal and self._done * 10 // episodes > (self._done - 1) * 10 // episodes:
+                self._print()
 
+        threading.Thread(target=tick, name="evaluation progress", daemon=True).start()
         return played
-
-    def _tick(self) -> None:
-        while not self._ended.wait(0.5):
-            if not self._plain:
-                self._bars.update(self._bar, note=self._describe_activity())
-            elif time.monotonic() - self._printed >= self.LINE_SECONDS:
-                self._print(f"evaluated {self._done}/{self._total} tasks, {self._describe_activity()}")
 
     def _describe_activity(self) -> str:
         tokens, seconds = self._activity.tokens, time.monotonic() - self._started
         return f"{self._activity.decisions:,} decisions, {tokens:,} tokens, {tokens / max(seconds, 1e-9):,.0f} tok/s"
 
-    def _print(self, line: str) -> None:
+    def _print(self, activity: str = "") -> None:
         self._printed = time.monotonic()
+        line = f"evaluated {self._done}/{self._total} episodes{activity}"
         self._console.print(line, markup=False, highlight=False)
 
 
@@ -221,8 +206,8 @@ def wrap_parts(parts: Sequence[str], first_indent: str = "") -> list[str]:
 
 def format_gpu(metrics: Mapping[str, float]) -> list[str]:
     """Return lines about the GPUs, of at most `WIDTH` columns: of sampling and learning the seconds, tokens per second,
-    fraction of the peak bandwidth or MFU, and peak memory; the seconds of other phases, and the part of the step in
-    which the GPU computes. None for a run on CPUs; without what is not known, as the peak rates of an unknown GPU."""
+    fraction of the peak bandwidth or MFU, and peak memory; and the seconds of other phases. None for a run on CPUs;
+    without what is not known, as the peak rates of an unknown GPU."""
     if "gpu/learning_peak_gb" not in metrics:
         return []
 
@@ -237,7 +222,6 @@ def format_gpu(metrics: Mapping[str, float]) -> list[str]:
         describe("sampling", "time/sample_s", "gpu/sampling_bandwidth_fraction", "of bandwidth"),
         describe("learning", "time/update_s", "gpu/learning_mfu", "MFU"),
         *(f"{name} {metrics[key]:.1f} s" for name in ("sync", "sleep", "wake") if (key := f"time/{name}_s") in metrics),
-        *([f"busy {metrics['gpu/busy_fraction']:.0%}"] if "gpu/busy_fraction" in metrics else []),
     ]
     return wrap_parts([f"GPU: {', '.join(items)}"], INDENT)
 
@@ -246,31 +230,6 @@ def format_gpu(metrics: Mapping[str, float]) -> list[str]:
 
 STATUS = "status.json"
 STATUS_SECONDS = 2.0
-
-
-@dataclass(frozen=True)
-class StatusPart:
-    """A sampler or a learner: its policies, its number of processes (0: in the one that trains), its unanswered
-    requests, and how often one of its processes was replaced."""
-
-    kind: str
-    policies: Sequence[str]
-    processes: int = 0
-    waiting: int = 0
-    replaced: int = 0
-
-
-def describe_parts(team: Team) -> list[StatusPart]:
-    """Return the samplers and learners of a team; those of several processes describe themselves (`status_part`)."""
-    samplers = {id(sampler): sampler for sampler in team.samplers.values()}
-    names = {key: [name for name, sampler in team.samplers.items() if id(sampler) == key] for key in samplers}
-    parts = [StatusPart("sampler", names[key], *status_of(sampler)) for key, sampler in samplers.items()]
-    return parts + [StatusPart("learner", learner.policies, *status_of(learner)) for learner in team.learners]
-
-
-def status_of(engine: Sampler | Learner) -> tuple[int, int, int]:
-    """Return (processes, waiting requests, processes that were replaced) of an engine."""
-    return engine.status() if isinstance(engine, HasStatus) else (0, 0, 0)
 
 
 class StatusRecord(OpenRecord):
@@ -285,7 +244,6 @@ class StatusRecord(OpenRecord):
     max_staleness: Count
     staleness: dict[str, Number]
     tokens_per_s: Number | None
-    parts: list[StatusPart]
     gpu: dict[str, Number] = {}
 
 
@@ -328,7 +286,6 @@ class StatusWriter:
             "max_staleness": run.train.max_staleness,
             "staleness": {name: value for name, value in self.metrics.items() if "/staleness" in name},
             "tokens_per_s": self.metrics["rollout/tokens"] / seconds if seconds else None,
-            "parts": [asdict(part) for part in describe_parts(self._checkpointer.team)],
         }
         if any(name.startswith("gpu/") for name in self.metrics):
             named = self.metrics.items()

@@ -24,9 +24,17 @@ from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import hash_tasks
 from cadre.files import copy_plain, path_exists, require_no_link
 from cadre.runs import jsonl
-from cadre.runs.annotations import ANNOTATIONS, LEFT_OUT, annotation_files
-from cadre.runs.folder import EVALUATIONS, METRICS, Run, build_run_folder, resume_command
-from cadre.runs.kept_trees import INDEX, TREES, VOCABULARY, copy_steps, repair_index
+from cadre.runs.folder import EVALUATIONS, METRICS, Run, resume_command
+from cadre.runs.kept_trees import (
+    ANNOTATIONS,
+    INDEX,
+    LEFT_OUT,
+    TREES,
+    VOCABULARY,
+    annotation_files,
+    copy_steps,
+    repair_index,
+)
 from cadre.runs.records import (
     AnnotationLine,
     EvaluationLine,
@@ -38,8 +46,14 @@ from cadre.runs.records import (
 from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
 from cadre.settings.yaml_file import apply_overrides, flatten, typed_keys
-from cadre.training.checkpoint import TrainingState, checkpoint_name, checkpoint_steps, latest_checkpoint
-from cadre.training.warm_start import SETTINGS, WARM_START
+from cadre.training.checkpoint import (
+    WARM_START,
+    WARM_START_SETTINGS,
+    TrainingState,
+    checkpoint_name,
+    checkpoint_steps,
+    latest_checkpoint,
+)
 
 log = logging.getLogger(__name__)
 # Settings of how long to train, what to keep and where to run: they do not change the steps made so far.
@@ -210,10 +224,9 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
             folder,
         )
     recipe, overrides_before = source.command()
-    with build_run_folder(into) as partial:
-        run = Run.fill(partial, config, recipe, [*overrides_before, *overrides], step, into)
-        _copy_history(source, run, saved, step)
-    return Run(into, config)
+    overrides = [*overrides_before, *overrides]
+    run = Run.create(into, config, recipe, overrides, step, lambda fork: _copy_history(source, fork, saved, step))
+    return run
 
 
 def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:
@@ -228,9 +241,9 @@ def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:
     copy_steps(source.folder, run.folder, step)
     shutil.copytree(saved, run.folder / "checkpoints" / saved.name)
     # The weights after a warm start are needed if they are the reference; without them the fork still knows of it.
-    if path_exists(source.folder / WARM_START / SETTINGS):
+    if path_exists(source.folder / WARM_START / WARM_START_SETTINGS):
         (run.folder / WARM_START).mkdir()
-        copy_plain(source.folder / WARM_START / SETTINGS, run.folder / WARM_START / SETTINGS)
+        copy_plain(source.folder / WARM_START / WARM_START_SETTINGS, run.folder / WARM_START / WARM_START_SETTINGS)
         if run.config.kl.reference == "start" and checkpoint_steps(source.folder / WARM_START / "checkpoints"):
             warmed = latest_checkpoint(source.folder / WARM_START / "checkpoints")
             shutil.copytree(warmed, run.folder / WARM_START / "checkpoints" / warmed.name)
@@ -244,17 +257,10 @@ def check_same_policies(where: str, old: Config, new: Config) -> None:
             continue
         changed = new.team.policies.get(name)
         if changed is None or changed.frozen or changed.lora != policy.lora or not _is_same_model(policy, changed):
-            got = (
-                "none of that name"
-                if changed is None
-                else "it frozen"
-                if changed.frozen
-                else "another model or adapter"
-            )
             raise ConfigError(
-                f"{where}: got {got} for team.policies.{name}, which this run has trained, and whose weights would be "
-                "left out; expected it as it was. Undo the change. To train only others from here on, set "
-                "credit.role_weights of its roles to 0."
+                f"{where}: team.policies.{name}, which this run has trained, is frozen, left out, or has another model "
+                "or adapter, so that its weights would be lost; expected it as it was. Undo the change. To train only "
+                "others from here on, set credit.role_weights of its roles to 0."
             )
 
 

@@ -12,7 +12,6 @@ import logging
 import math
 import os
 import re
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -50,16 +49,7 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """Plots one run, from its first step to its last. Constructing it imports its package, and does nothing else.
-
-    errors   what it raises if it cannot be reached or refuses what it receives: the run continues without it
-    """
-
-    errors: tuple[type[Exception], ...]
-
-    def begin(self, run: TrackedRun) -> None:
-        """Prepare to plot."""
-        ...
+    """Plots one run, from its first step to its last. Constructing it imports its package, and begins to plot."""
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         """Plot the numbers after `step` updates. Steps never decrease."""
@@ -74,26 +64,21 @@ class Tracker(Protocol):
 class TensorBoard:
     """One file of events in `tensorboard/` of the run's folder; each number is in it when `draw` returns.
 
-    Written without a thread, a queue, or the machine's name in the file's. Errors of the disk are the run's own:
-    OSError is raised.
+    Written without a thread, a queue, or the machine's name in the file's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self.errors: tuple[type[Exception], ...] = ()
         self._event: Any = Event
         self._summary: Any = Summary
-        self._writer: Any = RecordWriter
-
-    def begin(self, run: TrackedRun) -> None:
         folder = run.folder / "tensorboard"
         folder.mkdir(parents=True, exist_ok=True)
         # Unbuffered: each number is in the file when `draw` returns, and a killed process loses none.
         self._file = (folder / f"events.out.tfevents.{time.time_ns()}.{os.getpid()}").open("ab", buffering=0)
-        self._records = self._writer(self._file)
+        self._records: Any = RecordWriter(self._file)
         self._write(file_version="brain.Event:2")
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -111,20 +96,16 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of the project, grouped under the run's name; unsent data are in `wandb/` of the run's folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         import wandb
 
-        self.errors: tuple[type[Exception], ...] = (wandb.Error, OSError)
-        self._wandb: Any = wandb
-
-    def begin(self, run: TrackedRun) -> None:
-        self._run = self._wandb.init(
+        self._run: Any = wandb.init(
             project=run.project("WANDB_PROJECT"),
             name=run.name,
             group=run.name,
             dir=run.folder,
             config=run.settings,
-            settings=self._wandb.Settings(console="off"),
+            settings=wandb.Settings(console="off"),
             reinit="create_new",
         )
 
@@ -144,22 +125,17 @@ MAX_PARAMS, MAX_LETTERS = 100, 6000
 class MLflow:
     """A run of the experiment that is named as the project, with the settings as parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         import mlflow
         from mlflow.entities import Metric, Param
 
-        self.errors: tuple[type[Exception], ...] = (mlflow.MlflowException, OSError)
-        self._client: Any = mlflow.MlflowClient
         self._metric: Any = Metric
-        self._param: Any = Param
-
-    def begin(self, run: TrackedRun) -> None:
-        self._client = self._client()
+        self._client: Any = mlflow.MlflowClient()
         project = run.project("MLFLOW_EXPERIMENT_NAME")
         existing = self._client.get_experiment_by_name(project)
         experiment = existing.experiment_id if existing else self._client.create_experiment(project)
         self._run = self._client.create_run(experiment, run_name=run.name).info.run_id
-        params = [self._param(_valid_name(key), str(value)[:MAX_LETTERS]) for key, value in flatten(run.settings)]
+        params = [Param(_valid_name(key), str(value)[:MAX_LETTERS]) for key, value in flatten(run.settings)]
         # A configuration has more settings than MLflow accepts at once.
         for first in range(0, len(params), MAX_PARAMS):
             self._client.log_batch(self._run, params=params[first : first + MAX_PARAMS])
@@ -180,14 +156,11 @@ def _valid_name(name: str) -> str:
 class Trackio:
     """A run of the project, grouped under the run's name."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         import trackio
 
-        self.errors: tuple[type[Exception], ...] = (OSError, ValueError, sqlite3.Error)
         self._trackio: Any = trackio
-
-    def begin(self, run: TrackedRun) -> None:
-        self._trackio.init(project=run.project(), name=run.name, group=run.name, config=run.settings, embed=False)
+        trackio.init(project=run.project(), name=run.name, group=run.name, config=run.settings, embed=False)
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         self._trackio.log(dict(numbers), step=step)
@@ -196,10 +169,9 @@ class Trackio:
         self._trackio.finish()
 
 
-log = logging.getLogger(__name__)
 # ---- The trackers of a run
 
-TRACKERS: Mapping[str, Callable[[], Tracker]] = {
+TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {
     "tensorboard": TensorBoard,
     "wandb": WeightsAndBiases,
     "mlflow": MLflow,
@@ -207,29 +179,43 @@ TRACKERS: Mapping[str, Callable[[], Tracker]] = {
 }
 # What a user may do if a tracker cannot start.
 START_ADVICE = {
+    "tensorboard": "Make room on the disk",
     "wandb": "Log in with `wandb login`, or set WANDB_MODE=offline",
     "mlflow": "Set MLFLOW_TRACKING_URI to a server that answers, or to sqlite:///mlflow.db",
     "trackio": "Set TRACKIO_DIR to a folder that can be written to",
 }
+log = logging.getLogger(__name__)
 
 
 class Trackers:
-    """The trackers of one run; owned by it, closed with it."""
+    """The trackers of one run; owned by it, closed with it. One that fails is dropped with a warning, whatever its
+    error: training is worth more."""
 
     def __init__(self, run: TrackedRun) -> None:
-        """Raises ConfigError where one cannot begin."""
-        names = dict.fromkeys(run.config.trackers.names)
-        self._open = {name: start_tracker(name, run) for name in names}
+        """Raises ConfigError where one is not installed or cannot begin."""
+        self._open: dict[str, Tracker] = {}
+        for name in dict.fromkeys(run.config.trackers.names):
+            try:
+                self._open[name] = TRACKERS[name](run)
+            except ImportError:
+                raise ConfigError(
+                    f"trackers.names: got {name}, which is not installed; expected the extra of that name. Run "
+                    f"{install_command(name)}, or leave it out of trackers.names."
+                ) from None
+            except Exception as error:
+                raise ConfigError(
+                    f"trackers.names: {name} could not begin ({_describe_error(error)}); expected it to answer. "
+                    f"{START_ADVICE[name]}, or leave it out of trackers.names."
+                ) from error
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Plot all finite numbers in every tracker. A tracker that fails is dropped with a warning: training is worth
-        more."""
+        """Plot all finite numbers in every tracker."""
         # JSON null stands for numbers that are not finite, and no tracker plots those.
         finite = {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)}
         for name, tracker in list(self._open.items()):
             try:
                 tracker.draw(step, finite)
-            except tracker.errors as error:
+            except Exception as error:  # noqa: BLE001 - of the network, of a server, of a package
                 # A tracker that failed once may fail at every step, each time after a long timeout.
                 del self._open[name]
                 log.warning("%s is told no more of this run, which goes on: %s", name, _describe_error(error))
@@ -238,28 +224,9 @@ class Trackers:
         for name, tracker in self._open.items():
             try:
                 tracker.close()
-            except tracker.errors as error:
+            except Exception as error:  # noqa: BLE001 - as above
                 log.warning("%s could not be closed: %s", name, _describe_error(error))
         self._open = {}
-
-
-def start_tracker(name: str, run: TrackedRun) -> Tracker:
-    """Return the tracker of that name, ready to plot. Raises ConfigError if it is not installed or cannot start."""
-    try:
-        tracker = TRACKERS[name]()
-    except ImportError:
-        raise ConfigError(
-            f"trackers.names: got {name}, which is not installed; expected the extra of that name. Run "
-            f"{install_command(name)}, or leave it out of trackers.names."
-        ) from None
-    try:
-        tracker.begin(run)
-    except tracker.errors as error:
-        raise ConfigError(
-            f"trackers.names: {name} could not begin ({_describe_error(error)}); expected it to answer. "
-            f"{START_ADVICE[name]}, or leave it out of trackers.names."
-        ) from None
-    return tracker
 
 
 def _describe_error(error: Exception) -> str:

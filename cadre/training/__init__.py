@@ -1,1 +1,1 @@
-"""Training: the loop, asynchronous sampling, checkpoints, warm starts and reward models."""
+"""Training: the loop, asynchronous sampling, checkpoints and reward models."""

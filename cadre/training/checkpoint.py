@@ -23,9 +23,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cadre.config.experiment import dump
-from cadre.errors import CadreError, DivergedError, EngineError, RunError
-from cadre.files import find_damage, read_record, require_no_link, write_with_manifest
+from cadre.config.experiment import Experiment, dump
+from cadre.errors import ConfigError, DivergedError, RunError
+from cadre.files import find_damage, path_exists, read_record, require_no_link, write_with_manifest
 from cadre.runs import jsonl
 from cadre.runs.folder import Run
 from cadre.runs.records import CheckpointState, EvaluationLine
@@ -204,20 +204,19 @@ def find_checkpoint_damage(checkpoint: Path) -> str | None:
     return None
 
 
-def intact_checkpoints(folder: Path, at_most: int | None = None) -> Iterator[Path]:
-    """Yield the intact checkpoints up to the step `at_most`, newest first. Damaged ones are skipped with a warning.
-    Raises RunError at the end."""
+def latest_checkpoint(folder: Path, at_most: int | None = None) -> Path:
+    """Return the newest intact checkpoint up to the step `at_most`. Damaged ones are skipped with a warning. Raises
+    RunError if there is none."""
     require_no_link(folder)
     damages: list[str] = []
     for step in reversed(checkpoint_steps(folder)):
+        path = folder / checkpoint_name(step)
         if at_most is not None and step > at_most:
             continue
-        path = folder / checkpoint_name(step)
-        if (damage := find_checkpoint_damage(path)) is not None:
-            damages.append(f"{path.name}: {damage}")
-            log.warning("The checkpoint %s is damaged: %s. The one before it is used.", path, damage)
-            continue
-        yield path
+        if (damage := find_checkpoint_damage(path)) is None:
+            return path
+        damages.append(f"{path.name}: {damage}")
+        log.warning("The checkpoint %s is damaged: %s. The one before it is used.", path, damage)
     details = f" ({'; '.join(damages)})" if damages else ""
     raise RunError(
         f"checkpoint: {folder} holds no whole checkpoint{details}; expected step-NNNNNN with a manifest.json. Restore "
@@ -225,37 +224,14 @@ def intact_checkpoints(folder: Path, at_most: int | None = None) -> Iterator[Pat
     )
 
 
-def latest_checkpoint(folder: Path, at_most: int | None = None) -> Path:
-    """Return the newest intact checkpoint up to the step `at_most`. Raises RunError if there is none."""
-    return next(intact_checkpoints(folder, at_most))
-
-
 def restore_latest(folder: Path, team: Team) -> tuple[Path, TrainingState]:
-    """Load the newest checkpoint that is intact and fits the team; return its folder and its state.
-
-    Skipped ones are named in warnings, with the steps that are lost. Raises RunError if none is intact, and the newest
-    one's error if none fits.
-    """
-    newest = max(checkpoint_steps(folder), default=0)
-    first_error: CadreError | None = None
-    candidates = intact_checkpoints(folder)
-    while True:
-        try:
-            path = next(candidates)
-        except RunError:
-            if first_error is not None:
-                raise first_error from None
-            raise
-        try:
-            state = load_checkpoint(path, team)
-        except (EngineError, RunError) as error:
-            # The weights may be fine and not fit this team, so the newest error is the one to report.
-            first_error = first_error or error
-            log.warning("The checkpoint %s cannot be used: %s The one before it is tried.", path, error)
-            continue
-        if state.step < newest:
-            log.warning("%s is used: %d steps after it are lost and made again.", path, newest - state.step)
-        return path, state
+    """Load the newest intact checkpoint; return its folder and its state. Raises RunError if there is none, and
+    EngineError if it does not fit the team."""
+    path = latest_checkpoint(folder)
+    state = load_checkpoint(path, team)
+    if (lost := max(checkpoint_steps(folder)) - state.step) > 0:
+        log.warning("%s is used: %d steps after it are lost and made again.", path, lost)
+    return path, state
 
 
 def load_checkpoint(checkpoint: Path, team: Team) -> TrainingState:
@@ -293,21 +269,14 @@ class CheckpointChoice:
         step = best_evaluated_step(run) if self.best else self.at
         if step is None:
             return latest_checkpoint(folder)
-        description = (
-            f"the best evaluation of {run} is that after step {step}" if self.best else f"step {step} of {run}"
-        )
-        steps = checkpoint_steps(folder)
-        if step not in steps:
+        path, steps = folder / checkpoint_name(step), checkpoint_steps(folder)
+        damage = find_damage(path) if step in steps else "it is not there"
+        if damage is not None:
+            named = f"that of the best evaluation, after step {step}" if self.best else f"that of step {step}"
             raise RunError(
-                f"checkpoint: {description}, and no checkpoint of it is there; expected one of "
+                f"checkpoint: got {named} of {run}, which cannot be used ({damage}); expected a whole one of "
                 f"{', '.join(map(str, steps)) or 'some, and there is none'}. Name one with --at, or keep more with "
                 "train.checkpoint_every=N."
-            )
-        path = folder / checkpoint_name(step)
-        if (damage := find_damage(path)) is not None:
-            raise RunError(
-                f"checkpoint: {description}, and {path} is damaged ({damage}); expected a whole one. Restore it from a "
-                "copy, or name another with --at."
             )
         return path
 
@@ -337,3 +306,35 @@ def best_evaluated_step(run: Path) -> int:
             "with evaluate.tasks above 0. Leave --best out for the latest checkpoint, or name one with --at STEP."
         )
     return int(best["step"])
+
+
+# ---- The weights after a warm start (`cadre_tasks.warm_start`), which lie in its folder of the run
+
+WARM_START, WARM_START_SETTINGS = "warm_start", "settings.json"
+
+
+def find_start(experiment: Experiment, run: Run) -> dict[str, str] | None:
+    """Return the folders of the policies' weights when reinforcement learning began, "" for those that their settings
+    name; None if the reference is the base (`kl.reference`).
+
+    Raises RunError where the warm start's weights are gone, and ConfigError where other machines would need them.
+    """
+    if experiment.config.kl.reference == "base":
+        return None
+    names = [name for name in experiment.learners if name in experiment.roles.values()]
+    home, folder = run.folder / WARM_START, run.folder / WARM_START / "checkpoints"
+    if not path_exists(home):
+        return dict.fromkeys(names, "")
+    if experiment.cluster is not None:
+        raise ConfigError(
+            "kl.reference: got start with a cluster, after a warm start whose weights are on this machine alone; "
+            "expected base. Train without cluster, or take the warmed model as the base: cadre export it and name it "
+            "in team.policies."
+        )
+    if not checkpoint_steps(folder):
+        raise RunError(
+            f"kl.reference: got start, and {folder} holds no weights of the warm start; expected its last checkpoint. "
+            "Restore it from a copy, or set kl.reference=base in a new run."
+        )
+    warmed = latest_checkpoint(folder)
+    return {name: str(warmed / name) for name in names}

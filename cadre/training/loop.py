@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -55,88 +55,70 @@ from cadre.training.checkpoint import (
     Checkpointer,
     TrainingState,
     checkpoint_steps,
+    find_start,
     restore_latest,
     score_of_report,
 )
 from cadre.training.interrupt import Interrupt
 from cadre.training.metrics import GpuMeter, make_gpu_meter
-from cadre.training.warm_start import find_start
 from cadre.types import Task
 
 PATIENCE = 5  # steps
 FRACTION_SUFFIX = "/zero_variance_groups"
+# What is warned of if it held of a role in each of the last steps.
+WARNINGS = {
+    "absent": "{role} has not acted in {patience} steps, and a role that never acts is not trained. Let observe() "
+    "return a prompt for it, or take it out of the roles of the environment.",
+    "zero variance": "{role} learned nothing in the last {patience} steps: in each of its groups all returns were "
+    "equal, or it was dropped for equal rewards (credit.without_std). Look at its completions (cadre play RUN --step "
+    "N). If its reward comes at a later step, take an algorithm that credits that (algorithm=grpo_by_role); if all "
+    "completions are equal, raise sampling.temperature or algorithm.k; if the tasks are always or never solved, change "
+    "them.",
+    "one sign": "all advantages of {role} were {sign} in the last {patience} steps, whatever it wrote: it is compared "
+    "with roles that are rewarded differently. Compare each role with itself (algorithm=grpo_by_role), or reward all "
+    "roles alike.",
+}
 
 
 class RoleMonitor:
-    """Finds the roles of which something held in each of `patience` steps in a row. Owned by a loop, so that there is
-    one warning per role and start."""
+    """Warns of roles from which nothing is learned, once per role and start. Owned by a loop.
 
-    def __init__(self, patience: int = PATIENCE) -> None:
-        self.patience = patience
-        self._consecutive: Counter[str] = Counter()
-        self._warned: set[str] = set()
+    These are trained roles that were never sampled, roles all of whose groups had zero variance, and trained roles that
+    are compared with others and whose advantages all had one sign. Under a teacher any group is learned from.
+    """
 
-    def due(self, held: Mapping[str, bool]) -> list[str]:
-        """Return the roles to warn of after a step in which it held, or not, of these roles."""
-        for role, holds in held.items():
-            self._consecutive[role] = self._consecutive[role] + 1 if holds else 0
-        new = [role for role, steps in self._consecutive.items() if steps >= self.patience and role not in self._warned]
-        self._warned.update(new)  # each role once
-        return new
+    def __init__(self, trained: Iterable[str], has_teacher: bool = False, patience: int = PATIENCE) -> None:
+        self._trained, self._has_teacher, self._patience = list(trained), has_teacher, patience
+        self._absent = self._trained
+        self._consecutive: Counter[tuple[str, str]] = Counter()
+        self._warned: set[tuple[str, str]] = set()
 
-
-class ZeroVarianceMonitor(RoleMonitor):
-    """Warns of roles all of whose groups had zero variance."""
-
-    def warnings(self, step_metrics: Mapping[str, float]) -> list[str]:
-        """Return the warnings that are due after a step with these metrics."""
-        fractions = {name.removesuffix(FRACTION_SUFFIX): value for name, value in step_metrics.items()}
-        flat = {role: value == 1.0 for role, value in fractions.items() if f"{role}{FRACTION_SUFFIX}" in step_metrics}
-        flat.pop("rollout", None)
-        return [
-            f"warning: {role} learned nothing in the last {self.patience} steps: in each of its groups all returns "
-            "were equal, or it was dropped for equal rewards (credit.without_std). Look at its completions (cadre play "
-            "RUN --step N). If its reward comes at a later step, take an algorithm that credits that "
-            "(algorithm=grpo_by_role); if all completions are equal, raise sampling.temperature or algorithm.k; if the "
-            "tasks are always or never solved, change them."
-            for role in self.due(flat)
-        ]
-
-
-class OneSignMonitor(RoleMonitor):
-    """Warns of roles that are compared with others and whose advantages all had one sign."""
-
-    def warnings(self, groups: Iterable[AdvantageGroup], trained: Container[str]) -> list[str]:
-        """Return the warnings that are due after a step with these groups; `trained` are the roles that learn."""
-        signs: dict[str, set[bool]] = defaultdict(set)
-        for group in groups:
-            if len({scored.sample.role for scored in group.samples}) > 1:
-                for scored in group.samples:
-                    signs[scored.sample.role].update(advantage > 0.0 for advantage in scored.advantages if advantage)
-        one_sign = {role: len(found) == 1 for role, found in signs.items() if role in trained}
-        return [
-            f"warning: all advantages of {role} were {'positive' if True in signs[role] else 'negative'} in the last "
-            f"{self.patience} steps, whatever it wrote: it is compared with roles that are rewarded differently. "
-            "Compare each role with itself (algorithm=grpo_by_role), or reward all roles alike."
-            for role in self.due(one_sign)
-        ]
-
-
-class AbsentRoleMonitor(RoleMonitor):
-    """Warns of roles that were never sampled in the first steps, so that nothing is trained for them."""
-
-    def __init__(self, roles: Iterable[str], patience: int = PATIENCE) -> None:
-        super().__init__(patience)
-        self._absent = list(roles)
-
-    def warnings(self, step_metrics: Mapping[str, float]) -> list[str]:
-        """Return the warnings that are due after a step with these metrics."""
+    def warnings(self, step_metrics: Mapping[str, float], groups: Iterable[AdvantageGroup]) -> list[str]:
+        """Return the warnings that are due after a step with these metrics and groups."""
         self._absent = [role for role in self._absent if f"{role}/tokens" not in step_metrics]
-        return [
-            f"warning: {role} has not acted in {self.patience} steps, and a role that never acts is not trained. Let "
-            "observe() return a prompt for it, or take it out of the roles of the environment."
-            for role in self.due(dict.fromkeys(self._absent, True))
-        ]
+        held = {("absent", role): True for role in self._absent}
+        signs: dict[str, set[str]] = defaultdict(set)
+        if not self._has_teacher:
+            for name, fraction in step_metrics.items():
+                if name.endswith(FRACTION_SUFFIX) and (role := name.removesuffix(FRACTION_SUFFIX)) != "rollout":
+                    held["zero variance", role] = fraction == 1.0
+            for group in groups:
+                if len({scored.sample.role for scored in group.samples}) > 1:
+                    for scored in group.samples:
+                        for advantage in filter(None, scored.advantages):
+                            signs[scored.sample.role].add("positive" if advantage > 0.0 else "negative")
+                        if scored.sample.role in self._trained:
+                            held["one sign", scored.sample.role] = len(signs[scored.sample.role]) == 1
+
+        due = []
+        for fault, holds in held.items():
+            kind, role = fault
+            self._consecutive[fault] = self._consecutive[fault] + 1 if holds else 0
+            if self._consecutive[fault] >= self._patience and fault not in self._warned:
+                self._warned.add(fault)
+                text = WARNINGS[kind].format(role=role, patience=self._patience, sign=" and ".join(signs[role]))
+                due.append(f"warning: {text}")
+        return due
 
 
 @dataclass(frozen=True)
@@ -147,8 +129,6 @@ class Training:
     run: Run
     team: Team
     progress: Progress
-    zero_variance: ZeroVarianceMonitor = field(default_factory=ZeroVarianceMonitor)
-    one_sign: OneSignMonitor = field(default_factory=OneSignMonitor)
     notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
 
     @cached_property
@@ -163,9 +143,9 @@ class Training:
         return self.experiment.held_out_tasks[settings.first : settings.first + settings.tasks]
 
     @cached_property
-    def absent_roles(self) -> AbsentRoleMonitor:
-        """Warns of trained roles that never act."""
-        return AbsentRoleMonitor(self.experiment.trained_roles)
+    def monitor(self) -> RoleMonitor:
+        """Warns of roles from which nothing is learned."""
+        return RoleMonitor(self.experiment.trained_roles, self.experiment.plan.teacher is not None)
 
     @cached_property
     def gpu(self) -> GpuMeter | None:
@@ -214,10 +194,13 @@ def run_training(
             failed.callback(team.close)
             run.vocabulary = make_vocabulary(experiment)
             confinement = program_sandbox()
-            sandbox = confinement.record() if confinement else {}
-            engines = {name: sampler.engine for name, sampler in experiment.samplers.items()}
-            tasks, bases = task_digests(experiment), fingerprint_bases(experiment.models)
-            run.record_environment(sandbox, measured_sampling_memory(team), tasks, engines, bases)
+            run.record_environment(
+                sandbox=confinement.record() if confinement else {},
+                tasks=task_digests(experiment),
+                sampling_memory=measured_sampling_memory(team),
+                engines={name: sampler.engine for name, sampler in experiment.samplers.items()},
+                bases=fingerprint_bases(experiment.models),
+            )
             state = TrainingState()
             if resume:
                 state = restore_state(run, team)
@@ -251,22 +234,15 @@ def restore_state(run: Run, team: Team) -> TrainingState:
     """Return the state of the latest checkpoint, or the initial state where none was written yet.
 
     Log lines after that step are removed. Steps that were sampled under other settings are dropped and sampled again.
-    Raises RunError where there are logged steps and no checkpoint: one is written before the first step, so it was
-    lost.
+    Raises RunError where there are logged steps and no checkpoint.
     """
     folder = run.folder / "checkpoints"
     if not checkpoint_steps(folder):
-        if (forked := run.forked_at()) is not None:
+        # A fork begins with a checkpoint, and one is written before the first step.
+        if run.forked_at() is not None or any(True for _ in run.steps_logged()):
             raise RunError(
-                f"--resume: {run.folder} is a fork that begins after step {forked}, and holds no checkpoint; expected "
-                f"that of step {forked} in {folder}, without which it would begin anew. Restore it, or fork again into "
-                "another folder."
-            )
-        if logged := sum(1 for _ in run.steps_logged()):
-            raise RunError(
-                f"--resume: {run.folder} has logged {logged} steps and holds no checkpoint; expected those in "
-                f"{folder}, which may have been left where the run was copied from. Restore them, or train anew in "
-                "another folder."
+                f"--resume: {run.folder} has made steps and holds no checkpoint; expected those in {folder}, which may "
+                "have been left where the run was copied from. Restore them, or train anew in another folder."
             )
         run.rewind(0)
         return TrainingState()
@@ -383,7 +359,7 @@ def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
         Replacements(fresh, goal.replacements, is_useful(experiment.plan, team)),
         replace(experiment.rollout(team, training.failed), drawn=goal.trees_kept),
         random_keys.key(goal.seed, "train", step),
-        partial(training.progress.sampling, step),
+        partial(training.progress.begin, "sampling"),
     )
 
 
@@ -417,7 +393,7 @@ async def learn_step(
         seconds |= training.gpu.sampling_metrics(sampled.trees, sampled_step.seconds)
         trained = [sequence for sequence in batch.sequences if team.trains(sequence.policy)]
         seconds |= training.gpu.learning_metrics(trained, update_seconds)
-        seconds |= training.gpu.step_metrics() | {"gpu/learning_peak_gb": training.gpu.peak_gb()}
+        seconds["gpu/learning_peak_gb"] = training.gpu.peak_gb()
     trained_roles = training.experiment.trained_roles
     step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan, trained_roles)
     step_metrics = step_metrics | staleness | seconds
@@ -434,12 +410,8 @@ def log_step(training: Training, step: int, step_metrics: Metrics, record: StepR
     run.keep(step, record, training.experiment.plan.selection)
     run.log(step, step_metrics)
     progress.step(step, step_metrics)
-    warnings = training.absent_roles.warnings(step_metrics)
-    if training.experiment.plan.teacher is None:  # under a teacher any group is learned from
-        warnings += training.zero_variance.warnings(step_metrics)
-        warnings += training.one_sign.warnings(record.batch.groups, training.experiment.trained_roles)
-    for warning in warnings:
-        progress.console.print(warning, markup=False, highlight=False)
+    for warning in training.monitor.warnings(step_metrics, record.batch.groups):
+        progress.say(warning)
 
 
 async def evaluate_step(training: Training, step: int, queue: StepQueue) -> None:
@@ -449,7 +421,7 @@ async def evaluate_step(training: Training, step: int, queue: StepQueue) -> None
     if not experiment.evaluate.tasks or any(report["step"] == step for report in run.evaluations()):
         return
     await queue.drain()  # an evaluation is of the newest weights, so nothing may be sampled with older ones
-    tick = training.progress.evaluating(step, len(training.held_out))
+    tick = training.progress.begin("evaluating", len(training.held_out))
     training.failed.begin(step)
     rollout = experiment.evaluation(training.team, training.failed)
     report, _ = await evaluate(rollout, training.held_out, 0, tick)

@@ -3,13 +3,9 @@ rates a step reaches."""
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
-import time
-import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -28,8 +24,6 @@ from cadre.types import Node, Sample, TrainingSequence, Tree
 if TYPE_CHECKING:
     from cadre.config.experiment import Experiment
     from cadre.settings import LossConfig
-
-log = logging.getLogger(__name__)
 
 
 def compute_step_metrics(
@@ -215,7 +209,6 @@ class GpuMeter:
     loss: LossConfig
     peaks: GpuPeaks | None
     gpus: int = 1
-    utilisation: Utilisation | None = None
     devices: tuple[str, ...] = ("cuda",)
 
     def reset_peak(self) -> None:
@@ -231,11 +224,6 @@ class GpuMeter:
         import torch
 
         return max(torch.cuda.max_memory_allocated(device) for device in self.devices) / 1e9
-
-    def step_metrics(self) -> Metrics:
-        """Return the metrics of a whole step, which begins where this was called last."""
-        busy = None if self.utilisation is None else self.utilisation.drain()
-        return {} if busy is None else {"gpu/busy_fraction": busy}
 
     def sampling_metrics(self, trees: Sequence[Tree], seconds: float) -> Metrics:
         """Return the metrics of sampling these trees in so many seconds."""
@@ -290,57 +278,6 @@ class GpuMeter:
         return read
 
 
-class Utilisation:
-    """Part of the time in which a GPU runs kernels, of any process, from readings in a thread.
-
-    `read` returns it for the last fraction of a second, as NVIDIA's driver measures it. The thread ends after a failed
-    reading, and when nobody holds this any more. Readings are few, as each takes locks of the driver that others may
-    wait for.
-    """
-
-    def __init__(self, read: Callable[[], float], pause: float = 0.5) -> None:
-        self._readings: list[float] = []
-        arguments = (weakref.ref(self), read, pause)
-        threading.Thread(target=_watch_utilisation, args=arguments, name="gpu-utilisation", daemon=True).start()
-
-    def drain(self) -> float | None:
-        """Return the mean of the readings since the last call; None if there are none."""
-        readings, self._readings = self._readings, []
-        return fmean(readings) if readings else None
-
-    def add(self, reading: float) -> None:
-        """Note a reading."""
-        self._readings.append(reading)  # to the list that there is now
-
-
-def _watch_utilisation(owner: weakref.ref[Utilisation], read: Callable[[], float], pause: float) -> None:
-    while (utilisation := owner()) is not None:
-        try:
-            utilisation.add(read())
-        except Exception as error:  # noqa: BLE001 - drivers fail in many ways, and training goes on without it
-            log.info("The utilisation of the GPU is not measured: %s", error)
-            return
-        del utilisation
-        time.sleep(pause)
-
-
-class UtilisationReader:
-    """Reads how busy a GPU is, 0 to 1, by NVIDIA's management library, which is loaded at the first reading."""
-
-    def __init__(self, uuid: str) -> None:
-        self._uuid = uuid
-        self._library: Any = None
-        self._handle: Any = None
-
-    def __call__(self) -> float:
-        if self._library is None:
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._handle, self._library = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{self._uuid}"), pynvml
-        return float(self._library.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
-
-
 def longest_chain(node: Node, policies: Iterable[str]) -> int:
     """Return the most tokens of these policies that follow one another in the tree, the longest sample of each
     decision."""
@@ -375,11 +312,8 @@ def make_gpu_meter(experiment: Experiment) -> GpuMeter | None:
     ranks: dict[str, int] = {}
     for names, device in zip(experiment.engines, devices, strict=True):
         ranks[device] = max(ranks.get(device, 1), experiment.ranks(names), 1)
-    gpu = torch.cuda.get_device_properties(devices[0])
-    utilisation = Utilisation(UtilisationReader(str(gpu.uuid)))
-    peaks = find_peaks(gpu.name)
-    gpus = sum(ranks.values())
-    return GpuMeter(policy_costs(experiment), experiment.plan.loss, peaks, gpus, utilisation, tuple(ranks))
+    peaks = find_peaks(torch.cuda.get_device_name(devices[0]))
+    return GpuMeter(policy_costs(experiment), experiment.plan.loss, peaks, sum(ranks.values()), tuple(ranks))
 
 
 def policy_costs(experiment: Experiment) -> dict[str, PolicyCost]:

@@ -64,7 +64,7 @@ def collect_values(run: RunReader, megabytes: float) -> dict[str, Any]:
 
         # Tokens are numbers of words, each of which is written once.
         tokens = {}
-        for (node_number, role, index), values in run.tree_tokens(number).items():
+        for (node_number, role, index), values in run.tokens(number).items():
             for name in ("prompt", "tokens"):
                 values[name] = [word_numbers.setdefault(word, len(word_numbers)) for word in values[name]]
             tokens[f"{node_number} {role} {index}"] = values

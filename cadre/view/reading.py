@@ -28,11 +28,12 @@ from cadre.files import (
 )
 from cadre.rollout.shapes import success_label
 from cadre.runs import jsonl
-from cadre.runs.annotations import LEFT_OUT, annotation_files
 from cadre.runs.folder import Run, distinct_names
 from cadre.runs.kept_trees import (
+    LEFT_OUT,
     KeptTree,
     TreeEntry,
+    annotation_files,
     read_entries,
     read_tree,
     read_vocabulary,
@@ -154,47 +155,35 @@ class RunReader:
                     siblings[index] = fields | {"tokens": len(sample["token_ids"]), "said": by_producer}
         return tree
 
-    def tokens(self, number: int, node: int, role: str, index: int) -> Json:
-        """Return the tokens of one sample, prompt and completion, as texts, with their annotations."""
-        return self._spell_tokens(number, (node, role, index))[node, role, index]
-
-    def tree_tokens(self, number: int) -> dict[SampleKey, Json]:
-        """Return what `tokens` returns for each sample of a tree, by its place, with one reading of the files."""
-        return self._spell_tokens(number)
-
-    def _spell_tokens(self, number: int, only: SampleKey | None = None) -> dict[SampleKey, Json]:
+    def tokens(self, number: int, only: SampleKey | None = None) -> dict[SampleKey, Json]:
+        """Return the tokens of each sample of a tree, or of `only` one, prompt and completion, as texts, with their
+        annotations."""
         kept, annotations = self.kept_tree(number)
         vocabularies, tokens = read_vocabulary(self.folder), {}
         for node, _, role, index, sample in iterate_samples(kept.tree):
-            place = (node, role, index)
-            if only is not None and place != only:
-                continue
-            words = vocabularies.get(sample.policy, {})
-            own = annotations.get(place, {})
-            tokens[place] = {
-                "prompt": [words.get(str(token), f"[{token}]") for token in sample.prompt_ids],
-                "tokens": [words.get(str(token), f"[{token}]") for token in sample.token_ids],
-                "logprobs": list(sample.logprobs),
-                "learner": own.get("tokens", {}).get("logprobs"),
-                "entropy": own.get("tokens", {}).get("entropy"),
-                "advantages": own.get("credit", {}).get("advantages"),
-            }
+            key = (node, role, index)
+            if only is None or key == only:
+                words, own = vocabularies.get(sample.policy, {}), annotations.get(key, {})
+                tokens[key] = {
+                    "prompt": [words.get(str(token), f"[{token}]") for token in sample.prompt_ids],
+                    "tokens": [words.get(str(token), f"[{token}]") for token in sample.token_ids],
+                    "logprobs": list(sample.logprobs),
+                    "learner": own.get("tokens", {}).get("logprobs"),
+                    "entropy": own.get("tokens", {}).get("entropy"),
+                    "advantages": own.get("credit", {}).get("advantages"),
+                }
         return tokens
 
     def image(self, digest: str) -> bytes:
         """Return the PNG file of an image in a tree."""
         return read_medium(self.folder, digest)
 
-    def _entry(self, number: int) -> TreeEntry:
+    def kept_tree(self, number: int) -> tuple[KeptTree, Mapping[SampleKey, Json]]:
+        """Return a kept tree and the annotations of its samples, by producer."""
         entries = read_entries(self.folder)
         if not 0 <= number < len(entries):
             raise RunError(f"tree: got {number}; expected 0 to {len(entries) - 1} of {self.name}. Load the page again.")
-        return entries[number]
-
-    def kept_tree(self, number: int) -> tuple[KeptTree, Mapping[SampleKey, Json]]:
-        """Return a kept tree and the annotations of its samples, by producer."""
-        entry = self._entry(number)
-        return read_tree(self.folder, entry), self._annotations(entry)
+        return read_tree(self.folder, entries[number]), self._annotations(entries[number])
 
     def _annotations(self, entry: TreeEntry) -> Mapping[SampleKey, Json]:
         """Return the annotations of a tree's samples, by producer."""

@@ -28,8 +28,8 @@ from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
 from cadre.rows import read_json_lines
 from cadre.statistics import is_rounding
-from cadre.training.warm_start import parse_prompt, require_text_only
 from cadre.types import Message, Tree
+from cadre_tasks.warm_start import parse_prompt, require_text_only
 
 FIELDS = ("prompt", "chosen", "rejected")
 EXPECTED = 'expected {"prompt": text or messages, "chosen": text, "rejected": text}'

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cadre.errors import ConfigError
-from cadre.runs.sweeps import RECORD, SweepRecord, expand_sweeps
+from cadre.runs.folder import SWEEP_RECORD as RECORD
+from cadre.runs.folder import SweepRecord, expand_sweeps
 from cadre_analysis import sweep
 from cadre_analysis.sweep import make_runs
 from tests.cadre.cli.calling import call

@@ -3,7 +3,7 @@
 import asyncio
 
 from cadre.advantages.batch import build_batch
-from cadre.algorithms.at_grpo import AtGrpo
+from cadre.algorithms.grpo import AtGrpo
 from cadre.env import Env
 from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many

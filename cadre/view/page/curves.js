@@ -42,7 +42,6 @@ const SECTIONS = [
     ["Decisions per episode", "rollout/decisions", "decisions"],
     ["Training speed", "POLICY/tokens_per_s", "tokens per second"],
     ["Time per step", "time/*", "seconds"],
-    ["Busy share of the GPU", "gpu/busy_fraction", "fraction of the step"],
     ["GPU tokens by phase", "gpu/*_tokens_per_s", "tokens per second"],
     ["GPU peak memory by phase", "gpu/*_peak_gb", "GB"],
     ["MFU of learning", "gpu/learning_mfu", "fraction of the GPU's peak"],

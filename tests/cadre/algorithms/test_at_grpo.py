@@ -10,8 +10,8 @@ from rich.console import Console
 
 from cadre.advantages.groups import compare_samples
 from cadre.advantages.returns import samples_of
-from cadre.algorithms.at_grpo import AtGrpo
 from cadre.algorithms.custom import Custom
+from cadre.algorithms.grpo import AtGrpo
 from cadre.rollout import walk
 from cadre.rollout.grow import Rollout, grow
 from cadre.runs.folder import Run

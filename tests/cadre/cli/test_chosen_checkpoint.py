@@ -156,7 +156,7 @@ def test_an_evaluation_says_how_far_it_is_beside_its_report(run: Path) -> None:
     done = call("eval", str(run), "--tasks", "4", "--json")
     json.loads(done.out)
     assert [line for line in done.err.splitlines() if line.startswith("evaluated")] == [
-        f"evaluated {number}/4 tasks" for number in (1, 2, 3, 4)
+        f"evaluated {number}/4 episodes" for number in (1, 2, 3, 4)
     ]
 
 

@@ -57,10 +57,6 @@ def test_in_words() -> None:
         "max_staleness": 2,
         "staleness": {"tool/staleness": 1.5},
         "tokens_per_s": 1234.4,
-        "parts": [
-            {"kind": "sampler", "policies": ["a", "b"], "processes": 2, "waiting": 3, "replaced": 1},
-            {"kind": "learner", "policies": ["a"], "processes": 0, "waiting": 0, "replaced": 0},
-        ],
     }
     assert format_status(said, 103.0) == [
         "run        running, step 4 of 30; written 3 s ago",
@@ -68,6 +64,4 @@ def test_in_words() -> None:
         "ahead      2 steps sampled and waiting, at most 2 updates ahead",
         "staleness  tool/staleness 1.5",
         "tokens/s   1,234 in the last step",
-        "sampler    a, b: 2 processes, 3 requests waiting, 1 replaced",
-        "learner    a: in the training process, 0 requests waiting",
     ]

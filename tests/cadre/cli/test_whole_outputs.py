@@ -135,4 +135,4 @@ def test_a_fork_without_its_checkpoint_never_begins_anew(here: Path) -> None:
     shutil.rmtree(here / "OUT" / "checkpoints")
     resumed = call("train", "--run", "OUT", "--resume")
     assert resumed.code == 2
-    assert "is a fork that begins after step 1, and holds no checkpoint" in resumed.err
+    assert "has made steps and holds no checkpoint" in resumed.err

@@ -4,6 +4,8 @@ import asyncio
 import itertools
 import math
 import random
+from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -91,14 +93,25 @@ def test_intervals_cover_the_mean_as_often_as_they_say() -> None:
         assert inside >= (345 if alpha < beta else 370)
 
 
-def digits(request: Request, index: int) -> str:
-    """Right in the first sibling of every digit, and in the first three of digit 3."""
-    shown = request.messages[-1].content
-    return shown if index == 0 or (shown == "3" and index < 3) else "9"
+def answers_in_turn(answer: Callable[[str, int], str]) -> Callable[[Request, int], str]:
+    """Return a scripted answer by what is shown, and by how often that was shown before."""
+    seen = Counter[str]()
+
+    def answered(request: Request, index: int) -> str:
+        shown = request.messages[-1].content
+        seen[shown] += 1
+        return answer(shown, seen[shown] - 1)
+
+    return answered
+
+
+def digits(shown: str, number: int) -> str:
+    """Right in the first episode of every digit, and in the first three of digit 3."""
+    return shown if number == 0 or (shown == "3" and number < 3) else "9"
 
 
 def sampled(**options: object) -> tuple:
-    team, sampler = scripted_team(Digit, digits)
+    team, sampler = scripted_team(Digit, answers_in_turn(digits))
     game = EnvSpec("tests/helpers/games.py:Digit", {})
     tasks = game.tasks("test")[:4]
     rollout = Rollout(game.make, team, shapes.independent(1), 1.0)
@@ -108,7 +121,7 @@ def sampled(**options: object) -> tuple:
 
 def test_several_episodes_a_task() -> None:
     report, trees, sampler = sampled(samples=4, temperature=0.6)
-    assert len(trees) == 4
+    assert len(trees) == 16
     assert {request.sampling.temperature for request in sampler.asked} == {0.6}
     assert {(request.sampling.top_p, request.sampling.top_k) for request in sampler.asked} == {(1.0, 0)}
     assert (report.samples, report.temperature, report.max_tokens) == (4, 0.6, {"speaker": 512})
@@ -141,11 +154,11 @@ def test_an_episode_that_fails_is_one_that_is_not_solved() -> None:
                 raise ValueError("touched")
             return await super().step(actions)
 
-    team, _ = scripted_team(Touchy, lambda request, index: [request.messages[-1].content, "fail", "9", "9"][index])
+    team, _ = scripted_team(Touchy, answers_in_turn(lambda shown, number: [shown, "fail", "9", "9"][number]))
     limits = EpisodesConfig(retries=0, failed_fraction=0.25)
     rollout = Rollout(Touchy, team, shapes.independent(1), 1.0, limits)
     report, trees = asyncio.run(evaluate_sampled(rollout, list(Touchy.tasks("test"))[:4], Repeats(4, temperature=0.6)))
-    assert (report.tasks, report.failures, len(trees)) == (4, 4, 4)
+    assert (report.tasks, report.failures, len(trees)) == (4, 4, 12)
     assert report.average[0] == pytest.approx(1 / 4)
     assert report.passing[4][0] == 1.0
     assert report.reward == pytest.approx(1 / 3)  # of the episodes that ended

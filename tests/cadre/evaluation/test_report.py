@@ -25,13 +25,13 @@ def draft_then_tests() -> Node:
 
 
 def test_a_draft_that_is_not_judged_says_nothing() -> None:
-    assert summarize([tree(draft_then_tests())], [Task("t", {})], 0).parts == {"tests": 0.5}
+    assert summarize([tree(draft_then_tests())], [Task("t", {})])["parts"] == {"tests": 0.5}
 
 
 def test_episodes_weigh_alike_however_long_they_are() -> None:
     short = node(0, {"coder": 1}, [branch({"tests": 1.0, "builds": 0.1})])
     long = node(0, {"coder": 1}, [branch({"tests": 0.0}, node(1, {"coder": 1}, [branch({"tests": 0.5})]))])
-    parts = summarize([tree(long), tree(short)], [Task("t", {})] * 2, 0).parts
+    parts = summarize([tree(long), tree(short)], [Task("t", {})] * 2)["parts"]
     assert parts == pytest.approx({"tests": (0.25 + 1.0) / 2, "builds": 0.1})
 
 
@@ -46,7 +46,7 @@ def test_a_part_is_averaged_over_the_steps_that_name_it() -> None:
 def test_parts_are_the_same_in_a_step_as_in_an_evaluation() -> None:
     told = node(1, {"coder": 1}, [branch({"told": 1.0})])
     one = tree(node(0, {"coder": 1}, [branch({"tools/calls": 2.0}, told)]))
-    evaluated = summarize([one], [Task("t", {})], 0).parts
+    evaluated = summarize([one], [Task("t", {})])["parts"]
     assert evaluated == {"told": 1.0, "tools/calls": 2.0}
     assert {name: metrics.tree_metrics([one], 1.0)[f"parts/{name}"] for name in evaluated} == evaluated
 
@@ -79,9 +79,9 @@ def test_outcomes_are_those_of_each_task_and_a_failed_one_has_no_reward() -> Non
     """Two tasks of one name are told apart; the tree of the second task is missing, as its episode failed."""
     tasks = [Task("t", {}), Task("failed", {}), Task("t", {})]
     trees = [tree(draft_then_tests()), tree(draft_then_tests())]
-    report = summarize(trees, tasks, 1)
+    report = summarize(trees, tasks)
     paths = [next(walk.episodes(each.root)) for each in trees]
     solved, reward = float(paths[0][-1][1].success), mean_reward(paths[:1])
-    assert report.outcomes == {"t": (solved, reward), "failed": (0.0, None), "t#2": (solved, reward)}
-    assert hash_tasks(tasks) == report.tasks_sha256 != hash_tasks(tasks[:2])
+    assert report["outcomes"] == {"t": (solved, reward), "failed": (0.0, None), "t#2": (solved, reward)}
+    assert hash_tasks(tasks) == report["tasks_sha256"] != hash_tasks(tasks[:2])
     assert hash_tasks([Task("t", {"grid": (1, 2)})]) == hash_tasks([Task("t", {"grid": [1, 2]})])

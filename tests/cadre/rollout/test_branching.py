@@ -7,10 +7,9 @@ import pytest
 
 from bench.parity.trees import sample
 from cadre.rollout import walk
-from cadre.rollout.branching import WHERE, entropy
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
-from cadre.rollout.shapes import branch
+from cadre.rollout.shapes import WHERE, branch, entropy
 from cadre.types import Node, Request, Sample, Task, Tree
 from tests.helpers.games import Pair, Relay, scripted_team
 

@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from cadre.runs import jsonl
-from cadre.runs.annotations import annotate_trees, left_out_lines
 from cadre.runs.kept_trees import (
     INITIAL_MEGABYTES,
+    annotate_trees,
     copy_steps,
     forget_steps,
+    left_out_lines,
     read_entries,
     read_vocabulary,
 )

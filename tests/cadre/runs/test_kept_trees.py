@@ -31,9 +31,9 @@ def test_steps_count_from_one_and_trees_from_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("steps", "step", "number", "wanted"),
     [
-        ((0, 1), 3, 0, "got 3; expected a step of .*, 1 to 2"),
-        ((0, 1), 2, 1, "got 1; expected 0 to 0, as step 2 has kept 1"),
-        ((), 1, 0, "has kept no tree; expected train.trees_kept"),
+        ((0, 1), 3, 0, "got --step 3 --task 0, .*; expected a step from 1 to 2. "),
+        ((0, 1), 2, 1, "got --step 2 --task 1, .*, and a task from 0 to 0. "),
+        ((), 1, 0, "has kept no tree; expected .*train.trees_kept"),
     ],
 )
 def test_what_is_not_there_is_told(tmp_path: Path, steps: tuple[int, ...], step: int, number: int, wanted: str) -> None:
@@ -42,5 +42,5 @@ def test_what_is_not_there_is_told(tmp_path: Path, steps: tuple[int, ...], step:
 
 
 def test_a_folder_without_trees(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"holds no trees.jsonl"):
+    with pytest.raises(RunError, match="has kept no tree"):
         find_tree(tmp_path, 1)

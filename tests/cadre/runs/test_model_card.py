@@ -9,7 +9,7 @@ import yaml
 
 from cadre.config.experiment import load
 from cadre.errors import ConfigError, RunError
-from cadre.runs.model_card import check_repository, format_model_card, is_repository, push_to_hub
+from cadre.runs.export import check_repository, format_model_card, push_to_hub
 
 
 def run_of(model: str, recipe: str = "plan-path", overrides: tuple[str, ...] = ()) -> SimpleNamespace:
@@ -49,7 +49,11 @@ def test_what_a_stranger_wrote_stays_text():
 def test_names_of_repositories(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models" / "mine").mkdir(parents=True)
-    assert [is_repository(name) for name in ("a/b", "models/mine", "seed", "/x/y", "a/b/c")] == [True] + [False] * 4
+    cards = [
+        format_model_card(run_of(name), "shared", 8, is_adapter=True)
+        for name in ("a/b", "models/mine", "seed", "/x/y", "a/b/c")
+    ]
+    assert ["base_model" in card for card in cards] == [True] + [False] * 4
     with pytest.raises(ConfigError, match="expected a repository of the hub, OWNER/NAME"):
         check_repository("b")
 

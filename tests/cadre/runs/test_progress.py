@@ -110,7 +110,7 @@ def test_programs_that_diverged_are_told_as_a_share() -> None:
 
 def test_an_evaluation_is_a_line_in_words() -> None:
     out = io.StringIO()
-    report = Report(200, 1, 0.0512345, 0.02, 0.1, 1.23456, 3.9, 12.0, {}, {}, "")
+    report = Report(200, 1, 1.23456, 12.0, {}, {}, "", 0.0512345, 0.02, 0.1, 3.9)
     Progress(Console(file=out, soft_wrap=True), steps=2).evaluated(30, report)
     assert (
         out.getvalue() == "after 30 steps: success 5.1% [2.0%, 10.0%] on 200 held-out tasks, 0.5% failed to\n    run\n"
@@ -131,4 +131,4 @@ def test_an_evaluation_without_a_finished_task_prints_what_was_sampled(monkeypat
         ended = time.monotonic() + 30.0
         while not printed.getvalue() and time.monotonic() < ended:
             time.sleep(0.05)
-    assert re.match(r"evaluated 0/8 tasks, 1 decisions, 1,200 tokens, [\d,]+ tok/s\n", printed.getvalue())
+    assert re.match(r"evaluated 0/8 episodes, 1 decisions, 1,200 tokens, [\d,]+ tok/s\n", printed.getvalue())

@@ -120,7 +120,7 @@ def test_a_run_whose_checkpoints_are_lost_keeps_its_record(speaker: Path, tmp_pa
     run = trained(chosen, tmp_path / "run", quiet)
     shutil.rmtree(run.folder / "checkpoints")
     before = (run.folder / "metrics.jsonl").read_bytes()
-    with pytest.raises(RunError, match="2 steps and holds no checkpoint"):
+    with pytest.raises(RunError, match="has made steps and holds no checkpoint"):
         trained(chosen, run.folder, quiet, resume=True)
     assert (run.folder / "metrics.jsonl").read_bytes() == before
 
@@ -171,10 +171,8 @@ def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(
     assert weights(begun.folder, "shared") == weights(whole.folder, "shared")
 
 
-def test_a_folder_without_a_configuration_can_be_started_again(speaker: Path, tmp_path: Path) -> None:
+def test_an_empty_folder_can_become_a_run(speaker: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    for name in ("command.json", "config.yaml.new", ".lock"):
-        (tmp_path / "run" / name).write_text("{")
     assert Run.create(tmp_path / "run", configured(speaker)).folder == tmp_path / "run"
     with pytest.raises(RunError, match="not empty"):
         Run.create(tmp_path / "run", configured(speaker))
@@ -308,22 +306,20 @@ def test_being_asked_to_stop_saves_the_step_before(speaker: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    "change",
     [
-        ("team.policies.shared.frozen=true", "got it frozen"),
-        ("team.policies.shared.lora={rank: 4}", "got another model or adapter"),
-        ("team.policies.shared.model=games", "got another model or adapter"),
-        ("team={policies: {other: seed}, roles: {speaker: other}}", "got none of that name"),
+        "team.policies.shared.frozen=true",
+        "team.policies.shared.lora={rank: 4}",
+        "team.policies.shared.model=games",
+        "team={policies: {other: seed}, roles: {speaker: other}}",
     ],
 )
-def test_what_a_run_has_trained_is_gone_on_with(
-    change: str, told: str, speaker: Path, tmp_path: Path, quiet: Console
-) -> None:
+def test_what_a_run_has_trained_is_gone_on_with(change: str, speaker: Path, tmp_path: Path, quiet: Console) -> None:
     """Mistake: a policy that is frozen from there on falls back to its untrained model, and is in no checkpoint."""
     run = trained(configured(speaker, train={"steps": 1, "tasks_per_step": 2}), tmp_path / "run", quiet)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=r"team.policies.shared, .* is frozen, left out, or has another model"):
         fork_run(run.folder, 1, tmp_path / "fork", [change])
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=r"team.policies.shared, .* is frozen, left out, or has another model"):
         open_to_resume(run.folder, overrides=[change], force=True)
     assert not (tmp_path / "fork").exists()
     if "frozen" in change:

@@ -18,6 +18,7 @@ from cadre.errors import RunError
 from cadre.rollout.episodes import Failure, SampledTrees
 from cadre.runs import jsonl
 from cadre.runs.folder import Run
+from cadre.runs.trackers import Trackers
 from cadre.training.asynchronous import SAMPLED_STEPS, SampledStep, read_sampled_steps, write_sampled_steps
 from cadre.types import Task
 from tests.cadre.cli.calling import call
@@ -112,7 +113,7 @@ def test_trackers_are_told_an_evaluation_before_the_step_of_its_number(
         run.log_evaluation(step, {"success": 0.5, "reward": 0.5})
         run.log(step, {"rollout/tokens": 2.0})
     told: list[tuple[int, str]] = []
-    monkeypatch.setattr(Run, "_draw", lambda self, step, numbers: told.append((step, min(numbers))))
+    monkeypatch.setattr(Trackers, "draw", lambda self, step, numbers: told.append((step, min(numbers))))
     run.rewind(2)
     pairs = [[(step, "evaluate/reward"), (step, "rollout/tokens")] for step in range(2)]
     assert told == [*pairs[0], *pairs[1], (2, "evaluate/reward")]

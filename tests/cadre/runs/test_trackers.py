@@ -54,12 +54,12 @@ class Fake:
     fails: Callable[[int], bool] = lambda step: False
     drawn: list[list[tuple[int, Mapping[str, float]]]] = field(default_factory=list)
     closed: int = 0
-    errors: tuple[type[Exception], ...] = (ConnectionError,)
 
-    def begin(self, story: trackers.Story) -> None:
+    def begin(self, run: trackers.TrackedRun) -> Fake:
         if self.fails(-1):
             raise ConnectionError("no\nanswer")
         self.drawn.append([])
+        return self
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         if self.fails(step):
@@ -71,7 +71,7 @@ class Fake:
 
 
 def with_fake(monkeypatch: pytest.MonkeyPatch, fake: Fake) -> Fake:
-    monkeypatch.setattr(trackers, "TRACKERS", {**TRACKERS, "wandb": lambda: fake})
+    monkeypatch.setattr(trackers, "TRACKERS", {**TRACKERS, "wandb": fake.begin})
     return fake
 
 

@@ -12,10 +12,10 @@ from cadre.runs.kept_trees import (
     KeptTree,
     append_tree,
     fits_budget,
+    forget_steps,
     read_all_trees,
     read_entries,
     read_tree,
-    truncate_trees,
 )
 from cadre.types import Task, Tree
 
@@ -66,7 +66,7 @@ def test_an_index_that_is_ahead_of_the_stream_is_not_believed(tmp_path: Path) ->
 
 def test_cutting_forgets_a_step_and_what_follows(tmp_path: Path) -> None:
     written(tmp_path, 0, 1, 2)
-    truncate_trees(tmp_path, 1)
+    forget_steps(tmp_path, 1)
     written(tmp_path, 1)
     assert [entry.step for entry in read_entries(tmp_path)] == [0, 1]
 

@@ -2,11 +2,7 @@
 
 import io
 import json
-import queue
-import sys
-import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,8 +19,6 @@ from cadre.training.metrics import (
     GpuMeter,
     GpuPeaks,
     PolicyCost,
-    Utilisation,
-    UtilisationReader,
     find_peaks,
     longest_chain,
     make_gpu_meter,
@@ -109,67 +103,6 @@ def test_an_unknown_gpu_has_no_fractions() -> None:
     assert meter.learning_metrics([sequence((1, 2, 3))], 2.0) == {"gpu/learning_tokens_per_s": 1.0}
 
 
-def test_the_busy_fraction_is_the_mean_of_the_readings_of_a_step() -> None:
-    readings, wanted = queue.Queue[float](), threading.Semaphore(0)
-
-    def read() -> float:
-        wanted.release()  # so all readings before this one are kept
-        return readings.get(timeout=60)
-
-    meter = GpuMeter(COSTS, LossConfig(), PEAKS, utilisation=Utilisation(read, pause=0.0))
-    wanted.acquire()
-    for step, expected in (([0.5, 1.0, 0.75], 0.75), ([0.0, 0.5], 0.25)):
-        for reading in step:
-            readings.put(reading)
-            assert wanted.acquire(timeout=60)
-        assert meter.step_metrics() == {"gpu/busy_fraction": expected}
-    assert meter.step_metrics() == {}
-    assert GpuMeter(COSTS, LossConfig(), PEAKS).step_metrics() == {}
-
-
-def test_the_busy_fraction_is_read_by_one_handle(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-    library = SimpleNamespace(
-        nvmlInit=lambda: made.append("library"),
-        nvmlDeviceGetHandleByUUID=lambda uuid: made.append(uuid) or len(made),
-        nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=25 * handle),
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", library)
-    read = UtilisationReader("1234-ab")
-    assert made == []
-    assert [read(), read()] == [0.5, 0.5]
-    assert made == ["library", "GPU-1234-ab"]
-
-
-def test_a_gpu_whose_utilisation_cannot_be_read_has_no_busy_fraction() -> None:
-    tried = threading.Event()
-
-    def read() -> float:
-        tried.set()
-        raise ModuleNotFoundError("pynvml does not seem to be installed")
-
-    utilisation = Utilisation(read, pause=0.0)
-    assert tried.wait(60)
-    assert utilisation.drain() is None
-
-
-def test_readings_end_with_the_training() -> None:
-    """Else each training of a process would leave a thread that asks the driver for ever."""
-    reads = threading.Semaphore(0)
-
-    def read() -> float:
-        reads.release()
-        return 0.5
-
-    before = set(threading.enumerate())
-    utilisation = Utilisation(read, pause=0.0)
-    (thread,) = set(threading.enumerate()) - before
-    assert reads.acquire(timeout=60)
-    del utilisation
-    thread.join(60)
-    assert not thread.is_alive()
-
-
 @pytest.mark.parametrize(
     ("name", "bandwidth", "flops"),
     [
@@ -195,8 +128,7 @@ def test_peaks_of_an_unknown_gpu() -> None:
 def pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """An H200 by its name, for the meter alone; models stay on the CPU."""
     monkeypatch.setattr(torch_model, "pick_device", lambda device: torch.device("cuda"))
-    facts = SimpleNamespace(name="NVIDIA H200", uuid="1234-ab")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
 
 
 @pytest.mark.usefixtures("pretended_gpu")
@@ -228,10 +160,9 @@ def test_gpus_are_counted_once_and_the_peak_is_that_of_the_gpus_that_hold_weight
     speaker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The peak was that of the first GPU, which a policy on another one does not use; cuda and cuda:0 were two GPUs."""
-    facts = SimpleNamespace(name="NVIDIA H200", uuid="1234-ab")
     peaks, reset = {"cuda:0": 1e9, "cuda:1": 3e9}, list[str]()
     monkeypatch.setattr(torch_model, "pick_device", lambda device: torch.device("cuda" if device == "auto" else device))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: facts)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: reset.append(device))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peaks[device])
 
@@ -312,7 +243,6 @@ def test_lines_of_a_step_on_a_gpu() -> None:
         "    learning 0.8 s (97,218 tok/s, peak 61.0 GB), sync 0.3 s, wake 0.1 s",
     ]
     assert format_gpu(unknown) == lines
-    assert format_gpu(unknown | {"gpu/busy_fraction": 0.934})[2] == "    busy 93%"
     assert format_gpu({"time/sample_s": 1.0}) == []
     out = io.StringIO()
     rest = {"rollout/success": 0.5, "rollout/tokens": 40.0, "time/wait_s": 3.0, "time/learn_s": 1.0, "one/reward": 1.0}

@@ -16,10 +16,10 @@ from cadre.errors import ConfigError, RunError
 from cadre.runs.folder import Run
 from cadre.runs.resume import fork_run
 from cadre.team import Team
-from cadre.training.checkpoint import latest_checkpoint, restore_latest
-from cadre.training.warm_start import WarmStart, find_start
+from cadre.training.checkpoint import find_start, latest_checkpoint, restore_latest
 from cadre.types import TrainingSequence
-from tests.cadre.training.test_warm_start import warmed
+from cadre_tasks.warm_start import WarmStart
+from tests.cadre_tasks.test_warm_start import warmed
 from tests.helpers.training import configured
 
 ONE_STEP = WarmStart(steps=1, examples=4, learning_rate=3e-2)

@@ -13,7 +13,7 @@ from cadre.algorithms import ALGORITHMS
 from cadre.config.experiment import dump, parse
 from cadre.config.resolve import resolve
 from cadre.errors import ContractError, DivergedError, RunError
-from cadre.runs.folder import Run, new_folder
+from cadre.runs.folder import Run, create_in_free_folder
 from cadre.training.checkpoint import checkpoint_steps, latest_checkpoint
 from cadre.training.loop import pick_tasks, run_training
 from tests.helpers.coordination import experiment
@@ -103,13 +103,14 @@ def test_each_policy_learns_from_its_own_roles_only(speaker: Path, tmp_path: Pat
     assert abs(figures["one/kl_to_sampler"]) < 1e-4
 
 
-def test_a_run_is_never_overwritten(speaker: Path, tmp_path: Path) -> None:
+def test_a_run_is_never_overwritten(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = configured(speaker)
     Run.create(tmp_path / "run", chosen)
     with pytest.raises(RunError, match="exists and is not empty"):
         Run.create(tmp_path / "run", chosen)
-    (tmp_path / "runs" / "digit-001").mkdir(parents=True)
-    assert new_folder("recipes/digit.yaml", tmp_path / "runs") == tmp_path / "runs" / "digit-002"
+    monkeypatch.chdir(tmp_path)
+    Path("runs/digit-001").mkdir(parents=True)
+    assert create_in_free_folder(None, "recipes/digit.yaml", lambda folder: folder) == Path("runs/digit-002")
 
 
 def test_what_a_run_leaves_behind(speaker: Path, tmp_path: Path, quiet: Console) -> None:

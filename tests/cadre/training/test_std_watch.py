@@ -11,24 +11,24 @@ from cadre.advantages.groups import AdvantageGroup
 from cadre.advantages.returns import samples_of
 from cadre.config.resolve import resolve
 from cadre.runs.folder import Run
-from cadre.training.loop import AbsentRoleMonitor, OneSignMonitor, ZeroVarianceMonitor, run_training
+from cadre.training.loop import RoleMonitor, run_training
 from cadre.types import Task, Tree
 from tests.helpers.training import configured
 
 
 def test_only_a_row_of_such_steps_counts_and_every_role_is_told_of_once() -> None:
-    watch = ZeroVarianceMonitor(patience=3)
+    watch = RoleMonitor([], patience=3)
     shares = [1.0, 1.0, 0.9, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0]
-    said = [watch.warnings({"tool/zero_variance_groups": share, "tool/reward": 1.0}) for share in shares]
+    said = [watch.warnings({"tool/zero_variance_groups": share, "tool/reward": 1.0}, []) for share in shares]
     assert [len(paragraphs) for paragraphs in said] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
     assert "tool learned nothing in the last 3 steps" in said[5][0]
 
 
 def test_roles_are_counted_apart() -> None:
-    watch = ZeroVarianceMonitor(patience=2)
+    watch = RoleMonitor([], patience=2)
     names = ("tool/zero_variance_groups", "planner/zero_variance_groups")
-    assert watch.warnings(dict.fromkeys(names, 1.0)) == []
-    (only,) = watch.warnings(dict(zip(names, (0.0, 1.0), strict=True)))
+    assert watch.warnings(dict.fromkeys(names, 1.0), []) == []
+    (only,) = watch.warnings(dict(zip(names, (0.0, 1.0), strict=True)), [])
     assert only.startswith("warning: planner learned nothing")
 
 
@@ -43,11 +43,12 @@ def compared(**advantages: tuple[float, ...]) -> AdvantageGroup:
 
 def test_a_role_whose_advantages_have_one_sign_is_told_of_once() -> None:
     """The pilot is rewarded less than the lookout: right or wrong, all its completions become less likely."""
-    watch = OneSignMonitor(patience=2)
+    watch = RoleMonitor(["pilot"], patience=2)
     one_sign = [compared(lookout=(0.9, 0.3), pilot=(-0.4, -0.8, 0.0))]
     both = [*one_sign, compared(lookout=(0.1,), pilot=(0.2,))]
     zeros = [compared(lookout=(0.0,), pilot=(0.0,))]
-    told = [watch.warnings(step, ["pilot"]) for step in (one_sign, both, one_sign, zeros, one_sign, one_sign, one_sign)]
+    steps = (one_sign, both, one_sign, zeros, one_sign, one_sign, one_sign)
+    told = [watch.warnings({"pilot/tokens": 1.0}, step) for step in steps]
     assert [len(paragraphs) for paragraphs in told] == [0, 0, 0, 0, 0, 1, 0]
     assert told[5][0].startswith("warning: all advantages of pilot were negative in the last 2 steps")
     assert "algorithm=grpo_by_role" in told[5][0]
@@ -55,15 +56,17 @@ def test_a_role_whose_advantages_have_one_sign_is_told_of_once() -> None:
 
 def test_a_role_that_is_compared_with_itself_is_not_told_of() -> None:
     """Samples of one role have one sign where completions that are cut off are left out, or without a baseline."""
-    watch = OneSignMonitor(patience=1)
-    assert watch.warnings([compared(pilot=(0.5, 0.25)), compared(lookout=(0.5,))], ["pilot", "lookout"]) == []
-    assert watch.warnings([compared(lookout=(0.9,), pilot=(-0.9,))], ["lookout"])[0].count("positive") == 1
+    acted = {"pilot/tokens": 1.0, "lookout/tokens": 1.0}
+    watch = RoleMonitor(["pilot", "lookout"], patience=1)
+    assert watch.warnings(acted, [compared(pilot=(0.5, 0.25)), compared(lookout=(0.5,))]) == []
+    watch = RoleMonitor(["lookout"], patience=1)
+    assert watch.warnings(acted, [compared(lookout=(0.9,), pilot=(-0.9,))])[0].count("positive") == 1
 
 
 def test_a_role_that_never_acts_is_told_of_once() -> None:
-    watch = AbsentRoleMonitor(("anna", "coach", "late"), patience=3)
+    watch = RoleMonitor(("anna", "coach", "late"), has_teacher=True, patience=3)
     steps = [{"anna/tokens": 1.0}, {}, {"late/tokens": 2.0}, {}, {}, {}, {}]
-    said = [watch.warnings(step) for step in steps]
+    said = [watch.warnings(step, []) for step in steps]
     assert [len(paragraphs) for paragraphs in said] == [0, 0, 1, 0, 0, 0, 0]
     assert said[2][0].startswith("warning: coach has not acted in 3 steps, and a role that never acts is not trained.")
 

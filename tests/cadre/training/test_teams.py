@@ -126,7 +126,7 @@ def test_a_role_evaluated_beside_the_untrained_partner(speaker: Path, tmp_path: 
     sampled = json.loads(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).stdout)
     trees = [json.loads(line) for line in kept.read_text().splitlines()]
     rewards = [branch.get("reward", {}) for tree in trees for branch in tree["nodes"][0]["branches"]]
-    assert (len(trees), len(rewards)) == (4, 16)
+    assert (len(trees), len(rewards)) == (16, 16)
     mixed = [reward.get("team", 0.0) + sum(reward.get("local", {}).values()) for reward in rewards]
     assert fmean(mixed) == pytest.approx(sampled["reward"])
     assert "overwritten" in str(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).exception)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from cadre.config.experiment import dump, parse
 from cadre.runs import jsonl
-from cadre.runs.annotations import LEFT_OUT, write_annotations
-from cadre.runs.kept_trees import KeptTree, append_tree
+from cadre.runs.kept_trees import LEFT_OUT, KeptTree, append_tree, write_annotations
 from cadre.runs.tree_format import iterate_samples
 from cadre.types import Branch, Drawing, Message, Node, Observation, Reward, Sample, Task, Tree
 

@@ -102,7 +102,7 @@ def test_an_exported_tree_is_read_once_for_the_tokens_of_all_its_samples(
 ) -> None:
     (run,) = open_runs([synthetic(tmp_path / "run", 3, 2)])
     one_by_one = {
-        (node, role, index): run.tokens(1, node, role, index)
+        (node, role, index): run.tokens(1, (node, role, index))[node, role, index]
         for node, decision in enumerate(run.tree(1)["nodes"])
         for role, samples in decision["samples"].items()
         for index in range(len(samples))
@@ -115,7 +115,7 @@ def test_an_exported_tree_is_read_once_for_the_tokens_of_all_its_samples(
         return entries(folder)
 
     monkeypatch.setattr(reading, "read_entries", counted)
-    assert run.tree_tokens(1) == one_by_one
+    assert run.tokens(1) == one_by_one
     assert len(one_by_one) > 2
     assert len(read) == 1
 

@@ -15,8 +15,9 @@ from cadre.errors import DataError, RunError
 from cadre.evaluation.loaded_team import open_team
 from cadre.plugins import embedded_models
 from cadre.runs.folder import Run, resume_command
-from cadre.training import warm_start
-from cadre.training.warm_start import (
+from cadre.types import Message
+from cadre_tasks import warm_start
+from cadre_tasks.warm_start import (
     EXAMPLE_FIELDS,
     SAVE_EVERY,
     Example,
@@ -31,7 +32,6 @@ from cadre.training.warm_start import (
     sample_successes,
     write_warm_start,
 )
-from cadre.types import Message
 from tests.cadre.cli.calling import call
 from tests.helpers.training import configured
 

@@ -20,13 +20,17 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from pydantic import Field
 
 from cadre import random_keys
 from cadre.advantages.batch import Plan
+from cadre.cli.terminal import STOPPED, Overrides, Trust, console, print_lines, reject_beside, reject_without
 from cadre.concurrency import run_coroutine
-from cadre.config.engines import build_team
+from cadre.config.engines import build_team, check_hub_models
 from cadre.config.experiment import Config, Experiment, dump
+from cadre.config.resolve import resolve, resolve_recipe
+from cadre.config.trusted_runs import check_trusted
 from cadre.errors import ConfigError, DataError, RunError, nearest
 from cadre.files import path_exists, read_record, require_no_link
 from cadre.plugins import configure_sandbox
@@ -34,12 +38,14 @@ from cadre.rollout import shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rows import read_json_lines
 from cadre.runs import jsonl
-from cadre.runs.folder import Run, RunLock, build_run_folder, resume_command
+from cadre.runs.folder import Run, RunLock, check_folder_free, create_in_free_folder, resume_command
 from cadre.runs.records import StepMetrics
 from cadre.settings import LearnerConfig, LossConfig
 from cadre.settings.section import apply_changes
 from cadre.team import Metrics, Team
 from cadre.training.checkpoint import (
+    WARM_START,
+    WARM_START_SETTINGS,
     TrainingState,
     checkpoint_steps,
     latest_checkpoint,
@@ -51,7 +57,7 @@ from cadre.training.interrupt import Interrupt
 from cadre.types import Message, Observation, TrainingSequence, Tree
 
 CROSS_ENTROPY = LossConfig(ratio="none", aggregate="token_mean")
-WARM_START, SETTINGS, EXAMPLES, METRICS = "warm_start", "settings.json", "examples.jsonl", "metrics.jsonl"
+EXAMPLES, METRICS = "examples.jsonl", "metrics.jsonl"
 SAVE_EVERY = 20  # steps
 MESSAGE_ROLES = ("system", "user", "assistant", "tool")
 log = logging.getLogger(__name__)
@@ -76,9 +82,7 @@ def create_warm_start(
     `command` is the recipe and its overrides.
     """
     recipe, *overrides = command or ("",)
-    with build_run_folder(folder) as partial:
-        write_warm_start(Run.fill(partial, config, recipe, overrides, None, folder), settings, examples)
-    return Run(folder, config)
+    return Run.create(folder, config, recipe, overrides, fill=lambda run: write_warm_start(run, settings, examples))
 
 
 def write_warm_start(run: Run, settings: WarmStart, examples: Sequence[Example]) -> None:
@@ -86,12 +90,12 @@ def write_warm_start(run: Run, settings: WarmStart, examples: Sequence[Example])
     home = run.folder / WARM_START
     home.mkdir()
     (home / EXAMPLES).write_text("".join(f"{example_to_json(example)}\n" for example in examples), encoding="utf-8")
-    (home / SETTINGS).write_text(json.dumps(asdict(settings)) + "\n")
+    (home / WARM_START_SETTINGS).write_text(json.dumps(asdict(settings)) + "\n")
 
 
 def open_warm_start(run: Run) -> WarmStart:
     """Return the settings of a run's warm start. Raises RunError if it has none, or if it is complete."""
-    path = run.folder / WARM_START / SETTINGS
+    path = run.folder / WARM_START / WARM_START_SETTINGS
     if not path_exists(path):
         raise RunError(
             f"warm-start: {run.folder} has no warm start to go on with; expected one. Begin without --resume."
@@ -234,33 +238,6 @@ def pick_examples(data: Sequence[TrainingSequence], step: int, settings: WarmSta
     return [data[index] for index in indices]
 
 
-def find_start(experiment: Experiment, run: Run) -> dict[str, str] | None:
-    """Return the folders of the policies' weights when reinforcement learning began, "" for those that their settings
-    name; None if the reference is the base (`kl.reference`).
-
-    Raises RunError where the warm start's weights are gone, and ConfigError where other machines would need them.
-    """
-    if experiment.config.kl.reference == "base":
-        return None
-    names = [name for name in experiment.learners if name in experiment.roles.values()]
-    home, folder = run.folder / WARM_START, run.folder / WARM_START / "checkpoints"
-    if not path_exists(home):
-        return dict.fromkeys(names, "")
-    if experiment.cluster is not None:
-        raise ConfigError(
-            "kl.reference: got start with a cluster, after a warm start whose weights are on this machine alone; "
-            "expected base. Train without cluster, or take the warmed model as the base: cadre export it and name it "
-            "in team.policies."
-        )
-    if not checkpoint_steps(folder):
-        raise RunError(
-            f"kl.reference: got start, and {folder} holds no weights of the warm start; expected its last checkpoint. "
-            "Restore it from a copy, or set kl.reference=base in a new run."
-        )
-    warmed = latest_checkpoint(folder)
-    return {name: str(warmed / name) for name in names}
-
-
 def _write_first_checkpoint(experiment: Experiment, run: Run) -> None:
     """Make the warmed weights the run's state before its first step, with a fresh optimizer.
 
@@ -398,3 +375,80 @@ def require_text_only(observation: Observation, where: str) -> None:
             f"{where}: got a prompt of {observation.role} with tools, calls of them or pictures, which a file of texts "
             "cannot hold; expected texts alone. Take an environment without them, or write the file yourself."
         )
+
+
+# ---- cadre warm-start
+
+# Parameters that a warm start keeps in its run, so that --resume takes none of them.
+WARM_START_PARAMETERS = ("recipe", "overrides", "on", "own_tasks", "steps", "per_step", "learning_rate", "seed")
+
+
+def warm_start(
+    context: typer.Context,
+    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file, which is trained afterwards")] = "",
+    overrides: Overrides = None,
+    on: Annotated[Path | None, typer.Option(help='JSONL of {"role": ..., "prompt": ..., "answer": ...}')] = None,
+    own_tasks: Annotated[
+        int, typer.Option("--own", min=0, help="or the number of training tasks whose successful episodes are imitated")
+    ] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="optimiser steps")] = 100,
+    per_step: Annotated[int, typer.Option("--examples", min=1, help="examples per step")] = 16,
+    learning_rate: Annotated[float, typer.Option(min=1e-12, max=1e30, help="of AdamW, constant")] = 1e-5,
+    seed: Annotated[int, typer.Option(help="seed of the order of examples")] = 0,
+    folder: Annotated[Path | None, typer.Option("--run", help="where to write; default runs/RECIPE-NNN")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="resume the warm start in --run")] = False,
+    trust: Trust = False,
+) -> None:
+    """Train a team to imitate answers (cross-entropy), as a start for reinforcement learning."""
+    if resume:
+        if folder is None:
+            raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
+        reject_beside(context, "--resume", WARM_START_PARAMETERS)
+        run = Run.open(folder)
+        settings = open_warm_start(run)
+        check_trusted(run.folder, run.config.model_dump(mode="json"), trust)
+        experiment = resolve(run.config)
+        examples = read_examples(run.folder / WARM_START / EXAMPLES, [*experiment.trained_roles])
+        sequences = encode_examples(experiment, examples)
+    else:
+        reject_without(context, "--resume", ["trust"])
+        experiment = resolve_recipe(recipe, overrides or [])
+        check_hub_models(experiment)
+        if folder is not None:
+            check_folder_free(folder)  # before the examples are sampled, which takes long
+        examples = _find_examples(experiment, on, own_tasks)
+        sequences = encode_examples(experiment, examples)
+        settings = WarmStart(steps, per_step, learning_rate, seed)
+
+        def create(new: Path) -> Run:
+            return create_warm_start(new, experiment.config, settings, examples, [recipe, *(overrides or [])])
+
+        run = create_in_free_folder(folder, recipe, create)
+
+    interval = max(1, settings.steps // 10)
+
+    def print_losses(step: int, metrics: Metrics) -> None:
+        if (step + 1) % interval == 0:
+            losses = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items() if name.endswith("/loss"))
+            console.print(f"step {step + 1}/{settings.steps}  {losses}", highlight=False)
+
+    steps_done = run_warm_start(experiment, run, settings, sequences, print_losses)
+    if steps_done < settings.steps:
+        result, command = f"Stopped after {steps_done} of {settings.steps} steps; saved", "warm-start"
+    else:
+        result, command = "Warm", "train"
+    print_lines([f"{result}. Go on with:\n  {resume_command(run.folder, command)}"])
+    if steps_done < settings.steps:
+        raise typer.Exit(STOPPED)
+
+
+def _find_examples(experiment: Experiment, on: Path | None, own_tasks: int) -> list[Example]:
+    """Return the examples of the file `on`, or those of won episodes among `own_tasks` tasks that are sampled now."""
+    if (on is None) == (own_tasks == 0):
+        count = "neither" if on is None else "both"
+        raise ConfigError(f"warm-start: got {count} of --on FILE and --own TASKS; expected one of them. Say which.")
+    if on is not None:
+        return read_examples(on, list(experiment.trained_roles))
+    examples, episodes = sample_successes(experiment, own_tasks)
+    console.print(f"{len(examples)} answers of {episodes} episodes were part of a success", highlight=False)
+    return examples

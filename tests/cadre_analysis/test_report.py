@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cadre.runs.export import summary_lines, write_summary
 from cadre.runs.folder import Run, git_commit
+from cadre_analysis.report import summary_lines, write_summary
 from tests.cadre.cli.calling import call
 from tests.cadre.view.runs import synthetic
 
@@ -41,7 +41,7 @@ def test_commits_are_named(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
     clean = git_commit(Path())
     (tmp_path / "mine.yaml").write_text("changed")
     assert (len(clean), git_commit(Path())) == (12, f"{clean}+")
-    run.record_environment({}, {}, {}, {}, {})
+    run.record_environment()
     assert f"the folder that it was begun in at {clean}+" in "\n".join(summary_lines(run))
     monkeypatch.setenv("PATH", "")
     assert git_commit(Path()) == ""
