@@ -2,7 +2,7 @@
 
     from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task    what a task of your own is written with
     from cadre import image, sound                                               and pictures and sounds in its messages
-    from cadre import McpServer, Tool, ToolCall, tool                            and tools that its roles call
+    from cadre import Tool, ToolCall, tool                                       and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
 
 Nothing is imported before it is used, and torch only where a model is.
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cadre.api import evaluate, load, train
     from cadre.env import Env, GeneratedTasks
     from cadre.envs.images import image
-    from cadre.envs.mcp import McpServer
     from cadre.envs.sounds import sound
     from cadre.envs.tools import tool
     from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
@@ -25,7 +24,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Env",
     "GeneratedTasks",
-    "McpServer",
     "Message",
     "Observation",
     "Reward",
@@ -43,7 +41,6 @@ __all__ = [
 HOMES = {
     "Env": "cadre.env",
     "GeneratedTasks": "cadre.env",
-    "McpServer": "cadre.envs.mcp",
     "Message": "cadre.types",
     "Observation": "cadre.types",
     "Reward": "cadre.types",

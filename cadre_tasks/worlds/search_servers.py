@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from cadre.envs.mcp import McpServer
+from cadre_programs.mcp import McpServer
 from cadre.envs.tools import RunnableTool, ServerLost, tool
 from cadre.errors import UNPRINTABLE, ConfigError, first_line
 from cadre_tasks.worlds.library import Passage

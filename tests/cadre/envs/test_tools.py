@@ -19,7 +19,7 @@ from pydantic import Field
 import cadre
 from cadre.env import Env
 from cadre.envs.check import check_env
-from cadre.envs.mcp import McpServer
+from cadre_programs.mcp import McpServer
 from cadre.envs.spec import EnvSpec
 from cadre.envs.tools import LAST_TURN, ServerLost, check_tools, run_call, runnable_tools, tool, with_tools
 from cadre.errors import ConfigError

@@ -15,7 +15,7 @@ import pytest
 
 from cadre.env import Env
 from cadre.envs.check import check_env
-from cadre.envs.mcp import McpServer
+from cadre_programs.mcp import McpServer
 from cadre.envs.spec import EnvSpec
 from cadre.envs.tools import ServerLost, run_call, runnable_tools
 from cadre.errors import ConfigError
