@@ -95,8 +95,8 @@ def _of_array(source: Any) -> Image:
     fits = isinstance(source, numpy.ndarray) and (source.ndim == 2 or (source.ndim == 3 and source.shape[2] == 3))
     if not fits or source.dtype != numpy.uint8:
         raise DataError(
-            f"image: got {describe_array(source)}; expected a path, the bytes of a file, or a numpy array uint8 [height, width, 3] or "
-            "[height, width]. Scale the values to 0 to 255 and write array.astype(numpy.uint8)."
+            f"image: got {describe_array(source)}; expected a path, the bytes of a file, or a numpy array uint8 "
+            "[height, width, 3] or [height, width]. Scale the values to 0 to 255 and write array.astype(numpy.uint8)."
         )
     _check_size(source.shape[1], source.shape[0], "image of an array")
     return _made(_pillow().fromarray(numpy.ascontiguousarray(source)).convert("RGB"))

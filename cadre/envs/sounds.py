@@ -70,8 +70,8 @@ def _of_array(source: Any, rate: int) -> Sound:
     fits = isinstance(source, numpy.ndarray) and source.ndim == 1 and source.dtype.kind in "fi"
     if not fits or (source.dtype.kind == "i" and source.dtype != numpy.int16):
         raise DataError(
-            f"sound: got {describe_array(source)}; expected a path, the bytes of a WAV file, or a numpy array [samples] of int16 or of "
-            "floats from -1 to 1. Take one channel, and divide by the largest value."
+            f"sound: got {describe_array(source)}; expected a path, the bytes of a WAV file, or a numpy array "
+            "[samples] of int16 or of floats from -1 to 1. Take one channel, and divide by the largest value."
         )
     if source.dtype.kind == "f":
         if not (numpy.isfinite(source).all() and (abs(source) <= 1.0).all()):

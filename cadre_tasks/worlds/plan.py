@@ -9,7 +9,7 @@ that hold when it stops. Single-agent forms are `PlanOneTurn` and `PlanSingleAge
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 

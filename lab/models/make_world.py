@@ -23,10 +23,10 @@ from transformers import PreTrainedTokenizerFast
 from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
-from lab.models.make_seed import VOCABULARY, Row, by_length, byte_level, encode, make_model, pretrain
-from lab.models.transcripts import Transcript
 from cadre_tasks.worlds.plan import Plan, PlanOneTurn
 from cadre_tasks.worlds.sql import Sql, SqlOneTurn
+from lab.models.make_seed import VOCABULARY, Row, by_length, byte_level, encode, make_model, pretrain
+from lab.models.transcripts import Transcript
 
 PIECES = r" ?\w+|\s|[^\w\s]+"
 TRAIN: Split = "train"
