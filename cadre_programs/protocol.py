@@ -11,7 +11,7 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from cadre.envs.images import image
 from cadre.errors import CadreError
@@ -664,24 +664,3 @@ class ResponsesStream:
         body = {"type": kind, "sequence_number": self._sequence_number, **fields}
         self._sequence_number += 1
         return f"event: {kind}\ndata: {json.dumps(body)}\n\n".encode()
-
-
-# Writing an answer that may take minutes to come
-
-
-class ReplyWriter(Protocol):
-    """Writes one answer: at once, while it is waited for, and when it has come."""
-
-    content_type: str
-
-    def opening(self) -> Iterable[bytes]:
-        """Return what is sent before the answer is known."""
-        ...
-
-    def keep_alive(self) -> bytes:
-        """Return bytes that every client ignores; they keep the connection from timing out."""
-        ...
-
-    def closing(self, answers: Sequence[Answer]) -> Iterable[bytes]:
-        """Return what holds the answers, one unless the request asks for more."""
-        ...

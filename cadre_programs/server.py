@@ -15,7 +15,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -28,8 +28,8 @@ from starlette.routing import Route
 
 from cadre.errors import EngineError
 from cadre.sockets import HOST, connection_limit, limited_protocol, listen
-from cadre_programs import anthropic, protocol, writers
-from cadre_programs.calls import ModelCall, RequestError, validate_constraints
+from cadre_programs import anthropic, protocol
+from cadre_programs.calls import Answer, ModelCall, RequestError, validate_constraints
 from cadre_programs.rewards import parse_reward
 from cadre_programs.sessions import FOLDER, PendingCall, Session, Sessions
 
@@ -329,7 +329,46 @@ async def read_body(request: Request) -> bytes:
     return bytes(body)
 
 
-# Responses
+# Responses. A writer writes one answer: at once, while it is waited for (bytes that every client ignores), and when it
+# has come.
+
+
+class BodyWriter:
+    """Writes a JSON body in one piece. JSON may begin with whitespace, which keeps the connection alive."""
+
+    content_type = "application/json"
+
+    def __init__(self, call: ModelCall, call_id: str, reply_format: protocol.ReplyFormat) -> None:
+        self._call, self._call_id, self._format = call, call_id, reply_format
+
+    def opening(self) -> Iterable[bytes]:
+        return ()
+
+    def keep_alive(self) -> bytes:
+        return b" "
+
+    def closing(self, answers: Sequence[Answer]) -> Iterable[bytes]:
+        if self._format.api == "chat":
+            body = protocol.chat_body(self._call, answers, self._call_id, self._format.logprobs)
+        elif self._format.api == "messages":
+            body = anthropic.message_body(self._call, answers[0], self._call_id)
+        else:
+            body = protocol.responses_body(self._call, answers[0], self._call_id, self._format.extra)
+        return [json.dumps(body).encode()]
+
+
+Writer = BodyWriter | protocol.ChatStream | protocol.ResponsesStream | anthropic.MessageStream
+
+
+def make_writer(call: ModelCall, call_id: str, reply_format: protocol.ReplyFormat) -> Writer:
+    """Return the writer of an answer in the form that the client asked for; `call_id` is unique in the session."""
+    if not reply_format.stream:
+        return BodyWriter(call, call_id, reply_format)
+    if reply_format.api == "chat":
+        return protocol.ChatStream(call, call_id, reply_format)
+    if reply_format.api == "messages":
+        return anthropic.MessageStream(call, call_id)
+    return protocol.ResponsesStream(call, call_id, reply_format.extra)
 
 
 class DelayedResponse:
@@ -378,7 +417,7 @@ class DelayedResponse:
 
         # From here on the status is 200, whatever comes.
         first = self._pending[0]
-        writer = writers.make_writer(first.call, first.id, self._format)
+        writer = make_writer(first.call, first.id, self._format)
         headers = [(b"content-type", writer.content_type.encode()), (b"cache-control", b"no-store")]
         if self._format.note:
             headers.append((b"x-cadre-note", self._format.note.encode("ascii", "replace")))

@@ -34,22 +34,32 @@ def image(source: str | Path | bytes | Any) -> Image:
     """
     if isinstance(source, Image):
         return source
-    if isinstance(source, str | Path):
-        what = f"image {str(source)!r}"
-        return _of_bytes(read_media(source, what, "a PNG, JPEG or WebP file"), what)
-    if isinstance(source, bytes):
-        return _of_bytes(source, f"image of {len(source):,} bytes")
+    if isinstance(source, str | Path | bytes):
+        return _made(_decoded(*read_media(source, "image", "a PNG, JPEG or WebP file", ADVICE)))
     return _of_array(source)
 
 
-def read_media(source: str | Path, what: str, expected: str) -> bytes:
-    """Return the bytes of a user's file, of a too large one MOST_BYTES + 1. Raises DataError if it is no plain file."""
-    path = Path(source)
-    if not path.is_file():
-        kind = "is no plain file" if path.exists() else "does not exist"
-        raise DataError(f"{what}: it {kind}; expected {expected}. Check the path.")
-    with open_untrusted(path) as file:
-        return file.read(MOST_BYTES + 1)
+def read_media(source: str | Path | bytes, kind: str, expected: str, advice: str) -> tuple[bytes, str]:
+    """Return the bytes of a user's file, or those given, and what to call them. Raises DataError if there is no plain
+    file, and for more than MOST_BYTES."""
+    if isinstance(source, bytes):
+        data, what = source, f"{kind} of {len(source):,} bytes"
+    else:
+        path, what = Path(source), f"{kind} {str(source)!r}"
+        if not path.is_file():
+            fault = "is no plain file" if path.exists() else "does not exist"
+            raise DataError(f"{what}: it {fault}; expected {expected}. Check the path.")
+        with open_untrusted(path) as file:
+            data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise DataError(f"{what}: got more than {MOST_BYTES:,} bytes; expected at most so many. {advice}")
+    return data, what
+
+
+def describe_array(source: Any) -> str:
+    """Return the kind and the shape of an array, or the type of anything else, for an error."""
+    shape = getattr(source, "shape", None)
+    return described(source) if shape is None else f"an array of {getattr(source, 'dtype', '?')} {list(shape)}"
 
 
 def pixels(picture: Image) -> Any:
@@ -57,12 +67,6 @@ def pixels(picture: Image) -> Any:
     import numpy
 
     return numpy.asarray(_decoded(picture.png, f"image {picture.digest}"))
-
-
-def _of_bytes(data: bytes, what: str) -> Image:
-    if len(data) > MOST_BYTES:
-        raise DataError(f"{what}: got more than {MOST_BYTES:,} bytes; expected at most so many. {ADVICE}")
-    return _made(_decoded(data, what))
 
 
 def _decoded(data: bytes, what: str) -> Any:
@@ -88,13 +92,11 @@ def _decoded(data: bytes, what: str) -> Any:
 def _of_array(source: Any) -> Image:
     import numpy
 
-    shape = getattr(source, "shape", None)
     fits = isinstance(source, numpy.ndarray) and (source.ndim == 2 or (source.ndim == 3 and source.shape[2] == 3))
     if not fits or source.dtype != numpy.uint8:
-        got = described(source) if shape is None else f"an array of {getattr(source, 'dtype', '?')} {list(shape)}"
         raise DataError(
-            f"image: got {got}; expected a path, the bytes of a file, or a numpy array uint8 [height, width, 3] or "
-            "[height, width]. Scale the values to 0 to 255 and write array.astype(numpy.uint8)."
+            f"image: got {describe_array(source)}; expected a path, the bytes of a file, or a numpy array uint8 "
+            "[height, width, 3] or [height, width]. Scale the values to 0 to 255 and write array.astype(numpy.uint8)."
         )
     _check_size(source.shape[1], source.shape[0], "image of an array")
     return _made(_pillow().fromarray(numpy.ascontiguousarray(source)).convert("RGB"))

@@ -13,8 +13,7 @@ import wave
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cadre.envs.images import MOST_BYTES, read_media
-from cadre.envs.validation import described
+from cadre.envs.images import MOST_BYTES, describe_array, read_media
 from cadre.errors import DataError
 from cadre.types import Sound
 
@@ -34,11 +33,9 @@ def sound(source: str | Path | bytes | Any, rate: int = 0) -> Sound:
     """
     if isinstance(source, Sound):
         return source
-    if isinstance(source, str | Path):
-        what = f"sound {str(source)!r}"
-        return _of_bytes(read_media(source, what, "a WAV file"), what)
-    if isinstance(source, bytes):
-        return _of_bytes(source, f"sound of {len(source):,} bytes")
+    if isinstance(source, str | Path | bytes):
+        data, what = read_media(source, "sound", "a WAV file", ADVICE)
+        return _made(*_decoded(data, what), what)
     return _of_array(source, rate)
 
 
@@ -47,12 +44,6 @@ def samples(heard: Sound) -> numpy.ndarray:
     import numpy
 
     return _decoded(heard.wav, f"sound {heard.digest}")[0].astype(numpy.float32) / 32768
-
-
-def _of_bytes(data: bytes, what: str) -> Sound:
-    if len(data) > MOST_BYTES:
-        raise DataError(f"{what}: got more than {MOST_BYTES:,} bytes; expected at most so many. {ADVICE}")
-    return _made(*_decoded(data, what), what)
 
 
 def _decoded(data: bytes, what: str) -> tuple[numpy.ndarray, int]:
@@ -78,11 +69,9 @@ def _of_array(source: Any, rate: int) -> Sound:
 
     fits = isinstance(source, numpy.ndarray) and source.ndim == 1 and source.dtype.kind in "fi"
     if not fits or (source.dtype.kind == "i" and source.dtype != numpy.int16):
-        shape = getattr(source, "shape", None)
-        got = described(source) if shape is None else f"an array of {getattr(source, 'dtype', '?')} {list(shape)}"
         raise DataError(
-            f"sound: got {got}; expected a path, the bytes of a WAV file, or a numpy array [samples] of int16 or of "
-            "floats from -1 to 1. Take one channel, and divide by the largest value."
+            f"sound: got {describe_array(source)}; expected a path, the bytes of a WAV file, or a numpy array "
+            "[samples] of int16 or of floats from -1 to 1. Take one channel, and divide by the largest value."
         )
     if source.dtype.kind == "f":
         if not (numpy.isfinite(source).all() and (abs(source) <= 1.0).all()):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from transformers import AutoConfig, AutoTokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from cadre.engines import media
 from cadre.engines.model_folder import context_length, find_hub_model, wrap_load_errors
@@ -250,13 +251,7 @@ def check_same_vocabulary(policy: str, source: str, teacher: str, trust_remote_c
 
 
 def spell_bytes(raw: str) -> str:
-    """Return the bytes of a byte-level BPE token as `<0xE2><0x82>`; any other token unchanged.
-
-    The alphabet (Radford et al. 2019) writes printable bytes as themselves, the others follow from U+0100 on.
-    """
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
-    shifted = [byte for byte in range(256) if byte not in printable]
-    byte_of = {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(shifted)}
-    if all(letter in byte_of for letter in raw):
-        return "".join(f"<0x{byte_of[letter]:02X}>" for letter in raw)
-    return raw
+    """Return the bytes of a byte-level BPE token as `<0xE2><0x82>`; any other token unchanged."""
+    byte_of = {letter: byte for byte, letter in bytes_to_unicode().items()}
+    is_bytes = all(letter in byte_of for letter in raw)
+    return "".join(f"<0x{byte_of[letter]:02X}>" for letter in raw) if is_bytes else raw

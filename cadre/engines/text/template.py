@@ -703,14 +703,11 @@ def _named_templates(tokenizer: Any) -> dict[str, str]:
     if isinstance(templates, list | tuple):
         templates = {entry["name"]: entry["template"] for entry in templates}
     if isinstance(templates, dict) and "default" not in templates:
-        plain = {name: text for name, text in templates.items() if name != "tool_use"}
+        plain = [text for name, text in templates.items() if name != "tool_use"]
         if len(plain) > 1:
-            raise EngineError(
-                f"The tokenizer of {tokenizer.name_or_path or 'this model'} has the chat templates "
-                f"{', '.join(sorted(templates))} and none that is called default; expected one for conversations "
-                "without tools. Name it default in tokenizer_config.json, or write it to chat_template.jinja."
-            )
-        templates = {**templates, "default": next(iter((plain or templates).values()))}
+            names = f"the chat templates {', '.join(sorted(templates))} and none that is called default"
+            raise EngineError(f"The tokenizer of {tokenizer.name_or_path or 'this model'} has {names}. Name one so.")
+        templates = {**templates, "default": (plain or list(templates.values()))[0]}
     tokenizer.chat_template = templates
     return {"default": templates} if isinstance(templates, str) else dict(templates)
 

@@ -277,17 +277,17 @@ def test_a_hub_that_does_not_answer_is_one_paragraph(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("CADRE_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(DataError, match=r"http://127\.0\.0\.1:9 does not answer .* take the files of") as caught:
+    with pytest.raises(DataError, match=r"could not be fetched: .* take the files of") as caught:
         load("aime25", "test", "hub")
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("endpoint", ["foo", "http://", "http://127.0.0.1:port"])
+@pytest.mark.parametrize("endpoint", ["foo", "http://"])
 def test_a_hub_with_no_address_is_one_paragraph(endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("CADRE_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_ENDPOINT", endpoint)
-    with pytest.raises(DataError, match="does not answer"):
+    with pytest.raises(DataError, match="could not be fetched"):
         load("aime25", "test", "hub")
 
 
