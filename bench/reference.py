@@ -187,7 +187,7 @@ API: dict[str, tuple[str, ...]] = {
     ),
     "Tools": (
         "cadre.envs.tools:tool",
-        "cadre_programs.mcp:McpServer",
+        "cadre.envs.mcp:McpServer",
         "cadre_programs.containers:ContainerShell",
         "cadre.types:Tool",
         "cadre.types:ToolCall",

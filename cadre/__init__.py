@@ -3,7 +3,7 @@
     from cadre import Env, GeneratedTasks, Message, Observation, Reward, Task    what a task of your own is written with
     cadre.train(f, ...), cadre.episode(f), cadre.random()                        a team as a function
     from cadre import image, sound                                               and pictures and sounds in its messages
-    from cadre import Tool, ToolCall, tool                                       and tools that its roles call
+    from cadre import McpServer, Tool, ToolCall, tool                            and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
 
 Nothing is imported before it is used, and torch only where a model is.
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cadre.env import Env, GeneratedTasks
     from cadre.envs.episode import episode, random
     from cadre.envs.images import image
+    from cadre.envs.mcp import McpServer
     from cadre.envs.sounds import sound
     from cadre.envs.tools import tool
     from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
@@ -27,6 +28,7 @@ __all__ = [
     "Algorithm",
     "Env",
     "GeneratedTasks",
+    "McpServer",
     "Message",
     "Observation",
     "Reward",
@@ -47,6 +49,7 @@ HOMES = {
     "Algorithm": "cadre.api",
     "Env": "cadre.env",
     "GeneratedTasks": "cadre.env",
+    "McpServer": "cadre.envs.mcp",
     "Message": "cadre.types",
     "Observation": "cadre.types",
     "Reward": "cadre.types",

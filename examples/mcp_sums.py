@@ -8,8 +8,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cadre import Env, Message, Observation, Reward, Task, ToolCall
-from cadre_programs.mcp import McpServer
+from cadre import Env, McpServer, Message, Observation, Reward, Task, ToolCall
 
 # Two exchanges as the prompt shows them, as small models seldom call a tool that they have only read of.
 SHOWN = (("31 * 24", "744"), ("15 * 12", "180"))

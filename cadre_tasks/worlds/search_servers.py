@@ -24,9 +24,9 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from cadre.envs.mcp import McpServer
 from cadre.envs.tools import RunnableTool, ServerLost, tool
 from cadre.errors import UNPRINTABLE, ConfigError, first_line
-from cadre_programs.mcp import McpServer
 from cadre_tasks.worlds.library import Passage
 
 SECONDS = 10.0  # for an answer of the server

@@ -46,12 +46,12 @@ def impatient(monkeypatch):
 BY_SIGNATURE = ("swarm", "unaided")
 
 
-def program(name, task=TASK, **settings):
+def program(name, task=TASK, isolation="fork", **settings):
     """Make the environment of a function of agents.py."""
     if name in BY_SIGNATURE:
-        return Program(task, f"{AGENTS}:{name}", ROLES, **settings)
+        return Program(task, f"{AGENTS}:{name}", ROLES, isolation=isolation, **settings)
     named = replace(task, data={**task.data, "program": name})
-    return Program(named, f"{AGENTS}:run", ROLES, **settings)
+    return Program(named, f"{AGENTS}:run", ROLES, isolation=isolation, **settings)
 
 
 def play(env, *said):
@@ -75,8 +75,9 @@ def grown(make, answer, shape, tasks=(TASK,), roles=ROLES):
     return asyncio.run(grow_many(tasks, Rollout(make, team, shape, 1.0), 7)), sampler
 
 
-def test_a_program_is_observed_and_answered():
-    env = program("relay")
+@pytest.mark.parametrize("isolation", ["fork", "thread"])
+def test_a_program_is_observed_and_answered(isolation):
+    env = program("relay", isolation=isolation)
     shown = env.observe()
     assert shown["planner"].messages == (Message("user", "turn 0 of fox"),)
     assert play(env, "a", "a", "b", "c") == [Reward(), Reward(), Reward(), Reward(team=0.5)]
@@ -158,9 +159,10 @@ def test_the_end_of_one_instance_leaves_the_processes_of_others_alone():
     assert play(first, "a") == [Reward(team=1.0)]
 
 
-def test_a_fork_is_started_anew_and_leaves_its_origin_alone():
+@pytest.mark.parametrize("isolation", ["fork", "thread"])
+def test_a_fork_is_started_anew_and_leaves_its_origin_alone(isolation):
     async def played():
-        env = program("relay")
+        env = program("relay", isolation=isolation)
         for text in ("a", "a"):
             await env.step(dict.fromkeys(env.observe(), text))
         forks = [env.fork() for _ in range(3)]
@@ -213,11 +215,12 @@ def test_trees_fork_at_every_decision():
     assert [request.previous is None for request in sampler.asked[:2]] == [True, True]
 
 
-def test_each_completion_of_a_request_for_several_is_a_decision():
+@pytest.mark.parametrize("isolation", ["fork", "thread"])
+def test_each_completion_of_a_request_for_several_is_a_decision(isolation):
     """Mistake: the first is not taken in before the second is there, which nobody asks for until then."""
     limits = InstanceLimits(seconds=10)
     (trees, failures), _ = grown(
-        lambda task: program("several", task, limits=limits),
+        lambda task: program("several", task, isolation, limits=limits),
         lambda request, index: request.messages[-1].content[:1] + "ab"[index],
         shapes.full(2),
     )
@@ -474,8 +477,9 @@ def test_a_function_of_the_users_may_be_a_coroutine_or_return_a_scalar_of_numpy(
     assert silent.outcome.reward == Reward(team=0.25)
 
 
-def test_a_program_may_return_scalars_of_numpy():
-    env = program("scalars")
+@pytest.mark.parametrize("isolation", ["fork", "thread"])
+def test_a_program_may_return_scalars_of_numpy(isolation):
+    env = program("scalars", isolation=isolation)
     assert env.observe() == {}
     assert env.outcome.reward == Reward(0.5, {"planner": 2.0})
     assert env.success is True
@@ -514,6 +518,7 @@ def test_models_may_go_by_other_names():
         ({"run": "nothing.py:main"}, "there is no file"),
         ({"run": "agents"}, "expected FILE.py:FUNCTION"),
         ({"run": []}, "got no words"),
+        ({"run": ["true"], "isolation": "thread"}, "beside a command"),
     ],
 )
 def test_what_cannot_be_started_is_refused(settings, words):
@@ -521,7 +526,10 @@ def test_what_cannot_be_started_is_refused(settings, words):
         Program(TASK, roles=ROLES, **settings)
 
 
-def test_a_function_may_take_no_client():
+def test_a_function_without_a_client_is_no_thread():
+    """It would ask whoever the environment of this process names, with the user's own key."""
+    with pytest.raises(ConfigError, match=r"takes none; expected a function of \(task, client\)"):
+        program("unaided", isolation="thread").observe()
     assert play(program("unaided"), "a", "a", "b", "b")[-1] == Reward(team=1.0)
 
 
@@ -573,11 +581,12 @@ def hidden(task, client):
 """
 
 
+@pytest.mark.parametrize("isolation", ["fork", "thread"])
 @pytest.mark.parametrize("function", ["asks", "hidden"])
-def test_a_decorated_function_gets_the_client_that_it_takes(tmp_path, function):
+def test_a_decorated_function_gets_the_client_that_it_takes(tmp_path, isolation, function):
     """Mistake: the decorator hides that the function is a coroutine function, or that it takes a client at all."""
     (tmp_path / "decorated.py").write_text(DECORATED)
-    env = Program(TASK, f"{tmp_path}/decorated.py:{function}", ROLES)
+    env = Program(TASK, f"{tmp_path}/decorated.py:{function}", ROLES, isolation=isolation)
     assert play(env, "0.25") == [Reward(team=0.25)]
 
 

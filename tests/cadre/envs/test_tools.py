@@ -19,6 +19,7 @@ from pydantic import Field
 import cadre
 from cadre.env import Env
 from cadre.envs.check import check_env
+from cadre.envs.mcp import McpServer
 from cadre.envs.spec import EnvSpec
 from cadre.envs.tools import LAST_TURN, ServerLost, check_tools, run_call, runnable_tools, tool, with_tools
 from cadre.errors import ConfigError
@@ -26,7 +27,6 @@ from cadre.rollout import shapes
 from cadre.rollout.grow import Rollout, grow
 from cadre.settings.run import EpisodesConfig
 from cadre.types import Message, Observation, Reward, Sample, Task, ToolCall
-from cadre_programs.mcp import McpServer
 
 
 @dataclass

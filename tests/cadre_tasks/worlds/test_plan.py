@@ -1,10 +1,10 @@
-"""Plans: problems and verdicts by hand."""
+"""Plans: problems and verdicts by hand, and two robots that act at once."""
 
 import pytest
 
 from cadre.errors import ConfigError
 from cadre.types import Task
-from cadre_tasks.worlds.plan import Plan, PlanSingleAgent, parse_plan
+from cadre_tasks.worlds.plan import Plan, PlanJoint, PlanSingleAgent, disturb, parse_plan
 from cadre_tasks.worlds.plan_domains import pddl
 from tests.helpers.playing import play, seen, total
 
@@ -21,6 +21,20 @@ TURN = Task(
     },
 )
 PLAN = "(lift b1 b2)\n(drop b1)\n(take b2)\n(stack b2 b1)"
+# Two trucks; both packages are wanted at c1.
+TRUCKS = Task(
+    "trucks",
+    {
+        "domain": "logistics",
+        "objects": {"truck": ["t1", "t2"], "package": ["p1", "p2"], "place": ["c1", "c2"]},
+        "init": [
+            *(["road", "c1", "c2"], ["road", "c2", "c1"], ["at", "t1", "c2"], ["at", "t2", "c2"]),
+            *(["lies", "p1", "c2"], ["lies", "p2", "c2"]),
+        ],
+        "goal": [["lies", "p1", "c1"], ["lies", "p2", "c1"]],
+        "optimum": 6,
+    },
+)
 
 
 def test_a_problem_in_pddl() -> None:
@@ -84,7 +98,51 @@ def test_compact_prompts() -> None:
     assert seen(env, "agent").endswith("on b2 b1\nlift b1 b2; drop b1\nshort 2")
 
 
+def test_two_robots_at_once() -> None:
+    env = PlanJoint(TRUCKS)
+    loads = {"robot_1": "Plan: (load t1 p1 c2)", "robot_2": "(load t2 p2 c2)"}
+    drives = {"robot_1": "(drive t1 c2 c1)", "robot_2": "(drive t2 c2 c1)"}
+    unloads = {"robot_1": "(unload t1 p1 c1)", "robot_2": "(wait)"}
+    rewards = play(env, loads, drives, unloads)
+    assert [reward.team for reward in rewards] == pytest.approx([0, 0, 0.4])
+    assert rewards[2].local == {"robot_1": -0.02, "robot_2": 0.0}
+    (last,) = play(env, {"robot_1": "what?", "robot_2": "(unload t2 p2 c1)"})
+    assert last.team == pytest.approx(0.4 + 0.2)
+    assert last.local == {"robot_1": -0.1, "robot_2": -0.02}
+    assert env.success
+    assert env.observe() == {}
+
+
+def test_an_absent_robot_waits_and_states_are_told_apart_by_facts_and_rounds() -> None:
+    env, other = PlanJoint(TRUCKS), PlanJoint(TRUCKS)
+    (reward,) = play(env, {role: env.default_action(role) for role in env.roles})
+    assert reward.local == {"robot_1": 0.0, "robot_2": 0.0}
+    assert env.signature() != other.signature()
+    play(other, {"robot_1": "what?", "robot_2": "(wait)"})
+    assert env.signature() == other.signature()
+
+
+@pytest.mark.parametrize(("goals", "rounds"), [(1, 12), (2, 12), (3, 18), (8, 48)])
+def test_more_to_do_gives_more_rounds(goals: int, rounds: int) -> None:
+    goal = [["lies", f"p{number}", "c1"] for number in range(1, goals + 1)]
+    objects = TRUCKS.data["objects"] | {"package": [f"p{number}" for number in range(1, 9)]}
+    task = Task("more", {**TRUCKS.data, "objects": objects, "goal": goal})
+    assert PlanJoint(task).rounds == rounds
+    assert PlanJoint(task, rounds=3).rounds == 3
+
+
 def test_robots_of_a_domain_without_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"settings.robots: got 2 with domain blocks.*logistics, rovers"):
         Plan.tasks("train", robots=2)
     assert len(Plan.tasks("train", domain="rovers", robots=2)[0].data["objects"]["rover"]) == 2
+
+
+def test_actions_that_disturb_each_other_do_not_happen() -> None:
+    env = PlanJoint(TRUCKS)
+    (reward,) = play(env, {"robot_1": "(load t1 p1 c2)", "robot_2": "(load t2 p1 c2)"})
+    assert reward.local == {"robot_1": -0.1, "robot_2": -0.1}
+    assert env.state == env.world.start
+    actions = env.world.actions
+    assert not disturb(actions["(load t1 p1 c2)"], actions["(load t2 p2 c2)"])
+    (other,) = play(env, {"robot_1": "(drive t2 c2 c1)", "robot_2": "(wait)"})
+    assert other.local == {"robot_1": -0.1, "robot_2": 0.0}

@@ -15,11 +15,11 @@ import pytest
 
 from cadre.env import Env
 from cadre.envs.check import check_env
+from cadre.envs.mcp import McpServer
 from cadre.envs.spec import EnvSpec
 from cadre.envs.tools import ServerLost, run_call, runnable_tools
 from cadre.errors import ConfigError
 from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
-from cadre_programs.mcp import McpServer
 from tests.helpers.extras import skip_without
 from tests.helpers.mcp_server import TOOLS, http_server
 

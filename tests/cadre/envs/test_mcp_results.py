@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from cadre.envs.mcp import McpServer
 from cadre.envs.tools import ServerLost, run_call
 from cadre.errors import ReplayDiverged
 from cadre.rollout.failures import failure_of
 from cadre.types import Tool, ToolCall
 from cadre_programs import mcp
-from cadre_programs.mcp import McpServer
 
 
 class FakeConnection:
