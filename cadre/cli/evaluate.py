@@ -85,7 +85,7 @@ def evaluate(
     choice = CheckpointChoice(best, at)
     request = EvaluationRequest(None if all_tasks else tasks, first, assign, untrained, base, choice)
     with EvaluationProgress(stderr) as progress:
-        report, trees = run_evaluation(resolved, request, repeats, progress.begin)
+        report, trees = run_evaluation(resolved, request, repeats, progress.watch)
     if episodes is not None:
         with publish_atomically(episodes) as (built,):
             built.write_text("".join(f"{to_json(encode(tree))}\n" for tree in trees), encoding="utf-8")

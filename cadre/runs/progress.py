@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -56,7 +56,66 @@ def make_bars(console: Console) -> Bars:
     return Bars(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 
-class Progress:
+class LiveDisplay:
+    """The present phase of long work: how many of its parts are done, the tokens sampled in it, and their rate.
+
+    On a terminal it is a bar. Elsewhere it is a line every `LINE_SECONDS` in which nothing else was printed, as a step
+    of a real model takes minutes on a CPU; in a notebook it is more often, since there it replaces the last one.
+    """
+
+    LINE_SECONDS = 30.0
+
+    def __init__(self, console: Console) -> None:
+        self.console, self.activity, self.bars = console, SamplingActivity(), make_bars(console)
+        self.phase, self.done, self.count = "", 0, 0
+        self._began = self._printed = time.monotonic()
+        self._before = (0, 0)
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.bars.start()
+        threading.Thread(target=self._tick, name="progress", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.bars.stop()
+
+    def begin(self, phase: str, count: int) -> Callable[[], None]:
+        """Show a new phase of so many parts; return a callback for each finished one."""
+        self.phase, self.done, self.count, self._began = phase, 0, count, time.monotonic()
+        self._before = (self.activity.decisions, self.activity.tokens)
+        if not self.bars.task_ids or self.bars.tasks[-1].description == "steps":
+            self.bars.add_task(phase, total=count, note="")
+        self.bars.reset(self.bars.task_ids[-1], total=count, description=phase, note="")
+        return self.advance
+
+    def advance(self) -> None:
+        self.done += 1
+        self.bars.advance(self.bars.task_ids[-1])
+
+    def describe(self) -> str:
+        """Return the phase in a line: `sampling 3/16, 40 decisions, 1,200 tokens, 240 tok/s`."""
+        decisions, tokens = self.activity.decisions - self._before[0], self.activity.tokens - self._before[1]
+        rate = f", {tokens / max(time.monotonic() - self._began, 1e-9):,.0f} tok/s" if tokens else ""
+        sampled = f", {decisions:,} decisions, {tokens:,} tokens{rate}" if self.phase != "learning" else ""
+        return f"{self.phase} {self.done}/{self.count}{sampled}"
+
+    def _tick(self) -> None:
+        while not self._ended.wait(0.5):
+            if self.console.is_terminal and self.bars.task_ids and self.phase:
+                _, _, note = self.describe().partition(", ")
+                self.bars.update(self.bars.task_ids[-1], note=note)
+            elif self.phase and time.monotonic() - self._printed >= self.LINE_SECONDS:
+                self.print([self.describe()])
+
+    def print(self, lines: Sequence[str]) -> None:
+        self._printed = time.monotonic()
+        for line in lines:
+            self.console.print(line, markup=False, highlight=False)
+
+
+class Progress(LiveDisplay):
     """One run's display. It begins at step `start` and ends at `steps`, or sooner at `max_tokens` tokens, of which
     `spent` are used already; 0 is no limit. `success_label` names the success of a training step, such as "best-of-8"
     (`cadre.rollout.shapes.success_label`)."""
@@ -70,24 +129,11 @@ class Progress:
         spent: float = 0.0,
         success_label: str = "success",
     ) -> None:
-        self.console, self.steps, self.max_tokens, self.spent = console, steps, max_tokens, spent
+        super().__init__(console)
+        self.steps, self.max_tokens, self.spent = steps, max_tokens, spent
         self.success_label = success_label
         self.made, self.seconds, self.tokens = 0, 0.0, 0.0
-        self.bars = make_bars(console)
         self.total = self.bars.add_task("steps", total=steps, completed=start, note="")
-        self.inner = self.bars.add_task("tasks", total=1, note="")
-
-    def __enter__(self) -> Progress:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
-
-    def begin(self, activity: str, count: int) -> Callable[[], None]:
-        """Show a new bar for sampling or evaluating so many trees; return a callback for each finished one."""
-        self.bars.reset(self.inner, total=count, description=activity)
-        return lambda: self.bars.advance(self.inner)
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """Print a line for a step: reward by role, success in training, failures, time left."""
@@ -107,7 +153,7 @@ class Progress:
         roles = [f"{name.split('/')[0]} {value:+.2f}" for name, value in rewards.items() if name[:6] != "parts/"]
         head = [f"step {step + 1}/{self.steps}", *([f"reward {', '.join(roles)}"] if roles else [])]
         line = [*head, success, *failed, f"{format_seconds(self.left(step + 1))} left"]
-        self._print([*wrap_parts(line), *format_gpu(metrics)])
+        self.print([*wrap_parts(line), *format_gpu(metrics)])
 
     def took(self, tokens: float, seconds: float) -> None:
         """Count a step."""
@@ -129,71 +175,28 @@ class Progress:
             f"after {step} steps: success {report.success:.1%} [{report.low:.1%}, {report.high:.1%}] on "
             f"{report.tasks} held-out tasks{failed}"
         )
-        self._print(textwrap.wrap(line, WIDTH, subsequent_indent=INDENT))
+        self.print(textwrap.wrap(line, WIDTH, subsequent_indent=INDENT))
 
     def say(self, paragraph: str) -> None:
         """Print a paragraph about a rare event."""
-        self._print([paragraph])
-
-    def _print(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            self.console.print(line, markup=False, highlight=False)
+        self.print([paragraph])
 
 
-class EvaluationProgress:
-    """The progress of `cadre eval`: episodes, decisions, tokens and their rate. Lives as long as the evaluation.
+class EvaluationProgress(LiveDisplay):
+    """The progress of `cadre eval`. Without a terminal there is also a line every tenth of the episodes."""
 
-    On a terminal it is a bar. Elsewhere it is a line every tenth of the episodes, and a line every `LINE_SECONDS`
-    without one: all episodes are played side by side, so that none may end for a long time.
-    """
-
-    LINE_SECONDS = 30.0
-
-    def __init__(self, console: Console) -> None:
-        self._console, self._done, self._total = console, 0, 0
-        self._activity, self._started, self._printed = SamplingActivity(), 0.0, 0.0
-        self._ended = threading.Event()
-        self._bars = make_bars(console)
-
-    def __enter__(self) -> EvaluationProgress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._bars.stop()
-
-    def begin(self, episodes: int, activity: SamplingActivity) -> Callable[[], None]:
+    def watch(self, episodes: int, activity: SamplingActivity) -> Callable[[], None]:
         """Begin with so many episodes; return a callback for each finished one."""
-        self._total, self._activity = episodes, activity
-        self._started = self._printed = time.monotonic()
-        bar = self._bars.add_task("evaluating", total=episodes, note="")
-        self._bars.start()
-
-        def tick() -> None:
-            while not self._ended.wait(0.5):
-                if self._console.is_terminal:
-                    self._bars.update(bar, note=self._describe_activity())
-                elif time.monotonic() - self._printed >= self.LINE_SECONDS:
-                    self._print(f", {self._describe_activity()}")
+        self.activity = activity
+        self.begin("evaluated", episodes)
+        self._before = (0, 0)
 
         def played() -> None:
-            self._done += 1
-            self._bars.advance(bar)
-            # Ten lines in all, whatever the number of episodes.
-            if not self._console.is_terminal and self._done * 10 // episodes > (self._done - 1) * 10 // episodes:
-                self._print()
+            self.advance()
+            if not self.console.is_terminal and self.done * 10 // episodes > (self.done - 1) * 10 // episodes:
+                self.print([self.describe()])
 
-        threading.Thread(target=tick, name="evaluation progress", daemon=True).start()
         return played
-
-    def _describe_activity(self) -> str:
-        tokens, seconds = self._activity.tokens, time.monotonic() - self._started
-        return f"{self._activity.decisions:,} decisions, {tokens:,} tokens, {tokens / max(seconds, 1e-9):,.0f} tok/s"
-
-    def _print(self, activity: str = "") -> None:
-        self._printed = time.monotonic()
-        line = f"evaluated {self._done}/{self._total} episodes{activity}"
-        self._console.print(line, markup=False, highlight=False)
 
 
 def wrap_parts(parts: Sequence[str], first_indent: str = "") -> list[str]:

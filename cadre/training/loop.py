@@ -48,7 +48,7 @@ from cadre.runs.resume import (
 )
 from cadre.settings.trust import only_reading
 from cadre.settings.user_code import frozen_files, load_function
-from cadre.team import Metrics, Team, closed_on_failure
+from cadre.team import Metrics, SamplingActivity, Team, closed_on_failure
 from cadre.training import metrics
 from cadre.training.asynchronous import SampledStep, StalenessLimit, StepQueue
 from cadre.training.checkpoint import (
@@ -217,7 +217,8 @@ def run_training(
                 Progress(console, goal.steps, state.step, goal.max_tokens, spent, label) as progress,
                 interrupt.on_signals(),
             ):
-                training = Training(experiment, run, team, progress, notes=notes)
+                progress.activity = SamplingActivity(team.samplers.values())
+                training = Training(experiment, run, team.watched(progress.activity), progress, notes=notes)
                 updates = run_coroutine(train_loop(training, state, interrupt), interrupt)
     return team, updates
 
@@ -381,6 +382,8 @@ async def learn_step(
     # A colocated sampler may fall asleep when the update begins, so its seconds are taken before and after, too.
     samplers = training.team.samplers.values()
     synced, update_began = metrics.sync_seconds(samplers), time.monotonic()
+    if not queue.sampling():  # which a display of one phase shows, as it takes longer
+        training.progress.begin("learning", 1)
     updates = await team.update(batch.sequences)
     in_update, update_seconds = metrics.sync_seconds(samplers), time.monotonic() - update_began
     staleness = metrics.staleness_metrics(sampled.trees, queue.versions)

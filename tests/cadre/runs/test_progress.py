@@ -127,8 +127,24 @@ def test_an_evaluation_without_a_finished_task_prints_what_was_sampled(monkeypat
     printed, activity = io.StringIO(), SamplingActivity()
     activity.count([Sample("a", "p", "text", (1,), (2, 3, 4), (0.0,) * 3, "stop", 0)] * 400)
     with EvaluationProgress(Console(file=printed, width=100)) as progress:
-        progress.begin(8, activity)
+        progress.watch(8, activity)
         ended = time.monotonic() + 30.0
         while not printed.getvalue() and time.monotonic() < ended:
             time.sleep(0.05)
-    assert re.match(r"evaluated 0/8 episodes, 1 decisions, 1,200 tokens, [\d,]+ tok/s\n", printed.getvalue())
+    assert re.match(r"evaluated 0/8, 1 decisions, 1,200 tokens, [\d,]+ tok/s\n", printed.getvalue())
+
+
+def test_a_long_step_without_a_terminal_prints_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Progress, "LINE_SECONDS", 0.0)
+    printed, counted = io.StringIO(), [Sample("a", "p", "text", (1,), (2, 3, 4), (0.0,) * 3, "stop", 0)] * 400
+    with Progress(Console(file=printed, width=100), steps=3) as progress:
+        progress.activity.count(counted)
+        finish = progress.begin("sampling", 16)
+        progress.activity.count(counted)
+        finish()
+        ended = time.monotonic() + 30.0
+        while not printed.getvalue() and time.monotonic() < ended:
+            time.sleep(0.05)
+        progress.begin("learning", 1)
+        assert progress.describe() == "learning 0/1"
+    assert re.match(r"sampling 1/16, 1 decisions, 1,200 tokens, [\d,]+ tok/s\n", printed.getvalue())
