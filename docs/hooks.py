@@ -29,6 +29,30 @@ def on_files(files: Files, config: Any) -> Files:
     return files
 
 
+def on_post_build(config: Any) -> None:
+    """Write llms.txt, a list of the pages with their first sentence, for assistants that read the site."""
+    lines = [f"# {config['site_name']}", "", f"> {config['site_description']}"]
+    for section in config["nav"]:
+        for title, entries in section.items():
+            lines += ["", f"## {title}", ""]
+            for entry in entries:
+                page = entry if isinstance(entry, str) else next(iter(entry.values()))
+                source = ROOT / ("README.md" if page == "index.md" else page if page.isupper() else f"docs/{page}")
+                lines.append(describe_page(source if source.is_file() else ROOT / page, page))
+    Path(config["site_dir"], "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def describe_page(source: Path, page: str) -> str:
+    """Return a line of a page: its title as a link, and the first sentence of its text."""
+    text = source.read_text(encoding="utf-8")
+    title = re.search(r"^# (.+)$", text, re.MULTILINE)
+    paragraph = re.search(
+        r"^(?![#\[<|`!-])(\S.*?)(?:\n\n|\Z)", text[title.end() :] if title else text, re.MULTILINE | re.DOTALL
+    )
+    sentence = re.split(r"(?<=[.:])\s", " ".join(paragraph[1].split()))[0] if paragraph else ""
+    return f"- [{title[1] if title else page}]({page.removesuffix('.md')}.html): {sentence}"
+
+
 def on_page_markdown(markdown: str, **of_page: Any) -> str:
     return OUTSIDE.sub(r"](\1", markdown).replace("README.md)", "index.md)")
 
