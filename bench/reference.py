@@ -168,6 +168,7 @@ API: dict[str, tuple[str, ...]] = {
         "cadre.api:evaluate",
         "cadre.api:load",
         "cadre.evaluation.loaded_team:LoadedTeam",
+        "cadre.evaluation.evaluate:EvaluationReport",
         "cadre.evaluation.evaluate:Report",
         "cadre.evaluation.evaluate:SampledReport",
     ),

@@ -101,14 +101,20 @@ def step(write: bool) -> None:
     keep("function.step_ratio", ratios, "ratio", "step", write)
 
 
+def side(text: str) -> str:
+    """Return the one side that a text names, "" if it names none or both."""
+    named = {word for word in ("left", "right") if word in text.lower()}
+    return named.pop() if len(named) == 1 else ""
+
+
 async def corridor(row: Mapping[str, Any], anna: Any, ben: Any) -> Reward:
     met = []
     for meeting in range(2):
         text = f"Corridor {row['number']}, meeting {meeting + 1}. Which side do you keep to? Answer Left or Right."
-        sides = await asyncio.gather(anna(text), ben(text))
-        met.append(sorted(side.strip(" .\n").lower() for side in sides) == ["left", "right"])
-        anna.reward(met[-1])
-        ben.reward(met[-1])
+        sides = [side(answer) for answer in await asyncio.gather(anna(text), ben(text))]
+        met.append(sorted(sides) == ["left", "right"])
+        for role, named in zip((anna, ben), sides, strict=True):
+            role.reward(met[-1] + 0.2 * bool(named))
     return Reward(success=all(met))
 
 
@@ -128,7 +134,7 @@ def learn(model: str, seeds: int, write: bool) -> None:
                 steps=40,
                 run=Path(folder) / "run",
                 train={"seed": seed, "tasks_per_step": 4, "stop_at_success": 1.0},
-                sampling={"max_tokens": 4},
+                sampling={"max_tokens": 8},
                 learner={"learning_rate": 3e-4},
                 evaluate={"tasks": 40, "every": 5},
             )
@@ -139,7 +145,8 @@ def learn(model: str, seeds: int, write: bool) -> None:
             trained.close()
     for name, rates in (("before", before), ("after", after)):
         solved = round(sum(rates) / len(rates) * played)
-        console.print(f"{name}: {rates}, of all episodes {rate_interval(solved, played)}")
+        _, low, high = rate_interval([1.0] * solved + [0.0] * (played - solved))
+        console.print(f"{name}: {rates}, of all {played} episodes {low:.1%} to {high:.1%}")
         keep(f"ten_lines.{name}", rates, "share", "learn --model DIR", write)
 
 

@@ -203,14 +203,14 @@ def test_no_pickle_and_no_code_execution() -> None:
 
 # Lines (of *.py) that a package may have. A raise needs a line in CHANGELOG.md that says what a reader gets for it.
 BUDGETS = {
-    "cadre": 37_850,
+    "cadre": 37_800,
     "cadre/advantages": 2_500,
     "cadre/algorithms": 1_050,
-    "cadre/cli": 1_700,
+    "cadre/cli": 1_650,
     "cadre/config": 3_800,
     "cadre/engines": 11_300,
     "cadre/envs": 2_800,
-    "cadre/evaluation": 550,
+    "cadre/evaluation": 530,
     "cadre/learn": 2_000,
     "cadre/rollout": 2_050,
     "cadre/runs": 2_750,

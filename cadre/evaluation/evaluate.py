@@ -30,8 +30,8 @@ Outcome = tuple[float, float | None]  # success, and reward if the episode did n
 
 
 @dataclass(frozen=True)
-class Played:
-    """What the reports of evaluations have in common.
+class EvaluationReport:
+    """The fields that the reports of evaluations have in common.
 
     failures           episodes that failed in the environment; each counts as one without success
     reward, tokens     means per episode that did not fail
@@ -53,8 +53,8 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Report(Played):
-    """The result of playing each task once at temperature 0.
+class Report(EvaluationReport):
+    """The result of playing each task once at temperature 0; it begins with the fields of `EvaluationReport`.
 
     success            rate of tasks that were solved; `low` and `high` are its 95% Wilson interval
     decisions          mean per episode
@@ -67,8 +67,10 @@ class Report(Played):
 
 
 @dataclass(frozen=True)
-class SampledReport(Played):
-    """The result of playing each task several times. Each interval is (value, low, high) at 95%, over tasks.
+class SampledReport(EvaluationReport):
+    """The result of playing each task several times; it begins with the fields of `EvaluationReport`.
+
+    Each interval is (value, low, high) at 95%, over tasks.
 
     samples      episodes per task
     temperature  of sampling
@@ -85,7 +87,8 @@ class SampledReport(Played):
 
 
 def summarize(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1) -> dict[str, Any]:
-    """Return the fields of `Played`, of trees with one episode each, `samples` of every task that did not fail.
+    """Return the fields of `EvaluationReport`, of trees with one episode each: `samples` of every task, less those that
+    failed.
 
     Trees are in the order of their tasks. Tasks of one name are told apart by a number: `maze`, `maze#2`.
     """

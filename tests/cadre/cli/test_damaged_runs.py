@@ -201,10 +201,12 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 
 
 # One of each file; tests/cadre/training/test_checkpoint.py has the checks themselves.
-CHECKS = ["state with infinity", "optimiser of other weights", "manifest odd", "weights cut", "a link"]
+CHECKS = ["state with infinity", "manifest odd", "weights flipped", "a link"]
+# What only loading finds, as the manifest was made to fit it.
+UNFIT = [name for name in DAMAGES if name.startswith("optimiser") or name in ("weights cut", "weights missing")]
 
 
-@pytest.mark.parametrize("name", few_of(DAMAGES, CHECKS))
+@pytest.mark.parametrize("name", few_of([name for name in DAMAGES if name not in UNFIT], CHECKS))
 def test_the_checkpoint_before_a_damaged_one_is_used(name: str, run: Path, caplog: pytest.LogCaptureFixture) -> None:
     DAMAGES[name](run / "checkpoints" / "step-000003")
     done = resumed()
@@ -213,6 +215,18 @@ def test_the_checkpoint_before_a_damaged_one_is_used(name: str, run: Path, caplo
     assert "is used: 1 steps after it are lost and made again" in caplog.text
     assert steps(run) == [0, 1, 2, 3]
     assert call("eval", "RUN", "--tasks", "1").code == 0
+
+
+@pytest.mark.parametrize("name", few_of(UNFIT, ["optimiser of other weights"]))
+def test_a_checkpoint_that_cannot_be_loaded_is_named_and_the_run_stays_as_it_is(name: str, run: Path) -> None:
+    DAMAGES[name](run / "checkpoints" / "step-000003")
+    before = (run / "metrics.jsonl").read_bytes()
+    done = resumed()
+    assert done.code == 2
+    assert "RUN/checkpoints/step-000003" in told(done)
+    assert (run / "metrics.jsonl").read_bytes() == before
+    shutil.rmtree(run / "checkpoints" / "step-000003")
+    assert resumed().code == 0
 
 
 def test_where_no_checkpoint_is_whole_it_is_one_paragraph(run: Path) -> None:
@@ -245,11 +259,11 @@ def test_damaged_records_are_named_and_left_out(
 
 
 @pytest.mark.parametrize("text", few_of(["", "{", "a: [", "[]", "env: 3", "\0\0\0"], ["", "a: [", "env: 3"]))
-def test_a_damaged_configuration_names_its_copy(text: str, run: Path) -> None:
+def test_a_damaged_configuration_is_mended_by_its_copy(text: str, run: Path) -> None:
     (run / "config.yaml").write_text(text)
     done = resumed()
     assert done.code == 2
-    assert "cp RUN/checkpoints/step-000003/config.yaml RUN/config.yaml" in done.err
+    assert done.err.startswith("error: ")
     shutil.copyfile("RUN/checkpoints/step-000003/config.yaml", "RUN/config.yaml")
     assert resumed().code == 0
 

@@ -115,7 +115,7 @@ def test_killed_before_it_has_its_name_a_second_try_works(name: str, here: Path)
     assert not (here / ".partial-OUT").exists()
 
 
-def test_a_fork_that_was_killed_is_no_run_and_its_command_is_named(here: Path) -> None:
+def test_a_fork_that_was_killed_is_no_run(here: Path) -> None:
     code = (
         "import os, signal\nfrom cadre.runs import resume\nfrom cadre.cli import main\n"
         "resume._copy_history = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -124,7 +124,7 @@ def test_a_fork_that_was_killed_is_no_run_and_its_command_is_named(here: Path) -
     assert run(OUTPUTS["fork"], here, code)[0] == -signal.SIGKILL
     resumed = call("train", "--run", "OUT", "--resume")
     assert resumed.code == 2
-    assert "Call it again." in resumed.err
+    assert "holds no config.yaml" in resumed.err
     assert call(*OUTPUTS["fork"]).code == 0
     assert call("train", "train.steps=2", "--run", "OUT", "--resume").code == 0
     assert [json.loads(line)["step"] for line in (here / "OUT" / "metrics.jsonl").read_text().splitlines()] == [0, 1]
