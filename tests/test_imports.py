@@ -203,12 +203,12 @@ def test_no_pickle_and_no_code_execution() -> None:
 
 # Lines (of *.py) that a package may have. A raise needs a line in CHANGELOG.md that says what a reader gets for it.
 BUDGETS = {
-    "cadre": 38_000,
+    "cadre": 37_900,
     "cadre/advantages": 2_500,
     "cadre/algorithms": 1_100,
     "cadre/cli": 1_700,
     "cadre/config": 3_800,
-    "cadre/engines": 11_300,
+    "cadre/engines": 11_200,
     "cadre/envs": 2_800,
     "cadre/evaluation": 700,
     "cadre/learn": 2_000,
