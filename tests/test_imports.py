@@ -208,7 +208,7 @@ BUDGETS = {
     "cadre/algorithms": 1_050,
     "cadre/cli": 1_650,
     "cadre/config": 3_800,
-    "cadre/engines": 11_300,
+    "cadre/engines": 11_200,
     "cadre/envs": 2_800,
     "cadre/evaluation": 530,
     "cadre/learn": 2_000,

@@ -23,8 +23,8 @@ from cadre.errors import CadreError, EngineError, first_line
 from cadre.file_limits import MIB, parse_json, read_json
 from cadre.settings.models import read_model_type
 
-# Layers are built one by one; the largest models have a hundredth of this.
-MAX_LAYERS = 10_000
+# A hundred times the largest models and more; layers are built one by one.
+MAX_LAYERS, MAX_SIZE = 10_000, 10**8
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "depth")
 REQUIRED = ("num_hidden_layers", "n_layer", "hidden_size", "n_embd", "vocab_size")
 
@@ -145,7 +145,7 @@ def wrap_load_errors(source: str, part: str) -> Iterator[None]:
 
 
 def check_folder(name: str, folder: Path) -> None:
-    """Raise EngineError for a config.json that is malformed or describes more layers than any model has."""
+    """Raise EngineError for a config.json that is malformed or describes a model that no machine holds."""
     try:
         config = read_json(folder / "config.json")
         if not isinstance(config, dict):
@@ -155,9 +155,10 @@ def check_folder(name: str, folder: Path) -> None:
                 value = part.get(key, 1)
                 if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                     raise ValueError(f"{key} is {value!r}, no whole number from 1 on")
-            for key in LAYERS:
-                if isinstance(part.get(key), int) and part[key] > MAX_LAYERS:
-                    raise ValueError(f"{key} is {part[key]:,}, more than {MAX_LAYERS:,}")
+            for key in (*LAYERS, *REQUIRED):
+                limit = MAX_LAYERS if key in LAYERS else MAX_SIZE
+                if isinstance(part.get(key), int) and part[key] > limit:
+                    raise ValueError(f"{key} is {part[key]:,}, more than {limit:,}")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise EngineError(

@@ -23,7 +23,7 @@ from cadre.engines.text.calls import split_thinking
 from cadre.engines.text.tokens import break_common, cut_at_stop, map_strings
 from cadre.errors import AnswerError, EngineError, PromptError
 from cadre.file_limits import MIB, size_of
-from cadre.plugins import install_command
+from cadre.plugins import package
 from cadre.team import Weights
 from cadre.types import BranchFailure, Finish, Message, Request, Sample, ToolCall, TrainingSequence
 
@@ -43,17 +43,6 @@ CONNECTIONS, SCORING_S = 32, 600.0
 log = logging.getLogger(__name__)
 
 
-def _import_openai(url: str) -> Any:
-    try:
-        import openai
-    except ImportError:
-        raise EngineError(
-            f"The model at url {url}: the package openai is not installed; expected it for remote models. "
-            f"Run: {install_command('remote')}"
-        ) from None
-    return openai
-
-
 class OpenAISampler:
     """One model of one endpoint. The key comes from an environment variable and is never written anywhere.
 
@@ -61,7 +50,7 @@ class OpenAISampler:
     """
 
     def __init__(self, model: str, url: str, key_variable: str, enable_thinking: bool | None = None) -> None:
-        self._openai, self._model, self._url = _import_openai(url), model, url
+        self._openai, self._model, self._url = package("openai", "remote", f"url {url}"), model, url
         self._key = os.environ.get(key_variable, "none")
         self._enable_thinking = enable_thinking
         self._limit_field = "max_tokens"
@@ -266,7 +255,7 @@ class OpenAITeacher:
     """
 
     def __init__(self, model: str, url: str, key_variable: str) -> None:
-        self._openai, self._model, self._url = _import_openai(url), model, url
+        self._openai, self._model, self._url = package("openai", "remote", f"url {url}"), model, url
         key = os.environ.get(key_variable, "none")
         # The client repeats requests after faults that may pass.
         self._client = self._openai.OpenAI(base_url=url, api_key=key, timeout=SCORING_S)

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, NonNegativeInt
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from cadre.errors import EngineError, first_line
-from cadre.file_limits import read_json
+from cadre.errors import EngineError
+from cadre.files import Count, OpenRecord, read_record
 from cadre.learn import tensor_files
 from cadre.settings import LearnerConfig
 
@@ -40,25 +39,14 @@ def learning_rate(config: LearnerConfig, update: int, total: int) -> float:
     return config.learning_rate * (config.final_rate_fraction + (1.0 - config.final_rate_fraction) * fallen)
 
 
-class Counters(BaseModel):
+class Counters(OpenRecord):
     """The counters in `optimiser.json`: updates and steps made, and the steps of each weight."""
 
-    updates: NonNegativeInt
-    applied: NonNegativeInt
-    skips: NonNegativeInt
-    skipped: NonNegativeInt
-    steps: dict[str, NonNegativeInt]
-
-
-def _read_counters(path: Path) -> dict[str, Any]:
-    """Return the counters of a file. Raises EngineError if it has none."""
-    try:
-        return Counters.model_validate(read_json(path), strict=True).model_dump()
-    except (OSError, ValueError, RecursionError) as error:
-        raise EngineError(
-            f"{path} is damaged ({first_line(error)}); expected the counters of an optimiser, as a run writes them. "
-            "Restore it, or go on from another checkpoint."
-        ) from None
+    updates: Count
+    applied: Count
+    skips: Count
+    skipped: Count
+    steps: dict[str, Count]
 
 
 class Optimiser:
@@ -167,23 +155,23 @@ class Optimiser:
 
     def load(self, folder: Path) -> None:
         """Restore the state that `save` wrote. Raises EngineError if it belongs to other parameters."""
-        counters = _read_counters(folder / "optimiser.json")
-        unknown = sorted(set(counters["steps"]) - set(self._parameters))
+        counters = read_record(folder / "optimiser.json", Counters)
+        unknown = sorted(set(counters.steps) - set(self._parameters))
         if unknown:
             raise EngineError(
                 f"The optimiser state in {folder} has moments for {unknown[0]!r} and {len(unknown) - 1} more weights "
                 "that this policy does not train; expected the same weights. Load it into the policy that wrote it."
             )
         self._adam.state.clear()
-        for name, step in counters["steps"].items():
+        for name, step in counters.steps.items():
             weight = self._parameters[name]
             blank = {kind: torch.zeros_like(weight, requires_grad=False) for kind in MOMENTS}
             # The fused form counts steps where it runs.
             steps = torch.tensor(float(step), device=weight.device if self._fused else None)
             self._adam.state[weight] = {"step": steps, **blank}
         tensor_files.read(self.moments(), folder, "optimiser")
-        self.updates, self.applied = counters["updates"], counters["applied"]
-        self.skips, self.skipped = counters["skips"], counters["skipped"]
+        self.updates, self.applied = counters.updates, counters.applied
+        self.skips, self.skipped = counters.skips, counters.skipped
 
     def _gradients(self) -> list[Tensor]:
         return [weight.grad for weight in self._parameters.values() if weight.grad is not None]

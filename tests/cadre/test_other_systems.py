@@ -22,9 +22,8 @@ from cadre_sandbox.inside import parent
 
 
 @pytest.fixture(autouse=True)
-def _macos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _macos(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(host, "PROC", tmp_path / "no-proc")
 
 
 def test_programs_and_containers_are_refused_before_anything_starts() -> None:

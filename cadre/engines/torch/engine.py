@@ -26,7 +26,6 @@ from cadre.engines.torch.model import (
     autocast,
     check_torch_defaults,
     export_policy,
-    is_fully_trained,
     load,
     locate,
     narrow_weights,
@@ -74,7 +73,6 @@ class TorchEngine:
         is_trained: bool = True,
     ) -> None:
         source = locate(model)
-        _check_shared_base(policies)
         device = pick_device(next(iter(policies.values())).device)
         if device.type == "cpu":
             memory_limits.keep_freed_memory()
@@ -249,19 +247,3 @@ def graphs_for(policies: Mapping[str, PolicyConfig], setting: bool | None) -> bo
             "graphs; expected a GPU. Leave it unset."
         )
     return is_gpu if setting is None else setting
-
-
-def _check_shared_base(policies: Mapping[str, PolicyConfig]) -> None:
-    """Raise EngineError if the policies cannot share a base."""
-    trained_models = [name for name, policy in policies.items() if is_fully_trained(policy)]
-    if trained_models and len(policies) > 1:
-        raise EngineError(
-            f"Policy {trained_models[0]!r} trains the whole model, so it cannot share it; got {', '.join(policies)} on "
-            "one. Give each its own engine, or make it a lora or frozen."
-        )
-    for setting in ("dtype", "device"):
-        if len({getattr(policy, setting) for policy in policies.values()}) != 1:
-            raise EngineError(
-                f"The policies {', '.join(policies)} share a base but differ in {setting}. Set the same {setting} for "
-                "all of them."
-            )

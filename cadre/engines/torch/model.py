@@ -8,7 +8,6 @@ and the few changes to its forward (attention function, projected positions, aut
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import threading
 import warnings
@@ -222,23 +221,11 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     return LoadedModel(source, model, adapters, tokenizer, templates, attention, stops, context, pictures)
 
 
-def quantization_options(source: str, policy: PolicyConfig, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+def quantization_options(policy: PolicyConfig, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
     """Return the options of `from_pretrained` that hold the base in NF4 with double quantization, as in QLoRA
-    (arXiv 2305.14314); none for policies without quantization.
-
-    Products are computed in `dtype`. Raises EngineError if bitsandbytes does not support the device.
-    """
+    (arXiv 2305.14314); none for policies without quantization. Products are computed in `dtype`."""
     if policy.quantization is None:
         return {}
-    with wrap_load_errors(source, "quantization"):
-        bitsandbytes = importlib.import_module("bitsandbytes")
-    supported = set(getattr(bitsandbytes, "supported_torch_devices", {"cuda"}))
-    if device.type not in supported:
-        raise EngineError(
-            f"quantization: got {policy.quantization} on {device}, and the installed bitsandbytes "
-            f"{bitsandbytes.__version__} supports {', '.join(sorted(supported))}; expected one of them. Set device, "
-            "install a newer bitsandbytes, or remove quantization."
-        )
     config = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
     )
@@ -250,7 +237,7 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: 
 
     Raises EngineError if it cannot be loaded.
     """
-    options = {} if device is None else quantization_options(source, policy, dtype, device)
+    options = {} if device is None else quantization_options(policy, dtype, device)
     check_memory(source, policy, dtype)
     check_stored_precision(source, policy)
     with wrap_load_errors(source, "model"), LOADING_LOCK:

@@ -95,6 +95,7 @@ class PolicyOptimiser:
             config = merge_heads_learner(learner, settings.critic.learner)
             self._head_parameters = heads.parameters(policy)
             self.heads = Optimiser(self._head_parameters, config, steps)
+        self._both = [self.weights] if self.heads is None else [self.weights, self.heads]
 
     @property
     def updates(self) -> int:
@@ -108,30 +109,27 @@ class PolicyOptimiser:
 
     def sum_gradients(self, ranks: Ranks) -> None:
         """Sum the gradients of weights that every rank holds whole; FSDP sums those of its shards."""
-        optimisers = [self.weights] if self.heads is None else [self.weights, self.heads]
-        weights = [weight for optimiser in optimisers for weight in optimiser.parameters]
+        weights = [weight for optimiser in self._both for weight in optimiser.parameters]
         ranks.sum_gradients(weight for weight in weights if not isinstance(weight, DTensor))
 
     def clear(self) -> None:
         """Drop the gradients of the policy and its heads."""
-        for optimiser in filter(None, (self.weights, self.heads)):
+        for optimiser in self._both:
             optimiser.clear()
 
     def norms(self) -> list[Tensor]:
         """Return the norms of the gradients of the policy and of its heads, if it has some."""
-        return [optimiser.norm() for optimiser in filter(None, (self.weights, self.heads))]
+        return [optimiser.norm() for optimiser in self._both]
 
     def step(self, numbers: StepNumbers) -> None:
         """Step the policy and its heads."""
-        if self.heads is not None:
-            self.heads.step(numbers.loss, numbers.norms[1])
-        self.weights.step(numbers.loss, numbers.norms[0])
+        for optimiser, norm in zip(self._both, numbers.norms, strict=True):
+            optimiser.step(numbers.loss, norm)
 
     def finish_update(self) -> None:
         """Count an update, by which schedules go."""
-        self.weights.updates += 1
-        if self.heads is not None:
-            self.heads.updates += 1
+        for optimiser in self._both:
+            optimiser.updates += 1
 
     def save(self, folder: Path) -> None:
         """Write `folder/optimiser`, and `folder/heads` with the weights of the heads and their optimiser."""

@@ -1,6 +1,6 @@
 """The transfer of whole models into vLLM's processes, by vLLM's own weight life cycle.
 
-`register` adds two back-ends to both sides of vLLM. On a CPU, for which vLLM has none, weights go as safetensors files
+`register` adds two back-ends to vLLM. On a CPU, for which vLLM has none, weights go as safetensors files
 in memory. On a GPU they go through one buffer of GPU memory that both processes map (CUDA IPC). vLLM's own IPC back-end
 does the same, but reloads layer by layer: every layer is taken off, its weights are collected, and it is built anew,
 which takes Python a multiple of the time that the bytes take. Where a model's layers keep their weights as they are in
@@ -17,9 +17,10 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from multiprocessing import current_process
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from vllm.distributed.weight_transfer import (
     ParamMeta,
@@ -28,8 +29,6 @@ from vllm.distributed.weight_transfer import (
     WeightTransferTrainerFactory,
 )
 from vllm.distributed.weight_transfer.base import (
-    TrainerInitInfo,
-    TrainerWeightTransferEngine,
     WeightTransferEngine,
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
@@ -55,7 +54,6 @@ def register() -> None:
         os.setpgrp()
     if not _registered:
         WeightTransferEngineFactory.register_engine(FILES, MODULE, "FilesReceiver")
-        WeightTransferTrainerFactory.register_engine(FILES, MODULE, "FilesSender")
         WeightTransferEngineFactory.register_engine(BUFFER, MODULE, "BufferReceiver")
         _registered.append(FILES)
 
@@ -76,15 +74,12 @@ class CastSource(WeightSource):
 
 def send(backend: str, client: Any, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
     """Send all weights in the precision `dtype` and return once they are in place. Blocks."""
-    if backend == BUFFER:
-        send_through_buffer(client, weights, dtype)
+    if backend != "ipc":
+        (send_through_buffer if backend == BUFFER else send_files)(client, weights, dtype)
         return
-    if backend == "ipc":
-        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+    from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
-        init_info: Any = IPCTrainerInitInfo(packed=True, rank=0)
-    else:
-        init_info = FilesInfo(rank=0)
+    init_info = IPCTrainerInitInfo(packed=True, rank=0)
     sender = WeightTransferTrainerFactory.trainer_init(init_info, client=client, source=CastSource(weights, dtype))
     try:
         sender.send_weights()
@@ -92,14 +87,43 @@ def send(backend: str, client: Any, weights: Mapping[str, Tensor], dtype: torch.
         sender.shutdown()
 
 
+@dataclass(frozen=True)
+class Slice:
+    """The elements of a part that hold one weight, from `start` on."""
+
+    name: str
+    start: int
+    shape: tuple[int, ...]
+
+
+def plan_parts(weights: Mapping[str, Tensor], capacity: int) -> list[list[Slice]]:
+    """Return the slices of each part of a transfer, which has at most `capacity` elements; a larger weight is a part of
+    its own."""
+    parts: list[list[Slice]] = []
+    end = capacity  # of the last part
+    for name, weight in weights.items():
+        if end + weight.numel() > capacity:
+            parts.append([])
+            end = 0
+        parts[-1].append(Slice(name, end, tuple(weight.shape)))
+        end += weight.numel()
+    return [part for part in parts if part]
+
+
 # ---- Files in memory, for a CPU
 
 
-@dataclass
-class FilesInfo(TrainerInitInfo):
-    """Set-up of the sender, which needs none."""
-
-    backend: ClassVar[str] = FILES
+def send_files(client: Any, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+    """Send weights part by part through files in memory, which vLLM's worker reads."""
+    client.init_weight_transfer_engine({})
+    client.start_weight_update()
+    with host.temporary_scratch("parts", host.shared_folder()) as folder:
+        for number, part in enumerate(plan_parts(weights, PART_BYTES // dtype.itemsize)):
+            path = folder / f"{number}.safetensors"
+            save_file({entry.name: weights[entry.name].detach().to("cpu", dtype).contiguous() for entry in part}, path)
+            client.update_weights({"path": str(path)})
+            path.unlink()
+    client.finish_weight_update()
 
 
 @dataclass
@@ -134,8 +158,6 @@ class FilesReceiver(WeightTransferEngine):
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: FileInfo) -> None:
-        from safetensors.torch import load_file
-
         self.model.load_weights(iter(load_file(update_info.path).items()))
 
     def finish_weight_update(self) -> None:
@@ -153,67 +175,7 @@ class FilesReceiver(WeightTransferEngine):
         """Do nothing: no resources are held."""
 
 
-class FilesSender(TrainerWeightTransferEngine):
-    """Writes the parts, one at a time, in the learner's process."""
-
-    init_info_cls = FilesInfo
-
-    @classmethod
-    def trainer_init(cls, init_info: FilesInfo, *, client: Any, source: Any = None) -> FilesSender:
-        client.init_weight_transfer_engine({})
-        return cls(client=client, source=source, is_sender=init_info.is_sender)
-
-    def send_weights(self) -> None:
-        from safetensors.torch import save_file
-
-        self.client.start_weight_update()
-        with host.temporary_scratch("parts", host.shared_folder()) as folder:
-            for number, part in enumerate(_split(iter(self.source))):
-                path = folder / f"{number}.safetensors"
-                save_file(part, path)
-                self.client.update_weights({"path": str(path)})
-                path.unlink()
-        self.client.finish_weight_update()
-
-
-def _split(weights: Iterator[tuple[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
-    """Yield the tensors in parts of about PART_BYTES."""
-    part: dict[str, Tensor] = {}
-    size = 0
-    for name, weight in weights:
-        part[name] = weight.cpu().contiguous()
-        size += weight.nbytes
-        if size >= PART_BYTES:
-            yield part
-            part, size = {}, 0
-    if part:
-        yield part
-
-
 # ---- A buffer of GPU memory
-
-
-@dataclass(frozen=True)
-class Slice:
-    """The elements of the buffer that hold one weight, from `start` on."""
-
-    name: str
-    start: int
-    shape: tuple[int, ...]
-
-
-def plan_parts(weights: Mapping[str, Tensor], capacity: int) -> list[list[Slice]]:
-    """Return the slices of each part of a transfer, where the buffer holds `capacity` elements; a larger weight is a
-    part of its own."""
-    parts: list[list[Slice]] = []
-    end = capacity  # of the last part
-    for name, weight in weights.items():
-        if end + weight.numel() > capacity:
-            parts.append([])
-            end = 0
-        parts[-1].append(Slice(name, end, tuple(weight.shape)))
-        end += weight.numel()
-    return [part for part in parts if part]
 
 
 def send_through_buffer(client: Any, weights: Mapping[str, Tensor], dtype: torch.dtype) -> None:

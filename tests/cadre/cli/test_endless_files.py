@@ -97,13 +97,13 @@ def described(**numbers: object) -> str:
 @pytest.mark.parametrize(
     ("numbers", "parameters"),
     [
-        ({"num_hidden_layers": 10**9}, "233,472,000,131,072 parameters in 1,000,000,000 layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1,000,000,000, more than 10,000"),
         ({"num_hidden_layers": 1e9}, "1000000000.0, no whole number"),
-        ({"num_hidden_layers": 10**9, "model_type": "qwen3"}, "in 1,000,000,000 layers"),
-        ({"num_hidden_layers": 20_000}, "in 20,000 layers"),
-        ({"hidden_size": 10**12}, "parameters"),
-        ({"vocab_size": 10**12}, "parameters"),
-        ({"text_config": {"num_hidden_layers": 10**9, "hidden_size": 64}}, "in 1,000,000,000 layers"),
+        ({"num_hidden_layers": 10**9, "model_type": "qwen3"}, "num_hidden_layers is 1,000,000,000"),
+        ({"num_hidden_layers": 20_000}, "num_hidden_layers is 20,000"),
+        ({"hidden_size": 10**12}, "hidden_size is 1,000,000,000,000, more than 100,000,000"),
+        ({"vocab_size": 10**12}, "vocab_size is 1,000,000,000,000, more than"),
+        ({"text_config": {"num_hidden_layers": 10**9, "hidden_size": 64}}, "num_hidden_layers is 1,000,000,000"),
     ],
     ids=str,
 )

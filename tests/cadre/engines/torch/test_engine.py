@@ -77,13 +77,6 @@ def test_a_device_that_is_not_there_is_refused(folders):
         TorchEngine(folders["llama"], {"p": tiny.policy(folders["llama"], device="cuda:99")}, 0)
 
 
-@pytest.mark.parametrize(("setting", "values"), [("device", ("cpu", "auto")), ("dtype", ("float32", "bfloat16"))])
-def test_policies_of_one_base_are_alike_in_what_the_base_is(folders, setting, values):
-    policies = {value: tiny.policy(folders["llama"], frozen=True, **{setting: value}) for value in values}
-    with pytest.raises(EngineError, match=f"share a base but differ in {setting}"):
-        TorchEngine(folders["llama"], policies, 0)
-
-
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "a/b/c"])
 def test_a_missing_model_is_named(name):
     with pytest.raises(EngineError, match=r"was not found.*Check the path"):

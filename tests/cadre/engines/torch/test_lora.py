@@ -319,19 +319,6 @@ def test_a_model_without_linear_layers_takes_no_adapter(tmp_path, targets):
         TorchEngine(tmp_path, policies, 0)
 
 
-@pytest.mark.parametrize(
-    ("policies", "message"),
-    [
-        ({"a": {}, "b": {"lora": {}}}, "trains the whole model"),
-        ({"a": {"lora": {}}, "b": {"lora": {}, "dtype": "bfloat16"}}, "differ in dtype"),
-    ],
-)
-def test_policies_that_cannot_share_a_base_are_refused(folders, policies, message):
-    made = {name: tiny.policy(folders["llama"], **settings) for name, settings in policies.items()}
-    with pytest.raises(EngineError, match=message):
-        TorchEngine(folders["llama"], made, 0)
-
-
 def test_nothing_is_merged_into_a_quantised_base(team, tmp_path):
     """Mistake: only bases that Cadre quantised are known, and packed weights of a file have an adapter added."""
     mine = team({"tool": 2})
