@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -579,22 +580,22 @@ def learners(experiment: Experiment) -> Iterator[str]:
                 "each takes a GPU of its own; expected cuda, cpu or auto. Remove the number, or set learner.ranks=1."
             )
     for name, learner in experiment.learners.items():
-        yield from media_learner(name, learner, read_model_type(Path(experiment.models[name])))
+        yield from media_learner(name, learner, partial(read_model_type, Path(experiment.models[name])))
 
 
-def media_learner(name: str, learner: LearnerConfig, model_type: str) -> Iterator[str]:
+def media_learner(name: str, learner: LearnerConfig, find_type: Callable[[], str]) -> Iterator[str]:
     """A model that reads images or sounds is trained padded, by one rank: in a prefix tree equal ids with other images
-    would be one node, and positions in an image are no depths."""
+    would be one node, and positions in an image are no depths. `find_type` is called only where that matters."""
     unfit = {
         "learner.flex_attention": learner.flex_attention,
         "learner.pack": learner.pack if learner.pack == "prefix_tree" else None,
         "learner.ranks": learner.ranks if learner.ranks > 1 else None,
     }
     for setting, value in unfit.items():
-        if value and model_type in MEDIA_MODELS:
+        if value and (kind := find_type()) in MEDIA_MODELS:
             yield (
-                f"{setting}: got {value} for policy {name}, whose model of type {model_type} reads "
-                f"{_media(model_type)}, which are trained padded and by one rank alone; expected it unset. Remove it."
+                f"{setting}: got {value} for policy {name}, whose model of type {kind} reads {_media(kind)}, which are "
+                "trained padded and by one rank alone; expected it unset. Remove it."
             )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
@@ -163,7 +164,7 @@ def check_hub_models(experiment: Experiment) -> None:
         if name in experiment.learners:
             from cadre.engines import model_folder
 
-            for fault in media_learner(name, experiment.learners[name], model_folder.model_type(source)):
+            for fault in media_learner(name, experiment.learners[name], partial(model_folder.model_type, source)):
                 raise ConfigError(fault)
 
 

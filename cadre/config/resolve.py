@@ -17,10 +17,9 @@ from typing import Any
 from cadre.advantages.batch import Plan
 from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
-from cadre.config.adapters import is_adapter
 from cadre.config.checks import EVALUATION, TRAINING, TREES, check_typed_are_read, raise_first
 from cadre.config.experiment import TEACHER, Config, Experiment, load, parse
-from cadre.config.recipes import names_beside, read_recipe, relocate
+from cadre.config.recipes import is_adapter, names_beside, read_recipe, relocate
 from cadre.config.trusted_runs import check_trusted
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
