@@ -545,8 +545,8 @@ def cluster(experiment: Experiment) -> Iterator[str]:
         )
     for name in config.policies:
         if name not in experiment.policies:
-            names = ", ".join(experiment.policies)
-            yield f"cluster.policies.{name}: there is no such policy; expected one of {names}. Fix the name."
+            known = ", ".join(experiment.policies)
+            yield f"cluster.policies.{name}: there is no such policy; expected one of {known}. Fix the name."
     for names in experiment.engines:
         ranks = experiment.ranks(names)
         placed = config.place(names, trains=ranks > 0)
