@@ -229,6 +229,7 @@ def choose_engines(
 
     def suits_vllm(name: str, sampler: SamplingConfig) -> bool:
         policy, model = config.team.policies[name], models.get(name)
+        weights = Path(model or "").glob("*.safetensors")  # of a folder; a model of the hub is large
         return (
             model is not None
             and config.cluster is None
@@ -240,7 +241,7 @@ def choose_engines(
             and (policy.lora is None or (not policy.lora.path and policy.lora.rank <= MAX_VLLM_RANK))
             and (name not in learners or learners[name].ranks == 1)
             and read_model_type(Path(model)) not in MEDIA_MODELS
-            and _has_many_weights(model)
+            and (not Path(model).is_dir() or sum(file.stat().st_size for file in weights) >= LARGE_MODEL)
             and count_gpus() > 0
         )
 
@@ -262,12 +263,6 @@ def is_colocated(config: Config, engines: Mapping[str, str], learners: Mapping[s
         and all(learners[name].ranks == 1 for name in names if name in learners)
         and count_gpus() == 1
     )
-
-
-def _has_many_weights(model: str) -> bool:
-    """Return True for a folder with LARGE_MODEL bytes of weights, and for a model of the hub."""
-    folder = Path(model)
-    return not folder.is_dir() or sum(file.stat().st_size for file in folder.glob("*.safetensors")) >= LARGE_MODEL
 
 
 def count_gpus() -> int:
