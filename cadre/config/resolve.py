@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -30,6 +31,7 @@ from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
 from cadre.settings.team import LoraConfig
+from cadre.settings.trust import only_reading
 from cadre.settings.yaml_file import (
     Raw,
     apply_overrides,
@@ -98,7 +100,8 @@ def find_target(
     trained: dict[str, PolicyConfig] = {}
     if is_run:
         check_trusted(folder, raw, trust, user_settings({}, overrides, changes))
-        trained = {key: policy for key, policy in parse(before).team.policies.items() if not policy.frozen}
+        with only_reading(), suppress(ConfigError):  # what the user has replaced may be a stranger's code
+            trained = {key: policy for key, policy in parse(before).team.policies.items() if not policy.frozen}
     config = parse(raw, env)
     for policy, old in trained.items():
         new = config.team.policies.get(policy)
