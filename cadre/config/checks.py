@@ -727,20 +727,20 @@ def find_warnings(experiment: Experiment) -> list[str]:
     """Warn if an embedded model plays an environment, or has settings, that it was not trained on. Needs no tasks."""
     spec = experiment.env_spec
     for name, policy in experiment.policies.items():
-        declared = trained_on(policy.model)
-        if declared is None:
+        trained = trained_on(policy.model)
+        if trained is None:
             continue
         # By module, so that an environment's variants count, and by base classes, so that its subclasses elsewhere do.
-        modules = {environments()[env].partition(":")[0] for env in declared.environments if env in environments()}
+        modules = {environments()[env].partition(":")[0] for env in trained["environments"] if env in environments()}
         is_known = any(kind.__module__ in modules for kind in spec.declared.__mro__)
-        changed = {key: value for key, value in declared.settings.items() if spec.all_settings.get(key) != value}
+        changed = {key: value for key, value in trained["settings"].items() if spec.all_settings.get(key) != value}
         if is_known and not changed:
             continue
-        settings = ", ".join(f"settings.{key}={value}" for key, value in declared.settings.items())
+        settings = ", ".join(f"settings.{key}={value}" for key, value in trained["settings"].items())
         wording = f"{experiment.env} without {settings}" if is_known else experiment.env
         return [
             f"warning: {name} is the embedded model {policy.model}, which was trained on "
-            f"{', '.join(declared.environments)}{f' with {settings}' if settings else ''} only; in {wording} its "
+            f"{', '.join(trained['environments'])}{f' with {settings}' if settings else ''} only; in {wording} its "
             "completions mean nothing. "
             + (f"Set {settings}." if is_known else "Name another model, such as Qwen/Qwen3-1.7B.")
         ]

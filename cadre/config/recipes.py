@@ -427,11 +427,7 @@ def _base_model(setting: str, folder: Path, described: Mapping[str, Any], model:
     """Return the base model: the policy's, which has to be the adapter's, or the one that the adapter names."""
     base = described.get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        if model is None:
-            raise ConfigError(
-                f"{setting}: {folder} names no base model; expected one. Write model: BASE, lora: {{path: {folder}}}."
-            )
-        return model
+        return model  # without one the setting is missing
     if model is None:
         return next((name for name, home in embedded_models().items() if _is_same(base, str(home))), base)
     if isinstance(model, str) and not _is_same(base, str(embedded_models().get(model, model))):
