@@ -295,6 +295,12 @@ def teacher(experiment: Experiment) -> Iterator[str]:
             f"teacher.policy: got {taught.policy}, beside which no policy is trained; expected one to be taught. "
             "Train another, or set teacher.weights or teacher.hint in its place."
         )
+    is_local = taught.model.url is None if taught.model else taught.policy in policies.keys() - experiment.learners
+    if is_local and experiment.cluster is not None:
+        yield (
+            "teacher: got a model that is not trained, with a cluster, which has no process for it; expected an "
+            "endpoint. Serve the model, and set teacher.model.url."
+        )
     for role in experiment.trained_roles if taught.model and taught.model.url else ():
         if (temperature := experiment.sampling[role].temperature) != 1.0:
             yield (
