@@ -35,7 +35,6 @@ import json
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distribution, entry_points
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -79,22 +78,15 @@ def embedded_models() -> dict[str, Path]:
     return {name: _folder(point) for name, point in _declared("cadre.models").items()}
 
 
-@dataclass(frozen=True)
-class TrainedOn:
-    """The only environments, and their settings, whose texts an embedded model was trained on."""
-
-    environments: tuple[str, ...]
-    settings: Mapping[str, Any]
-
-
 @functools.cache
-def trained_on(model: str) -> TrainedOn | None:
-    """Return what an embedded model was trained on, or None for other models and if its folder does not say."""
+def trained_on(model: str) -> Mapping[str, Any] | None:
+    """Return the only `environments`, and their `settings`, whose texts an embedded model was trained on; None for
+    other models and if its folder does not say."""
     folder = embedded_models().get(model)
     if folder is None or not (folder / "trained_on.json").is_file():
         return None
-    record = read_json(folder / "trained_on.json")
-    return TrainedOn(tuple(record["environments"]), record["settings"])
+    record: Mapping[str, Any] = read_json(folder / "trained_on.json")
+    return record
 
 
 @functools.cache

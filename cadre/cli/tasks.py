@@ -6,7 +6,7 @@ import keyword
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -70,7 +70,8 @@ def check(
 
     # The first prompts as the model reads them; the embedded model reads no images.
     has_images = model == "seed" and any(map(media_of, report.prompts.values()))
-    prompts, faults = {}, list[str]()
+    prompts: dict[str, Any] = {}
+    faults: list[str] = []
     if has_images:
         console.print("note: the prompts hold pictures or sounds; --model names a model that reads them, to show them")
     elif report.prompts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -295,6 +296,12 @@ def teacher(experiment: Experiment) -> Iterator[str]:
             f"teacher.policy: got {taught.policy}, beside which no policy is trained; expected one to be taught. "
             "Train another, or set teacher.weights or teacher.hint in its place."
         )
+    is_local = taught.model.url is None if taught.model else taught.policy in policies.keys() - experiment.learners
+    if is_local and experiment.cluster is not None:
+        yield (
+            "teacher: got a model that is not trained, with a cluster, which has no process for it; expected an "
+            "endpoint. Serve the model, and set teacher.model.url."
+        )
     for role in experiment.trained_roles if taught.model and taught.model.url else ():
         if (temperature := experiment.sampling[role].temperature) != 1.0:
             yield (
@@ -545,8 +552,8 @@ def cluster(experiment: Experiment) -> Iterator[str]:
         )
     for name in config.policies:
         if name not in experiment.policies:
-            names = ", ".join(experiment.policies)
-            yield f"cluster.policies.{name}: there is no such policy; expected one of {names}. Fix the name."
+            known = ", ".join(experiment.policies)
+            yield f"cluster.policies.{name}: there is no such policy; expected one of {known}. Fix the name."
     for names in experiment.engines:
         ranks = experiment.ranks(names)
         placed = config.place(names, trains=ranks > 0)
@@ -580,22 +587,22 @@ def learners(experiment: Experiment) -> Iterator[str]:
                 "each takes a GPU of its own; expected cuda, cpu or auto. Remove the number, or set learner.ranks=1."
             )
     for name, learner in experiment.learners.items():
-        yield from media_learner(name, learner, read_model_type(Path(experiment.models[name])))
+        yield from media_learner(name, learner, partial(read_model_type, Path(experiment.models[name])))
 
 
-def media_learner(name: str, learner: LearnerConfig, model_type: str) -> Iterator[str]:
+def media_learner(name: str, learner: LearnerConfig, find_type: Callable[[], str]) -> Iterator[str]:
     """A model that reads images or sounds is trained padded, by one rank: in a prefix tree equal ids with other images
-    would be one node, and positions in an image are no depths."""
+    would be one node, and positions in an image are no depths. `find_type` is called only where that matters."""
     unfit = {
         "learner.flex_attention": learner.flex_attention,
         "learner.pack": learner.pack if learner.pack == "prefix_tree" else None,
         "learner.ranks": learner.ranks if learner.ranks > 1 else None,
     }
     for setting, value in unfit.items():
-        if value and model_type in MEDIA_MODELS:
+        if value and (kind := find_type()) in MEDIA_MODELS:
             yield (
-                f"{setting}: got {value} for policy {name}, whose model of type {model_type} reads "
-                f"{_media(model_type)}, which are trained padded and by one rank alone; expected it unset. Remove it."
+                f"{setting}: got {value} for policy {name}, whose model of type {kind} reads {_media(kind)}, which are "
+                "trained padded and by one rank alone; expected it unset. Remove it."
             )
 
 
@@ -727,20 +734,20 @@ def find_warnings(experiment: Experiment) -> list[str]:
     """Warn if an embedded model plays an environment, or has settings, that it was not trained on. Needs no tasks."""
     spec = experiment.env_spec
     for name, policy in experiment.policies.items():
-        declared = trained_on(policy.model)
-        if declared is None:
+        trained = trained_on(policy.model)
+        if trained is None:
             continue
         # By module, so that an environment's variants count, and by base classes, so that its subclasses elsewhere do.
-        modules = {environments()[env].partition(":")[0] for env in declared.environments if env in environments()}
+        modules = {environments()[env].partition(":")[0] for env in trained["environments"] if env in environments()}
         is_known = any(kind.__module__ in modules for kind in spec.declared.__mro__)
-        changed = {key: value for key, value in declared.settings.items() if spec.all_settings.get(key) != value}
+        changed = {key: value for key, value in trained["settings"].items() if spec.all_settings.get(key) != value}
         if is_known and not changed:
             continue
-        settings = ", ".join(f"settings.{key}={value}" for key, value in declared.settings.items())
+        settings = ", ".join(f"settings.{key}={value}" for key, value in trained["settings"].items())
         wording = f"{experiment.env} without {settings}" if is_known else experiment.env
         return [
             f"warning: {name} is the embedded model {policy.model}, which was trained on "
-            f"{', '.join(declared.environments)}{f' with {settings}' if settings else ''} only; in {wording} its "
+            f"{', '.join(trained['environments'])}{f' with {settings}' if settings else ''} only; in {wording} its "
             "completions mean nothing. "
             + (f"Set {settings}." if is_known else "Name another model, such as Qwen/Qwen3-1.7B.")
         ]

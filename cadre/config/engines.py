@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
@@ -88,7 +89,13 @@ def build_team(
     check_hub_models(experiment)
     if train:
         check_teacher_vocabulary(experiment)
-    samplers, learners = _remote_samplers(experiment), list[Learner]()
+    samplers: dict[str, Sampler] = {}
+    learners: list[Learner] = []
+    for name, policy in experiment.policies.items():
+        if policy.url is not None:
+            from cadre.engines.openai import OpenAISampler
+
+            samplers[name] = OpenAISampler(policy.model, policy.url, policy.key_variable, policy.enable_thinking)
     team = Team(experiment.roles, samplers, experiment.sampling, learners, apart=_can_sample_while_learning(experiment))
     cluster: Cluster | None = None
     if experiment.cluster is not None:
@@ -155,7 +162,7 @@ def check_hub_models(experiment: Experiment) -> None:
         if name in experiment.learners:
             from cadre.engines import model_folder
 
-            for fault in media_learner(name, experiment.learners[name], model_folder.model_type(source)):
+            for fault in media_learner(name, experiment.learners[name], partial(model_folder.model_type, source)):
                 raise ConfigError(fault)
 
 
@@ -170,20 +177,6 @@ def _can_sample_while_learning(experiment: Experiment) -> bool:
     beside = [] if experiment.colocated else experiment.vllm_policies
     trained = {*experiment.trained_roles.values()} - {*beside}
     return all(experiment.learners[name].ranks > 1 for name in trained)
-
-
-def _remote_samplers(experiment: Experiment) -> dict[str, Sampler]:
-    """Return the samplers of the policies that an endpoint serves."""
-    remote = {name: policy for name, policy in experiment.policies.items() if policy.url is not None}
-    if not remote:
-        return {}
-    from cadre.engines.openai import OpenAISampler
-
-    return {
-        name: OpenAISampler(policy.model, policy.url, policy.key_variable, policy.enable_thinking)
-        for name, policy in remote.items()
-        if policy.url is not None
-    }
 
 
 # ---- One engine: its specification, and its samplers and learner
@@ -205,6 +198,7 @@ def make_engine_spec(
         max_staleness=staleness,
         deterministic=experiment.train.deterministic,
     )
+    graphs = {experiment.samplers[name].graphs for name in names} - {None}  # of one engine: if any policy asks for it
     engine = TorchSpec(
         model,
         policies,
@@ -212,7 +206,7 @@ def make_engine_spec(
         memory,
         count_memory_sharers(experiment),
         _least_bytes(experiment.samplers[name].turns_memory for name in names),
-        cuda_graphs_setting(experiment, names),
+        any(graphs) if graphs else None,
         is_trained=training is not None,
     )
     # Weights of as many updates as sampling may be behind are kept, and two more: the present and the next ones.
@@ -248,13 +242,6 @@ def sampling_memory_setting(
 
 def _least_bytes(settings: Iterable[float | None]) -> int | None:
     return min((int(gib * GIB) for gib in settings if gib is not None), default=None)
-
-
-def cuda_graphs_setting(experiment: Experiment, names: Sequence[str]) -> bool | None:
-    """Return True if a policy of the engine asks to replay decoding steps as CUDA graphs, else False if one asks not
-    to; None if none is set."""
-    settings = {experiment.samplers[name].graphs for name in names} - {None}
-    return any(settings) if settings else None
 
 
 def count_memory_sharers(experiment: Experiment) -> int:

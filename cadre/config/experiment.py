@@ -21,8 +21,7 @@ from cadre.advantages.groups import needs_signatures
 from cadre.advantages.returns import required_ablation, trained_parts
 from cadre.algorithms import ALGORITHMS, Algorithm
 from cadre.algorithms.schedules import learning_policies
-from cadre.config.adapters import apply_adapter_settings
-from cadre.config.recipes import read_recipe, resolve_from_folder
+from cadre.config.recipes import apply_adapter_settings, read_recipe, resolve_from_folder
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest, reject_name

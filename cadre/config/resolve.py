@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -17,10 +18,9 @@ from typing import Any
 from cadre.advantages.batch import Plan
 from cadre.advantages.critic import required_heads
 from cadre.algorithms import plan_of
-from cadre.config.adapters import is_adapter
 from cadre.config.checks import EVALUATION, TRAINING, TREES, check_typed_are_read, raise_first
 from cadre.config.experiment import TEACHER, Config, Experiment, load, parse
-from cadre.config.recipes import names_beside, read_recipe, relocate
+from cadre.config.recipes import is_adapter, names_beside, read_recipe, relocate
 from cadre.config.trusted_runs import check_trusted
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec
@@ -31,6 +31,7 @@ from cadre.settings.models import MEDIA_MODELS, read_model_type
 from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
 from cadre.settings.team import LoraConfig
+from cadre.settings.trust import only_reading
 from cadre.settings.yaml_file import (
     Raw,
     apply_overrides,
@@ -99,7 +100,8 @@ def find_target(
     trained: dict[str, PolicyConfig] = {}
     if is_run:
         check_trusted(folder, raw, trust, user_settings({}, overrides, changes))
-        trained = {key: policy for key, policy in parse(before).team.policies.items() if not policy.frozen}
+        with only_reading(), suppress(ConfigError):  # what the user has replaced may be a stranger's code
+            trained = {key: policy for key, policy in parse(before).team.policies.items() if not policy.frozen}
     config = parse(raw, env)
     for policy, old in trained.items():
         new = config.team.policies.get(policy)
@@ -230,6 +232,7 @@ def choose_engines(
 
     def suits_vllm(name: str, sampler: SamplingConfig) -> bool:
         policy, model = config.team.policies[name], models.get(name)
+        weights = Path(model or "").glob("*.safetensors")  # of a folder; a model of the hub is large
         return (
             model is not None
             and config.cluster is None
@@ -241,7 +244,7 @@ def choose_engines(
             and (policy.lora is None or (not policy.lora.path and policy.lora.rank <= MAX_VLLM_RANK))
             and (name not in learners or learners[name].ranks == 1)
             and read_model_type(Path(model)) not in MEDIA_MODELS
-            and _has_many_weights(model)
+            and (not Path(model).is_dir() or sum(file.stat().st_size for file in weights) >= LARGE_MODEL)
             and count_gpus() > 0
         )
 
@@ -263,12 +266,6 @@ def is_colocated(config: Config, engines: Mapping[str, str], learners: Mapping[s
         and all(learners[name].ranks == 1 for name in names if name in learners)
         and count_gpus() == 1
     )
-
-
-def _has_many_weights(model: str) -> bool:
-    """Return True for a folder with LARGE_MODEL bytes of weights, and for a model of the hub."""
-    folder = Path(model)
-    return not folder.is_dir() or sum(file.stat().st_size for file in folder.glob("*.safetensors")) >= LARGE_MODEL
 
 
 def count_gpus() -> int:

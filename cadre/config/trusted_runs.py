@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from cadre.config.adapters import apply_adapter_settings
+from cadre.config.recipes import apply_adapter_settings
 from cadre.envs.spec import declared_settings, env_class
 from cadre.errors import ConfigError, one_line
 from cadre.plugins import embedded_models, environments

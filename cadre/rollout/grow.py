@@ -70,12 +70,6 @@ class Shape:
         """Return True if the shape's own grower may come back to an earlier decision."""
         return self.grower is not None
 
-    def has_later_branches(self, roles: Sequence[str], depths: int) -> bool:
-        """Return True if more than one completion may be sampled after the first of `depths` decisions, so that a state
-        has to be reached a second time."""
-        later = [(turn, depth) for depth in range(1, depths) for turn in range(depth + 1)]
-        return self.revisits_decisions or any(self.count(role, *position) > 1 for role in roles for position in later)
-
     def joint_actions(self, counts: Mapping[str, int]) -> list[dict[str, int]]:
         """Return the joint actions to try, given the number of completions of each acting role.
 

@@ -104,7 +104,7 @@ def find_name_fault(name: str) -> str | None:
     """Return the error message for the name of a role or policy, or None if it fits into metrics and file names."""
     shown = repr(name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}...")
     if name in RESERVED_METRICS | RESERVED_FILES:
-        return f"got the name {shown}, which metrics of the whole run or another file would have too. Rename it."
+        return f"got the name {shown}, which metrics or a file of the run have; expected another. Rename it."
     if len(name) > MAX_NAME_LENGTH or not NAME_PATTERN.fullmatch(name) or name.endswith("."):
         return (
             f"got the name {shown}; expected letters, digits, underscores, dots and hyphens, {MAX_NAME_LENGTH} at "

@@ -267,7 +267,14 @@ def _import_file(file: str) -> ModuleType:
     while os.path.isfile(os.path.join(top, "__init__.py")) and os.path.dirname(top) != top:
         top, package = os.path.split(top)
         name = f"{package}.{name}".removesuffix(".__init__")
-    _put_on_path(top, folder)
+    # Imports find first what lies beside the file or its package, and last what lies in the working folder: only if the
+    # file lies below it, as it may be a stranger's.
+    working = os.path.realpath(os.getcwd())
+    last = [folder, working] if folder.startswith(f"{working}{os.sep}") else [folder]
+    sys.path[:] = [top, *(entry for entry in sys.path if entry != top)]
+    sys.path += [entry for entry in last if entry not in sys.path]
+    _folders.extend(entry for entry in (top, *last) if entry not in _folders)
+    importlib.invalidate_caches()
     _make_room(top, name.partition(".")[0])
     before = set(sys.modules)
     try:
@@ -285,19 +292,6 @@ def _import_file(file: str) -> ModuleType:
         raise
     _look_for_changes()
     return module
-
-
-def _put_on_path(top: str, folder: str) -> None:
-    """Let imports find what lies beside the file or its package first, and last what lies in the working folder.
-
-    The working folder counts only if the file lies below it, as it may be a stranger's.
-    """
-    sys.path[:] = [top, *(entry for entry in sys.path if entry != top)]
-    working = os.path.realpath(os.getcwd())
-    last = [folder, working] if folder.startswith(f"{working}{os.sep}") else [folder]
-    sys.path += [entry for entry in last if entry not in sys.path]
-    _folders.extend(entry for entry in (top, *last) if entry not in _folders)
-    importlib.invalidate_caches()
 
 
 def _make_room(folder: str, module: str) -> None:

@@ -79,6 +79,12 @@ class RecipeDumper(yaml.SafeDumper):
     """Dump YAML with quotes around texts that YAML 1.1 or 1.2 would read as something else."""
 
 
+# No sets, dates or pairs by an explicit tag: what looks for names in a configuration knows mappings and lists alone.
+RecipeLoader.yaml_constructors = {
+    tag: make
+    for tag, make in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.removeprefix(TAG) in ("map", "seq", "str", "null", "bool", "float")
+}
 RecipeLoader.yaml_implicit_resolvers = {}
 for _name, (_form, _first) in SCALARS.items():
     RecipeLoader.add_implicit_resolver(TAG + _name, re.compile(rf"(?:{_form})\Z"), _first)
@@ -94,7 +100,7 @@ def _check_size(value: Any) -> None:
         count += 1
         if isinstance(inner, Mapping):
             waiting += [(child, level + 1) for child in (*inner.keys(), *inner.values())]
-        elif isinstance(inner, list | tuple | set):
+        elif isinstance(inner, list):
             waiting += [(child, level + 1) for child in inner]
         if count + len(waiting) > MAX_VALUES or level > MAX_LEVELS:
             raise ValueError(f"its aliases stand for more than {MAX_VALUES:,} values, or it is nested too deeply")

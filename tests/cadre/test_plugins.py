@@ -106,7 +106,7 @@ def test_a_model_can_declare_what_it_was_trained_on(site: Path) -> None:
     assert plugins.trained_on("flipper") is None
     plugins.trained_on.cache_clear()
     (folder / "trained_on.json").write_text('{"environments": ["coin"], "settings": {"sides": 2}}')
-    assert plugins.trained_on("flipper") == plugins.TrainedOn(("coin",), {"sides": 2})
+    assert plugins.trained_on("flipper") == {"environments": ["coin"], "settings": {"sides": 2}}
     assert plugins.trained_on("games") is None
 
 

@@ -137,6 +137,14 @@ def test_a_file_that_the_user_trained_with_is_named_and_played(run: Path) -> Non
     assert "games.py (env)" in done.err
 
 
+def test_code_that_the_user_has_replaced_is_not_run(run: Path, tmp_path: Path) -> None:
+    """Mistake: the run's own configuration is read once more, and asks its environment for the roles."""
+    file, marker = trap(tmp_path)
+    changed(run, lambda config: (config.update(env=f"{file}:Pair"), config["team"].pop("roles")))
+    assert call("eval", str(run), "--tasks", "1", "env=tests/helpers/games.py:Pair").code in (0, 2)
+    assert not marker.exists()
+
+
 def test_a_file_beside_the_run_wants_trust_and_is_named_before_it_runs(run: Path, tmp_path: Path) -> None:
     """It may have come with the run, and may end the process."""
     file, _ = trap(tmp_path)

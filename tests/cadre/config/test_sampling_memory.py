@@ -9,7 +9,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from cadre.config.engines import build_team, cuda_graphs_setting, make_engine_spec, measured_sampling_memory
+from cadre.config.engines import build_team, make_engine_spec, measured_sampling_memory
 from cadre.config.resolve import resolve
 from cadre.engines.torch import engine as engine_module
 from cadre.engines.torch import memory
@@ -87,7 +87,7 @@ def test_graphs_are_as_the_policies_say(speaker: Path, team: bool | None, policy
     policies = {"p": {"model": str(speaker), "sampling": own}, "q": {"model": str(speaker)}}
     roles = {"policies": policies, "roles": {"left": "p", "right": "q"}}
     resolved = resolve(configured(speaker, "Pair", team=roles, sampling={"max_tokens": 2, "graphs": team}))
-    assert cuda_graphs_setting(resolved, ["p"]) is chosen
+    assert make_engine_spec(resolved, ["p"], None, None).engine.graphs is chosen
 
 
 def test_graphs_are_usual_on_a_card(monkeypatch: pytest.MonkeyPatch) -> None:

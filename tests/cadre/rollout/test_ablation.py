@@ -80,11 +80,6 @@ class Stubborn(Duo):
     absence: ClassVar[str] = "not a number"
 
 
-class Unforkable(Duo):
-    def fork(self) -> Unforkable:
-        raise OSError("the state is on a server")
-
-
 class Crowd(Crew):
     roles: ClassVar[tuple[str, ...]] = tuple("abcdefg")
 
@@ -303,21 +298,6 @@ def recipe(env: type[Env], model: Any, **algorithm: Any) -> Config:
     team = {"policies": {"shared": str(model)}, "roles": dict.fromkeys(env.roles, "shared")}
     name = f"{__file__}:{env.__name__}"
     return parse({"env": name, "team": team, "algorithm": algorithm, "evaluate": {"tasks": 4}}, env)
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        (Unforkable, "the state is on a server.* expected a fork"),
-        (Stubborn, "does not take: ValueError: could not convert"),
-        (Crowd, "got 7 roles that act at once"),
-    ],
-)
-def test_an_environment_that_cannot_be_ablated_is_refused_before_a_model_loads(
-    env: type[Env], message: str, speaker: Any
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        resolve(recipe(env, speaker, name="shapley"), env)
 
 
 def test_the_rollout_of_an_experiment_ablates_as_its_credit_needs(speaker: Any) -> None:

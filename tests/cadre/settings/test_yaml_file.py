@@ -137,6 +137,8 @@ def test_what_is_written_is_read_back(value: object) -> None:
     [
         ("{a: 1, 'a': 2}", "'a' stands twice"),
         ("{1: a, 0x1: b}", "'0x1' stands twice"),
+        ("names: !!set {wandb}", "could not determine a constructor"),
+        ("names: !!pairs [a: b]", "could not determine a constructor"),
         ("{b: &b {x: 1}, c: {<<: *b, <<: *b}}", "'<<' stands twice"),
     ],
 )
