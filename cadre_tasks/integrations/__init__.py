@@ -2,20 +2,73 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cadre.env import GeneratedTasks, Split
+from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs.spec import EnvSpec
 from cadre.envs.validation import declaration_faults, raise_first
 from cadre.errors import ConfigError, ContractError, ReplayDiverged
-from cadre.types import Observation, Task, media_of
+from cadre.types import Message, Observation, Reward, Task, media_of
 
 
 def seeded_tasks(split: Split, count: int) -> Sequence[Task]:
     """Return `count` tasks for training, or a tenth as many for testing, that are seeds; the splits share none."""
     size, first = (count, 0) if split == "train" else (max(1, count // 10), 1_000_000)
     return GeneratedTasks(size, lambda index: {"seed": first + index}, split)
+
+
+class OneAgentGame(Env):
+    """A game of another library that one agent plays with texts, in one conversation. It is a success once it is over
+    with a sum of rewards of `solved` or more."""
+
+    roles = ("agent",)
+
+    def __init__(self, task: Task, observation: str, turns: int, solved: float) -> None:
+        super().__init__(task)
+        self.observation, self.turns, self.solved = observation, turns, solved
+        self.actions: tuple[Any, ...] = ()
+        self.total, self.over = 0.0, False
+        self.messages: tuple[Message, ...] = ()
+
+    def begin(self, prompt: str, shown: Any) -> None:
+        """Begin the conversation with a system message, if there is one, and the first observation."""
+        self.messages = (*((Message("system", prompt),) if prompt else ()), Message("user", self.text_of(shown)))
+
+    def text_of(self, shown: Any) -> str:
+        """Return an observation as text: the entry that `settings.observation` names, or all of it."""
+        if self.observation:
+            if not isinstance(shown, Mapping) or self.observation not in shown:
+                raise ConfigError(
+                    f"settings.observation: got {self.observation!r}; expected an entry of the observations: "
+                    f"{', '.join(shown) if isinstance(shown, Mapping) else 'they have none'}. Fix the name."
+                )
+            shown = shown[self.observation]
+        return shown if isinstance(shown, str) else self.written(shown)
+
+    def written(self, shown: Any) -> str:
+        """Return an observation that is no text as text."""
+        return json.dumps(shown, ensure_ascii=False)
+
+    def took(self, text: str, action: Any, shown: Any, reward: float, is_done: bool) -> Reward:
+        """Note a step with what it led to, and return its reward."""
+        self.actions = (*self.actions, action)
+        self.total += reward
+        self.over = is_done or len(self.actions) >= self.turns
+        self.messages = (*self.messages, Message("assistant", text), Message("user", self.text_of(shown)))
+        return Reward(reward, parts={"valid": 1.0})
+
+    def observe(self) -> dict[str, Observation]:
+        return {} if self.over else {"agent": Observation("agent", self.messages)}
+
+    @property
+    def success(self) -> bool:
+        return self.over and self.total >= self.solved
+
+    @classmethod
+    def tasks(cls, split: Split, count: int = 1000, **settings: Any) -> Sequence[Task]:
+        return seeded_tasks(split, count)
 
 
 def expect_equal(env: str, before: Any, after: Any, remedy: str) -> None:

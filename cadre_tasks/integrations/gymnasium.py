@@ -5,21 +5,19 @@ from __future__ import annotations
 import copy
 import importlib
 import re
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
-from cadre.env import Env, Split
 from cadre.errors import ConfigError
 from cadre.plugins import package
-from cadre.types import Message, Observation, Reward, Task
-from cadre_tasks.integrations import expect_equal, seeded_tasks
+from cadre.types import Reward, Task
+from cadre_tasks.integrations import OneAgentGame, expect_equal
 
 # Numbers in an answer, with whatever marks around them; a fraction is one number and no action.
 NUMBER = re.compile(r"(?<![^\W_])-?[0-9]+(?:\.[0-9]+)?(?![^\W_])")
 INTEGER = re.compile(r"-?[0-9]{1,9}")
 
 
-class Gymnasium(Env):
+class Gymnasium(OneAgentGame):
     """Settings:
 
     id            a registered environment, MODULE:ID to import its package first
@@ -36,7 +34,6 @@ class Gymnasium(Env):
     An answer is the action of a text space; of a discrete space it is the action's number, or the last number in it.
     """
 
-    roles = ("agent",)
     plain_text = {"id": r"[\w-]+(/[\w-]+)?", "observation": ".*", "prompt": ".*"}  # without the MODULE: of an id
 
     def __init__(
@@ -51,13 +48,10 @@ class Gymnasium(Env):
         solved: float = 1.0,
         fork: Literal["copy", "replay"] = "copy",
     ) -> None:
-        super().__init__(task)
-        self.id, self.arguments, self.observation = id, dict(args or {}), observation
-        self.turns, self.invalid, self.solved, self.fork_by = turns, invalid, solved, fork
-        self.actions: tuple[Any, ...] = ()
-        self.total, self.over = 0.0, False
+        super().__init__(task, observation, turns, solved)
+        self.id, self.arguments, self.invalid, self.fork_by = id, dict(args or {}), invalid, fork
         self.game, shown = self._start()
-        self.messages = (*((Message("system", prompt),) if prompt else ()), Message("user", self._text_of(shown)))
+        self.begin(prompt, shown)
 
     def _start(self) -> tuple[Any, Any]:
         """Return a new game after the recorded actions, and its observation. Raises ConfigError for unknown games."""
@@ -82,15 +76,8 @@ class Gymnasium(Env):
             shown, *_ = game.step(action)
         return game, shown
 
-    def _text_of(self, shown: Any) -> str:
-        if self.observation:
-            if not isinstance(shown, Mapping) or self.observation not in shown:
-                raise ConfigError(
-                    f"settings.observation: got {self.observation!r}; expected an entry of the observations: "
-                    f"{', '.join(shown) if isinstance(shown, Mapping) else 'they have none'}. Fix the name."
-                )
-            shown = shown[self.observation]
-        return shown if isinstance(shown, str) else str(shown)
+    def written(self, shown: Any) -> str:
+        return str(shown)
 
     def _action_of(self, text: str) -> Any:
         """Return the action of an answer, or None."""
@@ -101,36 +88,21 @@ class Gymnasium(Env):
         action = int(numbers[-1]) if numbers and INTEGER.fullmatch(numbers[-1]) else None
         return action if action is not None and action in space else None
 
-    def observe(self) -> dict[str, Observation]:
-        return {} if self.over else {"agent": Observation("agent", self.messages)}
-
     async def step(self, actions: dict[str, str]) -> Reward:
         (text,) = actions.values()
         if self.game is None:
             self.game, shown = self._start()
             if self.actions:
                 remedy = "Take fork: copy, or an environment that draws from its seed alone."
-                expect_equal("gymnasium", self.messages[-1].content, self._text_of(shown), remedy)
+                expect_equal("gymnasium", self.messages[-1].content, self.text_of(shown), remedy)
         action = self._action_of(text)
         if action is None:
             self.over = True
             return Reward(self.invalid, parts={"valid": 0.0})
         shown, reward, terminated, truncated, _ = self.game.step(action)
-        self.actions = (*self.actions, action)
-        self.total += float(reward)
-        self.over = bool(terminated or truncated) or len(self.actions) >= self.turns
-        self.messages = (*self.messages, Message("assistant", text), Message("user", self._text_of(shown)))
-        return Reward(float(reward), parts={"valid": 1.0})
+        return self.took(text, action, shown, float(reward), bool(terminated or truncated))
 
     def fork(self) -> Self:
         twin = copy.copy(self)
         twin.game = None if self.fork_by == "replay" else copy.deepcopy(self.game)
         return twin
-
-    @property
-    def success(self) -> bool:
-        return self.over and self.total >= self.solved
-
-    @classmethod
-    def tasks(cls, split: Split, count: int = 1000, **settings: Any) -> Sequence[Task]:
-        return seeded_tasks(split, count)

@@ -20,16 +20,15 @@ import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, Literal, Self
 
-from cadre.env import Env, Split
 from cadre.errors import ConfigError
 from cadre.plugins import package
-from cadre.types import Message, Observation, Reward, Task
-from cadre_tasks.integrations import expect_equal, seeded_tasks
+from cadre.types import Reward, Task
+from cadre_tasks.integrations import OneAgentGame, expect_equal
 
 # Codes of messages about an action that has another form than the environment's; older servers send none.
 INVALID_ACTION = ("(code: VALIDATION_ERROR)", "(code: INVALID_JSON)")
@@ -168,7 +167,7 @@ def start_server(app: str, start_timeout_s: float) -> str:
     )
 
 
-class OpenEnv(Env):
+class OpenEnv(OneAgentGame):
     """Settings:
 
     url           of a running server; or
@@ -188,7 +187,6 @@ class OpenEnv(Env):
     count         tasks of the training split; a tenth as many for testing, with other seeds
     """
 
-    roles = ("agent",)
     plain_text = dict.fromkeys(("action", "observation", "prompt"), ".*")
 
     def __init__(
@@ -208,20 +206,16 @@ class OpenEnv(Env):
         exceptions: Literal["failure", "invalid"] = "failure",
         start_timeout_s: float = 300.0,
     ) -> None:
-        super().__init__(task)
+        super().__init__(task, observation, turns, solved)
         if bool(url) == bool(app):
             raise ConfigError(
                 f"settings.url: got url {url!r} and app {app!r}; expected one of them: a running server, or the app of "
                 "one to start. Give one."
             )
         self.pool = pool_of(url or start_server(app, start_timeout_s), max(1, sessions), timeout_s)
-        self.action, self.fields, self.observation = action, dict(action_fields or {}), observation
-        self.reset_arguments, self.turns, self.solved = dict(reset or {}), turns, solved
-        self.exceptions = exceptions
-        self.actions: tuple[dict[str, Any], ...] = ()
-        self.total, self.over = 0.0, False
-        result = self._with_retry(self._open)
-        self.messages = (*((Message("system", prompt),) if prompt else ()), Message("user", self._shown(result)))
+        self.action, self.fields, self.exceptions = action, dict(action_fields or {}), exceptions
+        self.reset_arguments = dict(reset or {})
+        self.begin(prompt, self._with_retry(self._open).observation)
 
     def _open(self) -> Any:
         """Open a session, reset it and repeat the actions; return the last result."""
@@ -247,7 +241,7 @@ class OpenEnv(Env):
             expect_equal(
                 "openenv",
                 (self.messages[-1].content, self.total),
-                (self._shown(result), total),
+                (self.text_of(result.observation), total),
                 "Name a field in settings.observation that depends on the seed and the actions alone, or raise "
                 "settings.sessions.",
             )
@@ -265,20 +259,6 @@ class OpenEnv(Env):
             self._open()
         return self.pool.call(id(self), "step", action)
 
-    def _shown(self, result: Any) -> str:
-        shown = result.observation
-        if self.observation:
-            if self.observation not in shown:
-                raise ConfigError(
-                    f"settings.observation: got {self.observation!r}; expected a field of the observations: "
-                    f"{', '.join(shown) or 'none'}. Fix the name."
-                )
-            shown = shown[self.observation]
-        return shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
-
-    def observe(self) -> dict[str, Observation]:
-        return {} if self.over else {"agent": Observation("agent", self.messages)}
-
     async def step(self, actions: dict[str, str]) -> Reward:
         (text,) = actions.values()
         action = self._action_of(text)
@@ -294,12 +274,7 @@ class OpenEnv(Env):
             self.over = True
             self.pool.close(id(self))
             return Reward(parts={"valid": 0.0})
-        self.actions = (*self.actions, action)
-        reward = float(result.reward or 0.0)
-        self.total += reward
-        self.over = bool(result.done) or len(self.actions) >= self.turns
-        self.messages = (*self.messages, Message("assistant", text), Message("user", self._shown(result)))
-        return Reward(reward, parts={"valid": 1.0})
+        return self.took(text, action, result.observation, float(result.reward or 0.0), bool(result.done))
 
     def _action_of(self, text: str) -> dict[str, Any] | None:
         """Return the action of an answer; None for an answer that is to be JSON and is not an object."""
@@ -316,11 +291,3 @@ class OpenEnv(Env):
 
     def close(self) -> None:
         self.pool.close(id(self))
-
-    @property
-    def success(self) -> bool:
-        return self.over and self.total >= self.solved
-
-    @classmethod
-    def tasks(cls, split: Split, count: int = 1000, **settings: Any) -> Sequence[Task]:
-        return seeded_tasks(split, count)

@@ -169,7 +169,7 @@ def test_settings_are_validated(client: type[FakeClient]) -> None:
         ({}, "expected one of them"),
         ({"url": "http://refused"}, "no OpenEnv server answers"),
         ({"app": "cadre_no_such_module:app"}, "no installed module"),
-        ({"url": "http://here", "observation": "txt"}, "expected a field of the observations: text"),
+        ({"url": "http://here", "observation": "txt"}, "expected an entry of the observations: text"),
     ):
         with pytest.raises(ConfigError, match=words):
             OpenEnv(TASK, **settings)
