@@ -1,8 +1,8 @@
 """Probes: hostile programs that show whether a level of confinement holds on this machine.
 
 An attack runs in the sandbox and prints BREACH if it succeeded. Its other effects are observed from outside, with a
-`World` of planted secrets, files, listeners and a neighbouring process. The full catalogue of some 470 attacks is in
-the tests; the few here are run whenever a level is chosen.
+`World` of a planted secret, a listener and a neighbouring process. The few attacks here are run whenever a level is
+chosen; the full catalogue of some 470, with a larger world, is in the tests.
 """
 
 import contextlib
@@ -13,15 +13,13 @@ import shutil
 import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from cadre_sandbox.errors import SandboxUnavailable
-from cadre_sandbox.inside.host import NAME
 from cadre_sandbox.records import Limits, Result, Status
 
 QUICK = Limits(cpu_s=0.15)
@@ -108,57 +106,45 @@ GROUP_PROBES = [
 ]
 
 
-FORBIDDEN = ("/tmp/cadre-attack", "/dev/shm/cadre-attack")
+FORBIDDEN = "/tmp/cadre-attack"
+PRELUDE = """
+import os, socket
+def attack(function):
+    try:
+        function()
+    except OSError as error:
+        print('STOPPED', error.errno)
+    except BaseException as error:
+        print('STOPPED', type(error).__name__)
+    else:
+        print('BREACH')
+"""
 
 
 class World:
-    """A context manager that plants targets for attacks, owned by this process's user like a trainer's files.
+    """A context manager that plants targets for attacks, owned by this process's user like a trainer's files."""
 
-    Enter it before the sandbox is created: one secret is an environment variable, another an inheritable descriptor.
-    """
+    # Comes before each attack program.
+    prelude: ClassVar[str] = PRELUDE
 
     def __enter__(self) -> Self:
         self.folder = tempfile.mkdtemp(prefix="cadre-world-")
         self.secret = secrets.token_hex(16)
-        self.secret_path = self._write("secret", self.secret)
-        self.canary_path = self._write("canary", "untouched")
-        self.link = os.path.join(self.folder, "link")
-        os.symlink(self.secret_path, self.link)
-        self.variable = f"CADRE_{secrets.token_hex(8)}"
-        os.environ[self.variable] = self.secret
-        self.descriptor = os.open(self.secret_path, os.O_RDONLY)
-        os.set_inheritable(self.descriptor, True)
+        self.secret_path = self.write("secret", self.secret)
         self.neighbour = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(3600)"])
-        self._listen()
-        library = sysconfig.get_path("stdlib")
-        self.library = library
-        # If the host really has the name that programs are given, its name cannot leak.
-        self.host = socket.gethostname() if socket.gethostname() != NAME else "no-such-host"
-        self.library_file = os.path.join(library, "this.py")
-        self.initial_state = self._read_state()
+        # Listeners that only an attack would connect to.
+        self.listeners = [self.listen_at(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0))]
         return self
 
-    def _write(self, name: str, text: str) -> str:
+    def write(self, name: str, text: str) -> str:
+        """Plant a file and return its path."""
         path = os.path.join(self.folder, name)
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         return path
 
-    def _listen(self) -> None:
-        """Open listeners that only an attack would connect to."""
-        self.unix_path = os.path.join(self.folder, "listener")
-        self.datagram_path = os.path.join(self.folder, "datagrams")
-        self.abstract = f"cadre-{secrets.token_hex(8)}"
-        self.listeners = [
-            self._listen_at(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
-            self._listen_at(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
-            self._listen_at(socket.AF_UNIX, socket.SOCK_STREAM, self.unix_path),
-            self._listen_at(socket.AF_UNIX, socket.SOCK_DGRAM, self.datagram_path),
-            self._listen_at(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + self.abstract),
-        ]
-
     @staticmethod
-    def _listen_at(family: int, kind: int, address: tuple[str, int] | str) -> socket.socket:
+    def listen_at(family: int, kind: int, address: tuple[str, int] | str) -> socket.socket:
         listener = socket.socket(family, kind)
         listener.bind(address)
         if kind == socket.SOCK_STREAM:
@@ -170,50 +156,18 @@ class World:
         """Return the values of the @NAMES@ in an attack."""
         return {
             "SECRET": self.secret_path,
-            "CANARY": self.canary_path,
-            "LINK": self.link,
-            "FOLDER": self.folder,
-            "LIBRARY": self.library,
-            "NAME": self.variable,
-            "TRAINER": str(os.getpid()),
             "NEIGHBOUR": str(self.neighbour.pid),
             "TCP": str(self.listeners[0].getsockname()[1]),
-            "UDP": str(self.listeners[1].getsockname()[1]),
-            "UNIX": self.unix_path,
-            "DATAGRAM": self.datagram_path,
-            "ABSTRACT": self.abstract,
-            "HOST": self.host,
         }
-
-    def _read_state(self) -> tuple[object, ...]:
-        """Return everything about the planted files that an attack could change."""
-        texts = [Path(path).read_text(encoding="utf-8") for path in (self.canary_path, self.secret_path)]
-        canary, library = os.stat(self.canary_path), os.stat(self.library_file)
-        attributes = tuple(os.listxattr(self.canary_path))
-        return (
-            *texts,
-            attributes,
-            (canary.st_mode, canary.st_mtime_ns, canary.st_nlink),
-            (library.st_mode, library.st_size),
-            tuple(sorted(os.listdir(self.folder))),
-        )
 
     def damage(self) -> str:
         """Return a description of what an attack changed outside of the sandbox, or an empty string."""
         if self.neighbour.poll() is not None:
             return "the neighbour was killed"
-        if (
-            not os.path.exists(self.canary_path)
-            or not os.path.exists(self.secret_path)
-            or self._read_state() != self.initial_state
-        ):
+        if not os.path.exists(self.secret_path) or Path(self.secret_path).read_text(encoding="utf-8") != self.secret:
             return "a file was changed"
-        for path in (*FORBIDDEN, os.path.join(self.library, "cadre_attack.py")):
-            if os.path.exists(path):
-                return f"{path} was written"
-        return self._find_connection()
-
-    def _find_connection(self) -> str:
+        if os.path.exists(FORBIDDEN):
+            return f"{FORBIDDEN} was written"
         for listener in self.listeners:
             with contextlib.suppress(BlockingIOError):
                 if listener.type == socket.SOCK_STREAM:
@@ -226,8 +180,6 @@ class World:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        del os.environ[self.variable]
-        os.close(self.descriptor)
         for listener in self.listeners:
             listener.close()
         self.neighbour.kill()
@@ -235,38 +187,6 @@ class World:
         shutil.rmtree(self.folder)
 
 
-# Prepended to each attack program.
-PRELUDE = """
-import ctypes, fcntl, mmap, os, resource, signal, socket
-libc = ctypes.CDLL(None, use_errno=True)
-def by_machine(x86, arm):
-    return x86 if os.uname().machine == 'x86_64' else arm
-def buffer(content):
-    return ctypes.create_string_buffer(content)
-def raw(x86, arm, *arguments):  # a call that the kernel looks at at all has got through, whatever it says
-    number = by_machine(x86, arm)
-    if number is None:
-        raise OSError(38, 'no such call here')
-    ctypes.set_errno(0)
-    returned, code = libc.syscall(number, *arguments), ctypes.get_errno()
-    if returned == -1 and code in (1, 13, 38):
-        raise OSError(code, 'native')
-    return returned
-def call(function, *arguments):
-    returned = function(*arguments)
-    if returned == -1:
-        raise OSError(ctypes.get_errno(), 'native')
-    return returned
-def attack(function):
-    try:
-        function()
-    except OSError as error:
-        print('STOPPED', error.errno)
-    except BaseException as error:
-        print('STOPPED', type(error).__name__)
-    else:
-        print('BREACH')
-"""
 HEALTH = """
 import json, math, os
 print(sorted([3, 1, 2]), json.dumps({'a': math.floor(2.5)}), len(os.environ))
@@ -311,7 +231,7 @@ def program_of(attack: Attack, world: World) -> str:
     text = attack.program
     for name, value in world.names().items():
         text = text.replace(f"@{name}@", value)
-    return PRELUDE + text
+    return world.prelude + text
 
 
 def breach_of(attack: Attack, result: Result, world: World) -> str:

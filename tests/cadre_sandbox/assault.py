@@ -14,10 +14,11 @@ import sys
 
 from cadre_sandbox import Sandbox, probes
 from tests.cadre_sandbox import attacks
+from tests.cadre_sandbox.attacks.world import World
 
 
 async def everything(level: str, abi: int, each: int, kinds: list[str]) -> list[dict[str, object]]:
-    with probes.World() as world:
+    with World() as world:
         async with Sandbox(level, workers=1) as sandbox:
             sandbox.setup = dataclasses.replace(sandbox.setup, landlock=abi)
             suited = [one for one in attacks.suited(sandbox) if not kinds or one.kind in kinds]

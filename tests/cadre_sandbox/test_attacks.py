@@ -14,6 +14,7 @@ from cadre_sandbox.inside import landlock
 from cadre_sandbox.inside.landlock import NEWEST as NEWEST
 from tests.cadre_sandbox import attacks
 from tests.cadre_sandbox.attacks import kernel
+from tests.cadre_sandbox.attacks.world import World
 
 # What would do lasting harm where nothing stops it is left out of the counter-check.
 HARMLESS = (
@@ -115,7 +116,7 @@ def test_the_doors_of_the_kernel_are_there_where_nothing_stops_a_program() -> No
     doors = [one for one in kernel.ATTACKS if "raw(" in one.program and one.kind not in ("mounts", "filter")]
 
     async def go() -> list[str]:
-        with probes.World() as world:
+        with World() as world:
             async with Sandbox("process", workers=1, cgroup="off") as sandbox:
                 runs = [(one.name, await sandbox.run(probes.program_of(one, world))) for one in doors]
         return [name for name, run in runs if "BREACH" not in run.stdout]
@@ -132,7 +133,7 @@ def test_the_attacks_get_through_where_nothing_stops_them() -> None:
         outcomes = []
         async with Sandbox("process", workers=1, cgroup="off") as sandbox:
             for one in chosen:
-                with probes.World() as world:
+                with World() as world:
                     outcomes.append(await probes.try_attack(sandbox, world, one))
         return outcomes
 

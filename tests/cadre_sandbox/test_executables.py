@@ -12,6 +12,7 @@ from cadre_sandbox import Limits, Result, Sandbox, probes
 from cadre_sandbox.inside import layers, seccomp, syscalls
 from cadre_sandbox.probes import ROOM
 from tests.cadre_sandbox import attacks
+from tests.cadre_sandbox.attacks.world import World
 from tests.helpers.sandboxes import shared_sandbox
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
@@ -39,7 +40,7 @@ def test_no_attack_gets_through_what_a_job_has_become(level: str, every: int) ->
     """One attack of every kind, or of every fourth: each is a new interpreter."""
 
     async def outcomes() -> list[probes.Outcome]:
-        with probes.World() as world:
+        with World() as world:
             async with Sandbox(level, workers=1, packages=LIBRARIES, executables=(PYTHON,)) as sandbox:  # type: ignore[arg-type]
                 runner = Become(sandbox)
                 kinds = {one.kind: one for one in attacks.suited(runner) if one.kind not in attacks.SLOW}
