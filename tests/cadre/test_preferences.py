@@ -33,8 +33,8 @@ def written(folder: Path, *lines: str) -> Path:
 
 
 def test_a_prompt_is_a_text_or_a_conversation(tmp_path: Path) -> None:
-    said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "é"}]
-    path = written(tmp_path, GOOD, "", json.dumps({"prompt": said, "chosen": "no", "rejected": ""}))
+    text = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "é"}]
+    path = written(tmp_path, GOOD, "", json.dumps({"prompt": text, "chosen": "no", "rejected": ""}))
     first, second = read_pairs(path)
     assert first == PreferencePair((Message("user", "2 + 2?"),), "4", "5")
     assert second == PreferencePair((Message("system", "Be brief."), Message("user", "é")), "no", "")
@@ -66,13 +66,13 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_bad_line_is_named_before_a_model_loads(case: str, tmp_path: Path) -> None:
-    line, wanted = BAD[case]
+    line, expected = BAD[case]
     path = written(tmp_path, GOOD, line)
     with pytest.raises(DataError) as caught:
         read_pairs(path)
-    assert wanted in str(caught.value)
-    done = CliRunner().invoke(app, ["reward-model", str(path), "--model", "no/such", "--out", str(tmp_path / "out")])
-    assert wanted in str(done.exception)
+    assert expected in str(caught.value)
+    result = CliRunner().invoke(app, ["reward-model", str(path), "--model", "no/such", "--out", str(tmp_path / "out")])
+    assert expected in str(result.exception)
 
 
 def test_repeated_pairs_count_once(tmp_path: Path) -> None:
@@ -82,12 +82,12 @@ def test_repeated_pairs_count_once(tmp_path: Path) -> None:
 def test_of_sampled_pairs_only_clear_ones_are_written() -> None:
     """Mistake: what one command writes, the next refuses to read."""
     prompt = (Message("user", "2 + 2?"),)
-    kept, order, silent = (
+    stored, order, silent = (
         PreferencePair(prompt, "4", ""),
         PreferencePair(prompt, "4", "5"),
         PreferencePair(prompt, " ", "5"),
     )
-    assert remove_ambiguous_pairs([kept, order, silent, kept, PreferencePair(prompt, "5", "4")]) == [kept]
+    assert remove_ambiguous_pairs([stored, order, silent, stored, PreferencePair(prompt, "5", "4")]) == [stored]
 
 
 def test_no_file_an_empty_one_and_no_text(tmp_path: Path) -> None:
@@ -104,12 +104,12 @@ def test_siblings_that_earned_differently_are_pairs() -> None:
     late = node(1, {"b": 2}, [leaf({"b": 0}, 1.0), leaf({"b": 1}, 0.0)])
     root = node(0, {"a": 3}, [leaf({"a": 0}, 2.0), inner({"a": 1}, late, 5.0), leaf({"a": 2}, 2.0)])
     tree = Tree(Task("t", {}), root)
-    found = [(pair.chosen, pair.rejected) for pair in make_pairs([tree], STEP)]
-    assert found == [("a1", "a0"), ("a1", "a2"), ("b0", "b1")]  # a0 and a2 are a tie
+    result = [(pair.chosen, pair.rejected) for pair in make_pairs([tree], STEP)]
+    assert result == [("a1", "a0"), ("a1", "a2"), ("b0", "b1")]  # a0 and a2 are a tie
     # by the return to go a1 is worth 5 + 1/2; by episodes b's siblings are worth 6 and 5
     for returns in ("reward_to_go", "episode"):
         again = make_pairs([tree], comparison_of(returns, "node", "mean", "none"))
-        assert [(pair.chosen, pair.rejected) for pair in again] == found
+        assert [(pair.chosen, pair.rejected) for pair in again] == result
 
 
 def test_equal_texts_are_no_pair_and_a_pair_is_written_once() -> None:
@@ -134,13 +134,17 @@ def test_a_judged_tree_pays_every_role_its_score_and_keeps_its_success() -> None
     late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
     tree = Tree(Task("t", {}), root)
-    (paid,) = score_by_model([tree], Longest(), joint=False)
-    rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
+    (total_reward,) = score_by_model([tree], Longest(), joint=False)
+    rewards = [branch.reward for visited in walk.nodes(total_reward.root) for branch in visited.branches]
     assert [reward.team for reward in rewards] == [0.0] * 4
     assert [reward.local for reward in rewards] == [{"a": 0.0, "b": 1.0}, {"a": 1.0, "b": 0.0}, {"b": 0.0}, {"b": 1.0}]
-    assert [branch.success for branch in paid.root.branches] == [branch.success for branch in root.branches]
+    assert [branch.success for branch in total_reward.root.branches] == [branch.success for branch in root.branches]
     assert root.branches[0].reward.team == 3.0
-    got = {one.sample.text: one.advantages[0] for group in assign([paid], Credit.of(STEP)) for one in group.samples}
+    got = {
+        sample.sample.text: sample.advantages[0]
+        for group in assign([total_reward], Credit.of(STEP))
+        for sample in group.samples
+    }
     assert got["a1"] == pytest.approx(1.0)
     assert got["b1"] == pytest.approx(1.0)
 
@@ -149,8 +153,8 @@ def test_pairs_of_an_untrained_team(speaker: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "digit.yaml"
     recipe.write_text(yaml.safe_dump(yaml.safe_load(dump(configured(speaker, sampling={"max_tokens": 1})))))
     command = ["preference-pairs", str(recipe), "--tasks", "8", "--out", str(tmp_path / "pairs.jsonl")]
-    done = CliRunner().invoke(app, [*command, "algorithm.k=16"])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, [*command, "algorithm.k=16"])
+    assert result.exit_code == 0, result.output
     pairs = read_pairs(tmp_path / "pairs.jsonl")
     assert pairs
     assert all(pair.chosen == pair.prompt[0].content != pair.rejected for pair in pairs)
@@ -164,20 +168,20 @@ def test_joint_actions_that_earned_differently_are_pairs_by_hand() -> None:
     branches = [leaf({"a": 0, "b": 0}, 2.0), inner({"a": 1, "b": 1}, late, 5.0), leaf({"a": 2, "b": 0}, 2.0)]
     root = node(0, {"a": 3, "b": 2}, branches)
     both = "=== a ===\na{}\n=== b ===\nb{}"
-    found = make_joint_pairs([Tree(Task("t", {}), root)], STEP)
-    assert [(pair.chosen, pair.rejected) for pair in found] == [
+    joint_pairs = make_joint_pairs([Tree(Task("t", {}), root)], STEP)
+    assert [(pair.chosen, pair.rejected) for pair in joint_pairs] == [
         (both.format(1, 1), both.format(0, 0)),
         (both.format(1, 1), both.format(2, 0)),
         ("b0", "b1"),
     ]
-    assert "You speak for all of a, b at once" in found[0].prompt[0].content
+    assert "You speak for all of a, b at once" in joint_pairs[0].prompt[0].content
 
 
 def test_a_jointly_judged_tree_pays_the_team_alone() -> None:
     late = node(1, {"b": 2}, [leaf({"b": 0}, 9.0), leaf({"b": 1}, 0.0, b=7.0)])
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": 0, "b": 1}, 3.0), inner({"a": 1, "b": 0}, late, 5.0, a=2.0)])
-    (paid,) = score_by_model([Tree(Task("t", {}), root)], Longest(), joint=True)
-    rewards = [branch.reward for one in walk.nodes(paid.root) for branch in one.branches]
+    (total_reward,) = score_by_model([Tree(Task("t", {}), root)], Longest(), joint=True)
+    rewards = [branch.reward for visited in walk.nodes(total_reward.root) for branch in visited.branches]
     assert [(reward.team, dict(reward.local)) for reward in rewards] == [(1.0, {}), (0.0, {}), (0.0, {}), (1.0, {})]
 
 
@@ -186,5 +190,5 @@ def test_algorithms_of_teams_take_a_joint_reward_model(name: str) -> None:
     chosen = load("plan-path", [f"algorithm={{name: {name}, reward_model: judge}}"])
     plan = plan_of(chosen.algorithm)
     assert (plan.reward_model, plan.joint_reward) == ("judge", True)
-    alone = load("plan-path-rlhf", ["algorithm.reward_model=judge"])
-    assert plan_of(alone.algorithm).joint_reward is False
+    single = load("plan-path-rlhf", ["algorithm.reward_model=judge"])
+    assert plan_of(single.algorithm).joint_reward is False

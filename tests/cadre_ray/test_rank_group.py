@@ -52,13 +52,13 @@ def recipe(tmp_path: Path) -> LearnerSpec:
     return LearnerSpec(TorchSpec(str(model), {"p": tiny.policy(model)}, 0), training, 2, 2)
 
 
-def on(nodes: list[str], recipe: LearnerSpec, kept: int, most: int = 2) -> RemoteLearner:
+def on(nodes: list[str], recipe: LearnerSpec, stored: int, limit: int = 2) -> RemoteLearner:
     """A rank on each of the nodes."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    places = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes)
-    options = [{"num_cpus": 0, "scheduling_strategy": place} for place in places]
-    return RemoteLearner(SupervisedRanks(RankProcess, (1, recipe), options, most), ["p"], kept)
+    positions = (NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes)
+    options = [{"num_cpus": 0, "scheduling_strategy": position} for position in positions]
+    return RemoteLearner(SupervisedRanks(RankProcess, (1, recipe), options, limit), ["p"], stored)
 
 
 def updated(learner: Learner, steps: range) -> None:
@@ -75,7 +75,7 @@ def kill(learner: RemoteLearner, rank: int) -> None:
 
 
 def told(learner: RemoteLearner) -> list[object]:
-    """What each rank returns of the log-probabilities that all have."""
+    """Return each rank's view of the log-probabilities of all."""
     import ray
 
     return ray.get([rank.call_learner.remote("reference_logprobs", data(step=0)) for rank in learner.actor.handle])
@@ -92,21 +92,21 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
 ) -> None:
     """One dies with updates since the last copy of the state, another right after it was taken."""
     assert len(nodes) == 2
-    before = set(Path(tempfile.gettempdir()).glob("cadre-weights-*/p/*"))
-    alone = GroupLearner(recipe.part, 2)
-    updated(alone, range(4))
-    known = weights(alone, tmp_path / "known")
-    reference = alone.reference_logprobs(data(step=0))
-    alone.save(tmp_path / "of children")
-    alone.close()
+    initial_path = set(Path(tempfile.gettempdir()).glob("cadre-weights-*/p/*"))
+    single = GroupLearner(recipe.part, 2)
+    updated(single, range(4))
+    expected = weights(single, tmp_path / "known")
+    reference = single.reference_logprobs(data(step=0))
+    single.save(tmp_path / "of children")
+    single.close()
 
-    learner = on(nodes, recipe, kept=2)
+    learner = on(nodes, recipe, stored=2)
     updated(learner, range(1))
     kill(learner, 1)
     updated(learner, range(1, 4))
     kill(learner, 0)
     assert learner.actor.deaths == 1
-    assert weights(learner, tmp_path / "apart") == known
+    assert weights(learner, tmp_path / "apart") == expected
     assert learner.actor.deaths == 2
     assert learner.reference_logprobs(data(step=0)) == reference
     assert told(learner) == [reference, None]
@@ -118,7 +118,7 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
     updated(learner, range(4, 5))
     later = weights(learner, tmp_path / "later")
     learner.load(tmp_path / "of children")
-    assert weights(learner, tmp_path / "loaded") == known
+    assert weights(learner, tmp_path / "loaded") == expected
     updated(learner, range(4, 5))
     assert weights(learner, tmp_path / "later again") == later
 
@@ -127,13 +127,13 @@ def test_ranks_on_two_nodes_are_the_group_of_one_machine_and_may_die(
         learner.export("p", tmp_path / "out", merge=True)
     assert learner.actor.deaths == 2
     assert asyncio.run(learner.publish("p")).version == 5
-    assert not [path for path in Path(tempfile.gettempdir()).glob("cadre-weights-*/p/*") if path not in before]
+    assert not [path for path in Path(tempfile.gettempdir()).glob("cadre-weights-*/p/*") if path not in initial_path]
     learner.close()
 
 
 @pytest.mark.slow
 def test_a_rank_that_always_dies_ends_the_run(nodes: list[str], recipe: LearnerSpec) -> None:
-    learner = on(nodes, recipe, kept=1, most=0)
+    learner = on(nodes, recipe, stored=1, limit=0)
     with pytest.raises(EngineError, match=r"RankProcess died 1 times.*Expected at most 0"):
         learner.actor.call(lambda handle: handle.call_learner.remote("update", "no data"))
     learner.close()

@@ -1,4 +1,4 @@
-"""What actors ask Ray for, by hand."""
+"""Ray resources of actors, by hand."""
 
 import pytest
 
@@ -9,9 +9,9 @@ from cadre_ray.remote import split_batch
 
 
 def test_gpus_apart_and_shared() -> None:
-    apart = ClusterConfig(samplers=3, sampler_gpus=2, learner_gpus=4)
-    assert plan_placement(apart, ["a"], trains=True) == Placement(3, 2.0, 4.0, False)
-    assert plan_placement(apart, ["a"], trains=False) == Placement(3, 2.0, 0.0, False)
+    separate = ClusterConfig(samplers=3, sampler_gpus=2, learner_gpus=4)
+    assert plan_placement(separate, ["a"], trains=True) == Placement(3, 2.0, 4.0, False)
+    assert plan_placement(separate, ["a"], trains=False) == Placement(3, 2.0, 0.0, False)
     shared = ClusterConfig(samplers=3, learner_gpus=1, colocated=True)
     assert plan_placement(shared, ["a"], trains=True) == Placement(3, 0.25, 0.25, True)
 

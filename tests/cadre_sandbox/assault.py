@@ -16,19 +16,19 @@ from cadre_sandbox import Sandbox, probes
 from tests.cadre_sandbox import attacks
 
 
-async def everything(level: str, abi: int, each: int, kinds: list[str]) -> list[dict[str, object]]:
+async def everything(level: str, abi: int, count: int, kinds: list[str]) -> list[dict[str, object]]:
     with probes.World() as world:
         async with Sandbox(level, workers=1) as sandbox:
             sandbox.setup = dataclasses.replace(sandbox.setup, landlock=abi)
-            suited = [one for one in attacks.suited(sandbox) if not kinds or one.kind in kinds]
+            suited = [first for first in attacks.suited(sandbox) if not kinds or first.kind in kinds]
             names: dict[str, list[str]] = {}
-            for one in suited:
-                names.setdefault(one.kind, []).append(one.name)
-            chosen = [one for one in suited if not each or one.name in names[one.kind][:each]]
+            for item in suited:
+                names.setdefault(item.kind, []).append(item.name)
+            chosen = [first for first in suited if not count or first.name in names[first.kind][:count]]
             outcomes = await probes.assault(sandbox, world, chosen)
-    return [dataclasses.asdict(one) for one in outcomes]
+    return [dataclasses.asdict(outcome) for outcome in outcomes]
 
 
 if __name__ == "__main__":
-    told = asyncio.run(everything(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]))
-    print(json.dumps({"uid": os.getuid(), "outcomes": told}))
+    outcomes = asyncio.run(everything(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:]))
+    print(json.dumps({"uid": os.getuid(), "outcomes": outcomes}))

@@ -1,4 +1,4 @@
-"""What a dry run says of a GPU that is pretended, by numbers worked out by hand."""
+"""The dry run's estimate for a simulated GPU, by numbers worked out by hand."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,8 +44,8 @@ def estimated(*changes: str, recipe: str = RECIPE) -> ResourceEstimate:
     return estimate_resources(load(recipe, list(changes)))
 
 
-def the_engine(found: ResourceEstimate) -> EngineEstimate:
-    (engine,) = found.engines
+def the_engine(resource_estimate: ResourceEstimate) -> EngineEstimate:
+    (engine,) = resource_estimate.engines
     return engine
 
 
@@ -53,8 +53,8 @@ WHOLE = ("team={policies: {one: {model: Qwen/Qwen3-1.7B, dtype: bfloat16}}, role
 
 
 def test_a_whole_model_with_vllm_by_hand(gpu: SimpleNamespace) -> None:
-    found = estimated(*WHOLE, "vllm.context=2048", "vllm.sequences=128")
-    engine, count = the_engine(found), the_engine(found).parameters
+    result = estimated(*WHOLE, "vllm.context=2048", "vllm.sequences=128")
+    engine, count = the_engine(result), the_engine(result).parameters
     # float32 masters here, bfloat16 there; a gradient and two moments; 28 layers of 8 heads of 128, keys and values.
     assert (engine.weights, engine.vllm, engine.training, engine.copies) == (
         4 * count,
@@ -72,11 +72,11 @@ def test_a_whole_model_with_vllm_by_hand(gpu: SimpleNamespace) -> None:
     free = 80 * GIB - engine.held - engine.vllm - engine.cache - engine.copies
     assert engine.microbatch == int(0.75 * free / engine.token) // 1024 * 1024
     assert not engine.is_set
-    (device,) = found.devices
+    (device,) = result.devices
     assert device.sampling == 18 * count + engine.cache
     assert device.learning == 20 * count + engine.cache + engine.token * engine.microbatch
     assert device.fits
-    text = "\n".join(format_estimate(found))
+    text = "\n".join(format_estimate(result))
     assert f"  micro-batches of {engine.microbatch:,} tokens, 2.3 MB a token" in text
     assert "while the learner works vllm.sleep is none" in text
     assert "it fits NVIDIA H100 80GB HBM3 (80 GiB): " in text
@@ -108,29 +108,29 @@ def test_torch_samples_with_the_learners_weights(gpu: SimpleNamespace) -> None:
 
 def test_what_does_not_fit_is_said_with_remedies(gpu: SimpleNamespace) -> None:
     gpu.total = 24 * GIB
-    found = estimated(*WHOLE)
-    assert not found.devices[0].fits
-    assert the_engine(found).microbatch == LONGEST
-    text = "\n".join(format_estimate(found))
+    result = estimated(*WHOLE)
+    assert not result.devices[0].fits
+    assert the_engine(result).microbatch == LONGEST
+    text = "\n".join(format_estimate(result))
     assert "it does NOT fit NVIDIA H100 80GB HBM3 (24 GiB): " in text
     assert "lower sampling.memory or vllm.context" in text
     assert "set learner.gradient_checkpointing=true, or train adapters (team.policies.*.lora)" in text
 
 
 def test_two_models_share_the_gpu_and_learn_in_turn() -> None:
-    one = EngineEstimate(
+    engine_estimate = EngineEstimate(
         names=["a"], model="A", parameters=7, trained=7, reach="", weights=4 * GIB, reference=0, training=12 * GIB,
         copies=2 * GIB, token=1 << 20, microbatch=1024, is_set=False, vllm=2 * GIB, cache=5 * GIB, sleep="cache",
     )  # fmt: skip
-    other = EngineEstimate(
+    other_engine_estimate = EngineEstimate(
         names=["b"], model="B", parameters=7, trained=3, reach="half", weights=1 * GIB, reference=0, training=2 * GIB,
         copies=0, token=1 << 20, microbatch=2048, is_set=True, vllm=0, cache=3 * GIB,
     )  # fmt: skip
-    device = DeviceEstimate("cuda:0", "X", 40 * GIB, [one, other])
+    device = DeviceEstimate("cuda:0", "X", 40 * GIB, [engine_estimate, other_engine_estimate])
     assert device.sampling == (2 + 5 + 4 + 12 + 3 + 1 + 2) * GIB
     assert device.learning == (2 + 4 + 12 + 1 + 2) * GIB + 3 * GIB  # copies and a GiB of one, or two GiB of the other
-    found = ResourceEstimate("e", (2, 1), 1, {"a": 2}, 8, 9, False, {}, [device], is_divided=False)
-    assert list(format_estimate(found)) == [
+    resource_estimate = ResourceEstimate("e", (2, 1), 1, {"a": 2}, 8, 9, False, {}, [device], is_divided=False)
+    assert list(format_estimate(resource_estimate)) == [
         "e: 2 training and 1 held-out tasks",
         "a step: 2 samples (2 by a) in 1 batch, at most 8 tokens",
         "the longest prompt that was met: 9 characters",
@@ -164,17 +164,17 @@ def test_the_first_gpu_is_one_device_with_its_number_and_without(
 def test_the_cache_is_what_vllm_would_be_given(gpu: SimpleNamespace, tmp_path: Path) -> None:
     folder = tiny.build(tmp_path, "llama")
     policy = PolicyConfig(model=str(folder), dtype="bfloat16")
-    found = sizes.measure(str(folder), policy)
+    measure = sizes.measure(str(folder), policy)
     config = VllmConfig(sequences=8, context=64)
-    theirs = vllm_engine.default_cache_bytes(str(folder), policy, config, 64)
+    reference = vllm_engine.default_cache_bytes(str(folder), policy, config, 64)
     experiment = SimpleNamespace(config=SimpleNamespace(vllm=config), models={"p": str(folder)}, policies={"p": policy})
-    ours = estimate._vllm_cache(experiment, "p", found, 80 * GIB)
-    assert ours == theirs == 8 * (64 // 16 + 2) * 16 * found.sequence.slot
+    actual = estimate._vllm_cache(experiment, "p", measure, 80 * GIB)
+    assert actual == reference == 8 * (64 // 16 + 2) * 16 * measure.sequence.slot
 
 
 def test_ranks_divide_a_model_so_that_nothing_is_said_of_one_gpu(gpu: SimpleNamespace) -> None:
-    found = estimated(*WHOLE, "learner.ranks=2", "sampling.engine=torch")
-    assert found.is_divided
-    text = "\n".join(format_estimate(found))
+    result = estimated(*WHOLE, "learner.ranks=2", "sampling.engine=torch")
+    assert result.is_divided
+    text = "\n".join(format_estimate(result))
     assert "the engines are divided among processes" in text
     assert "fit" not in text

@@ -17,9 +17,9 @@ from tests.helpers.programs import AGENTS, ROLES
 def resolved(folder: Path, algorithm: Any, **settings: Any) -> Any:
     tasks = folder / "tasks.jsonl"
     tasks.write_text("".join(json.dumps({"word": word}) + "\n" for word in ("fox", "owl", "cat")))
-    given = {"run": f"{AGENTS}:odd", "roles": ROLES, "tasks": str(tasks), "held_out": 0.0, **settings}
+    arguments = {"run": f"{AGENTS}:odd", "roles": ROLES, "tasks": str(tasks), "held_out": 0.0, **settings}
     team = {"policies": {"shared": "seed"}, "roles": dict.fromkeys(ROLES, "shared")}
-    chosen = {"env": "program", "settings": given, "team": team, "algorithm": algorithm, "evaluate": {"tasks": 0}}
+    chosen = {"env": "program", "settings": arguments, "team": team, "algorithm": algorithm, "evaluate": {"tasks": 0}}
     return resolve(parse(chosen))
 
 

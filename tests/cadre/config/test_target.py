@@ -1,4 +1,4 @@
-"""What a name stands for: a run, a model, a recipe or a file."""
+"""The target that a name stands for: a run, a model, a recipe or a file."""
 
 from pathlib import Path
 
@@ -35,8 +35,8 @@ def test_a_part_of_a_setting_counts_above_that_of_the_experiment(tmp_path: Path)
     chosen = find_target(str(tmp_path / "mine.yaml"), [with_roles, "env=sokoban", "settings.options.a=5"]).config
     assert chosen.evaluate.settings == {"options": {"a": 5, "b": 2}, "env": 3}
     assert chosen.settings == {"options": {"a": 5}}
-    whole = find_target(str(tmp_path / "mine.yaml"), [with_roles, "settings.options={}", "settings.options.a=5"]).config
-    assert (whole.evaluate.settings, whole.settings) == ({"env": 3}, {"options": {"a": 5}})
+    full = find_target(str(tmp_path / "mine.yaml"), [with_roles, "settings.options={}", "settings.options.a=5"]).config
+    assert (full.evaluate.settings, full.settings) == ({"env": 3}, {"options": {"a": 5}})
 
 
 @pytest.mark.parametrize("broken", ["settings={a", "settings=]", "settings=*x", "settings=!foo 3"])

@@ -22,9 +22,9 @@ def run(code: str) -> tuple[int, str]:
 
 
 def named(folder: Path, where: str, pid: int, since: str) -> Path:
-    made = folder / f"cadre-weights-{where}-{pid}-{since}-abcdefgh"
-    (made / "planner").mkdir(parents=True)
-    return made
+    created = folder / f"cadre-weights-{where}-{pid}-{since}-abcdefgh"
+    (created / "planner").mkdir(parents=True)
+    return created
 
 
 def test_a_folder_is_there_while_it_is_lent(tmp_path: Path) -> None:
@@ -42,19 +42,19 @@ def test_folders_of_processes_that_are_no_more_are_swept(tmp_path: Path) -> None
     where, pid, since = host.process_namespace(), os.getpid(), host.start_time(os.getpid())
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    gone = named(tmp_path, where, dead.pid, since)
-    before = named(tmp_path, where, pid, "1")  # the number is another process's now
+    missing = named(tmp_path, where, dead.pid, since)
+    initial = named(tmp_path, where, pid, "1")  # the number is another process's now
     alive = named(tmp_path, where, pid, since)
     elsewhere = named(tmp_path, "0" * 16, dead.pid, since)
-    others = [tmp_path / name for name in ("cadre-weights-abcdefgh", f"cadre-weights-{where}-{dead.pid}-x")]
-    for other in others:
-        other.mkdir()
+    rest = [tmp_path / name for name in ("cadre-weights-abcdefgh", f"cadre-weights-{where}-{dead.pid}-x")]
+    for second in rest:
+        second.mkdir()
     link = tmp_path / f"cadre-weights-{where}-{dead.pid}-{since}-linked"
-    link.symlink_to(others[0], target_is_directory=True)
+    link.symlink_to(rest[0], target_is_directory=True)
     host.sweep_scratch(tmp_path)
-    assert not gone.exists()
-    assert not before.exists()
-    assert all(path.exists() for path in (alive, elsewhere, link, *others))
+    assert not missing.exists()
+    assert not initial.exists()
+    assert all(path.exists() for path in (alive, elsewhere, link, *rest))
 
 
 @PROC
@@ -68,21 +68,21 @@ def test_anothers_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_nothing_is_swept_where_processes_cannot_be_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = named(tmp_path, "0" * 16, 1, "1")
     monkeypatch.setattr(host, "PROC", tmp_path / "none")
-    made = host.make_scratch("weights", tmp_path)
+    scratch = host.make_scratch("weights", tmp_path)
     host.sweep_scratch(tmp_path)
     assert old.exists()
-    assert made.exists()
-    host.remove_scratch(made)
-    assert not made.exists()
+    assert scratch.exists()
+    host.remove_scratch(scratch)
+    assert not scratch.exists()
 
 
 @PROC
 def test_what_a_killed_process_left_goes_when_the_next_makes_one() -> None:
     code = "from cadre.engines import host; print(host.make_scratch('weights', host.shared_folder()), flush=True)"
-    _, left = run(f"{code}; import os; os.kill(os.getpid(), 9)")
-    assert Path(left).exists()
+    _, remaining = run(f"{code}; import os; os.kill(os.getpid(), 9)")
+    assert Path(remaining).exists()
     run(code)
-    assert not Path(left).exists()
+    assert not Path(remaining).exists()
 
 
 def test_a_fork_leaves_its_parents(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_fork_leaves_its_parents(tmp_path: Path) -> None:
 
 def test_a_command_that_is_stopped_leaves_none() -> None:
     """Ctrl-C where nobody hears it but the command line, which does not wait for the interpreter's end."""
-    code, left = run(
+    code, remaining = run(
         "from cadre.cli import stoppable\n"
         "from cadre.engines.vllm.adapters import AdapterFiles\n"
         "with stoppable():\n"
@@ -108,8 +108,8 @@ def test_a_command_that_is_stopped_leaves_none() -> None:
         "    raise KeyboardInterrupt\n"
     )
     assert code == 130
-    assert left.startswith(str(host.shared_folder()))
-    assert not Path(left).exists()
+    assert remaining.startswith(str(host.shared_folder()))
+    assert not Path(remaining).exists()
 
 
 KILLED = """

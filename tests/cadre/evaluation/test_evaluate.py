@@ -36,8 +36,8 @@ def test_pass_at_k_by_hand(samples: int, right: int, k: int, value: float) -> No
 
 @pytest.mark.parametrize(("samples", "right", "k"), [(5, 2, 3), (6, 1, 4), (6, 3, 2)])
 def test_pass_at_k_equals_counting(samples: int, right: int, k: int) -> None:
-    drawn = list(itertools.combinations([True] * right + [False] * (samples - right), k))
-    assert pass_at_k(samples, right, k) == pytest.approx(sum(map(any, drawn)) / len(drawn))
+    sampled = list(itertools.combinations([True] * right + [False] * (samples - right), k))
+    assert pass_at_k(samples, right, k) == pytest.approx(sum(map(any, sampled)) / len(sampled))
 
 
 def test_pass_at_k_is_unbiased() -> None:
@@ -109,8 +109,8 @@ def sampled(**options: object) -> tuple:
 def test_several_episodes_a_task() -> None:
     report, trees, sampler = sampled(samples=4, temperature=0.6)
     assert len(trees) == 4
-    assert {request.sampling.temperature for request in sampler.asked} == {0.6}
-    assert {(request.sampling.top_p, request.sampling.top_k) for request in sampler.asked} == {(1.0, 0)}
+    assert {request.sampling.temperature for request in sampler.requests} == {0.6}
+    assert {(request.sampling.top_p, request.sampling.top_k) for request in sampler.requests} == {(1.0, 0)}
     assert (report.samples, report.temperature, report.max_tokens) == (4, 0.6, {"speaker": 512})
     # 1, 1, 1 and 3 of 4 are right
     assert report.average[0] == pytest.approx(6 / 16)
@@ -133,7 +133,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 
 
 def test_an_episode_that_fails_is_one_that_is_not_solved() -> None:
-    """Of each task one of four is right and one fails: 1 of 4, and not 0."""
+    """One of four episodes per task is right and one fails: 1 of 4, and not 0."""
 
     class Touchy(Digit):
         async def step(self, actions: dict[str, str]) -> Reward:

@@ -38,30 +38,30 @@ def test_episodes_weigh_alike_however_long_they_are() -> None:
 def test_a_part_is_averaged_over_the_steps_that_name_it() -> None:
     """A clerk that calls tools in two turns and tells in the last: turns of calls do not dilute what is told."""
     calls = [branch({"tools/calls": 3.0}), branch({"tools/calls": 1.0})]
-    told = branch({"told": 1.0})
-    assert mean_parts([[*calls, told]]) == {"told": 1.0, "tools/calls": 2.0}
-    assert mean_parts([[*calls, told], [branch({"told": 0.5})]]) == {"told": 0.75, "tools/calls": 2.0}
+    message = branch({"told": 1.0})
+    assert mean_parts([[*calls, message]]) == {"told": 1.0, "tools/calls": 2.0}
+    assert mean_parts([[*calls, message], [branch({"told": 0.5})]]) == {"told": 0.75, "tools/calls": 2.0}
 
 
 def test_parts_are_the_same_in_a_step_as_in_an_evaluation() -> None:
-    told = node(1, {"coder": 1}, [branch({"told": 1.0})])
-    one = tree(node(0, {"coder": 1}, [branch({"tools/calls": 2.0}, told)]))
-    evaluated = summarize([one], [Task("t", {})], 0).parts
+    message = node(1, {"coder": 1}, [branch({"told": 1.0})])
+    item = tree(node(0, {"coder": 1}, [branch({"tools/calls": 2.0}, message)]))
+    evaluated = summarize([item], [Task("t", {})], 0).parts
     assert evaluated == {"told": 1.0, "tools/calls": 2.0}
-    assert {name: metrics.tree_metrics([one], 1.0)[f"parts/{name}"] for name in evaluated} == evaluated
+    assert {name: metrics.tree_metrics([item], 1.0)[f"parts/{name}"] for name in evaluated} == evaluated
 
 
 def test_steps_of_other_roles_say_nothing_of_a_part() -> None:
     """A tool whose program ran in one of two turns, between a planner's steps; in an episode that ends before the
     planner acts nothing is said of it."""
     tool, planner = {"ran": 1.0}, {"moves": 0.4}
-    whole = [
+    full = [
         branch(tool, role="tool"),
         branch(planner, role="planner"),
         branch({"ran": 0.0}, role="tool"),
         branch({"moves": 0.2}, role="planner"),
     ]
-    assert mean_parts([whole, [branch(tool, role="tool")]]) == pytest.approx({"ran": 0.75, "moves": 0.3})
+    assert mean_parts([full, [branch(tool, role="tool")]]) == pytest.approx({"ran": 0.75, "moves": 0.3})
 
 
 def test_the_metrics_of_a_step_count_siblings_that_were_left_behind() -> None:
@@ -80,7 +80,7 @@ def test_outcomes_are_those_of_each_task_and_a_failed_one_has_no_reward() -> Non
     tasks = [Task("t", {}), Task("failed", {}), Task("t", {})]
     trees = [tree(draft_then_tests()), tree(draft_then_tests())]
     report = summarize(trees, tasks, 1)
-    paths = [next(walk.episodes(each.root)) for each in trees]
+    paths = [next(walk.episodes(tree.root)) for tree in trees]
     solved, reward = float(paths[0][-1][1].success), mean_reward(paths[:1])
     assert report.outcomes == {"t": (solved, reward), "failed": (0.0, None), "t#2": (solved, reward)}
     assert hash_tasks(tasks) == report.tasks_sha256 != hash_tasks(tasks[:2])

@@ -1,4 +1,4 @@
-"""What the user's own functions of the loss return is checked, and named with their file."""
+"""Return values of the user's loss functions are checked, and errors name their file."""
 
 import math
 from pathlib import Path
@@ -28,7 +28,7 @@ def loss_of(**settings: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("setting", "text", "wanted"),
+    ("setting", "text", "expected"),
     [
         ("ratio", RATIO.format("ratio / 0 * 0, ratio > 2"), ["returned nan for 5 of 5 sampled tokens", "are finite"]),
         ("ratio", RATIO.format("ratio.log() / 0, ratio > 2"), ["returned inf for 5 of 5"]),
@@ -43,12 +43,12 @@ def loss_of(**settings: str) -> float:
         ("correction_level", LEVEL.format("log_rho.sum(dim=1)"), ["a tensor of [2]"]),
     ],
 )
-def test_what_is_no_number_a_token_is_named(setting: str, text: str, wanted: list[str], tmp_path: Path) -> None:
+def test_what_is_no_number_a_token_is_named(setting: str, text: str, expected: list[str], tmp_path: Path) -> None:
     """Mistake: to skip the update, and after three to blame the learning rate."""
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(ContractError) as caught:
         loss_of(**{setting: f"{tmp_path}/mine.py:f"})
-    for part in (f"loss.{setting}: {tmp_path}/mine.py:f ", *wanted):
+    for part in (f"loss.{setting}: {tmp_path}/mine.py:f ", *expected):
         assert part in str(caught.value)
 
 

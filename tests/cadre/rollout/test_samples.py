@@ -28,18 +28,18 @@ class Tripping(Relay):
 
 
 def by_key(request: Request, index: int) -> str:
-    """What is drawn hangs on the key of the request and on the number of the sibling."""
+    """A sampler whose samples depend on the request's key and the sibling's number."""
     return f"{request.role} {(request.key + index) % 1000}"
 
 
 def grown(answer, env: type[Relay] = Tripping, **limits) -> tuple[list[Tree], list[Failure], list[Failure], int]:
     """The trees of three tasks, what was dropped, every failure, and how often somebody was asked."""
-    told: list[Failure] = []
+    messages: list[Failure] = []
     team, sampler = scripted_team(env, answer)
     some = EpisodesConfig(**{"retries": 1, "failed_fraction": 1.0} | limits)
-    rollout = Rollout(env, team, shapes.greedy(2), 1.0, some, told.append)
+    rollout = Rollout(env, team, shapes.greedy(2), 1.0, some, messages.append)
     trees, dropped = finished(grow_sampled(list(env.tasks("train"))[:3], rollout, 5, SAMPLES))
-    return trees, dropped, told, len(sampler.asked)
+    return trees, dropped, messages, len(sampler.requests)
 
 
 def of_many(answer) -> list[Tree]:
@@ -49,9 +49,9 @@ def of_many(answer) -> list[Tree]:
 
 
 def test_where_nothing_fails_they_are_one_tree() -> None:
-    trees, dropped, told, _ = grown(by_key)
+    trees, dropped, message, _ = grown(by_key)
     assert trees == of_many(by_key)
-    assert (dropped, told) == ([], [])
+    assert (dropped, message) == ([], [])
 
 
 @pytest.mark.parametrize("word", ["trip", "late"])
@@ -63,13 +63,13 @@ def test_an_episode_that_fails_takes_no_other_with_it(word: str, number: int) ->
         first = request.role == "scout" and "train-1" in request.messages[0].content and request.count == SAMPLES
         return word if first and index == number else by_key(request, index)
 
-    trees, dropped, told, asked = grown(answer)
-    whole = of_many(answer)
-    kept = tuple(branch for place, branch in enumerate(whole[1].root.branches) if place != number)
-    assert trees == [whole[0], Tree(whole[1].task, replace(whole[1].root, branches=kept)), whole[2]]
+    trees, dropped, message, requests = grown(answer)
+    full = of_many(answer)
+    stored = tuple(branch for position, branch in enumerate(full[1].root.branches) if position != number)
+    assert trees == [full[0], Tree(full[1].task, replace(full[1].root, branches=stored)), full[2]]
     assert [(failure.task.id, failure.dropped) for failure in dropped] == [("train-1", True)]
-    assert [failure.dropped for failure in told] == [False, False, False, True]
-    assert asked < 3 * (1 + 3 * SAMPLES) + 2 * (1 + 3 * SAMPLES)  # the first decision is sampled once for all
+    assert [failure.dropped for failure in message] == [False, False, False, True]
+    assert requests < 3 * (1 + 3 * SAMPLES) + 2 * (1 + 3 * SAMPLES)  # the first decision is sampled once for all
 
 
 def test_a_task_all_of_whose_episodes_fail_has_no_tree() -> None:

@@ -90,8 +90,8 @@ def test_a_recipe_goes_on_with_the_changes_that_it_was_begun_with(speaker: Path,
 
 
 def test_differences_name_what_is_there_on_one_side_only(speaker: Path) -> None:
-    one, two = configured(speaker, policies=("a",)), configured(speaker, policies=("b",))
-    assert f"team.policies.a.model: {speaker} -> unset" in list_differences(one, two)
+    item, two = configured(speaker, policies=("a",)), configured(speaker, policies=("b",))
+    assert f"team.policies.a.model: {speaker} -> unset" in list_differences(item, two)
 
 
 def test_a_second_process_is_refused(speaker: Path, tmp_path: Path, quiet: Console) -> None:
@@ -107,11 +107,11 @@ def test_a_resume_that_is_refused_changes_no_file_of_the_run_that_trains(
     run.log_evaluation(0, {"tasks": 4, "success": 0.5, "reward": 0.5})
     run.close()
     names = ("config.yaml", "evaluations.jsonl")
-    before = {name: (run.folder / name).read_bytes() for name in names}
-    other = open_to_resume(run.folder, overrides=["evaluate.tasks=8", "algorithm.k=4"], force=True)
+    initial_content = {name: (run.folder / name).read_bytes() for name in names}
+    other_reopened = open_to_resume(run.folder, overrides=["evaluate.tasks=8", "algorithm.k=4"], force=True)
     with RunLock(run.folder), pytest.raises(RunError, match="another process"):
-        run_training(resolve(other.config), other, quiet, resume=True)
-    assert {name: (run.folder / name).read_bytes() for name in names} == before
+        run_training(resolve(other_reopened.config), other_reopened, quiet, resume=True)
+    assert {name: (run.folder / name).read_bytes() for name in names} == initial_content
     assert not list(run.folder.glob("*-1.*"))
 
 
@@ -119,10 +119,10 @@ def test_a_run_whose_checkpoints_are_lost_keeps_its_record(speaker: Path, tmp_pa
     chosen = configured(speaker, train={"steps": 2, "tasks_per_step": 4})
     run = trained(chosen, tmp_path / "run", quiet)
     shutil.rmtree(run.folder / "checkpoints")
-    before = (run.folder / "metrics.jsonl").read_bytes()
+    initial_folder = (run.folder / "metrics.jsonl").read_bytes()
     with pytest.raises(RunError, match="2 steps and holds no checkpoint"):
         trained(chosen, run.folder, quiet, resume=True)
-    assert (run.folder / "metrics.jsonl").read_bytes() == before
+    assert (run.folder / "metrics.jsonl").read_bytes() == initial_folder
 
 
 @pytest.mark.parametrize("dies_at", ["sample", "evaluate", "log"])
@@ -132,7 +132,7 @@ def test_an_error_loses_no_step_before_it(
     """An error in the third step, wherever it strikes, leaves the two before it; resumed, the run is as if unbroken."""
     train = {"steps": 4, "tasks_per_step": 4, "trees_kept": 2}
     chosen = configured(speaker, train=train, evaluate={"tasks": 4, "every": 1})
-    whole = trained(chosen, tmp_path / "whole", quiet)
+    trained_run = trained(chosen, tmp_path / "whole", quiet)
     from cadre.training import loop
     from cadre.training.loop import evaluate_step, log_step, sample_step
 
@@ -150,25 +150,25 @@ def test_an_error_loses_no_step_before_it(
     with pytest.raises(OSError, match="struck"):
         trained(chosen, tmp_path / "broken", quiet)
     assert len(set(ended)) == 1
-    kept = read_state(latest_checkpoint(tmp_path / "broken" / "checkpoints")).step
-    assert kept == {"sample": 2, "evaluate": 2, "log": 0}[dies_at]
+    stored = read_state(latest_checkpoint(tmp_path / "broken" / "checkpoints")).step
+    assert stored == {"sample": 2, "evaluate": 2, "log": 0}[dies_at]
     monkeypatch.undo()
     trained(chosen, tmp_path / "broken", quiet, resume=True)
     for name in ("metrics.jsonl", "trees.jsonl", "evaluations.jsonl"):
-        assert lines(tmp_path / "broken", name) == lines(whole.folder, name)
-    assert weights(tmp_path / "broken", "shared") == weights(whole.folder, "shared")
+        assert lines(tmp_path / "broken", name) == lines(trained_run.folder, name)
+    assert weights(tmp_path / "broken", "shared") == weights(trained_run.folder, "shared")
 
 
 def test_a_run_that_was_stopped_before_its_first_checkpoint_begins_anew(
     speaker: Path, tmp_path: Path, quiet: Console
 ) -> None:
     chosen = configured(speaker, train={"steps": 2, "tasks_per_step": 4})
-    whole = trained(chosen, tmp_path / "whole", quiet)
+    trained_run = trained(chosen, tmp_path / "whole", quiet)
     begun = Run.create(tmp_path / "begun", chosen)
-    begun.log_evaluation(0, lines(whole.folder, "evaluations.jsonl")[0])
+    begun.log_evaluation(0, lines(trained_run.folder, "evaluations.jsonl")[0])
     trained(chosen, begun.folder, quiet, resume=True)
-    assert lines(begun.folder, "evaluations.jsonl") == lines(whole.folder, "evaluations.jsonl")
-    assert weights(begun.folder, "shared") == weights(whole.folder, "shared")
+    assert lines(begun.folder, "evaluations.jsonl") == lines(trained_run.folder, "evaluations.jsonl")
+    assert weights(begun.folder, "shared") == weights(trained_run.folder, "shared")
 
 
 def test_a_folder_without_a_configuration_can_be_started_again(speaker: Path, tmp_path: Path) -> None:
@@ -226,13 +226,13 @@ def test_reports_of_other_tasks_are_set_aside(speaker: Path, tmp_path: Path, qui
     run = trained(chosen, tmp_path / "run", quiet)
     adopt_config(open_to_resume(run.folder, overrides=["train.steps=3", "evaluate.every=1"]))
     assert [line["tasks"] for line in run.evaluations()] == [4, 4]  # more often is no other judge
-    other = open_to_resume(run.folder, overrides=["train.steps=3", "evaluate.tasks=2"])
-    adopt_config(other)
+    other_reopened = open_to_resume(run.folder, overrides=["train.steps=3", "evaluate.tasks=2"])
+    adopt_config(other_reopened)
     # The report after the best step, 0, is in the file beside it: it was said to be lost.
     state = read_state(latest_checkpoint(run.folder / "checkpoints"))
     assert state.best_step is not None
-    assert list(describe_missing_logs(other, state)) == []
-    trained(other.config, run.folder, quiet, resume=True)
+    assert list(describe_missing_logs(other_reopened, state)) == []
+    trained(other_reopened.config, run.folder, quiet, resume=True)
     judged = [(line["step"], line["tasks"]) for line in run.evaluations()]
     assert judged == [(2, 2), (3, 2)]
     assert [line["tasks"] for line in lines(run.folder, "evaluations-1.jsonl")] == [4, 4]
@@ -265,34 +265,34 @@ def test_a_fork_goes_on_from_the_middle_and_leaves_the_run_as_it_was(
     chosen = configured(
         speaker, train={"steps": 4, "tasks_per_step": 4, "checkpoint_every": 1}, evaluate={"tasks": 4, "every": 2}
     )
-    whole = trained(chosen, tmp_path / "run", quiet)
-    before = {path: path.read_bytes() for path in whole.folder.rglob("*") if path.is_file()}
-    branch = fork_run(whole.folder, 2, tmp_path / "fork", ["learner.learning_rate=1e-4"])
+    trained_run = trained(chosen, tmp_path / "run", quiet)
+    initial_content = {path: path.read_bytes() for path in trained_run.folder.rglob("*") if path.is_file()}
+    branch = fork_run(trained_run.folder, 2, tmp_path / "fork", ["learner.learning_rate=1e-4"])
     assert [line["step"] for line in lines(branch.folder, "metrics.jsonl")] == [0, 1]
     assert [line["step"] for line in lines(branch.folder, "evaluations.jsonl")] == [0, 2]
     trained(branch.config, branch.folder, quiet, resume=True)
-    assert lines(branch.folder, "metrics.jsonl")[:2] == lines(whole.folder, "metrics.jsonl")[:2]
-    assert weights(branch.folder, "shared") != weights(whole.folder, "shared")
-    assert {path: path.read_bytes() for path in whole.folder.rglob("*") if path.is_file()} == before
-    other = fork_run(whole.folder, 2, tmp_path / "other-tasks", ["evaluate.tasks=2"])
-    trained(other.config, other.folder, quiet, resume=True)
-    judged = [(line["step"], line["tasks"]) for line in lines(other.folder, "evaluations.jsonl")]
+    assert lines(branch.folder, "metrics.jsonl")[:2] == lines(trained_run.folder, "metrics.jsonl")[:2]
+    assert weights(branch.folder, "shared") != weights(trained_run.folder, "shared")
+    assert {path: path.read_bytes() for path in trained_run.folder.rglob("*") if path.is_file()} == initial_content
+    other_folder = fork_run(trained_run.folder, 2, tmp_path / "other-tasks", ["evaluate.tasks=2"])
+    trained(other_folder.config, other_folder.folder, quiet, resume=True)
+    judged = [(line["step"], line["tasks"]) for line in lines(other_folder.folder, "evaluations.jsonl")]
     assert judged == [(2, 2), (4, 2)]  # none of other tasks, and its beginning by its own
-    critic = fork_run(whole.folder, 2, tmp_path / "critic", ["algorithm={name: ippo, k: 2}"])
+    critic = fork_run(trained_run.folder, 2, tmp_path / "critic", ["algorithm={name: ippo, k: 2}"])
     trained(critic.config, critic.folder, quiet, resume=True)
     assert (critic.folder / "checkpoints" / "step-000004" / "shared" / "heads").is_dir()
-    same = fork_run(whole.folder, 2, tmp_path / "same")
+    same = fork_run(trained_run.folder, 2, tmp_path / "same")
     trained(same.config, same.folder, quiet, resume=True)
-    assert weights(same.folder, "shared") == weights(whole.folder, "shared")
+    assert weights(same.folder, "shared") == weights(trained_run.folder, "shared")
     with pytest.raises(RunError, match=r"no checkpoint of step 7; expected one of 0, 1, 2, 3, 4"):
-        fork_run(whole.folder, 7, tmp_path / "other")
+        fork_run(trained_run.folder, 7, tmp_path / "other")
 
 
 def test_being_asked_to_stop_saves_the_step_before(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     chosen = configured(speaker, train={"steps": 4, "tasks_per_step": 4})
     run = Run.create(tmp_path / "run", chosen)
-    asked = Interrupt()
-    asked()
+    requests = Interrupt()
+    requests()
     from cadre.concurrency import run_coroutine
     from cadre.config.engines import build_team
     from cadre.runs.progress import Progress
@@ -302,13 +302,13 @@ def test_being_asked_to_stop_saves_the_step_before(speaker: Path, tmp_path: Path
     experiment = resolve(chosen)
     team = build_team(experiment)
     with Progress(quiet, 4) as progress:
-        done = run_coroutine(train_loop(Training(experiment, run, team, progress), TrainingState(), asked))
-    assert done == 0
+        result = run_coroutine(train_loop(Training(experiment, run, team, progress), TrainingState(), requests))
+    assert result == 0
     assert json.loads((run.folder / "checkpoints" / "step-000000" / "state.json").read_text())["step"] == 0
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ("team.policies.shared.frozen=true", "got it frozen"),
         ("team.policies.shared.lora={rank: 4}", "got another model or adapter"),
@@ -317,13 +317,13 @@ def test_being_asked_to_stop_saves_the_step_before(speaker: Path, tmp_path: Path
     ],
 )
 def test_what_a_run_has_trained_is_gone_on_with(
-    change: str, told: str, speaker: Path, tmp_path: Path, quiet: Console
+    change: str, expected: str, speaker: Path, tmp_path: Path, quiet: Console
 ) -> None:
     """Mistake: a policy that is frozen from there on falls back to its untrained model, and is in no checkpoint."""
     run = trained(configured(speaker, train={"steps": 1, "tasks_per_step": 2}), tmp_path / "run", quiet)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=expected):
         fork_run(run.folder, 1, tmp_path / "fork", [change])
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=expected):
         open_to_resume(run.folder, overrides=[change], force=True)
     assert not (tmp_path / "fork").exists()
     if "frozen" in change:

@@ -79,16 +79,16 @@ def test_metrics_that_would_fill_the_memory_are_refused_where_they_are_read_at_o
         run.log(step, {"rollout/tokens": 1.0})
     run.log_evaluation(0, {"success": 0.5, "reward": 0.5})
     lengthen(run.folder / "metrics.jsonl")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    initial_getrusage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for arguments in (["report", "run"], ["view", "run", "--export", "page.html"]):
-        done = call(*arguments)
-        assert done.code == 2
-        assert "metrics.jsonl: it holds 2 GiB; expected at most 512 MiB" in done.err
-        assert len(done.err.splitlines()) == 1
+        result = call(*arguments)
+        assert result.code == 2
+        assert "metrics.jsonl: it holds 2 GiB; expected at most 512 MiB" in result.err
+        assert len(result.err.splitlines()) == 1
     lengthen(run.folder / "evaluations.jsonl")
     with pytest.raises(RunError, match="expected at most 512 MiB"):
         run.evaluations()
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - initial_getrusage < 300_000  # KiB
     assert not Path("page.html").exists()
     assert not Path("report.md").exists()
 
@@ -112,11 +112,11 @@ def test_trackers_are_told_an_evaluation_before_the_step_of_its_number(
     for step in range(3):
         run.log_evaluation(step, {"success": 0.5, "reward": 0.5})
         run.log(step, {"rollout/tokens": 2.0})
-    told: list[tuple[int, str]] = []
-    monkeypatch.setattr(Run, "_draw", lambda self, step, numbers: told.append((step, min(numbers))))
+    messages: list[tuple[int, str]] = []
+    monkeypatch.setattr(Run, "_draw", lambda self, step, numbers: messages.append((step, min(numbers))))
     run.rewind(2)
     pairs = [[(step, "evaluate/reward"), (step, "rollout/tokens")] for step in range(2)]
-    assert told == [*pairs[0], *pairs[1], (2, "evaluate/reward")]
+    assert messages == [*pairs[0], *pairs[1], (2, "evaluate/reward")]
 
 
 def test_steps_in_flight_are_json_and_come_back_number_for_number(tmp_path: Path) -> None:
@@ -131,6 +131,6 @@ def test_steps_in_flight_are_json_and_come_back_number_for_number(tmp_path: Path
 def test_the_sequence_at_fault_is_json(tmp_path: Path) -> None:
     worst = TrainingSequence("p", "r", (1, 2), (False, True), (0.0, math.nan), (0.0, math.inf), 0)
     save_diverged([worst], lambda datum: math.inf, tmp_path / "diverged" / "a.json")
-    told = strict((tmp_path / "diverged" / "a.json").read_text())
-    assert told["token_ids"] == [1, 2]
-    assert told["advantages"] == [0.0, None]
+    content = strict((tmp_path / "diverged" / "a.json").read_text())
+    assert content["token_ids"] == [1, 2]
+    assert content["advantages"] == [0.0, None]

@@ -81,7 +81,7 @@ def test_sampling_by_hand() -> None:
     }
     # Trees are sampled side by side, in as many steps, unless there are more sequences than are decoded at once.
     assert meter.bytes_read([TREE, TREE], []) == weights
-    both = [one for _ in range(2) for one in [sample("p", 10, 3), sample("p", 10, 5), sample("p", 20, 2)]]
+    both = [item for _ in range(2) for item in [sample("p", 10, 3), sample("p", 10, 5), sample("p", 20, 2)]]
     narrow = {"p": PolicyCost(0, 60.0, 50.0, 0.0, sequences=2)}
     assert GpuMeter(narrow, LossConfig(), PEAKS).bytes_read([TREE, TREE], both) == 10 * 50.0
     # On two GPUs it is half of what both can read.
@@ -95,7 +95,7 @@ def test_learning_by_hand() -> None:
     sequences += [sequence((5, 5, 5), "q"), sequence((6, 6, 6, 6), "q", advantage=0.0), sequence((1, 1, 1), "remote")]
     meter = GpuMeter(COSTS, LossConfig(), PEAKS)
     assert meter.trained_tokens(sequences) == {"p": 4 + 3, "q": 2}
-    ordered = sorted(sequences[:3], key=lambda one: one.token_ids)
+    ordered = sorted(sequences[:3], key=lambda sample: sample.token_ids)
     assert len(PrefixTree.of(ordered).token_ids) == 7
     assert meter.learning_metrics(sequences, 0.5) == {
         "gpu/learning_tokens_per_s": 18.0,
@@ -110,46 +110,46 @@ def test_an_unknown_gpu_has_no_fractions() -> None:
 
 
 def test_the_busy_fraction_is_the_mean_of_the_readings_of_a_step() -> None:
-    readings, wanted = queue.Queue[float](), threading.Semaphore(0)
+    readings, expected_value = queue.Queue[float](), threading.Semaphore(0)
 
     def read() -> float:
-        wanted.release()  # so all readings before this one are kept
+        expected_value.release()  # so all readings before this one are kept
         return readings.get(timeout=60)
 
     meter = GpuMeter(COSTS, LossConfig(), PEAKS, utilisation=Utilisation(read, pause=0.0))
-    wanted.acquire()
+    expected_value.acquire()
     for step, expected in (([0.5, 1.0, 0.75], 0.75), ([0.0, 0.5], 0.25)):
         for reading in step:
             readings.put(reading)
-            assert wanted.acquire(timeout=60)
+            assert expected_value.acquire(timeout=60)
         assert meter.step_metrics() == {"gpu/busy_fraction": expected}
     assert meter.step_metrics() == {}
     assert GpuMeter(COSTS, LossConfig(), PEAKS).step_metrics() == {}
 
 
 def test_the_busy_fraction_is_read_by_one_handle(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+    created: list[str] = []
     library = SimpleNamespace(
-        nvmlInit=lambda: made.append("library"),
-        nvmlDeviceGetHandleByUUID=lambda uuid: made.append(uuid) or len(made),
+        nvmlInit=lambda: created.append("library"),
+        nvmlDeviceGetHandleByUUID=lambda uuid: created.append(uuid) or len(created),
         nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=25 * handle),
     )
     monkeypatch.setitem(sys.modules, "pynvml", library)
     read = UtilisationReader("1234-ab")
-    assert made == []
+    assert created == []
     assert [read(), read()] == [0.5, 0.5]
-    assert made == ["library", "GPU-1234-ab"]
+    assert created == ["library", "GPU-1234-ab"]
 
 
 def test_a_gpu_whose_utilisation_cannot_be_read_has_no_busy_fraction() -> None:
-    tried = threading.Event()
+    attempts = threading.Event()
 
     def read() -> float:
-        tried.set()
+        attempts.set()
         raise ModuleNotFoundError("pynvml does not seem to be installed")
 
     utilisation = Utilisation(read, pause=0.0)
-    assert tried.wait(60)
+    assert attempts.wait(60)
     assert utilisation.drain() is None
 
 
@@ -161,9 +161,9 @@ def test_readings_end_with_the_training() -> None:
         reads.release()
         return 0.5
 
-    before = set(threading.enumerate())
+    initial = set(threading.enumerate())
     utilisation = Utilisation(read, pause=0.0)
-    (thread,) = set(threading.enumerate()) - before
+    (thread,) = set(threading.enumerate()) - initial
     assert reads.acquire(timeout=60)
     del utilisation
     thread.join(60)
@@ -238,14 +238,14 @@ def test_gpus_are_counted_once_and_the_peak_is_that_of_the_gpus_that_hold_weight
     def meter(first: str, second: str) -> GpuMeter:
         policies = {"a": {"model": "seed", "device": first}, "b": {"model": str(speaker), "device": second}}
         team = {"policies": policies, "roles": {"scout": "a", "runner": "b"}}
-        made = make_gpu_meter(resolve(configured(speaker, env="Relay", team=team)))
-        assert made is not None
-        return made
+        gpu_meter = make_gpu_meter(resolve(configured(speaker, env="Relay", team=team)))
+        assert gpu_meter is not None
+        return gpu_meter
 
     assert meter("auto", "cuda:0").gpus == 1
-    other = meter("cuda:1", "cuda:1")
-    other.reset_peak()
-    assert (other.gpus, reset, other.peak_gb()) == (1, ["cuda:1"], 3.0)
+    other_meter = meter("cuda:1", "cuda:1")
+    other_meter.reset_peak()
+    assert (other_meter.gpus, reset, other_meter.peak_gb()) == (1, ["cuda:1"], 3.0)
     both = meter("auto", "cuda:1")
     assert (both.gpus, both.peak_gb()) == (2, 3.0)
 

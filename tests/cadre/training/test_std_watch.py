@@ -19,9 +19,9 @@ from tests.helpers.training import configured
 def test_only_a_row_of_such_steps_counts_and_every_role_is_told_of_once() -> None:
     watch = ZeroVarianceMonitor(patience=3)
     shares = [1.0, 1.0, 0.9, 1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 1.0, 1.0]
-    said = [watch.warnings({"tool/zero_variance_groups": share, "tool/reward": 1.0}) for share in shares]
-    assert [len(paragraphs) for paragraphs in said] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
-    assert "tool learned nothing in the last 3 steps" in said[5][0]
+    warnings = [watch.warnings({"tool/zero_variance_groups": share, "tool/reward": 1.0}) for share in shares]
+    assert [len(paragraphs) for paragraphs in warnings] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+    assert "tool learned nothing in the last 3 steps" in warnings[5][0]
 
 
 def test_roles_are_counted_apart() -> None:
@@ -47,10 +47,12 @@ def test_a_role_whose_advantages_have_one_sign_is_told_of_once() -> None:
     one_sign = [compared(lookout=(0.9, 0.3), pilot=(-0.4, -0.8, 0.0))]
     both = [*one_sign, compared(lookout=(0.1,), pilot=(0.2,))]
     zeros = [compared(lookout=(0.0,), pilot=(0.0,))]
-    told = [watch.warnings(step, ["pilot"]) for step in (one_sign, both, one_sign, zeros, one_sign, one_sign, one_sign)]
-    assert [len(paragraphs) for paragraphs in told] == [0, 0, 0, 0, 0, 1, 0]
-    assert told[5][0].startswith("warning: all advantages of pilot were negative in the last 2 steps")
-    assert "algorithm=grpo_by_role" in told[5][0]
+    warnings = [
+        watch.warnings(step, ["pilot"]) for step in (one_sign, both, one_sign, zeros, one_sign, one_sign, one_sign)
+    ]
+    assert [len(paragraphs) for paragraphs in warnings] == [0, 0, 0, 0, 0, 1, 0]
+    assert warnings[5][0].startswith("warning: all advantages of pilot were negative in the last 2 steps")
+    assert "algorithm=grpo_by_role" in warnings[5][0]
 
 
 def test_a_role_that_is_compared_with_itself_is_not_told_of() -> None:
@@ -63,9 +65,11 @@ def test_a_role_that_is_compared_with_itself_is_not_told_of() -> None:
 def test_a_role_that_never_acts_is_told_of_once() -> None:
     watch = AbsentRoleMonitor(("anna", "coach", "late"), patience=3)
     steps = [{"anna/tokens": 1.0}, {}, {"late/tokens": 2.0}, {}, {}, {}, {}]
-    said = [watch.warnings(step) for step in steps]
-    assert [len(paragraphs) for paragraphs in said] == [0, 0, 1, 0, 0, 0, 0]
-    assert said[2][0].startswith("warning: coach has not acted in 3 steps, and a role that never acts is not trained.")
+    warnings = [watch.warnings(step) for step in steps]
+    assert [len(paragraphs) for paragraphs in warnings] == [0, 0, 1, 0, 0, 0, 0]
+    assert warnings[2][0].startswith(
+        "warning: coach has not acted in 3 steps, and a role that never acts is not trained."
+    )
 
 
 def test_a_training_prints_it_once(speaker: Path, tmp_path: Path) -> None:

@@ -29,12 +29,12 @@ from tests.cadre.engines.tiny import request, sample, update
 def test_no_two_models_load_at_the_same_time(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers puts its changes to torch back when it has loaded; the second of two would put back the first's."""
     inside: list[int] = []
-    most: list[int] = []
+    limit: list[int] = []
     load = model_module.AutoModelForCausalLM.from_pretrained
 
     def slowly(*arguments: Any, **options: Any) -> Any:
         inside.append(1)
-        most.append(len(inside))
+        limit.append(len(inside))
         time.sleep(0.02)
         model = load(*arguments, **options)
         inside.pop()
@@ -44,7 +44,7 @@ def test_no_two_models_load_at_the_same_time(speaker: Path, monkeypatch: pytest.
     policy = PolicyConfig(model=str(speaker))
     with ThreadPoolExecutor(4) as threads:
         models = list(threads.map(lambda _: model_module.load_weights(str(speaker), policy, torch.float32), range(4)))
-    assert most == [1, 1, 1, 1]
+    assert limit == [1, 1, 1, 1]
     assert {parameter.device.type for model in models for parameter in model.parameters()} == {"cpu"}
 
 
@@ -52,22 +52,22 @@ def test_no_two_models_load_at_the_same_time(speaker: Path, monkeypatch: pytest.
 def test_a_quantised_base_is_loaded_in_nf4(speaker: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     bitsandbytes = SimpleNamespace(__version__="0.50.2", supported_torch_devices={"cpu", "cuda"})
     monkeypatch.setitem(sys.modules, "bitsandbytes", bitsandbytes)
-    load, given = model_module.AutoModelForCausalLM.from_pretrained, dict[str, Any]()
+    load, passed = model_module.AutoModelForCausalLM.from_pretrained, dict[str, Any]()
 
     def capture(*arguments: Any, quantization_config: Any = None, device_map: Any = None, **options: Any) -> Any:
-        given.update(config=quantization_config, device_map=device_map, dtype=options["dtype"])
+        passed.update(config=quantization_config, device_map=device_map, dtype=options["dtype"])
         return load(*arguments, **options)
 
     monkeypatch.setattr(model_module.AutoModelForCausalLM, "from_pretrained", capture)
     policy = PolicyConfig(model=str(speaker), frozen=True, quantization="4bit")
     model_module.load_weights(str(speaker), policy, dtype, torch.device("cpu"))
-    config = given["config"]
+    config = passed["config"]
     assert (config.load_in_4bit, config.load_in_8bit) == (True, False)
     assert (config.bnb_4bit_quant_type, config.bnb_4bit_use_double_quant) == ("nf4", True)
-    assert (config.bnb_4bit_compute_dtype, given["dtype"]) == (dtype, dtype)
-    assert given["device_map"] == {"": torch.device("cpu")}
+    assert (config.bnb_4bit_compute_dtype, passed["dtype"]) == (dtype, dtype)
+    assert passed["device_map"] == {"": torch.device("cpu")}
     model_module.load_weights(str(speaker), PolicyConfig(model=str(speaker), frozen=True), dtype, torch.device("cpu"))
-    assert (given["config"], given["device_map"]) == (None, None)
+    assert (passed["config"], passed["device_map"]) == (None, None)
 
 
 def test_a_device_that_bitsandbytes_does_not_support_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,17 +123,17 @@ def test_a_token_beyond_the_embeddings_that_few_conversations_need_is_refused_wh
     engine = tiny.engine(folder)
     ((spelt,),) = sample(engine, request("a <|rules|>"))
     assert max(spelt.prompt_ids) < 260  # text that spells a token is text
-    asked = replace(request("go"), messages=(Message("system", "Be brief."), Message("user", "go")))
+    requests = replace(request("go"), messages=(Message("system", "Be brief."), Message("user", "go")))
     with pytest.raises(PromptError, match=r"holds the token '<\|rules\|>' of id 260, .* embeddings for 260 tokens"):
-        sample(engine, asked)
+        sample(engine, requests)
     engine.close()
 
 
 def test_tokens_that_the_tokenizer_does_not_have_are_sampled_and_learnt_alike(tmp_path):
     learner = tiny.learner(tiny.build(tmp_path, vocab_size=2000))
-    drawn = sample(learner, request("go", 8, max_tokens=20, temperature=3.0))[0]
-    assert any(token >= 260 for one in drawn for token in one.token_ids)
-    metrics = update(learner, [tiny.datum(one, 1.0, 3.0) for one in drawn])["p"]
+    samples = sample(learner, request("go", 8, max_tokens=20, temperature=3.0))[0]
+    assert any(token >= 260 for sample in samples for token in sample.token_ids)
+    metrics = update(learner, [tiny.datum(sample, 1.0, 3.0) for sample in samples])["p"]
     assert metrics["logprob_diff_max"] < 1e-4
     learner.close()
 
@@ -218,18 +218,20 @@ def test_padding_that_is_missing_or_means_something_else_changes_nothing(tmp_pat
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         learner = tiny.learner(folder, pack="padded")
-    drawn = [
-        one for siblings in sample(learner, request("go", 2), request("a longer prompt", 2, 2)) for one in siblings
+    samples = [
+        sample
+        for siblings in sample(learner, request("go", 2), request("a longer prompt", 2, 2))
+        for sample in siblings
     ]
     reference = AutoModelForCausalLM.from_pretrained(folder)
-    for one in drawn:
-        ids = torch.tensor([one.prompt_ids + one.token_ids])
+    for item in samples:
+        ids = torch.tensor([item.prompt_ids + item.token_ids])
         with torch.no_grad():
             scores = reference(ids).logits[0].log_softmax(-1)
-        start = len(one.prompt_ids)
-        wanted = scores[start - 1 : -1].gather(1, ids[0, start:, None]).squeeze(1)
-        assert torch.allclose(wanted, torch.tensor(one.logprobs), atol=1e-4)
-    assert update(learner, [tiny.datum(one, 1.0) for one in drawn])["p"]["logprob_diff_max"] < 1e-4
+        start = len(item.prompt_ids)
+        expected = scores[start - 1 : -1].gather(1, ids[0, start:, None]).squeeze(1)
+        assert torch.allclose(expected, torch.tensor(item.logprobs), atol=1e-4)
+    assert update(learner, [tiny.datum(sample, 1.0) for sample in samples])["p"]["logprob_diff_max"] < 1e-4
     learner.close()
 
 

@@ -21,19 +21,21 @@ from tests.helpers.forked import SERVER
 
 
 class Pool:
-    """So many processes; `run` calls a function of a test's module in each of them at once."""
+    """A pool of processes; `run` calls a function of a test's module in all of them at once."""
 
     def __init__(self, size: int) -> None:
         pipes = [SERVER.Pipe() for _ in range(size)]
-        self._pipes = [mine for mine, _ in pipes]
-        self._processes = [SERVER.Process(target=_serve, args=(theirs,), daemon=True) for _, theirs in pipes]
+        self._pipes = [parent_end for parent_end, _ in pipes]
+        self._processes = [
+            SERVER.Process(target=_serve, args=(library_result,), daemon=True) for _, library_result in pipes
+        ]
         for process in self._processes:
             process.start()
-        for _, theirs in pipes:
-            theirs.close()
+        for _, reference in pipes:
+            reference.close()
 
     def run(self, function, *arguments, ranks: int = 2) -> list:
-        """What `function(make, *arguments)` returns in each rank, where `make(part)` makes its learner."""
+        """Return the result of `function(make, *arguments)` of each rank; `make(part)` makes its learner."""
         meeting = f"file://{mkdtemp()}/meeting"
         for rank, pipe in enumerate(self._pipes[:ranks]):
             pipe.send((function, (rank, ranks, meeting), arguments))
@@ -50,23 +52,23 @@ def _serve(pipe) -> None:
     torch.set_num_threads(1)
     while True:
         try:
-            function, place, arguments = pipe.recv()
+            function, position, arguments = pipe.recv()
         except EOFError:
             return
-        with _making(place) as make:
+        with _making(position) as make:
             pipe.send(function(make, *arguments))
 
 
 @contextmanager
-def _making(place):
-    made = []
+def _making(position):
+    created = []
 
     def make(part: LearnerPart) -> RankLearner:
-        made.append(join_group(part, *place))
-        return made[-1]
+        created.append(join_group(part, *position))
+        return created[-1]
 
     yield make
-    for learner in made:
+    for learner in created:
         learner.close()
 
 
@@ -85,18 +87,18 @@ def data(policies=("p",), step=0, heads=()):
     """Three tasks of four siblings for each policy, of several lengths; for a policy in `heads` each has targets of its
     head `h`, and every third is for the critic alone; all of them are where the policy is called `critic`."""
     draw = random.Random(step)
-    made = []
+    created = []
     for policy in policies:
         for _ in range(3):
             prompt = tuple(draw.randrange(250) for _ in range(draw.randint(8, 30)))
             for k in range(4):
-                said = tuple(draw.randrange(250) for _ in range(3 + 4 * k))
-                mask = (False,) * len(prompt) + (True,) * len(said)
-                role = f"role {len(made) % 3}"
-                made.append(replace(sequence(prompt + said, mask, policy, 1.0, draw), role=role))
+                text = tuple(draw.randrange(250) for _ in range(3 + 4 * k))
+                mask = (False,) * len(prompt) + (True,) * len(text)
+                role = f"role {len(created) % 3}"
+                created.append(replace(sequence(prompt + text, mask, policy, 1.0, draw), role=role))
     return [
         _judged(datum, number % 3 == 0 or datum.policy == "critic") if datum.policy in heads else datum
-        for number, datum in enumerate(made)
+        for number, datum in enumerate(created)
     ]
 
 

@@ -37,23 +37,23 @@ CASES = {
 
 
 def made(model, learner, loras=WHOLE, heads=None, **training):
-    """What a group trains; a micro-batch holds only some of the data."""
+    """The training data of a group; a micro-batch holds only some of it."""
     config = LearnerConfig(**{"learning_rate": 1e-4, "tokens_per_microbatch": 120, **learner})
     settings = TrainingSettings(dict.fromkeys(loras, config), heads=heads or {}, **training)
     return part(model, settings, loras)
 
 
 def steps(learner, heads, count=STEPS, first=0):
-    """So many updates; the metrics of the last, and then reference log-probabilities and values of fresh data."""
+    """Make so many updates; return the last metrics, and reference log-probabilities and values of fresh data."""
     for step in range(first, first + count):
         metrics = learner.update(data(learner.policies, step, heads))
         metrics = asyncio.run(metrics) if asyncio.iscoroutine(metrics) else metrics
-    asked = data(learner.policies, 99, heads)
-    return metrics, learner.reference_logprobs(asked), learner.values(asked) if heads else []
+    requests = data(learner.policies, 99, heads)
+    return metrics, learner.reference_logprobs(requests), learner.values(requests) if heads else []
 
 
 def ranked(make, part, into, out_of=None, count=STEPS, first=0):
-    """In a rank: steps, from a checkpoint where there is one, and then a checkpoint and folders for use elsewhere."""
+    """Make steps in a rank, from a checkpoint if there is one, then a checkpoint and exported folders."""
     learner = make(part)
     if out_of is not None:
         learner.load(out_of)
@@ -65,7 +65,7 @@ def ranked(make, part, into, out_of=None, count=STEPS, first=0):
 
 
 def weights(learner):
-    """All that training changed, by policy and name."""
+    """Return the trained tensors by policy and name."""
     moved = {}
     for name, optimiser in learner.rank._optimisers.items():
         parts = {
@@ -77,9 +77,9 @@ def weights(learner):
     return moved
 
 
-def apart(ones, others):
-    assert ones.keys() == others.keys()
-    return max(float((ones[key] - others[key]).detach().abs().max()) for key in ones)
+def apart(ones, rest):
+    assert ones.keys() == rest.keys()
+    return max(float((ones[key] - rest[key]).detach().abs().max()) for key in ones)
 
 
 def flat(answers):
@@ -93,27 +93,27 @@ def flat(answers):
 )
 def test_steps_of_two_ranks_equal_those_of_one_process(pool, folders, tmp_path, case, count):
     group = made(folders["qwen3"], *CASES[case])
-    (metrics, reference, values), other = pool.run(ranked, group, tmp_path, None, count)
-    assert other[1:] == (reference, values)
+    (metrics, reference, values), second = pool.run(ranked, group, tmp_path, None, count)
+    assert second[1:] == (reference, values)
 
-    one = alone(group)
-    start = weights(one)
-    known_metrics, known_reference, known_values = steps(one, group.training.heads, count)
-    trained = weights(one)
+    single_result = alone(group)
+    start = weights(single_result)
+    known_metrics, known_reference, known_values = steps(single_result, group.training.heads, count)
+    trained = weights(single_result)
     assert max(float((trained[key] - value).abs().max()) for key, value in start.items()) > count * 5e-5
     assert flat(reference) == pytest.approx(flat(known_reference), abs=1e-5)
     assert flat(values) == pytest.approx(flat(known_values), abs=1e-5)
-    for name, known in known_metrics.items():
-        same = {key: value for key, value in known.items() if key != "tokens_per_s"}
+    for name, reference_figures in known_metrics.items():
+        same = {key: value for key, value in reference_figures.items() if key != "tokens_per_s"}
         assert {key: metrics[name][key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
 
-    one.load(tmp_path)
-    assert apart(trained, weights(one)) < 1e-5
-    one.close()
+    single_result.load(tmp_path)
+    assert apart(trained, weights(single_result)) < 1e-5
+    single_result.close()
 
 
 def compiled(make, part, into, count):
-    """In a rank: steps whose layers are traced, as a GPU compiles them."""
+    """Make steps in a rank with traced layers, as a GPU compiles them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
         patch.setattr(forward, "MIN_COMPILED", 0)
@@ -136,17 +136,17 @@ def test_compiled_layers_of_two_ranks_equal_those_of_one_process_uncompiled(pool
     ranked = pool.run(compiled, group, tmp_path, 3)
     assert all(1 <= graphs <= 8 for _, graphs in ranked)  # one region for all layers
     (metrics, reference, values), _ = ranked[0]
-    one = alone(group)
-    known_metrics, known_reference, known_values = steps(one, heads, 3)
+    single_result = alone(group)
+    known_metrics, known_reference, known_values = steps(single_result, heads, 3)
     assert flat(reference) == pytest.approx(flat(known_reference), abs=1e-5)
     assert flat(values) == pytest.approx(flat(known_values), abs=1e-5)
-    for name, known in known_metrics.items():
-        same = {key: value for key, value in known.items() if key != "tokens_per_s"}
+    for name, reference_figures in known_metrics.items():
+        same = {key: value for key, value in reference_figures.items() if key != "tokens_per_s"}
         assert {key: metrics[name][key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
-    trained = weights(one)
-    one.load(tmp_path)
-    assert apart(trained, weights(one)) < 1e-5
-    one.close()
+    trained = weights(single_result)
+    single_result.load(tmp_path)
+    assert apart(trained, weights(single_result)) < 1e-5
+    single_result.close()
 
 
 def test_ranks_with_a_gpu_each_run_what_one_gpu_runs(engine):
@@ -168,7 +168,7 @@ def test_a_checkpoint_loads_at_one_and_two_ranks_and_in_a_process_alone(pool, fo
 
     for ranks, folder in ((2, "two"), (1, "one")):
         pool.run(ranked, group, tmp_path / folder, tmp_path / "three", 2, 3, ranks=ranks)
-    plain, known = alone(group), alone(group)
+    plain, reference_learner = alone(group), alone(group)
     plain.load(tmp_path / "three")
     sent = read_tensors(Weights("p", 3, tmp_path / "three/p"))
     assert apart(sent, plain.engine.parameters("p")) == 0.0
@@ -177,29 +177,29 @@ def test_a_checkpoint_loads_at_one_and_two_ranks_and_in_a_process_alone(pool, fo
     pool.run(ranked, group, tmp_path / "back", tmp_path / "plain", 1, 5)
     assert not (tmp_path / "exploded").exists()
 
-    steps(known, {}, 5)
+    steps(reference_learner, {}, 5)
     for folder in ("two", "one", "plain"):
         plain.load(tmp_path / folder)
-        assert apart(weights(known), weights(plain)) < 1e-5
+        assert apart(weights(reference_learner), weights(plain)) < 1e-5
         assert plain.rank._optimisers["p"].updates == 5
-    steps(known, {}, 1, 5)
+    steps(reference_learner, {}, 1, 5)
     plain.load(tmp_path / "back")
-    assert apart(weights(known), weights(plain)) < 1e-5
+    assert apart(weights(reference_learner), weights(plain)) < 1e-5
 
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "back/exported/p")
     assert apart(dict(exported.named_parameters()), plain.engine.parameters("p")) == 0.0
     plain.close()
-    known.close()
+    reference_learner.close()
 
 
 def scores(learner):
     """Log-probabilities of fresh data under the reference, and under the policies as they are."""
-    asked = data(learner.policies, 99)
-    return learner.reference_logprobs(asked), learner.logprobs(asked)
+    requests = data(learner.policies, 99)
+    return learner.reference_logprobs(requests), learner.logprobs(requests)
 
 
 def scored(make, part):
-    """In a rank: these of a learner after one update."""
+    """Return these scores of a rank's learner after one update."""
     learner = make(part)
     learner.update(data(learner.policies, 7))
     return scores(learner)
@@ -208,29 +208,29 @@ def scored(make, part):
 @pytest.mark.slow  # tests/cadre/training/test_kl_reference.py and test_distillation.py have a process alone
 @pytest.mark.parametrize("loras", [WHOLE, LORAS], ids=["whole", "adapters"])
 def test_ranks_score_by_the_start_of_training_and_by_the_present_as_one_process_does(pool, folders, tmp_path, loras):
-    """What `kl.reference: start` and a teacher of the policy itself ask for."""
+    """`kl.reference: start` and self-distillation need these scores."""
     earlier = alone(made(folders["qwen3"], {"learning_rate": 1e-2}, loras))
     steps(earlier, {}, 2)
     for name in loras:
         earlier.export(name, tmp_path / name)
     earlier.close()
     group = made(folders["qwen3"], {}, loras, start={name: str(tmp_path / name) for name in loras})
-    (reference, present), other = pool.run(scored, group)
-    assert other == (reference, present)
+    (reference, present), second = pool.run(scored, group)
+    assert second == (reference, present)
 
-    one = alone(group)
-    asyncio.run(one.update(data(one.policies, 7)))
-    known_reference, known_present = scores(one)
+    single_result = alone(group)
+    asyncio.run(single_result.update(data(single_result.policies, 7)))
+    known_reference, known_present = scores(single_result)
     assert flat(reference) == pytest.approx(flat(known_reference), abs=1e-5)
     assert flat(present) == pytest.approx(flat(known_present), abs=1e-5)
     base = alone(made(folders["qwen3"], {}, loras))
     assert flat(reference) != pytest.approx(flat(base.reference_logprobs(data(base.policies, 99))), abs=1e-3)
-    for learner in (one, base):
+    for learner in (single_result, base):
         learner.close()
 
 
 class Bomb:
-    """What unpickling it would leave behind."""
+    """An object whose unpickling would leave a file."""
 
     def __init__(self, path):
         self.path = path
@@ -240,7 +240,7 @@ class Bomb:
 
 
 def with_little(make, part, bad):
-    """In a rank: an update of one sequence, and then of one at fault among three."""
+    """Update a rank with one sequence, and then with one invalid sequence among three."""
     learner = make(part)
     few = data()
     metrics = learner.update(few[:1])
@@ -254,19 +254,19 @@ def with_little(make, part, bad):
 def test_ranks_without_data_take_part_and_all_of_them_meet_what_one_meets(pool, folders, tmp_path):
     group = made(folders["llama"], {}, diverged_folder=tmp_path)
     bad = data(step=7)[0]
-    bad = replace(bad, advantages=tuple(math.inf * kept if kept else 0.0 for kept in bad.mask))
-    (updates, told), other = pool.run(with_little, group, bad)
-    assert (updates, told) == other
+    bad = replace(bad, advantages=tuple(math.inf * retained if retained else 0.0 for retained in bad.mask))
+    (updates, message), second = pool.run(with_little, group, bad)
+    assert (updates, message) == second
     assert updates == 1
-    (kept,) = tmp_path.iterdir()
-    assert str(kept) in told
-    assert json.loads(kept.read_text())["token_ids"] == list(bad.token_ids)
+    (stored,) = tmp_path.iterdir()
+    assert str(stored) in message
+    assert json.loads(stored.read_text())["token_ids"] == list(bad.token_ids)
 
 
 def nothing_to_learn(make, part):
-    """In a rank: an update of sequences without a gradient, one of nothing at all, and the schedules after both."""
+    """Update a rank without a gradient and without sequences; return the schedules after both."""
     learner = make(part)
-    still = [replace(one, advantages=tuple(0.0 for _ in one.advantages)) for one in data()]
+    still = [replace(datum, advantages=tuple(0.0 for _ in datum.advantages)) for datum in data()]
     learner.update(still)
     learner.update([])
     return learner._optimisers["p"].updates
