@@ -541,7 +541,7 @@ MUTANTS = (
     Mutant(
         "a turn whose calls have results between them goes on as it was sampled",
         "cadre/engines/text/template.py",
-        "if not (written and thought in written and text.startswith(rendered) and after.startswith(written)):",
+        "if not (written and thought in written and text.startswith(rendered) and rest.startswith(written)):",
         "if not (written and thought in written and text.startswith(rendered)):",
         (OF_TOOL_USE + "test_two_calls_that_the_template_writes_in_two_turns_are_rendered_anew",),
     ),

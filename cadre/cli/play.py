@@ -74,11 +74,11 @@ def play(
             raise RunError(
                 f"play --step: got {target}, which is no run; expected the folder of one. Remove --step, or train."
             )
-        kept = find_tree(run, step, task)
+        entry = find_tree(run, step, task)
         if sys.stdin.isatty() and console.is_terminal and not plain:
-            walk_through(run, kept.step, kept.number)
+            walk_through(run, entry.step, entry.number)
         else:
-            print_lines(format_tree(kept))
+            print_lines(format_tree(entry))
         return
 
     resolved = find_target(target, overrides or [], trust=trust)
@@ -128,13 +128,13 @@ INDENT = 2
 PROMPT_LINES = 6
 
 
-def format_tree(kept: KeptTree) -> Iterator[str]:
+def format_tree(entry: KeptTree) -> Iterator[str]:
     """Yield the lines of a kept tree: at each decision the prompts, the completions and their rewards.
 
     `>` marks the branches that sampling selected.
     """
-    yield visible(f"step {kept.step + 1}, task {kept.tree.task.id}; > marks the selected branches")
-    waiting = [(kept.tree.root, 0, "")]
+    yield visible(f"step {entry.step + 1}, task {entry.tree.task.id}; > marks the selected branches")
+    waiting = [(entry.tree.root, 0, "")]
     while waiting:
         node, depth, heading = waiting.pop()
         if heading:

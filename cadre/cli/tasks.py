@@ -48,8 +48,8 @@ def check(
         reject_beside(context, "sandbox", ["settings", "step_seconds", "model"])
         _print_sandbox()
         return
-    given = parse_overrides(settings or [])
-    env_spec = EnvSpec(target, given)
+    options = parse_overrides(settings or [])
+    env_spec = EnvSpec(target, options)
     declared = env_spec.declared
     if isinstance(declared, ExaminedByOwnRules):
         reject_beside(context, f"{target}, whose settings have limits", ["step_seconds"])
@@ -61,7 +61,7 @@ def check(
         report = run_coroutine(declared.examine(env_spec))
     else:
         report = run_coroutine(examine(env_spec, step_seconds=step_seconds))
-        if not report.broken and (fault := tasks_by_process(target, given)):
+        if not report.broken and (fault := tasks_by_process(target, options)):
             report = replace(report, broken=(fault,))
     for fault in report.broken:
         print_error(fault)

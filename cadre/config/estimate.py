@@ -85,8 +85,8 @@ class EngineEstimate:
     @property
     def asleep(self) -> int:
         """Bytes that vLLM holds while the learner works; torch's keys and values are free then."""
-        kept = {"": self.vllm + self.cache, "none": self.vllm + self.cache, "cache": self.vllm}
-        return kept.get(self.sleep, 0) if self.vllm else 0
+        memory = {"": self.vllm + self.cache, "none": self.vllm + self.cache, "cache": self.vllm}
+        return memory.get(self.sleep, 0) if self.vllm else 0
 
 
 @dataclass(frozen=True)
@@ -208,9 +208,9 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
         return
     for device in estimate.devices:
         use = f"{device.sampling / GIB:.1f} GiB while sampling, {device.learning / GIB:.1f} while learning"
-        here = f"{device.name} ({device.total / GIB:.0f} GiB)"
+        device_name = f"{device.name} ({device.total / GIB:.0f} GiB)"
         if device.fits:
-            yield f"it fits {here}: {use}"
+            yield f"it fits {device_name}: {use}"
             continue
         remedies = []
         if device.sampling > device.total:
@@ -218,7 +218,7 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
             remedies.append("lower sampling.memory" + (" or vllm.context" if on_vllm else ""))
         if device.learning > device.total:
             remedies.append("set learner.gradient_checkpointing=true, or train adapters (team.policies.*.lora)")
-        yield f"it does NOT fit {here}: {use}; {'; '.join(remedies)}"
+        yield f"it does NOT fit {device_name}: {use}; {'; '.join(remedies)}"
 
 
 def _format_engine(engine: EngineEstimate) -> Iterator[str]:
@@ -315,7 +315,7 @@ def check_prompts(experiment: Experiment, requests: Sequence[Request]) -> dict[s
         with suppress(ContractError):  # an answer without meaning may be no legal step
             batches = collect_requests(experiment, tasks[index], independent(1))
             played.append([request for batch in batches for request in batch])
-    found = {}
+    over_limit = {}
     for name, source in experiment.models.items():
         if not any(Path(source).glob("tokenizer*")):
             continue
@@ -324,7 +324,7 @@ def check_prompts(experiment: Experiment, requests: Sequence[Request]) -> dict[s
         context = context_length(load_configuration(source, policy))
 
         def count_tokens(of_episode: Sequence[Request], name: str = name, template: Any = template) -> int:
-            texts = [one for one in of_episode if one.policy == name and not media_of(one.messages)]
+            texts = [request for request in of_episode if request.policy == name and not media_of(request.messages)]
             if not texts:
                 return 0
             request = max(texts, key=_count_characters)
@@ -334,8 +334,8 @@ def check_prompts(experiment: Experiment, requests: Sequence[Request]) -> dict[s
         count_tokens(requests)
         lengths = [length for length in map(count_tokens, played) if length]
         if context is not None and (over := sum(length >= context for length in lengths)):
-            found[name] = (over, len(lengths), context)
-    return found
+            over_limit[name] = (over, len(lengths), context)
+    return over_limit
 
 
 def _count_characters(request: Request) -> int:
@@ -357,7 +357,7 @@ def _estimate_devices(experiment: Experiment, requests: Sequence[Request]) -> li
     for names in experiment.engines:
         device = model.with_number(model.pick_device(experiment.policies[names[0]].device))
         by_device.setdefault(device, []).append(names)
-    found = []
+    estimates = []
     for device, engines in by_device.items():
         total = memory.total_and_free(device)[0]
         is_gpu = device.type == "cuda"
@@ -365,8 +365,8 @@ def _estimate_devices(experiment: Experiment, requests: Sequence[Request]) -> li
         if is_gpu:
             measured = _choose_by_free_memory(experiment, measured, total)
         name = torch.cuda.get_device_properties(device).name if is_gpu else "the memory of this machine"
-        found.append(DeviceEstimate(str(device), name, total, measured))
-    return found
+        estimates.append(DeviceEstimate(str(device), name, total, measured))
+    return estimates
 
 
 def _estimate_engine(
@@ -388,10 +388,10 @@ def _estimate_engine(
     is_copied = needs_copy and is_fully_trained(policy) and any(n in experiment.trained_roles.values() for n in names)
 
     # A policy that is only a critic, or does not act in the task that was rolled out, is taken to read all prompts.
-    own = [request for request in requests if request.policy in names] or requests
+    engine_requests = [request for request in requests if request.policy in names] or requests
     longest = max(
         -(-_count_characters(request) // CHARACTERS_PER_TOKEN) + experiment.sampling[request.role].max_tokens
-        for request in own
+        for request in engine_requests
     )
 
     # Sampling: what is set, or what the engines' rules leave of the device.
@@ -449,8 +449,8 @@ def _vllm_cache(experiment: Experiment, name: str, sizes: Sizes, total: int | No
     policy, config = experiment.policies[name], experiment.config.vllm
     longest = context_length(load_configuration(experiment.models[name], policy)) or 1 << 20
     cache = full_cache_bytes(config.sequences, min(longest, config.context or longest), sizes.sequence.slot)
-    left = int(GPU_FRACTION * total) - sizes.parameters * DTYPES[policy.dtype].itemsize
-    return cache if cache <= left else max(left, 0)
+    available = int(GPU_FRACTION * total) - sizes.parameters * DTYPES[policy.dtype].itemsize
+    return cache if cache <= available else max(available, 0)
 
 
 def _choose_by_free_memory(
@@ -468,7 +468,7 @@ def _choose_by_free_memory(
         if sleep == "auto":
             is_whole = any(experiment.policies[name].lora is None for name in engine.names)
             depths = {"none": engine.vllm + engine.cache, "cache": engine.vllm}
-            fitting = (depth for depth, kept in depths.items() if weights + kept <= total / 2)
+            fitting = (depth for depth, size in depths.items() if weights + size <= total / 2)
             sleep = next(fitting, "discard" if is_whole else "offload")
         awake.append(replace(engine, sleep=sleep))
 

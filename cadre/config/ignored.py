@@ -55,7 +55,7 @@ def _given_settings(within: Given, are_changes: bool = False) -> Iterator[tuple[
             is_given = bool(value.model_fields_set)
         else:
             is_given = are_changes or value != field.get_default(call_default_factory=True)
-        conditions = [*section.conditions, *(one for one in field.metadata if isinstance(one, ReadIf))]
+        conditions = [*section.conditions, *(item for item in field.metadata if isinstance(item, ReadIf))]
         if is_given and conditions:
             yield given, conditions
         if isinstance(value, Section):

@@ -44,11 +44,11 @@ def suggest(name: str, names: Collection[str], sections: Mapping[str, Collection
     (`train`, or the only one that has it); the nearest of `names`.
     """
     homes = [section for section, keys in sections.items() if name in keys]
-    meant = OUR_NAMES.get(name)
-    if meant is None and homes and ("train" in homes or len(homes) == 1):
-        meant = f"{'train' if 'train' in homes else homes[0]}.{name}"
-    if meant is None:
+    intended = OUR_NAMES.get(name)
+    if intended is None and homes and ("train" in homes or len(homes) == 1):
+        intended = f"{'train' if 'train' in homes else homes[0]}.{name}"
+    if intended is None:
         return nearest(name, names)
-    section, _, leaf = meant.rpartition(".")
+    section, _, leaf = intended.rpartition(".")
     is_here = leaf in names and set(names) <= set(sections.get(section, ()))
-    return f" Did you mean {leaf if is_here else meant}?"
+    return f" Did you mean {leaf if is_here else intended}?"

@@ -48,12 +48,12 @@ def check_trusted(
     folder, raises ConfigError for what `find_access` yields and is neither in `user_settings` nor recorded by
     `record_begun_run`, and for all code inside of the folder.
     """
-    found = list(find_access(raw, folder))
+    accesses = list(find_access(raw, folder))
     if trust:
         UNTRUSTED_FOLDERS.discard(folder.absolute())
     else:
         named = set(find_access(user_settings or {}, folder))
-        untrusted = [access for access in found if not _is_known(access, folder, named)]
+        untrusted = [access for access in accesses if not _is_known(access, folder, named)]
         if not untrusted:  # an adapter names its base, and is read only where its folder may be
             bases = find_access(apply_adapter_settings(raw), folder)
             untrusted = [access for access in bases if not _is_known(access, folder, named)]
@@ -61,7 +61,7 @@ def check_trusted(
             described = [f"{access.description[:200]} ({access.setting})" for access in untrusted]
             raise ConfigError(untrusted_code_message(described, folder))
         UNTRUSTED_FOLDERS.add(folder.absolute())
-    files = {access.file: access for access in found if access.is_code}
+    files = {access.file: access for access in accesses if access.is_code}
     return list(files.values())
 
 

@@ -35,19 +35,19 @@ def image(source: str | Path | bytes | Any) -> Image:
     if isinstance(source, Image):
         return source
     if isinstance(source, str | Path):
-        what = f"image {str(source)!r}"
-        return _of_bytes(read_media(source, what, "a PNG, JPEG or WebP file"), what)
+        label = f"image {str(source)!r}"
+        return _of_bytes(read_media(source, label, "a PNG, JPEG or WebP file"), label)
     if isinstance(source, bytes):
         return _of_bytes(source, f"image of {len(source):,} bytes")
     return _of_array(source)
 
 
-def read_media(source: str | Path, what: str, expected: str) -> bytes:
+def read_media(source: str | Path, label: str, expected: str) -> bytes:
     """Return the bytes of a user's file, of a too large one MOST_BYTES + 1. Raises DataError if it is no plain file."""
     path = Path(source)
     if not path.is_file():
         kind = "is no plain file" if path.exists() else "does not exist"
-        raise DataError(f"{what}: it {kind}; expected {expected}. Check the path.")
+        raise DataError(f"{label}: it {kind}; expected {expected}. Check the path.")
     with open_untrusted(path) as file:
         return file.read(MOST_BYTES + 1)
 
@@ -59,29 +59,29 @@ def pixels(picture: Image) -> Any:
     return numpy.asarray(_decoded(picture.png, f"image {picture.digest}"))
 
 
-def _of_bytes(data: bytes, what: str) -> Image:
+def _of_bytes(data: bytes, label: str) -> Image:
     if len(data) > MOST_BYTES:
-        raise DataError(f"{what}: got more than {MOST_BYTES:,} bytes; expected at most so many. {ADVICE}")
-    return _made(_decoded(data, what))
+        raise DataError(f"{label}: got more than {MOST_BYTES:,} bytes; expected at most so many. {ADVICE}")
+    return _made(_decoded(data, label))
 
 
-def _decoded(data: bytes, what: str) -> Any:
+def _decoded(data: bytes, label: str) -> Any:
     """Return Pillow's image, RGB. Its size is checked before it is decoded, against decompression bombs."""
     pillow = _pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
             opened = pillow.open(io.BytesIO(data), formats=FORMATS)
-            _check_size(opened.width, opened.height, what)
+            _check_size(opened.width, opened.height, label)
             if getattr(opened, "n_frames", 1) > 1:
-                raise DataError(f"{what}: got {opened.n_frames} frames; expected one picture. Save one of them alone.")
+                raise DataError(f"{label}: got {opened.n_frames} frames; expected one picture. Save one of them alone.")
             if not opened.has_transparency_data:
                 return opened.convert("RGB")
             layer = opened.convert("RGBA")
             return pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer).convert("RGB")
     except (OSError, ValueError, SyntaxError, EOFError, pillow.DecompressionBombError, Warning) as error:
         raise DataError(
-            f"{what}: it cannot be read as a picture ({error}); expected {', '.join(FORMATS)}. {ADVICE}"
+            f"{label}: it cannot be read as a picture ({error}); expected {', '.join(FORMATS)}. {ADVICE}"
         ) from None
 
 
@@ -100,10 +100,10 @@ def _of_array(source: Any) -> Image:
     return _made(_pillow().fromarray(numpy.ascontiguousarray(source)).convert("RGB"))
 
 
-def _check_size(width: int, height: int, what: str) -> None:
+def _check_size(width: int, height: int, label: str) -> None:
     if not (1 <= width <= MOST_SIDE and 1 <= height <= MOST_SIDE):
         raise DataError(
-            f"{what}: got {width:,} by {height:,} pixels; expected 1 to {MOST_SIDE:,} a side. Make it smaller."
+            f"{label}: got {width:,} by {height:,} pixels; expected 1 to {MOST_SIDE:,} a side. Make it smaller."
         )
 
 

@@ -35,8 +35,8 @@ def sound(source: str | Path | bytes | Any, rate: int = 0) -> Sound:
     if isinstance(source, Sound):
         return source
     if isinstance(source, str | Path):
-        what = f"sound {str(source)!r}"
-        return _of_bytes(read_media(source, what, "a WAV file"), what)
+        label = f"sound {str(source)!r}"
+        return _of_bytes(read_media(source, label, "a WAV file"), label)
     if isinstance(source, bytes):
         return _of_bytes(source, f"sound of {len(source):,} bytes")
     return _of_array(source, rate)
@@ -49,13 +49,13 @@ def samples(heard: Sound) -> numpy.ndarray:
     return _decoded(heard.wav, f"sound {heard.digest}")[0].astype(numpy.float32) / 32768
 
 
-def _of_bytes(data: bytes, what: str) -> Sound:
+def _of_bytes(data: bytes, label: str) -> Sound:
     if len(data) > MOST_BYTES:
-        raise DataError(f"{what}: got more than {MOST_BYTES:,} bytes; expected at most so many. {ADVICE}")
-    return _made(*_decoded(data, what), what)
+        raise DataError(f"{label}: got more than {MOST_BYTES:,} bytes; expected at most so many. {ADVICE}")
+    return _made(*_decoded(data, label), label)
 
 
-def _decoded(data: bytes, what: str) -> tuple[numpy.ndarray, int]:
+def _decoded(data: bytes, label: str) -> tuple[numpy.ndarray, int]:
     """Return the samples, int16 [length], and their rate."""
     import numpy
 
@@ -65,11 +65,11 @@ def _decoded(data: bytes, what: str) -> tuple[numpy.ndarray, int]:
             # The header may claim any length; no more is read than there is.
             raw = file.readframes(len(data))
     except (wave.Error, EOFError, OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"{what}: it cannot be read as a WAV file ({error}). {ADVICE}") from None
+        raise DataError(f"{label}: it cannot be read as a WAV file ({error}). {ADVICE}") from None
     if width != 2:
-        raise DataError(f"{what}: got samples of {8 * width} bits; expected 16. {ADVICE}")
-    whole = len(raw) - len(raw) % (2 * channels)
-    frames = numpy.frombuffer(raw[:whole], "<i2").reshape(-1, channels)
+        raise DataError(f"{label}: got samples of {8 * width} bits; expected 16. {ADVICE}")
+    length = len(raw) - len(raw) % (2 * channels)
+    frames = numpy.frombuffer(raw[:length], "<i2").reshape(-1, channels)
     return frames.mean(axis=1).round().astype(numpy.int16) if channels > 1 else frames[:, 0], rate
 
 
@@ -91,14 +91,14 @@ def _of_array(source: Any, rate: int) -> Sound:
     return _made(source, rate, "sound of an array")
 
 
-def _made(values: numpy.ndarray, rate: int, what: str) -> Sound:
+def _made(values: numpy.ndarray, rate: int, label: str) -> Sound:
     if isinstance(rate, bool) or rate not in RATES:
         raise DataError(
-            f"{what}: got the rate {rate!r}; expected {RATES[0]:,} to {RATES[-1]:,} samples a second. Name it: "
+            f"{label}: got the rate {rate!r}; expected {RATES[0]:,} to {RATES[-1]:,} samples a second. Name it: "
             "sound(array, rate=16_000)."
         )
     if not 1 <= len(values) <= MOST_BYTES // 2:
-        raise DataError(f"{what}: got {len(values):,} samples; expected 1 to {MOST_BYTES // 2:,}. {ADVICE}")
+        raise DataError(f"{label}: got {len(values):,} samples; expected 1 to {MOST_BYTES // 2:,}. {ADVICE}")
     raw = values.astype("<i2").tobytes()
     file = io.BytesIO()
     with wave.open(file, "wb") as written:

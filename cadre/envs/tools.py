@@ -201,13 +201,13 @@ def runnable_tools(entries: Sequence[Any], env: Any = None) -> dict[str, Runnabl
     """
     tools: dict[str, RunnableTool] = {}
     for entry in entries:
-        for found in _tools_of(entry, env):
-            if found.tool.name in tools:
+        for entry_tool in _tools_of(entry, env):
+            if entry_tool.tool.name in tools:
                 raise ConfigError(
-                    f"tools: got two named {found.tool.name}; expected different names. Rename one: "
+                    f"tools: got two named {entry_tool.tool.name}; expected different names. Rename one: "
                     "tool(function, name=...)."
                 )
-            tools[found.tool.name] = found
+            tools[entry_tool.tool.name] = entry_tool
     return tools
 
 
@@ -399,9 +399,9 @@ class WithTools(Env):
     def _with_past(self, observation: Observation) -> tuple[Message, ...]:
         """Return the messages of a conversation with the calls of earlier turns that it continues."""
         messages = observation.messages
-        for before, exchange in reversed(self._past.get((observation.role, observation.conversation), ())):
-            if len(messages) > len(before) and messages[: len(before)] == before:
-                messages = (*before, *exchange, *messages[len(before) :])
+        for prefix, exchange in reversed(self._past.get((observation.role, observation.conversation), ())):
+            if len(messages) > len(prefix) and messages[: len(prefix)] == prefix:
+                messages = (*prefix, *exchange, *messages[len(prefix) :])
         return messages
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
@@ -412,16 +412,16 @@ class WithTools(Env):
             exchange, tools = exchanges.get(role, ()), self._runnable(role)
             turns = sum(message.role == "assistant" for message in exchange)
             called = sample.message.tool_calls if sample.message is not None and sample.failure is None else ()
-            own = {tool.name for tool in offered[role].tools} if role in offered else set()
-            if turns >= self.tool_turns or own & {call.name for call in called} or not (called or sample.call_error):
+            names = {tool.name for tool in offered[role].tools} if role in offered else set()
+            if turns >= self.tool_turns or names & {call.name for call in called} or not (called or sample.call_error):
                 answers[role] = sample
                 continue
             if not called:  # a call that is none of these tools', or that cannot be read
                 calls, errors, malformed = calls + 1, errors + 1, malformed + 1
-                told = clean_text(f"Error: {sample.call_error}", self.tool_max_chars)
-                told += LAST_TURN if turns + 1 == self.tool_turns else ""
-                said = sample.message or Message("assistant", sample.text)
-                exchanges[role] = (*exchange, said, Message("user", told))
+                reply = clean_text(f"Error: {sample.call_error}", self.tool_max_chars)
+                reply += LAST_TURN if turns + 1 == self.tool_turns else ""
+                message = sample.message or Message("assistant", sample.text)
+                exchanges[role] = (*exchange, message, Message("user", reply))
                 continue
 
             # Ids are numbered through the conversation, as those of a sample begin at 0 in every completion.

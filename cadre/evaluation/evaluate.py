@@ -115,10 +115,10 @@ def list_outcomes(tasks: Sequence[Task], trees: Sequence[Tree], samples: int) ->
     """
     # Trees are in the order of their tasks, and a task whose episodes all failed has none.
     outcomes: dict[str, Outcome] = {}
-    remaining, seen = deque(trees), Counter[str]()
+    remaining, counts = deque(trees), Counter[str]()
     for task in tasks:
-        seen[task.id] += 1
-        name = task.id if seen[task.id] == 1 else f"{task.id}#{seen[task.id]}"
+        counts[task.id] += 1
+        name = task.id if counts[task.id] == 1 else f"{task.id}#{counts[task.id]}"
         paths = list(walk.episodes(remaining.popleft().root)) if remaining and remaining[0].task == task else []
         wins = sum(path[-1][1].success for path in paths)
         outcomes[name] = (wins / samples, mean_reward(paths) if paths else None)

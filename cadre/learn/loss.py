@@ -87,9 +87,9 @@ def load_loss(config: LossConfig) -> LossFunctions:
     """
     level = load_function("loss.correction_level", config.correction_level, LEVELS)
     correction = load_function("loss.correction", config.correction, CORRECTIONS)
-    own = load_own_loss(config)
-    if own is not None and config.function is not None:
-        loss = partial(_own_loss, config.function, partial(own, **config.settings))
+    user_loss = load_own_loss(config)
+    if user_loss is not None and config.function is not None:
+        loss = partial(_own_loss, config.function, partial(user_loss, **config.settings))
         _, metrics = loss(example_tokens())
         functions = LossFunctions(loss, level, correction, tuple(metrics))
     elif ":" in config.ratio:
@@ -154,8 +154,8 @@ def policy_loss(
         value = value - config.kl * on_policy * divergence
     loss = -(weights.unsqueeze(1) * torch.where(tokens.mask, value, 0.0)).sum()
     with torch.no_grad():
-        own = {name: torch.where(tokens.mask, numbers, 0).sum() for name, numbers in metrics.items()}
-    return loss, token_metrics(tokens, corrected) | own
+        user_metrics = {name: torch.where(tokens.mask, numbers, 0).sum() for name, numbers in metrics.items()}
+    return loss, token_metrics(tokens, corrected) | user_metrics
 
 
 def _own_loss(name: str, function: Callable[[Tokens], Any], tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:

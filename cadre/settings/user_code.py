@@ -227,7 +227,7 @@ def _import_file(file: str) -> ModuleType:
         name = f"{package}.{name}".removesuffix(".__init__")
     _put_on_path(top, folder)
     _make_room(top, name.partition(".")[0])
-    before = set(sys.modules)
+    loaded = set(sys.modules)
     try:
         if (module := sys.modules.get(name)) is None and top != folder:
             module = importlib.import_module(name)
@@ -239,7 +239,7 @@ def _import_file(file: str) -> ModuleType:
             spec.loader.exec_module(module)
     except BaseException:
         # A neighbour that was imported would keep classes of the module that was not.
-        _forget_modules([name for name in sys.modules if name not in before])
+        _forget_modules([name for name in sys.modules if name not in loaded])
         raise
     _look_for_changes()
     return module

@@ -76,9 +76,9 @@ class RoleMonitor:
         self._consecutive: Counter[str] = Counter()
         self._warned: set[str] = set()
 
-    def due(self, held: Mapping[str, bool]) -> list[str]:
+    def due(self, conditions: Mapping[str, bool]) -> list[str]:
         """Return the roles to warn of after a step in which it held, or not, of these roles."""
-        for role, holds in held.items():
+        for role, holds in conditions.items():
             self._consecutive[role] = self._consecutive[role] + 1 if holds else 0
         new = [role for role, steps in self._consecutive.items() if steps >= self.patience and role not in self._warned]
         self._warned.update(new)  # each role once
@@ -113,7 +113,7 @@ class OneSignMonitor(RoleMonitor):
             if len({scored.sample.role for scored in group.samples}) > 1:
                 for scored in group.samples:
                     signs[scored.sample.role].update(advantage > 0.0 for advantage in scored.advantages if advantage)
-        one_sign = {role: len(found) == 1 for role, found in signs.items() if role in trained}
+        one_sign = {role: len(kinds) == 1 for role, kinds in signs.items() if role in trained}
         return [
             f"warning: all advantages of {role} were {'positive' if True in signs[role] else 'negative'} in the last "
             f"{self.patience} steps, whatever it wrote: it is compared with roles that are rewarded differently. "

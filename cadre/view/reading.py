@@ -138,8 +138,8 @@ class RunReader:
 
     def tree(self, number: int) -> Json:
         """Return a kept tree with the annotations of its samples, but those of single tokens."""
-        kept, annotations = self.kept_tree(number)
-        tree: Json = {"step": kept.step, "tree": kept.number, **encode(kept.tree, defaults=True)}
+        entry, annotations = self.kept_tree(number)
+        tree: Json = {"step": entry.step, "tree": entry.number, **encode(entry.tree, defaults=True)}
         for number, node in enumerate(tree["nodes"]):
             del node["prompts"]
             for role, siblings in node["samples"].items():
@@ -163,21 +163,21 @@ class RunReader:
         return self._spell_tokens(number)
 
     def _spell_tokens(self, number: int, only: SampleKey | None = None) -> dict[SampleKey, Json]:
-        kept, annotations = self.kept_tree(number)
+        entry, annotations = self.kept_tree(number)
         vocabularies, tokens = read_vocabulary(self.folder), {}
-        for node, _, role, index, sample in iterate_samples(kept.tree):
-            place = (node, role, index)
-            if only is not None and place != only:
+        for node, _, role, index, sample in iterate_samples(entry.tree):
+            position = (node, role, index)
+            if only is not None and position != only:
                 continue
             words = vocabularies.get(sample.policy, {})
-            own = annotations.get(place, {})
-            tokens[place] = {
+            notes = annotations.get(position, {})
+            tokens[position] = {
                 "prompt": [words.get(str(token), f"[{token}]") for token in sample.prompt_ids],
                 "tokens": [words.get(str(token), f"[{token}]") for token in sample.token_ids],
                 "logprobs": list(sample.logprobs),
-                "learner": own.get("tokens", {}).get("logprobs"),
-                "entropy": own.get("tokens", {}).get("entropy"),
-                "advantages": own.get("credit", {}).get("advantages"),
+                "learner": notes.get("tokens", {}).get("logprobs"),
+                "entropy": notes.get("tokens", {}).get("entropy"),
+                "advantages": notes.get("credit", {}).get("advantages"),
             }
         return tokens
 

@@ -256,14 +256,14 @@ def read_metrics(metrics: Iterable[UpdateMetrics]) -> None:
     """Replace the tensors in metrics of several policies by Python's numbers, by one transfer."""
     metrics = list(metrics)
     numbers: list[Scalar] = []
-    for own in metrics:
-        numbers += [own.loss, own.value_loss, own.max_logprob_diff, *own.sums.values()]
-        numbers += [number for pair in own.logprob_diffs.values() for number in pair]
+    for update in metrics:
+        numbers += [update.loss, update.value_loss, update.max_logprob_diff, *update.sums.values()]
+        numbers += [number for pair in update.logprob_diffs.values() for number in pair]
     values = iter(read_numbers(numbers))
-    for own in metrics:
-        own.loss, own.value_loss, own.max_logprob_diff = next(values), next(values), next(values)
-        own.sums |= {name: next(values) for name in own.sums}
-        own.logprob_diffs |= {role: [next(values), next(values)] for role in own.logprob_diffs}
+    for update in metrics:
+        update.loss, update.value_loss, update.max_logprob_diff = next(values), next(values), next(values)
+        update.sums |= {name: next(values) for name in update.sums}
+        update.logprob_diffs |= {role: [next(values), next(values)] for role in update.logprob_diffs}
 
 
 def read_numbers(numbers: Sequence[Scalar]) -> list[float]:
@@ -365,15 +365,15 @@ class Trainer:
             optimiser.finish_update()
         return reports
 
-    def _mean_divergence(self, metrics: UpdateMetrics, before: Mapping[str, Any]) -> float:
+    def _mean_divergence(self, metrics: UpdateMetrics, earlier: Mapping[str, Any]) -> float:
         """Return the mean KL(sampler || policy) (k3) of the tokens of all ranks that were run since a snapshot.
 
         The bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207) as it is described in public: a KL
         divided among tokens, measured on the rollouts, ends the update. The paper states no estimator and no place in
         the update that could be found.
         """
-        own = read_numbers([metrics.sums["kl3"], before["sums"]["kl3"]])
-        divergence, tokens = self._runner.ranks.sum([own[0] - own[1], metrics.tokens - before["tokens"]])
+        sums = read_numbers([metrics.sums["kl3"], earlier["sums"]["kl3"]])
+        divergence, tokens = self._runner.ranks.sum([sums[0] - sums[1], metrics.tokens - earlier["tokens"]])
         return divergence / max(1.0, tokens)
 
     def _add_old_logprobs(self, sequences: list[TrainingSequence]) -> list[TrainingSequence]:
@@ -406,7 +406,7 @@ class Trainer:
         metrics: Mapping[str, UpdateMetrics],
     ) -> dict[str, StepNumbers]:
         """Do what `_backward` does, in smaller micro-batches where a GPU's memory is too short."""
-        before = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
+        snapshots = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
 
         def run() -> dict[str, StepNumbers]:
             if sequences:
@@ -418,8 +418,8 @@ class Trainer:
             for optimiser in self._optimisers.values():
                 optimiser.clear()
             for name, of_policy in metrics.items():
-                vars(of_policy).update(before[name])
-                before[name] = of_policy.snapshot()
+                vars(of_policy).update(snapshots[name])
+                snapshots[name] = of_policy.snapshot()
 
         return self._runner.run_in_memory(run, undo)
 
