@@ -110,13 +110,13 @@ results: $(COMPLETE)
 worth: $(COMPLETE)
 	$(BIN)/python -m lab.worth
 
-# With SMOLLM2 (a folder of SmolLM2-135M-Instruct) and VLLM (an environment with its CPU build) the speed of those too;
+# With SMOLLM2 (a folder of SmolLM2-135M-Instruct) the speed of that too;
 # with CADRE_DATA (a folder of data sets, docs/data.md) the checkers of code and mathematics. What is not given is left
 # out, with a sentence. TRL and CoMLRL are installed from the package index.
 bench: $(COMPLETE)
 	$(BIN)/python bench/sandbox.py
 	$(BIN)/python -m tests.cadre.cli.stranger_calls --write
-	$(BIN)/python bench/speed.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2)) $(if $(VLLM),--vllm $(VLLM))
+	$(BIN)/python bench/speed.py --write $(if $(SMOLLM2),--smollm2 $(SMOLLM2))
 	$(BIN)/python bench/readme.py
 
 # Advantages, aggregations and losses against those of other libraries' wheels, each in an environment of its own. Of

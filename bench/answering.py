@@ -30,9 +30,9 @@ class Answering:
     def calls(self) -> list[ModelCall]:
         return [pending.call for pending in self.came]
 
-    def answer(self, place: int, message: Message) -> None:
+    def answer(self, index: int, message: Message) -> None:
         """Answer a call that waits."""
-        asyncio.run_coroutine_threadsafe(_resolve(self.came[place], message), self.server.loop).result()
+        asyncio.run_coroutine_threadsafe(_resolve(self.came[index], message), self.server.loop).result()
 
     def end(self, why: str = "its task is done") -> None:
         self.server.submit(_end(self.server, self.session, why)).result()
@@ -54,23 +54,23 @@ def answering(
 ) -> Iterator[Answering]:
     """A session in which `says` answers every call at once, or leaves it waiting with None."""
     running = server or Server()
-    made: list[Answering] = []
+    sessions: list[Answering] = []
 
     def arrived(pending: PendingCall) -> None:
-        made[0].came.append(pending)
+        sessions[0].came.append(pending)
         message = says(pending.call)
         if message is not None:
             pending.answer.set_result(Answer(message, "stop", 3, 2))
 
-    session = Session(models, arrived, lambda reward: made[0].rewards.append(reward))
-    made.append(Answering(running, session))
+    session = Session(models, arrived, lambda reward: sessions[0].rewards.append(reward))
+    sessions.append(Answering(running, session))
 
     async def add() -> None:
         running.sessions.add(session)
 
     running.submit(add()).result()
     try:
-        yield made[0]
+        yield sessions[0]
     finally:
         if server is None:
             running.close()

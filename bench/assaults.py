@@ -27,7 +27,7 @@ INTERPRETERS = (os.path.realpath(sys.executable), "/usr/bin/python3", "/usr/bin/
 
 
 def works_for_nobody(python: str) -> bool:
-    """Whether an ordinary user can start the interpreter, and it is recent enough."""
+    """Return True if an ordinary user can start the interpreter, and it is recent enough."""
     try:
         check = "import sys; sys.exit(sys.version_info < (3, 11))"
         return not subprocess.run([python, "-I", "-c", check], user=NOBODY, group=NOBODY, extra_groups=[]).returncode
@@ -48,21 +48,25 @@ def project() -> Path:
     return copy
 
 
-def assault(level: str, user: str, abi: int = NEWEST, kinds: Sequence[str] = (), each: int = 0) -> list[dict[str, str]]:
+def assault(
+    level: str, user: str, abi: int = NEWEST, kinds: Sequence[str] = (), per_kind: int = 0
+) -> list[dict[str, str]]:
     """Run `assault.py` as the user; the outcomes of every attack, or of so many of each kind."""
     if user == "root" and os.getuid() != 0:
         pytest.skip("not root")
     script = str(project() / "tests" / "cadre_sandbox" / "assault.py")
     python, identity = sys.executable, {}
     if user == "ordinary" and os.getuid() == 0:
-        reachable = [one for one in INTERPRETERS if os.path.exists(one) and works_for_nobody(one)]
+        reachable = [path for path in INTERPRETERS if os.path.exists(path) and works_for_nobody(path)]
         if not reachable:
             pytest.skip("no Python 3.11 or later that an ordinary user can start")
         python, identity = reachable[0], {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     environment = {"PYTHONPATH": str(project()), "PATH": "/usr/bin:/bin"}
-    command = [python, "-B", script, level, str(abi), str(each), *kinds]
-    done = subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=600, **identity)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["uid"] == 0) == (user == "root")
-    return told["outcomes"]
+    command = [python, "-B", script, level, str(abi), str(per_kind), *kinds]
+    completed = subprocess.run(
+        command, env=environment, cwd="/", capture_output=True, text=True, timeout=600, **identity
+    )
+    assert completed.returncode == 0, completed.stderr
+    report = json.loads(completed.stdout)
+    assert (report["uid"] == 0) == (user == "root")
+    return report["outcomes"]

@@ -92,7 +92,7 @@ def _git(*arguments: str) -> str:
 
 @contextmanager
 def checked_out(commit: str, folder: Path) -> Iterator[Path]:
-    """Within it, a folder has the files of a commit."""
+    """Check a commit out into a folder; remove it at the end."""
     _git("worktree", "add", "--quiet", "--detach", str(folder), commit)
     try:
         yield folder
@@ -117,30 +117,32 @@ def validate_commit(commits: str) -> None:
 
     Where there is no git, a hash is taken as it is.
     """
-    for one in re.split(r",\s*", commits):
-        if re.fullmatch("[0-9a-f]{7,40}[+]", one):
+    for revision in re.split(r",\s*", commits):
+        if re.fullmatch("[0-9a-f]{7,40}[+]", revision):
             raise ValueError(
-                f"Got the commit {one}: code differed from it when it was measured. Commit, measure again."
+                f"Got the commit {revision}: code differed from it when it was measured. Commit, measure again."
             )
-        if not re.fullmatch("[0-9a-f]{7,40}", one):
-            raise ValueError(f"Got the commit {one!r}; expected a hash. Where there is no git, set BENCH_COMMIT to it.")
+        if not re.fullmatch("[0-9a-f]{7,40}", revision):
+            raise ValueError(
+                f"Got the commit {revision!r}; expected a hash. Where there is no git, set BENCH_COMMIT to it."
+            )
         try:
             _git("rev-parse", "--git-dir")
         except (FileNotFoundError, subprocess.CalledProcessError):
             continue
         try:
-            _git("merge-base", "--is-ancestor", one, "HEAD")
+            _git("merge-base", "--is-ancestor", revision, "HEAD")
         except subprocess.CalledProcessError:
             expected = "Measure a commit of HEAD's history."
-            raise ValueError(f"Got the commit {one}, which HEAD does not descend from. {expected}") from None
+            raise ValueError(f"Got the commit {revision}, which HEAD does not descend from. {expected}") from None
 
 
 def latest() -> dict[str, dict[str, Any]]:
     """The newest line of every name."""
-    found: dict[str, dict[str, Any]] = {}
+    newest: dict[str, dict[str, Any]] = {}
     for path in sorted(RESULTS.glob("*.jsonl")):
-        found.update(_newest_lines(path, path.stat().st_mtime_ns))
-    return found
+        newest.update(_newest_lines(path, path.stat().st_mtime_ns))
+    return newest
 
 
 @cache

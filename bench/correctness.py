@@ -37,11 +37,11 @@ def situations(text: str) -> list[Situation]:
     return [Situation(row[1], tuple(re.findall(r"`(tests/[^`]*)`", row[2]))) for row in rows]
 
 
-def run_tests(wanted: list[str]) -> list[tuple[str, str]]:
+def run_tests(tests: list[str]) -> list[tuple[str, str]]:
     """Return (id without parameters, outcome) of every test; all run in one call of pytest."""
     with TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "-n", "2", f"--junitxml={report}", *wanted]
+        command = [sys.executable, "-m", "pytest", "-n", "2", f"--junitxml={report}", *tests]
         subprocess.run(command, cwd=ROOT, check=False)
         return [(_test_id(case), _outcome(case)) for case in ElementTree.parse(report).iter("testcase")]
 
@@ -61,13 +61,13 @@ def main() -> None:
     options = parser.parse_args()
     text = PAGE.read_text()
     groups = {"correct": situations(text), "second": situations(text.partition(SECOND)[2])}
-    outcomes = run_tests(sorted({test for one in groups["correct"] for test in one.tests}))
+    outcomes = run_tests(sorted({test for situation in groups["correct"] for test in situation.tests}))
     for prefix, group in groups.items():
         right = 0
-        for one in group:
-            counts = Counter(kind for test, kind in outcomes if {test, test.partition("::")[0]} & {*one.tests})
+        for situation in group:
+            counts = Counter(kind for test, kind in outcomes if {test, test.partition("::")[0]} & {*situation.tests})
             right += counts["passed"] > 0 and not counts["failed"]
-            print(f"{one.name}: {dict(counts)}")
+            print(f"{situation.name}: {dict(counts)}")
         print(f"{right} of {len(group)} situations are right ({prefix})")
         for name, value in ((f"{prefix}.cases", len(group)), (f"{prefix}.cases_right", right)) if options.write else ():
             record("correctness", name, [value], "situations", "python bench/correctness.py --write", n=len(group))

@@ -119,28 +119,28 @@ def config_of(family: str, window: int, **changes: Any) -> Any:
     if "kv_lora_rank" in default.to_dict():  # latent attention has as many keys as queries
         settings["num_key_value_heads"] = 4
     for name in default.sub_configs:
-        within = getattr(default, name, None)
-        if isinstance(within, PreTrainedConfig):
-            settings[name] = {**_sizes(within, window), "model_type": within.model_type}
+        nested = getattr(default, name, None)
+        if isinstance(nested, PreTrainedConfig):
+            settings[name] = {**_sizes(nested, window), "model_type": nested.model_type}
     return AutoConfig.for_model(family, **{**settings, **OWN.get(family, {}), **changes})
 
 
 def _sizes(config: Any, window: int) -> dict[str, Any]:
-    known = config.to_dict().keys() | (getattr(config, "attribute_map", None) or {}).keys()
-    sizes = {name: size for name, size in SIZES.items() if name in known}
-    windows: dict[str, Any] = {name: window for name in WINDOWED if name in known}
-    windows |= {name: value for name, value in SWITCHES.items() if name in known}
+    names = config.to_dict().keys() | (getattr(config, "attribute_map", None) or {}).keys()
+    sizes = {name: size for name, size in SIZES.items() if name in names}
+    windows: dict[str, Any] = {name: window for name in WINDOWED if name in names}
+    windows |= {name: value for name, value in SWITCHES.items() if name in names}
     return {**sizes, **windows, "vocab_size": 260, "pad_token_id": 256, "eos_token_id": 257, "bos_token_id": 258}
 
 
 def has_window(config: Any) -> bool:
-    """Whether a configuration, or one within it, has a window."""
+    """Return True if a configuration, or a nested one, has an attention window."""
     text = config.get_text_config()
     return any(getattr(part, name, None) is not None for part in (config, text) for name in WINDOWED)
 
 
 def measure(family: str, window: int, folder: Path) -> dict[str, Any]:
-    """What the family's model came to with one window: the form, the largest difference, or why it is refused."""
+    """Measure one family with one window: the form, the largest difference, or the reason why it is not supported."""
     try:
         config = config_of(family, window)
         with torch.device("meta"):
@@ -165,14 +165,14 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
     except EngineError as error:
         return {"refused": str(error).replace(str(folder), "MODEL")}
     try:
-        drawn = _drawn(engine)
+        samples = _drawn(engine)
         form = {"shared": "shared prompt", "copied": "copied prompt", "plain": "no cache"}[engine._form]
         engine.record = run_eagerly
-        drawn += _drawn(engine)
+        samples += _drawn(engine)
         plain.set_attn_implementation(engine.loaded.model.config._attn_implementation)
-        worst = max(_gap(one.logprobs, plain_logprobs(plain, one)) for one in drawn)
+        worst = max(_gap(sample.logprobs, plain_logprobs(plain, sample)) for sample in samples)
         learnt: dict[str, float] = {}
-        data = [batch.sequence_of(one, 1.0, 1.0) for one in drawn]
+        data = [batch.sequence_of(sample, 1.0, 1.0) for sample in samples]
         for checkpointing in (False, True):
             for pack in ("auto", "padded"):
                 learner_settings = LearnerConfig(pack=pack, gradient_checkpointing=checkpointing)
@@ -185,7 +185,10 @@ def _compared(folder: Path, plain: Any) -> dict[str, Any]:
                     logprobs = engine.work(runner.compute_logprobs, data)
                 worst = max(
                     worst,
-                    *(_gap(one.logprobs, got[-len(one.logprobs) :]) for one, got in zip(drawn, logprobs, strict=True)),
+                    *(
+                        _gap(sample.logprobs, got[-len(sample.logprobs) :])
+                        for sample, got in zip(samples, logprobs, strict=True)
+                    ),
                 )
                 learnt[pack] = 1.0 if runner.tokens else 0.0
         packing = runner._packing if learnt["padded"] else "alone"
@@ -207,10 +210,10 @@ def _drawn(engine: TorchEngine) -> list[Sample]:
 
     async def turns() -> list[Sample]:
         first = [request(TEXTS[0], 2, 1), request(TEXTS[1], 2, 2)]
-        samples = [one for siblings in await gather(*map(engine.sample, first)) for one in siblings]
-        said = (Message("assistant", samples[0].text), Message("user", "and then?"))
+        samples = [sample for siblings in await gather(*map(engine.sample, first)) for sample in siblings]
+        messages = (Message("assistant", samples[0].text), Message("user", "and then?"))
         previous = PreviousTurn(first[0].messages, samples[0])
-        second = replace(first[0], messages=first[0].messages + said, key=3, previous=previous)
+        second = replace(first[0], messages=first[0].messages + messages, key=3, previous=previous)
         return samples + await engine.sample(second)
 
     (samples,) = asyncio.run(gather(turns()))
@@ -218,21 +221,21 @@ def _drawn(engine: TorchEngine) -> list[Sample]:
 
 
 @torch.no_grad()
-def plain_logprobs(model: Any, one: Sample) -> Sequence[float]:
-    """By the model's own forward over the whole sequence alone."""
-    ids = torch.tensor([one.prompt_ids + one.token_ids])
+def plain_logprobs(model: Any, sample: Sample) -> Sequence[float]:
+    """Return log-probabilities from the model's own forward over the single sequence."""
+    ids = torch.tensor([sample.prompt_ids + sample.token_ids])
     scores = model(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)
-    start = len(one.prompt_ids)
+    start = len(sample.prompt_ids)
     return scores[start - 1 : -1].gather(1, ids[0, start:, None]).squeeze(1).tolist()
 
 
-def _gap(mine: Sequence[float], other: Sequence[float]) -> float:
-    return float((torch.tensor(mine) - torch.tensor(other)).abs().nan_to_num(torch.inf).max())
+def _gap(first: Sequence[float], second: Sequence[float]) -> float:
+    return float((torch.tensor(first) - torch.tensor(second)).abs().nan_to_num(torch.inf).max())
 
 
 @contextlib.contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Within it a TimeoutError is raised after so many seconds."""
+    """Raise TimeoutError after so many seconds."""
 
     def late(*_: Any) -> None:
         raise TimeoutError(f"took more than {seconds} s")
@@ -259,16 +262,16 @@ def main() -> None:
     if arguments.fresh:
         state.unlink(missing_ok=True)
     lines = [json.loads(line) for line in state.read_text().splitlines()] if state.exists() else []
-    done = {(line["family"], line["window"]): line for line in lines}
+    measured = {(line["family"], line["window"]): line for line in lines}
     for family in arguments.families:
         for window in WINDOWS:
-            if (family, window) not in done:
-                done[family, window] = _one(family, window)
+            if (family, window) not in measured:
+                measured[family, window] = _one(family, window)
                 with state.open("a") as out:
-                    out.write(json.dumps(done[family, window]) + "\n")
-            if not done[family, window].get("windowed"):
+                    out.write(json.dumps(measured[family, window]) + "\n")
+            if not measured[family, window].get("windowed"):
                 break  # other windows make no difference
-    rows = {family: [line for (of, _), line in done.items() if of == family] for family in arguments.families}
+    rows = {family: [line for (of, _), line in measured.items() if of == family] for family in arguments.families}
     supported = {name: lines for name, lines in rows.items() if is_supported(lines)}
     worst = max((line.get("max_diff", 0.0) for lines in supported.values() for line in lines), default=0.0)
     print(f"{len(supported)} of {len(rows)} families supported, largest difference {worst:.2e} nats")
@@ -295,7 +298,7 @@ def _one(family: str, window: int) -> dict[str, Any]:
 
 
 def is_supported(lines: Sequence[dict[str, Any]]) -> bool:
-    """Whether a family's samples are a learner's at every window at which it is not refused when it is loaded."""
+    """Return True if sampler and learner agree at every window at which the family loads."""
     loaded = [line for line in lines if "refused" not in line]
     return bool(loaded) and all(line.get("max_diff", 1.0) <= SUPPORTED and "untrained" not in line for line in loaded)
 
@@ -312,19 +315,19 @@ def page(rows: dict[str, list[dict[str, Any]]]) -> str:
         table.append(
             f"| {name} | {forms} | {packings} | {windows if loaded[0]['windowed'] else 'none'} | {worst:.1e} |"
         )
-    others = [f"| {name} | {_reason(lines)} |" for name, lines in sorted(rows.items()) if name not in supported]
-    return "\n".join([HEAD.rstrip(), "", *TABLE, *table, "", OTHERS.rstrip(), "", *OTHER_TABLE, *others, ""])
+    unsupported = [f"| {name} | {_reason(lines)} |" for name, lines in sorted(rows.items()) if name not in supported]
+    return "\n".join([HEAD.rstrip(), "", *TABLE, *table, "", OTHERS.rstrip(), "", *OTHER_TABLE, *unsupported, ""])
 
 
 def _reason(lines: Sequence[dict[str, Any]]) -> str:
     keys = ("refused", "untrained", "untried", "failed")
-    found = next(((key, line[key]) for line in lines for key in keys if key in line), None)
-    if found is None:
+    outcome = next(((key, line[key]) for line in lines for key in keys if key in line), None)
+    if outcome is None:
         return f"differs by {max(line['max_diff'] for line in lines):.1e} nats"
-    key, reason = found
-    for within in (": on two prompts of different length ", ": by its learner "):
-        _, _, said = reason.partition(within)
-        reason = said.partition(";")[0] if said else reason
+    key, reason = outcome
+    for context in (": on two prompts of different length ", ": by its learner "):
+        _, _, detail = reason.partition(context)
+        reason = detail.partition(";")[0] if detail else reason
     label = {
         "refused": "not supported",
         "untrained": "sampled, not trained",

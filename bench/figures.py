@@ -38,11 +38,11 @@ SHARES = ("share", "fraction", "pass", "accuracy", "well-formed", "valid", "agre
 
 def read_lines(results: Path) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of results/*.jsonl by name, the newest last."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    lines: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(results.glob("*.jsonl")):
         for line in map(json.loads, path.read_text().splitlines()):
-            found.setdefault(line["name"], []).append(line)
-    return found
+            lines.setdefault(line["name"], []).append(line)
+    return lines
 
 
 def wrong_figures(page: str, text: str, lines: Lines) -> list[str]:
@@ -63,18 +63,18 @@ def wrong_figures(page: str, text: str, lines: Lines) -> list[str]:
 
 def _errors(comment: re.Match[str], lines: Lines) -> Iterator[str]:
     block = " ".join(re.sub("<!--.*?-->", "", comment["block"], flags=re.DOTALL).split())
-    position, before = 0, "its start"
+    position, previous = 0, "its start"
     for pair in filter(None, map(str.strip, comment["pairs"].split(";"))):
         names, _, shown = (" ".join(part.split()) for part in pair.partition(" = "))
         if not NUMBER.search(shown):
             yield f"got {pair!r}; expected NAME = TEXT with a number in the text. Correct the comment."
             continue
-        found = re.compile(rf"(?<![\d.,-]){re.escape(shown)}(?![\d%]|[.,]\d|e[-+]?\d)").search(block, position)
-        if found:
-            position, before = found.end(), repr(shown)
+        match = re.compile(rf"(?<![\d.,-]){re.escape(shown)}(?![\d%]|[.,]\d|e[-+]?\d)").search(block, position)
+        if match:
+            position, previous = match.end(), repr(shown)
         else:
             yield (
-                f"got no {shown!r} ({names}) in the block {block[:40]!r}... after {before}; expected the figures of "
+                f"got no {shown!r} ({names}) in the block {block[:40]!r}... after {previous}; expected the figures of "
                 "the comment in the order of the text. Correct the comment, or write the figure of the line."
             )
         for name in names.split(", "):
@@ -84,21 +84,21 @@ def _errors(comment: re.Match[str], lines: Lines) -> Iterator[str]:
 def _differences(name: str, shown: str, lines: Lines) -> Iterator[str]:
     """Yield an error if there is no such line, or if the text does not show its numbers."""
     name, part, commit = _parsed(name, lines)
-    known = [line for line in lines.get(name, ()) if line["commit"].startswith(commit)]
-    if not known:
+    matching = [line for line in lines.get(name, ()) if line["commit"].startswith(commit)]
+    if not matching:
         of = f" of commit {commit}" if commit else ""
         yield (
             f"got the name {name!r}, of which results/ has no line{of}; expected one that was measured. Correct the "
             "name, or take the figure out of the comment."
         )
         return
-    line, numbers = known[-1], list(NUMBER.finditer(shown))
-    wanted = _wanted(line, part, shown, len(numbers))
-    if len(wanted) == 3 and "values" not in line:
+    line, numbers = matching[-1], list(NUMBER.finditer(shown))
+    expected = _wanted(line, part, shown, len(numbers))
+    if len(expected) == 3 and "values" not in line:
         numbers.sort(key=_read)
     share = line["unit"].startswith(SHARES) and not part
-    if len(wanted) == len(numbers) and all(
-        _agrees(number, value, line, shown, share) for number, value in zip(numbers, wanted, strict=True)
+    if len(expected) == len(numbers) and all(
+        _agrees(number, value, line, shown, share) for number, value in zip(numbers, expected, strict=True)
     ):
         return
     yield (
@@ -109,11 +109,11 @@ def _differences(name: str, shown: str, lines: Lines) -> Iterator[str]:
 
 def _parsed(name: str, lines: Lines) -> tuple[str, str, str]:
     """Return a line's name, the part of it that is meant ("" for all), and its commit ("" for the newest)."""
-    without, _, commit = name.rpartition("@")
-    for one, of in ((name, ""), (without, commit)):
-        stem, _, part = one.rpartition(".")
-        if one in lines:
-            return one, "", of
+    stem_of_commit, _, commit = name.rpartition("@")
+    for candidate, of in ((name, ""), (stem_of_commit, commit)):
+        stem, _, part = candidate.rpartition(".")
+        if candidate in lines:
+            return candidate, "", of
         if part in PARTS and stem in lines:
             return stem, part, of
     return name, "", ""

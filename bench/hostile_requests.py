@@ -1,7 +1,12 @@
-"""Requests that mean no good, thrown at the endpoint while a session that means well waits for its answer."""
+"""Hostile requests to the endpoint, while a well-behaved session waits for its answer.
+
+`python -m bench.hostile_requests [--write]` sends 1,000 of them; `--write` appends `programs.hostile_through`, how many
+got another session's answer, a server error or no answer in time, to results/programs.jsonl.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import socket
@@ -11,6 +16,7 @@ from typing import Any
 import httpx2
 
 from bench.answering import Answering, answering
+from bench.common import record
 from cadre.types import Message
 
 SECRET = "the-secret-of-the-other-session"
@@ -21,14 +27,14 @@ def through(count: int, generator: random.Random) -> dict[str, Any]:
     """Throw so many; `through` counts those that got somebody else's answer, a bug's 500, or nothing in time."""
     with (
         answering(lambda call: None) as victim,
-        answering(echo, server=victim.server) as mine,
+        answering(echo, server=victim.server) as attacker,
         answering(echo, server=victim.server) as over,
         httpx2.Client(timeout=SECONDS) as client,
     ):
         over.end()
         waiting = ask_in_background(victim)
-        kinds = [kind(mine, over, generator) for kind in (generator.choice(KINDS) for _ in range(count))]
-        statuses: Counter[str] = Counter(send(client, mine, request) for request in kinds)
+        kinds = [kind(attacker, over, generator) for kind in (generator.choice(KINDS) for _ in range(count))]
+        statuses: Counter[str] = Counter(send(client, attacker, request) for request in kinds)
         victim.answer(0, Message("assistant", SECRET))
         bad = sum(statuses[name] for name in ("leak", "hang", "500"))
         served = waiting()
@@ -64,24 +70,24 @@ def chat(content: Any = "x", **fields: Any) -> dict[str, Any]:
     return {"model": "planner", "messages": [{"role": "user", "content": content}], **fields}
 
 
-def huge(mine: Answering, over: Answering, generator: random.Random) -> Request:
-    return post("/chat/completions", chat("x" * generator.choice([1 << 20, 17 << 20])), mine.session.key)
+def huge(attacker: Answering, over: Answering, generator: random.Random) -> Request:
+    return post("/chat/completions", chat("x" * generator.choice([1 << 20, 17 << 20])), attacker.session.key)
 
 
-def malformed(mine: Answering, over: Answering, generator: random.Random) -> Request:
-    whole = json.dumps(chat(tools=[{"type": "function", "function": {"name": "f"}}])).encode()
-    place = generator.randrange(len(whole))
+def malformed(attacker: Answering, over: Answering, generator: random.Random) -> Request:
+    body = json.dumps(chat(tools=[{"type": "function", "function": {"name": "f"}}])).encode()
+    position = generator.randrange(len(body))
     return post(
-        "/chat/completions", whole[:place] + bytes([generator.randrange(256)]) + whole[place:], mine.session.key
+        "/chat/completions", body[:position] + bytes([generator.randrange(256)]) + body[position:], attacker.session.key
     )
 
 
-def deep(mine: Answering, over: Answering, generator: random.Random) -> Request:
+def deep(attacker: Answering, over: Answering, generator: random.Random) -> Request:
     depth = generator.choice([50, 900, 5_000, 100_000])
-    return post("/chat/completions", b'{"model":' + b"[" * depth + b"]" * depth + b"}", mine.session.key)
+    return post("/chat/completions", b'{"model":' + b"[" * depth + b"]" * depth + b"}", attacker.session.key)
 
 
-def odd_values(mine: Answering, over: Answering, generator: random.Random) -> Request:
+def odd_values(attacker: Answering, over: Answering, generator: random.Random) -> Request:
     odd = [None, True, -1, 1e308, "", "\ud83d", [], {}, [[]], {"a": {"b": []}}, "x" * 5_000, float("nan")]
     names = [
         "model",
@@ -96,51 +102,53 @@ def odd_values(mine: Answering, over: Answering, generator: random.Random) -> Re
         "input",
     ]
     fields = {name: generator.choice(odd) for name in generator.sample(names, 3)}
-    return post(generator.choice(["/chat/completions", "/responses"]), {**chat(), **fields}, mine.session.key)
+    return post(generator.choice(["/chat/completions", "/responses"]), {**chat(), **fields}, attacker.session.key)
 
 
-def guessed_key(mine: Answering, over: Answering, generator: random.Random) -> Request:
-    key = generator.choice(["", "cadre-", mine.session.key[:-1], mine.session.key.upper(), "x" * 10_000, "../.."])
+def guessed_key(attacker: Answering, over: Answering, generator: random.Random) -> Request:
+    key = generator.choice(
+        ["", "cadre-", attacker.session.key[:-1], attacker.session.key.upper(), "x" * 10_000, "../.."]
+    )
     return post("/chat/completions", chat(SECRET), key)
 
 
-def after_the_end(mine: Answering, over: Answering, generator: random.Random) -> Request:
+def after_the_end(attacker: Answering, over: Answering, generator: random.Random) -> Request:
     return post(generator.choice(["/chat/completions", "/responses", "/rewards"]), chat(), over.session.key)
 
 
-def wrong_model(mine: Answering, over: Answering, generator: random.Random) -> Request:
+def wrong_model(attacker: Answering, over: Answering, generator: random.Random) -> Request:
     return post(
-        "/chat/completions", {**chat(), "model": generator.choice(["gpt-4o", "", "x" * 9_999])}, mine.session.key
+        "/chat/completions", {**chat(), "model": generator.choice(["gpt-4o", "", "x" * 9_999])}, attacker.session.key
     )
 
 
-def others_response(mine: Answering, over: Answering, generator: random.Random) -> Request:
+def others_response(attacker: Answering, over: Answering, generator: random.Random) -> Request:
     body = {"model": "planner", "input": "x", "previous_response_id": f"resp_{generator.getrandbits(96):024x}"}
-    return post("/responses", body, mine.session.key)
+    return post("/responses", body, attacker.session.key)
 
 
-def repeated(mine: Answering, over: Answering, generator: random.Random) -> Request:
-    return post("/chat/completions", chat(SECRET), mine.session.key, **{"x-stainless-retry-count": "1"})
+def repeated(attacker: Answering, over: Answering, generator: random.Random) -> Request:
+    return post("/chat/completions", chat(SECRET), attacker.session.key, **{"x-stainless-retry-count": "1"})
 
 
-def aborted(mine: Answering, over: Answering, generator: random.Random) -> Request:
-    return {**post("/chat/completions", chat(stream=True), mine.session.key), "cut": generator.randrange(1, 300)}
+def aborted(attacker: Answering, over: Answering, generator: random.Random) -> Request:
+    return {**post("/chat/completions", chat(stream=True), attacker.session.key), "cut": generator.randrange(1, 300)}
 
 
-def odd_path(mine: Answering, over: Answering, generator: random.Random) -> Request:
+def odd_path(attacker: Answering, over: Answering, generator: random.Random) -> Request:
     path = generator.choice(
         ["/../v1/models", "/models/../../etc/passwd", "/models/" + "x" * 3_000, "/", "/chat", "//models"]
     )
     return {
-        **post(path, b"", mine.session.key),
+        **post(path, b"", attacker.session.key),
         "method": generator.choice(["GET", "PUT", "DELETE", "POST", "OPTIONS"]),
     }
 
 
-def bad_schema(mine: Answering, over: Answering, generator: random.Random) -> Request:
+def bad_schema(attacker: Answering, over: Answering, generator: random.Random) -> Request:
     schema = generator.choice([{"$ref": "file:///etc/passwd"}, {"type": 3}, {"pattern": "(a+)+$"}, {"allOf": "x"}])
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    return post("/chat/completions", chat(response_format=form), mine.session.key)
+    return post("/chat/completions", chat(response_format=form), attacker.session.key)
 
 
 KINDS = [
@@ -159,13 +167,16 @@ KINDS = [
 ]
 
 
-def send(client: httpx2.Client, mine: Answering, request: Request) -> str:
-    """What became of it: a status, `aborted`, `leak` or `hang`."""
+def send(client: httpx2.Client, attacker: Answering, request: Request) -> str:
+    """Send a request and return its outcome: a status, `aborted`, `leak` or `hang`."""
     if "cut" in request:
-        return abort(mine, request)
+        return abort(attacker, request)
     try:
         reply = client.request(
-            request["method"], f"{mine.url}{request['path']}", content=request["content"], headers=request["headers"]
+            request["method"],
+            f"{attacker.url}{request['path']}",
+            content=request["content"],
+            headers=request["headers"],
         )
     except httpx2.TimeoutException:
         return "hang"
@@ -174,11 +185,26 @@ def send(client: httpx2.Client, mine: Answering, request: Request) -> str:
     return "leak" if SECRET in reply.text else str(reply.status_code)
 
 
-def abort(mine: Answering, request: Request) -> str:
+def abort(attacker: Answering, request: Request) -> str:
     """Send a part of it and go, or all of it and go before the answer."""
-    address = mine.server.url.removeprefix("http://").split(":")
+    address = attacker.server.url.removeprefix("http://").split(":")
     head = f"POST /v1{request['path']} HTTP/1.1\r\nhost: x\r\nauthorization: {request['headers']['authorization']}\r\n"
     raw = f"{head}content-length: {len(request['content'])}\r\n\r\n".encode() + request["content"]
     with socket.create_connection((address[0], int(address[1]))) as connection:
         connection.sendall(raw[: request["cut"]])
     return "aborted"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="append to results/programs.jsonl")
+    options = parser.parse_args()
+    answered = through(1_000, random.Random(0))
+    print(answered)
+    if options.write:
+        command = "python -m bench.hostile_requests --write"
+        record("programs", "programs.hostile_through", [answered["through"]], "requests", command, 1_000)
+
+
+if __name__ == "__main__":
+    main()

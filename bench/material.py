@@ -1,4 +1,4 @@
-"""What every side of the speed benchmark is given: the same weights, a tokenizer that never stops, the same prompts.
+"""Inputs of every side of the speed benchmark: the same weights, a tokenizer that never stops, the same prompts.
 
 The token that ends a turn has an id beyond the model's vocabulary, so no side can draw it: all completions have exactly
 the length asked for, without a processor that forbids a token on some sides only.
@@ -99,10 +99,10 @@ def prompts(folder: Path, count: int, length: int) -> list[str]:
     return texts
 
 
-def single_tokens(tokenizer: Any, most: int = 1000) -> list[str]:
+def single_tokens(tokenizer: Any, limit: int = 1000) -> list[str]:
     """The first words of the vocabulary that are one token each after a space."""
     special = set(tokenizer.all_special_ids)
     candidates = (tokenizer.decode([index]).strip() for index in range(len(tokenizer)) if index not in special)
     plain = (word for word in candidates if word.isascii() and word.isalnum())
     single = (word for word in plain if len(tokenizer(f" {word}", add_special_tokens=False).input_ids) == 1)
-    return list(dict.fromkeys(islice(single, most)))
+    return list(dict.fromkeys(islice(single, limit)))

@@ -37,25 +37,25 @@ TIMEOUT = 900
 FAILED, BROKEN = 1, 2
 
 ADVANTAGES = "cadre/advantages/"
-OF_GROUPS = "tests/cadre/advantages/test_group_relative.py::"
+OF_GROUPS = "tests/cadre/advantages/test_groups.py::"
 OF_RETURNS = "tests/cadre/advantages/test_returns.py::"
 OF_TREES = "tests/cadre/advantages/test_filters.py::"
 OF_SEQUENCES = "tests/cadre/advantages/test_sequences.py::"
-OF_GAE = "tests/cadre/advantages/test_gae.py::"
-OF_PREFERENCES = "tests/cadre/advantages/test_by_preference.py::"
+OF_GAE = "tests/cadre/advantages/test_critic.py::"
+OF_PREFERENCES = "tests/cadre/advantages/test_preferences.py::"
 OF_SCHEMES = "tests/cadre/algorithms/test_credit_schemes.py::"
 OF_DECLARATIONS = "tests/cadre/test_declare.py::test_a_bundled_function_under_another_name_gives_the_same"
 OF_ROUNDING = "tests/cadre/test_rounding.py::"
 OF_GROWTH = "tests/cadre/rollout/test_grow.py::"
 OF_LOSS = "tests/cadre/learn/test_loss.py::"
-OF_AGGREGATION = "tests/cadre/learn/test_aggregation.py::"
+OF_AGGREGATION = "tests/cadre/learn/test_loss_functions.py::"
 OF_OPTIMISERS = "tests/cadre/learn/test_optimiser.py::"
 OF_LEARNING = "tests/cadre/engines/torch/test_trainer.py::"
 OF_GRADIENTS = "tests/cadre/engines/torch/test_gradients.py::"
 OF_PREFIX_FORWARDS = "tests/cadre/engines/torch/test_prefix_tree.py::"
 OF_LOGPROBS = "tests/cadre/engines/torch/test_logprobs.py::"
 OF_LORA = "tests/cadre/engines/torch/test_lora.py::"
-OF_TOOL_USE = "tests/cadre/engines/test_tool_use.py::"
+OF_TOOL_USE = "tests/cadre/engines/text/test_tools.py::"
 OF_FAMILIES = "tests/cadre/engines/torch/test_families.py::"
 OF_REPORTS = "tests/cadre/evaluation/test_report.py::"
 
@@ -541,7 +541,7 @@ MUTANTS = (
     Mutant(
         "a turn whose calls have results between them goes on as it was sampled",
         "cadre/engines/text/template.py",
-        "if not (written and thought in written and text.startswith(rendered) and after.startswith(written)):",
+        "if not (written and thought in written and text.startswith(rendered) and rest.startswith(written)):",
         "if not (written and thought in written and text.startswith(rendered)):",
         (OF_TOOL_USE + "test_two_calls_that_the_template_writes_in_two_turns_are_rendered_anew",),
     ),
@@ -550,7 +550,7 @@ MUTANTS = (
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a mutant: whether a test noticed, which one, and the seconds that it took."""
+    """The outcome of a mutant: whether a test noticed, which one, and the seconds that it took."""
 
     name: str
     killed: bool
@@ -561,13 +561,13 @@ class Verdict:
 def place_of(mutant: Mutant, root: Path) -> int:
     """Return the number of the line that the mutant changes. Raises SystemExit where it is not there exactly once."""
     lines = (root / mutant.file).read_text(encoding="utf-8").splitlines()
-    places = [number for number, line in enumerate(lines) if line.strip() == mutant.before]
-    if len(places) != 1:
+    numbers = [number for number, line in enumerate(lines) if line.strip() == mutant.before]
+    if len(numbers) != 1:
         raise SystemExit(
-            f"Mutant {mutant.name!r}: {mutant.file} has {len(places)} lines `{mutant.before}`; expected one. The code "
+            f"Mutant {mutant.name!r}: {mutant.file} has {len(numbers)} lines `{mutant.before}`; expected one. The code "
             "has changed: name the line that does this now in MUTANTS."
         )
-    return places[0]
+    return numbers[0]
 
 
 def check(mutants: Sequence[Mutant], root: Path) -> None:
@@ -601,12 +601,12 @@ def judge(mutant: Mutant, copy: Path) -> Verdict:
     path.write_text("".join(lines), encoding="utf-8")
     started = time.perf_counter()
     try:
-        code, told = run_tests(copy, mutant.tests)
+        code, output = run_tests(copy, mutant.tests)
     finally:
         path.write_text(original, encoding="utf-8")
     if code not in (0, FAILED, BROKEN):
-        raise SystemExit(f"Mutant {mutant.name!r}: pytest ended with {code}.\n{told[-2000:]}")
-    failed = [line for line in told.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        raise SystemExit(f"Mutant {mutant.name!r}: pytest ended with {code}.\n{output[-2000:]}")
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
     by = failed[0].split(" - ")[0].partition(" ")[2] if failed else ""
     return Verdict(mutant.name, code != 0, by, time.perf_counter() - started)
 
@@ -655,8 +655,8 @@ def wait(child: int, seconds: float) -> int:
     """Return the status of a child process once it ends. Raises TimeoutExpired, and kills it, where it takes longer."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        found, status = os.waitpid(child, os.WNOHANG)
-        if found:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
             return status
         time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
@@ -678,25 +678,25 @@ def copied(folder: Path) -> Path:
 def judged(mutants: Sequence[Mutant], home: Path, anew: bool) -> Iterator[Verdict]:
     """Yield the verdict of every mutant, those that are known from `home` without running its tests."""
     home.mkdir(parents=True, exist_ok=True)
-    known = {} if anew else read_verdicts(home)
+    verdicts = {} if anew else read_verdicts(home)
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         marks = {mutant: fingerprint(ROOT, mutant) for mutant in mutants}
-        if any(mark not in known for mark in marks.values()):
+        if any(mark not in verdicts for mark in marks.values()):
             run_unmutated(mutants, copied(Path(folder)))
         for mutant, mark in marks.items():
-            if mark not in known:
-                known[mark] = judge(mutant, Path(folder))
+            if mark not in verdicts:
+                verdicts[mark] = judge(mutant, Path(folder))
                 with (home / "verdicts.jsonl").open("a", encoding="utf-8") as out:
-                    out.write(json.dumps({"mark": mark, **vars(known[mark])}) + "\n")
-            yield known[mark]
+                    out.write(json.dumps({"mark": mark, **vars(verdicts[mark])}) + "\n")
+            yield verdicts[mark]
 
 
 def run_unmutated(mutants: Sequence[Mutant], copy: Path) -> None:
     """Raise SystemExit where the tests fail without any mutant, which would count as noticing all of them."""
     started = time.perf_counter()
-    code, told = run_tests(copy, sorted({test for mutant in mutants for test in mutant.tests}))
+    code, output = run_tests(copy, sorted({test for mutant in mutants for test in mutant.tests}))
     if code:
-        raise SystemExit(f"The tests fail without any mutant (pytest ended with {code}). Mend them.\n{told[-3000:]}")
+        raise SystemExit(f"The tests fail without any mutant (pytest ended with {code}). Mend them.\n{output[-3000:]}")
     print(f"the tests pass without any mutant ({time.perf_counter() - started:.0f} s)", flush=True)
 
 
@@ -704,7 +704,7 @@ def read_verdicts(home: Path) -> dict[str, Verdict]:
     """Return the verdicts of earlier runs by what they depend on."""
     path = home / "verdicts.jsonl"
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
-    return {one["mark"]: Verdict(one["name"], one["killed"], one["by"], one["seconds"]) for one in lines}
+    return {line["mark"]: Verdict(line["name"], line["killed"], line["by"], line["seconds"]) for line in lines}
 
 
 def report(verdicts: Sequence[Verdict]) -> Mapping[str, int]:
@@ -727,23 +727,23 @@ def main() -> None:
     parser.add_argument("--anew", action="store_true", help="judge every mutant again, whatever is known of it")
     parser.add_argument("--only", help="a part of the names of the mutants to run anew")
     parser.add_argument("--home", type=Path, default=ROOT / "runs" / "mutants", help="where verdicts are kept")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     check(MUTANTS, ROOT)
-    mutants = [mutant for mutant in MUTANTS if wanted.only is None or wanted.only in mutant.name]
-    if wanted.check:
+    mutants = [mutant for mutant in MUTANTS if options.only is None or options.only in mutant.name]
+    if options.check:
         print(f"{len(mutants)} mutants, every line and test is there")
         return
-    if not mutants or (wanted.write and wanted.only):
+    if not mutants or (options.write and options.only):
         raise SystemExit(
             "--only: no mutant has such a name, or --write asks for all of them. Leave one of the two out."
         )
     verdicts = []
-    for number, verdict in enumerate(judged(mutants, wanted.home, wanted.anew or bool(wanted.only)), 1):
+    for number, verdict in enumerate(judged(mutants, options.home, options.anew or bool(options.only)), 1):
         verdicts.append(verdict)
         outcome = f"killed by {verdict.by}" if verdict.killed else "SURVIVED"
         print(f"{number}/{len(mutants)} {verdict.name}: {outcome} ({verdict.seconds:.0f} s)", flush=True)
     counts = report(verdicts)
-    if wanted.write:
+    if options.write:
         record("correctness", "mutants.killed", [counts["killed"]], "mutants", COMMAND, counts["all"], (), commit())
     if counts["killed"] < counts["all"]:
         sys.exit(1)

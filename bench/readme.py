@@ -70,8 +70,8 @@ def filled(text: str, lines: Lines) -> str:
             elif not set(line) <= set("|- "):
                 row = _from_pattern(cells, pattern, lines) if pattern else _from_templates(cells, titles, lines)
                 line = f"| {' | '.join(row)} |" if row != cells else line
-        elif found := PATTERN.match(line):
-            pattern, titles = found[1], []
+        elif match := PATTERN.match(line):
+            pattern, titles = match[1], []
         else:
             pattern, titles = "", []
         out.append(line)
@@ -80,7 +80,7 @@ def filled(text: str, lines: Lines) -> str:
 
 def _from_pattern(cells: Sequence[str], pattern: str, lines: Lines) -> list[str]:
     key = re.search("`([^`]+)`", cells[0])
-    (choices,) = (found for found in NAME.findall(pattern) if found != "row")
+    (choices,) = (choice for choice in NAME.findall(pattern) if choice != "row")
     row = list(cells)
     for column, choice in enumerate(choices.split("|"), start=1):
         name = pattern.replace("{row}", key[1] if key else "").replace("{" + choices + "}", choice)
@@ -160,13 +160,13 @@ def other_lines() -> Iterator[tuple[str, dict[str, Any]]]:
             values = [value for _, value in points]
             yield f"curve.{name}.{points[0][0]}", _line_of_seeds(values, row["figure"], "openspiel-curves.json")
     points = json.loads((RESULTS / "worth.json").read_text())
-    success = {(one["situation"], one["dial"], one["side"]): one["success"] for one in points}
+    success = {(point["situation"], point["dial"], point["side"]): point["success"] for point in points}
     for (situation, dial, side), values in success.items():
         name = f"worth.{situation}.{dial:g}"
         yield f"{name}.{side}", _line_of_seeds(values, "success", "worth.json")
         if side in ("team", "shared"):
-            alone = success[situation, dial, "alone"]
-            gains = [ours - theirs for ours, theirs in zip(values, alone, strict=True)]
+            single_agent = success[situation, dial, "alone"]
+            gains = [team - single for team, single in zip(values, single_agent, strict=True)]
             gain = f"{name}.gain" if side == "team" else f"{name}.{side}.gain"
             yield gain, _line_of_seeds(gains, "success", "worth.json")
 

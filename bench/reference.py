@@ -301,8 +301,8 @@ def _environments() -> Iterator[str]:
     for name in environments():
         declared = declared_settings(env_class(name))
         data = "data, source and the like; " if "fields" in declared else ""
-        own = (_of_environment(*item) for item in declared.items() if not data or item[0] not in shared)
-        rows[f"{data}{'; '.join(own)}"].append(f"`{name}`")
+        described = (_of_environment(*item) for item in declared.items() if not data or item[0] not in shared)
+        rows[f"{data}{'; '.join(described)}"].append(f"`{name}`")
     yield from (
         "## Settings of the bundled environments",
         "",
@@ -399,21 +399,21 @@ def _python() -> Iterator[str]:
     yield from ("## Errors", "", *_paragraphs(import_module("cadre.errors").__doc__ or ""), "")
 
 
-def _api_object(module: str, found: Any) -> Iterator[str]:
+def _api_object(module: str, api_object: Any) -> Iterator[str]:
     """Yield the heading, signature and docstring of a function, or those of a class and its public methods."""
-    node = ast.parse(cleandoc("\n" + getsource(found))).body[0]
+    node = ast.parse(cleandoc("\n" + getsource(api_object))).body[0]
     public = getattr(import_module("cadre"), "__all__", ())
-    home = "cadre" if found.__name__ in public else module
-    yield from (f"### {home}.{found.__name__}", "")
+    home = "cadre" if api_object.__name__ in public else module
+    yield from (f"### {home}.{api_object.__name__}", "")
     if isinstance(node, ast.ClassDef):
         if not any(ast.unparse(base) == "Protocol" for base in node.bases):
-            yield from _signature(found.__name__, _class_parameters(node), "")
+            yield from _signature(api_object.__name__, _class_parameters(node), "")
     else:
         assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         yield from _function_signature(node)
-    yield from (*_paragraphs(found.__doc__ or ""), "")
+    yield from (*_paragraphs(api_object.__doc__ or ""), "")
     if isinstance(node, ast.ClassDef):
-        yield from _attributes(node, getsource(found).splitlines())
+        yield from _attributes(node, getsource(api_object).splitlines())
         for method in node.body:
             if isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) and not method.name.startswith("_"):
                 yield from _method(method)
@@ -528,8 +528,8 @@ def _paragraphs(documentation: str) -> Iterator[str]:
 
 def _definitions(lines: Sequence[str]) -> Iterator[str]:
     for line in lines:
-        found = None if line.startswith("  ") else DEFINITION.fullmatch(line)
-        yield f"- `{found[1]}`: {_linked(found[2])}" if found else f"  {_linked(line.strip())}"
+        definition = None if line.startswith("  ") else DEFINITION.fullmatch(line)
+        yield f"- `{definition[1]}`: {_linked(definition[2])}" if definition else f"  {_linked(line.strip())}"
 
 
 def _linked(line: str) -> str:
@@ -551,7 +551,7 @@ def _table(prefix: str, section: type[BaseModel], names: Any) -> Iterator[str]:
         field = section.model_fields[name]
         default = _default(field)
         kind = "an algorithm" if name == "algorithm" else _kind(field.annotation, field.metadata)
-        conditions = ", and ".join(one.words for one in field.metadata if isinstance(one, ReadIf))
+        conditions = ", and ".join(condition.words for condition in field.metadata if isinstance(condition, ReadIf))
         meaning = (field.description or "") + (f"; read if {conditions}" if conditions else "")
         yield f"| `{prefix}{name}` | {kind} | {default} | {_cell(meaning)} |"
     yield ""
@@ -617,7 +617,7 @@ def _section(annotation: Any) -> type[Section]:
 
 
 def described(metric: str, roles: Mapping[str, str]) -> bool:
-    """Whether the table has the metric, where `roles` says which policy plays each role."""
+    """Return True if the table has the metric; `roles` maps roles to policies."""
     names = {"ROLE": roles, "POLICY": roles.values()}
     metric = unnumbered(metric)
     for pattern in METRICS:

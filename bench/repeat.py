@@ -42,22 +42,24 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def differences(first: Path, second: Path) -> list[str]:
-    """What differs between two runs: lines of their metrics, evaluations and trees, and files of their last checkpoint.
+    """Return the differences of two runs: lines of metrics, evaluations and trees, and files of the last checkpoint.
 
     Which checkpoints were written before it is the clock's business (`train.checkpoint_minutes`), and so is whether the
     last one was written before the evaluation of its step, which its best score then lacks; evaluations are compared.
     """
-    found = []
+    different = []
     for name in JSONL:
         both = zip_longest(lines(first / name), lines(second / name))
-        found += [f"{name}:{number}" for number, (one, other) in enumerate(both, 1) if one != other]
+        different += [
+            f"{name}:{number}" for number, (left_line, right_line) in enumerate(both, 1) if left_line != right_line
+        ]
     last = [max((folder / "checkpoints").glob("step-*"), default=folder) for folder in (first, second)]
     files = {
         path.relative_to(folder) for folder, end in zip((first, second), last, strict=True) for path in end.rglob("*.*")
     }
     if not any(file.suffix == ".safetensors" for file in files):
-        found.append("checkpoints without weights")
-    return found + [str(file) for file in sorted(files) if content(first / file) != content(second / file)]
+        different.append("checkpoints without weights")
+    return different + [str(file) for file in sorted(files) if content(first / file) != content(second / file)]
 
 
 def content(path: Path) -> bytes | None:
@@ -83,7 +85,7 @@ def train(recipe: str, folder: Path, changes: Sequence[str], threads: int) -> No
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Within it, so many other processes compute without end."""
+    """Run so many processes that compute without end."""
     started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
     try:
         yield
@@ -97,9 +99,9 @@ def compare(recipe: str, folder: Path, options: argparse.Namespace) -> bool:
     """Train twice alike; whether the runs differ, with what differs printed."""
     for side in ("first", "second"):
         train(recipe, folder / side, [f"train.steps={options.steps}"], options.threads)
-    found = differences(folder / "first", folder / "second")
-    console.print(f"{recipe}, {folder.name}: {', '.join(found[:6]) if found else 'equal'}", highlight=False)
-    return bool(found)
+    different = differences(folder / "first", folder / "second")
+    console.print(f"{recipe}, {folder.name}: {', '.join(different[:6]) if different else 'equal'}", highlight=False)
+    return bool(different)
 
 
 def pairs(options: argparse.Namespace) -> None:

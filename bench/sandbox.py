@@ -120,19 +120,19 @@ async def try_attacks() -> None:
     where the machine lets us be both.
     """
     users = ["root", "ordinary"] if os.getuid() == 0 else ["ordinary"]
-    names, tried, through, stopped = set[str](), 0, 0, Counter[str]()
+    names, attacks, through, stopped = set[str](), 0, 0, Counter[str]()
     for level, abi, user in product(("confined", "isolated"), (1, 2, NEWEST), users):
         if level == "isolated" and abi != NEWEST:
             continue
         outcomes = await asyncio.to_thread(assault, level, user, abi)
-        breaches = [f"{one['name']}: {one['breach']}" for one in outcomes if one["breach"]]
+        breaches = [f"{outcome['name']}: {outcome['breach']}" for outcome in outcomes if outcome["breach"]]
         console.print(f"{level}, Landlock {abi}, {user}: {len(outcomes)} attacks, {len(breaches)} through {breaches}")
-        names |= {one["name"] for one in outcomes}
-        tried, through = tried + len(outcomes), through + len(breaches)
-        stopped.update(one["layer"] for one in outcomes)
+        names |= {outcome["name"] for outcome in outcomes}
+        attacks, through = attacks + len(outcomes), through + len(breaches)
+        stopped.update(outcome["layer"] for outcome in outcomes)
     console.print(f"stopped by {dict(stopped)}", highlight=False)
-    keep("sandbox.attacks_tried", [len(names)], "attacks", tried)
-    keep("sandbox.attacks_through", [through], "attacks", tried)
+    keep("sandbox.attacks_tried", [len(names)], "attacks", attacks)
+    keep("sandbox.attacks_through", [through], "attacks", attacks)
 
 
 async def checkers() -> None:

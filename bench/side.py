@@ -21,7 +21,7 @@ Turn = dict[str, Any]  # what turns.py says of one turn
 
 @dataclass(frozen=True)
 class Worker:
-    """How to start a side: a name, an interpreter, a script of bench/rivals, what to do, and more of an environment."""
+    """A side's start: its name, an interpreter, a script of bench/rivals, its job, and additions to its environment."""
 
     name: str
     python: Path
@@ -65,9 +65,9 @@ class Side:
         self._process.kill()
         self._process.wait()
 
-    def _ask(self, what: str) -> None:
+    def _ask(self, command: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()
 
     def _read(self) -> Turn:
@@ -97,30 +97,30 @@ def rounds(workers: Sequence[Worker], repeats: int, folder: Path) -> dict[str, l
         for _ in range(WARMING):
             for side in sides:
                 side.turn()
-        found: dict[str, list[Turn]] = {side.name: [] for side in sides}
+        turns: dict[str, list[Turn]] = {side.name: [] for side in sides}
         for number in range(repeats):
             first = number % len(sides)
             for side in sides[first:] + sides[:first]:
-                found[side.name].append(side.turn())
+                turns[side.name].append(side.turn())
     if len(sides) > 1:  # Alone, a side's later prompts hold what it said itself, and differ from round to round.
-        same_work(found)
-    return found
+        same_work(turns)
+    return turns
 
 
-def same_work(found: Mapping[str, Sequence[Turn]]) -> None:
+def same_work(turns_by_side: Mapping[str, Sequence[Turn]]) -> None:
     """Raise ValueError unless all sides read the same prompts, drew as many tokens and trained on them.
 
     A side may leave out the last token of every completion in its loss, as CoMLRL does.
     """
-    turns = [(name, turn) for name, own in found.items() for turn in own]
-    for what in ("prompts", "prompt_tokens", "sampled"):
-        if len({turn[what] for _, turn in turns}) != 1:
-            raise ValueError(f"The sides differ in {what}: {sorted({(name, turn[what]) for name, turn in turns})}.")
+    turns = [(name, turn) for name, side_turns in turns_by_side.items() for turn in side_turns]
+    for figure in ("prompts", "prompt_tokens", "sampled"):
+        if len({turn[figure] for _, turn in turns}) != 1:
+            raise ValueError(f"The sides differ in {figure}: {sorted({(name, turn[figure]) for name, turn in turns})}.")
     for name, turn in turns:
         if turn["trained"] and not 0.9 * turn["sampled"] <= turn["trained"] <= turn["sampled"]:
             raise ValueError(f"{name} drew {turn['sampled']} tokens but trained on {turn['trained']}.")
 
 
-def ratios(found: Mapping[str, Sequence[Turn]], ours: str, theirs: str, what: str = "seconds") -> list[float]:
-    """How many times faster ours was, a value a round."""
-    return [their[what] / our[what] for our, their in zip(found[ours], found[theirs], strict=True)]
+def ratios(turns_by_side: Mapping[str, Sequence[Turn]], side: str, rival: str, figure: str = "seconds") -> list[float]:
+    """Return the speedup of `side` over `rival`, one value per round."""
+    return [their[figure] / our[figure] for our, their in zip(turns_by_side[side], turns_by_side[rival], strict=True)]

@@ -15,10 +15,10 @@ OPEN, END = "<|im_start|>{{ m.role }}\n", "<|im_end|>\n"
 LAST = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 
-def chat(calls: str, before: str = "", result: str = "{{ m.content }}", offer: str = OFFER) -> str:
+def chat(calls: str, prefix: str = "", result: str = "{{ m.content }}", offer: str = OFFER) -> str:
     """ChatML with `calls` for a message that has some; `c` is a function, `last` tells the last of them."""
     return (
-        f"{offer}{{% for m in messages %}}{before}{OPEN}{{% if m.tool_calls %}}{calls}"
+        f"{offer}{{% for m in messages %}}{prefix}{OPEN}{{% if m.tool_calls %}}{calls}"
         f"{{% elif m.role == 'tool' %}}{result}{{% else %}}{{{{ m.content }}}}{{% endif %}}"
         f"{END}{{% endfor %}}{LAST}"
     )
@@ -216,12 +216,12 @@ PLAIN = (
 
 def tokenizer(template: Any, added: bool = True) -> Any:
     """The byte tokenizer with a template and the control tokens of these forms."""
-    made = byte_tokenizer()
+    built = byte_tokenizer()
     if added:
-        made.add_special_tokens({"additional_special_tokens": [*SPECIAL, "<|im_start|>", "<|im_end|>"]})
-        made.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN])
-    made.chat_template = template
-    return made
+        built.add_special_tokens({"additional_special_tokens": [*SPECIAL, "<|im_start|>", "<|im_end|>"]})
+        built.add_tokens([AddedToken(token, special=False, normalized=False) for token in PLAIN])
+    built.chat_template = template
+    return built
 
 
 def parse(template: Any, prompt_ids: Any, token_ids: Any, tools: Any) -> Any:

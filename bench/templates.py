@@ -48,19 +48,23 @@ def is_whole(template: Template) -> bool:
 def keeps_results(template: Template) -> bool:
     """Return True if the results of every sampled call are in the next prompt, headed as the template heads them."""
     use, second = template.tool_use, ToolCall("call_1", "stop", "{}")
-    one, two = (
+    single, two = (
         template._write_last_turn([*QUESTION, Message("assistant", "", calls)], TOOLS, use)
         for calls in (CALL.tool_calls, (*CALL.tool_calls, second))
     )
     # Bare JSON is no call after words, nor beside another call.
-    turns = ((one, 1), (f"I look.\n{one}", 0), (two if use.parallel else f"{one}\n{one}", 2 if use.parallel else 0))
-    return all(keeps_results_of(template, said, calls) for said, calls in turns)
+    turns = (
+        (single, 1),
+        (f"I look.\n{single}", 0),
+        (two if use.parallel else f"{single}\n{single}", 2 if use.parallel else 0),
+    )
+    return all(keeps_results_of(template, text, calls) for text, calls in turns)
 
 
-def keeps_results_of(template: Template, said: str, calls: int) -> bool:
+def keeps_results_of(template: Template, text: str, calls: int) -> bool:
     """Return True if a sampled turn has at least so many calls, and the next prompt what all of them return."""
     tokenizer, prompt = template._tokenizer, template.prompt(QUESTION, None, (), TOOLS).ids
-    sampled = tuple(tokenizer(said, add_special_tokens=False).input_ids)
+    sampled = tuple(tokenizer(text, add_special_tokens=False).input_ids)
     message, end = forms.parse(template, prompt, sampled, TOOLS), template.end_of_turn or tokenizer.eos_token_id
     ids = (*sampled, end)
     sample = Sample("role", "policy", template.decode(sampled), prompt, ids, (0.0,) * len(ids), "stop", 0, message)
@@ -91,18 +95,21 @@ def main() -> None:
     parser.add_argument("models", nargs="*", help="folders or hub names")
     parser.add_argument("--write", action="store_true", help="append to results/programs.jsonl")
     options = parser.parse_args()
-    whole, kept = [], []
+    complete, with_results = [], []
     for name, template in templates(options.models):
-        whole.append(is_whole(template))
-        kept.append(keeps_results(template))
-        print(f"{'whole' if whole[-1] else 'NOT  '}  {'results kept' if kept[-1] else 'results LOST'}  {name}")
+        complete.append(is_whole(template))
+        with_results.append(keeps_results(template))
+        print(
+            f"{'whole' if complete[-1] else 'NOT  '}  {'results kept' if with_results[-1] else 'results LOST'}  {name}"
+        )
     names = " ".join(model.rstrip("/").rpartition("/")[2] for model in options.models)
-    print(f"templates.probed: {sum(whole)} of {len(whole)}\ntemplates.results_kept: {sum(kept)} of {len(kept)}")
+    print(f"templates.probed: {sum(complete)} of {len(complete)}")
+    print(f"templates.results_kept: {sum(with_results)} of {len(with_results)}")
     if options.write:
         command = f"python bench/templates.py {names} --write".replace("  ", " ")
-        for figure, templates_with in (("probed", whole), ("results_kept", kept)):
-            unit = f"of {len(whole)} templates"
-            record("programs", f"templates.{figure}", [sum(templates_with)], unit, command, n=len(whole))
+        for figure, templates_with in (("probed", complete), ("results_kept", with_results)):
+            unit = f"of {len(complete)} templates"
+            record("programs", f"templates.{figure}", [sum(templates_with)], unit, command, n=len(complete))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ console = Console(soft_wrap=True)
 
 
 def requirements(rival: str) -> list[str]:
-    """What its environment holds. Torch comes first and exactly, so that pip takes a CPU build where one is offered."""
+    """Return the packages of an environment. Torch is first and exact, so that pip takes a CPU build."""
     same = (f"{package}=={importlib.metadata.version(package).split('+')[0]}" for package in ("torch", "transformers"))
     return [*same, RIVALS[rival]]
 
@@ -24,13 +24,13 @@ def requirements(rival: str) -> list[str]:
 def interpreter(rival: str, folder: Path) -> Path:
     """The Python of a rival's environment under `folder`, made now unless it is there with the same versions."""
     home = folder / rival
-    python, mark, wanted = home / "bin" / "python", home / MARK, requirements(rival)
-    if not (mark.exists() and mark.read_text().split() == wanted):
-        console.print(f"making {home} with {', '.join(wanted)}; this takes some minutes", highlight=False)
+    python, mark, pins = home / "bin" / "python", home / MARK, requirements(rival)
+    if not (mark.exists() and mark.read_text().split() == pins):
+        console.print(f"making {home} with {', '.join(pins)}; this takes some minutes", highlight=False)
         if not python.exists():
             subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
-        torch, *others = wanted
-        for asked in ([torch], [torch, *others]):
-            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *asked], check=True)
-        mark.write_text("\n".join(wanted) + "\n")
+        torch, *packages = pins
+        for group in ([torch], [torch, *packages]):
+            subprocess.run([str(python), "-m", "pip", "install", "--quiet", *group], check=True)
+        mark.write_text("\n".join(pins) + "\n")
     return python

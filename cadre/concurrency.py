@@ -58,12 +58,12 @@ def one_thread() -> Iterator[None]:
     if torch is None:
         yield
         return
-    before, token = torch.get_num_threads(), _threads.set(count_threads())
+    threads, token = torch.get_num_threads(), _threads.set(count_threads())
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
         _threads.reset(token)
 
 
@@ -82,14 +82,14 @@ def _run_in_process_loop(work: Coroutine[Any, Any, T]) -> T:
             _runners[os.getpid()] = asyncio.Runner(loop_factory=asyncio.new_event_loop)
             atexit.register(_close_loop)
         runner = _runners[os.getpid()]
-        before, has_failed = asyncio.all_tasks(runner.get_loop()), True
+        earlier, has_failed = asyncio.all_tasks(runner.get_loop()), True
         try:
             result = runner.run(work, context=copy_context())
             has_failed = False
             return result
         finally:
             # What a client began in the background lives on, unless the work was broken off with all that it began.
-            begun = asyncio.all_tasks(runner.get_loop()) - before
+            begun = asyncio.all_tasks(runner.get_loop()) - earlier
             for task in begun if has_failed else ():
                 task.cancel()
             if ending := [task for task in begun if task.cancelling()]:

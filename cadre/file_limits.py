@@ -97,11 +97,11 @@ def parse_json(text: str | bytes, unique_keys: bool = False) -> Any:
 
 
 def _with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         repeated = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
         raise ValueError(f"the key {repeated[:80]!r} stands twice")
-    return made
+    return mapping
 
 
 def size_of(count: int) -> str:

@@ -119,9 +119,9 @@ class LimitedProtocol(H11Protocol):
 
     def _close_oldest_half(self) -> None:
         """Close the connection that has been without a whole head longest, so that half requests lock nobody out."""
-        before = self.loop.time() - REJECTED_S
+        limit = self.loop.time() - REJECTED_S
         connections = [other for other in self.connections if isinstance(other, LimitedProtocol)]
-        halves = [other for other in connections if other._phase == "head" and other._phase_began < before]
+        halves = [other for other in connections if other._phase == "head" and other._phase_began < limit]
         if halves:
             oldest = min(halves, key=lambda other: other._phase_began)
             self.connections.discard(oldest)

@@ -212,8 +212,8 @@ class SamplingActivity:
     @property
     def tokens(self) -> int:
         """The tokens drawn so far; those of unfinished completions are included if the samplers count them."""
-        drawn = sum(sampler.sampled_tokens for sampler in self._counting) - self._counted_before
-        return max(drawn, self._finished_tokens)
+        sampled = sum(sampler.sampled_tokens for sampler in self._counting) - self._counted_before
+        return max(sampled, self._finished_tokens)
 
 
 @dataclass(frozen=True)

@@ -223,10 +223,10 @@ def read_run(folder: Path, measure: str) -> TrainedRun:
         sampled = math.fsum(tokens for step, tokens in tokens_after.items() if step <= report["step"])
         # An episode that failed has no reward; it counts as one of the least that was observed.
         outcomes = {task: outcome[MEASURES.index(measure)] for task, outcome in report["outcomes"].items()}
-        least = min((value for value in outcomes.values() if value is not None), default=0.0)
-        values = {task: least if value is None else value for task, value in outcomes.items()}
-        other = report["reward" if measure == "success" else "success"]
-        evaluations.append(Evaluation(report["step"], sampled, report["tasks_sha256"], values, other))
+        minimum = min((value for value in outcomes.values() if value is not None), default=0.0)
+        values = {task: minimum if value is None else value for task, value in outcomes.items()}
+        tie_breaker = report["reward" if measure == "success" else "success"]
+        evaluations.append(Evaluation(report["step"], sampled, report["tasks_sha256"], values, tie_breaker))
     settings = dict(flatten(run.config.model_dump(mode="json")))
     commits = sorted(run.environment().get("commits", {}).items())
     code = ", ".join(f"{name} {commit}" for name, commit in commits)
@@ -288,7 +288,7 @@ def _name_methods(runs: Sequence[TrainedRun]) -> list[str]:
     return labels
 
 
-def _check_same_tasks(name: str, other: str, first: Sequence[Evaluation], second: Sequence[Evaluation]) -> None:
+def _check_same_tasks(name: str, second_name: str, first: Sequence[Evaluation], second: Sequence[Evaluation]) -> None:
     expected, digest = set(first[0].values), first[0].tasks_sha256
     for evaluation in second:
         if set(evaluation.values) != expected:
@@ -298,11 +298,11 @@ def _check_same_tasks(name: str, other: str, first: Sequence[Evaluation], second
             problem = "tasks of the same names and other contents"
         else:
             continue
-        which = f"runs of {name}" if name == other else f"{name} and {other}"
+        subject = f"runs of {name}" if name == second_name else f"{name} and {second_name}"
         raise RunError(
-            f"compare: {which} were evaluated on {problem}; expected the same tasks. Evaluate all runs alike "
+            f"compare: {subject} were evaluated on {problem}; expected the same tasks. Evaluate all runs alike "
             "(evaluate.tasks, evaluate.first, evaluate.settings)"
-            f"{'.' if name == other else ', or add --unpaired, which widens the interval.'}"
+            f"{'.' if name == second_name else ', or add --unpaired, which widens the interval.'}"
         )
 
 
@@ -318,11 +318,11 @@ def _table(evaluations: Sequence[Evaluation]) -> Table:
 def _summarise(method: Method, selected: Sequence[Evaluation], generator: np.random.Generator) -> MethodResult:
     value = table_interval(_table(selected), generator)
     starts = [run.evaluations[0] for run in method.runs]
-    before = gain = None
+    value_before = gain = None
     if all(start.step == 0 and set(start.values) == set(selected[0].values) for start in starts):
-        after, at_start = _table(selected), _table(starts)
-        before = table_interval(at_start, generator)
-        gain = difference_interval(after, at_start, generator, paired_seeds=True, paired_tasks=True)
+        table, at_start = _table(selected), _table(starts)
+        value_before = table_interval(at_start, generator)
+        gain = difference_interval(table, at_start, generator, paired_seeds=True, paired_tasks=True)
     shared_steps = set.intersection(*({e.step for e in run.evaluations} for run in method.runs))
     curve = []
     for step in sorted(shared_steps):
@@ -334,7 +334,7 @@ def _summarise(method: Method, selected: Sequence[Evaluation], generator: np.ran
         name=method.name,
         seeds=method.seeds,
         folders=tuple(str(run.folder) for run in method.runs),
-        before=before,
+        before=value_before,
         value=value,
         by_seed=tuple(e.mean for e in selected),
         gain=gain,
@@ -434,8 +434,8 @@ def _to_interval(value: float, means: Table, tables: Sequence[Table], paired_tas
     size = max(float(np.abs(table).max()) for table in tables) or 1.0
     _, low, high = with_floor((value, low, high), min(table.shape[1] for table in tables), size)
     if all(table.min() >= 0.0 and table.max() <= 1.0 for table in tables):
-        _, least, most = _interval_over_tasks([table.mean(axis=0).tolist() for table in tables], paired_tasks)
-        low, high = max(min(low, least), 0.0 if len(tables) == 1 else -1.0), min(max(high, most), 1.0)
+        _, task_low, task_high = _interval_over_tasks([table.mean(axis=0).tolist() for table in tables], paired_tasks)
+        low, high = max(min(low, task_low), 0.0 if len(tables) == 1 else -1.0), min(max(high, task_high), 1.0)
     return value, low, high
 
 
@@ -448,11 +448,15 @@ def _interval_over_tasks(rates: Sequence[Sequence[float]], paired: bool) -> Inte
     if len(rates) == 1:
         return rate_interval(rates[0])
     if paired:
-        scaled = rate_interval([(one - other + 1.0) / 2.0 for one, other in zip(*rates, strict=True)])
+        scaled = rate_interval([(first - second + 1.0) / 2.0 for first, second in zip(*rates, strict=True)])
         return 2.0 * scaled[0] - 1.0, 2.0 * scaled[1] - 1.0, 2.0 * scaled[2] - 1.0
-    (one, low, high), (other, other_low, other_high) = map(rate_interval, rates)
-    value = one - other
-    return value, value - math.hypot(one - low, other_high - other), value + math.hypot(high - one, other - other_low)
+    (first, low, high), (second, other_low, other_high) = map(rate_interval, rates)
+    value = first - second
+    return (
+        value,
+        value - math.hypot(first - low, other_high - second),
+        value + math.hypot(high - first, second - other_low),
+    )
 
 
 # ---- The table

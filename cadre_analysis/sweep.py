@@ -53,8 +53,8 @@ def sweep(
     _check_runs(recipe, fixed, runs)  # every combination is refused before the first one is trained
     _claim_folder(folder, recipe, fixed, runs)
     for number, run in enumerate(runs, 1):
-        done = folder / f"{run.name}.done"
-        if done.exists():
+        marker = folder / f"{run.name}.done"
+        if marker.exists():
             continue
         print_lines([f"{number} of {len(runs)}: {' '.join(run.overrides)}"])
         code = _train(recipe, [*fixed, *run.overrides], folder / run.name)
@@ -66,7 +66,7 @@ def sweep(
                 f"sweep: the training with {' '.join(run.overrides)} ended with exit code {code}; expected it to reach "
                 "its end. What went wrong is above; the same command goes on once it is mended."
             )
-        done.touch()
+        marker.touch()
     print_lines(map(visible, _compare([folder / run.name for run in runs])))
 
 
@@ -121,10 +121,10 @@ def _check_runs(recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> 
             )
         changes = [*fixed, *run.overrides]
         config = resolve_recipe(recipe, changes).config
-        other = by_settings.setdefault(json.dumps(config.model_dump(mode="json"), sort_keys=True), run)
-        if other is not run:
+        twin = by_settings.setdefault(json.dumps(config.model_dump(mode="json"), sort_keys=True), run)
+        if twin is not run:
             raise ConfigError(
-                f"--over: {' '.join(other.overrides)} and {' '.join(run.overrides)} are the same settings; expected "
+                f"--over: {' '.join(twin.overrides)} and {' '.join(run.overrides)} are the same settings; expected "
                 "each combination once. Leave one out."
             )
 

@@ -58,13 +58,13 @@ async def examine(env_spec: EnvSpec, seed: int = 0) -> CheckReport:
     if missing := env_spec.missing:
         words = f"settings.{missing[0]}: missing; expected a value, such as {missing[0]}=... behind the name."
         return CheckReport((), (words,), (), {})
-    places = asyncio.Semaphore(AT_ONCE)
+    gate = asyncio.Semaphore(AT_ONCE)
 
     async def check_in_place(first: int, task: Task) -> EpisodeCheck:
-        async with places:
+        async with gate:
             return await _check_task(env_spec, task, seed, first)
 
-    checks = await asyncio.gather(*(check_in_place(*place) for place in enumerate(env_spec.tasks("train"))))
+    checks = await asyncio.gather(*(check_in_place(*task) for task in enumerate(env_spec.tasks("train"))))
 
     diverged = [f"task {check.task.id}: {check.divergence}\n{DIVERGED_ADVICE}" for check in checks if check.divergence]
     # Failures are equal if their first lines are: a traceback may name what differs from task to task.
@@ -74,8 +74,8 @@ async def examine(env_spec: EnvSpec, seed: int = 0) -> CheckReport:
             failed.setdefault(check.failure.partition("\n")[0], []).append(check)
     none_completes = all(check.failure for check in checks)
     notes: list[str] = []
-    for line, (first, *others) in failed.items():
-        more = f" and {len(others)} more" if others else ""
+    for line, (first, *further) in failed.items():
+        more = f" and {len(further)} more" if further else ""
         is_in_broken = none_completes and not notes
         notes.append(f"task {first.task.id}{more}: {line if is_in_broken else first.failure}\n{FAILED_ADVICE}")
     prompts: dict[str, tuple[Message, ...]] = {}
@@ -134,17 +134,17 @@ def _draw_answer(call: ModelCall, role: str, seed: int, number: int, tool_calls:
         tool_calls = 1 if named else max(1, tool_calls)
     elif call.schema is not None or not call.tools:
         tool_calls = 0
-    text, made = "", []
+    text, calls = "", []
     for index in range(tool_calls):
         tool = generator.choice(named or call.tools)
         arguments = _draw_json({"type": "object", **tool.parameters}, generator)
-        made.append(ToolCall(f"call_{index}", tool.name, arguments))
-    if not made:
+        calls.append(ToolCall(f"call_{index}", tool.name, arguments))
+    if not calls:
         text = generator.choice(TEXTS) if call.schema is None else _draw_json(call.schema or JSON_OBJECT, generator)
-    length = min(1 + len(text.split()) + 8 * len(made), call.max_tokens or 100)
+    length = min(1 + len(text.split()) + 8 * len(calls), call.max_tokens or 100)
     prompt_length = sum(len(message.content.split()) for message in call.messages) + 4 * len(call.messages)
     logprobs = tuple(-generator.random() for _ in range(length))
-    message = Message("assistant", text, tuple(made))
+    message = Message("assistant", text, tuple(calls))
     return Sample(role, "check", text, (0,) * prompt_length, (0,) * length, logprobs, "stop", 0, message)
 
 

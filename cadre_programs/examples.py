@@ -65,9 +65,11 @@ def make_example(schema: Any, generator: random.Random, root: Any = None, depth:
     if kind == "object":
         return _make_object(schema, generator, root, depth)
     if kind == "array":
-        least = int(schema.get("minItems", 0))
+        minimum = int(schema.get("minItems", 0))
         count = (
-            least if depth >= MAX_DEPTH else max(least, min(int(schema.get("maxItems", 2)), generator.randint(0, 2)))
+            minimum
+            if depth >= MAX_DEPTH
+            else max(minimum, min(int(schema.get("maxItems", 2)), generator.randint(0, 2)))
         )
         fixed = schema.get("prefixItems", [])
         items = [fixed[index] if index < len(fixed) else schema.get("items") for index in range(max(count, len(fixed)))]
@@ -92,11 +94,11 @@ def _make_object(schema: Mapping[str, Any], generator: random.Random, root: Any,
     required = schema.get("required", [])
     names = [name for name in properties if name in required or (depth < MAX_DEPTH and generator.random() < 0.5)]
     names += [name for name in required if name not in properties]
-    others = schema.get("additionalProperties")
-    others = others if isinstance(others, Mapping) else {}
-    least = max(int(schema.get("minProperties", 0)), bool(others) and depth < MAX_DEPTH)
-    names += [f"key_{number}" for number in range(least - len(names))]
-    return {name: make_example(properties.get(name, others), generator, root, depth + 1) for name in names}
+    additional = schema.get("additionalProperties")
+    additional = additional if isinstance(additional, Mapping) else {}
+    minimum = max(int(schema.get("minProperties", 0)), bool(additional) and depth < MAX_DEPTH)
+    names += [f"key_{number}" for number in range(minimum - len(names))]
+    return {name: make_example(properties.get(name, additional), generator, root, depth + 1) for name in names}
 
 
 def _make_number(schema: Mapping[str, Any], generator: random.Random, is_integer: bool) -> int | float:
@@ -137,8 +139,8 @@ def _make_matching(parsed: Iterable[tuple[Any, Any]], generator: random.Random) 
             case "SUBPATTERN":
                 text += _make_matching(value[3], generator)
             case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                least, most, part = value
-                count = generator.randint(least, min(most, least + 8))
+                minimum, maximum, part = value
+                count = generator.randint(minimum, min(maximum, minimum + 8))
                 text += "".join(_make_matching(part, generator) for _ in range(count))
     return text
 

@@ -561,8 +561,8 @@ class ProgramContainer:
             archive = (order.folder_copy / "folder.tar").read_bytes()
             await self._container.execute(["sh", "-c", "mkdir work && tar -C work -xf -"], archive)
         # `cadre_container.py` puts its own port in the place of 0.
-        there = replace(order, url="http://127.0.0.1:0", memo=None)
-        variables = instance_variables(self._launch, there, FOLDER, {}, CADRE_THERE)
+        inner_order = replace(order, url="http://127.0.0.1:0", memo=None)
+        variables = instance_variables(self._launch, inner_order, FOLDER, {}, CADRE_THERE)
         names = {"folder": "work", "control": "control", "caches": "caches", "temporary": "tmp"}
         message = {
             "task": dict(order.task),
@@ -606,8 +606,8 @@ class ProgramContainer:
                 self._has_started.set()
                 await reader.read(1)
             elif self._connections <= MAX_CONNECTIONS:
-                there, back = await asyncio.open_connection(host, port)
-                await asyncio.gather(_pump(reader, back), _pump(there, writer))
+                upstream, back = await asyncio.open_connection(host, port)
+                await asyncio.gather(_pump(reader, back), _pump(upstream, writer))
                 back.close()
         except OSError:
             pass

@@ -254,10 +254,10 @@ class Program(Env):
         for role, answer in answers.items():
             call = calls[role]
             conversation = find_conversation(self.history, role, call.call.messages)
-            beside = tuple(other for other in waiting if other.key != call.key)
-            waiting = beside  # the next answer is given when this one has been taken in
+            still_waiting = tuple(other for other in waiting if other.key != call.key)
+            waiting = still_waiting  # the next answer is given when this one has been taken in
             new_answers.append(
-                AnsweredCall(call.call, call.occurrence, call.delay_s, role, answer, conversation, beside)
+                AnsweredCall(call.call, call.occurrence, call.delay_s, role, answer, conversation, still_waiting)
             )
         malformed_roles = [
             answered.role

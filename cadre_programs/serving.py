@@ -89,9 +89,9 @@ class TeamEndpoint:
         call = add_constraints_to_prompt(pending.call)
         role = self.rules.find(pending.call)
         assert role is not None  # the session accepts no other
-        seen = Observation(role, call.messages, call.tools, call.stop, call.max_tokens)
+        observation = Observation(role, call.messages, call.tools, call.stop, call.max_tokens)
         key = random_keys.key(self.seed, "serve", pending.id)
-        (sample,) = await self.team.sample(seen, 1, key, self._previous(role, call))
+        (sample,) = await self.team.sample(observation, 1, key, self._previous(role, call))
         self.turns[_conversation_key(role, call.messages)] = PreviousTurn(call.messages, sample, call.tools)
         if len(self.turns) > MAX_TURNS:
             self.turns.popitem(last=False)
@@ -99,8 +99,8 @@ class TeamEndpoint:
 
     def _previous(self, role: str, call: ModelCall) -> PreviousTurn | None:
         """The latest turn of the conversation that the call goes on with."""
-        spoke = [place for place, message in enumerate(call.messages) if message.role == "assistant"]
-        names = (_conversation_key(role, call.messages[:place]) for place in reversed(spoke))
+        spoke = [index for index, message in enumerate(call.messages) if message.role == "assistant"]
+        names = (_conversation_key(role, call.messages[:index]) for index in reversed(spoke))
         return next((self.turns[name] for name in names if name in self.turns), None)
 
 

@@ -1,4 +1,4 @@
-"""What sampling ahead of learning costs and gives on Plan-Path: held-out success by staleness, and time.
+"""Costs and gains of asynchronous training on Plan-Path: held-out success by staleness, and time.
 
     python -m lab.asynchrony [success | time] [--seeds 0 1 2] [--write]
 
@@ -54,24 +54,24 @@ def success(options: argparse.Namespace) -> None:
     """Held-out success of every setting; `async.success` is the lowest of those that run ahead and clip."""
     runs = {(seed, name): trained(name, seed, options.threads) for seed in options.seeds for name in SETTINGS}
     shares = {name: [runs[seed, name].after() for seed in options.seeds] for name in SETTINGS}
-    every = list(runs.values())
+    all_runs = list(runs.values())
     for name, values in shares.items():
-        keep(options, f"async.success.{name}", values, "share", every)
-    keep(options, "async.success", [min(shares["one_ahead"] + shares["two_ahead"])], "share", every)
+        keep(options, f"async.success.{name}", values, "share", all_runs)
+    keep(options, "async.success", [min(shares["one_ahead"] + shares["two_ahead"])], "share", all_runs)
     for name in SETTINGS:
         steps = [runs[seed, name].steps() for seed in options.seeds]
         gaps = [max(line["shared/logprob_diff_max"] for line in of_run) for of_run in steps]
-        keep(options, f"async.logprob_diff_max.{name}", gaps, "nats", every)
+        keep(options, f"async.logprob_diff_max.{name}", gaps, "nats", all_runs)
 
 
 def time(options: argparse.Namespace) -> None:
     """Seconds of the steps of a run that samples one ahead over those of one that does not, both apart."""
-    apart = ("cluster={}",)
+    changes = ("cluster={}",)
     ratios, runs = [], []
     for seed in options.seeds:
         spent = []
         for name in ("one_ahead", "synchronous"):
-            runs.append(trained(name, seed, options.threads, apart))
+            runs.append(trained(name, seed, options.threads, changes))
             spent.append(sum(step["time/wait_s"] + step["time/learn_s"] for step in runs[-1].steps()))
         ratios.append(spent[0] / spent[1])
     keep(options, "async.time_ratio", ratios, "ratio", runs)

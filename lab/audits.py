@@ -1,4 +1,4 @@
-"""Which credit agrees with what really follows: ten algorithms' advantages under the same policies, on two games.
+"""Agreement of advantages with later success: ten algorithms under the same policies, on two games.
 
     python -m lab.audits [plan-path tiny-hanabi] [--only at_grpo c3] [--runs runs/audits]
 
@@ -51,14 +51,14 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Game:
-    """A recipe, the steps of it that are trained, the tasks that are audited, the places of its decisions (roles at
+    """A recipe, the steps of it that are trained, the tasks that are audited, its decision points (roles at
     depths of the tree), and the credits that need what its rewards do not have."""
 
     words: str
     recipe: str
     steps: int
     tasks: int
-    places: tuple[str, ...]
+    decision_points: tuple[str, ...]
     left_out: tuple[str, ...] = ()
 
     def run(self, runs: Path) -> Run:
@@ -94,7 +94,12 @@ class Audit:
     def make(self) -> None:
         """Audit it now, on one core."""
         tasks = self.game.tasks
-        sizes = {"--tasks": tasks, "--decisions": tasks * len(self.game.places), "--plays": PLAYS, "--seed": SEED}
+        sizes = {
+            "--tasks": tasks,
+            "--decisions": tasks * len(self.game.decision_points),
+            "--plays": PLAYS,
+            "--seed": SEED,
+        }
         options = [str(word) for size in sizes.items() for word in size] + ["--base"] * self.untrained
         command = [*CADRE, "audit", str(self.run.folder), override(self.name), *options, "--json"]
         printed, measured = self.file.with_suffix(".out"), commit()
@@ -106,25 +111,25 @@ class Audit:
         self.file.write_text(json.dumps({"report": report, "minutes": used / 60, "commit": measured}))
 
     def made(self) -> dict[str, Any]:
-        made: dict[str, Any] = json.loads(self.file.read_text())
-        return made
+        result: dict[str, Any] = json.loads(self.file.read_text())
+        return result
 
     def keep(self) -> None:
         """Append its figures, the lowest and the highest being the ends of the interval."""
-        made = self.made()
-        for name, interval, unit, decisions in figures(made["report"]):
-            record("audit", f"{self.label}.{name}", interval, unit, COMMAND, decisions, [SEED], made["commit"])
-        minutes = [made["minutes"]]
-        record("audit", f"{self.label}.minutes", minutes, "min", COMMAND, self.game.tasks, [SEED], made["commit"])
+        result = self.made()
+        for name, interval, unit, decisions in figures(result["report"]):
+            record("audit", f"{self.label}.{name}", interval, unit, COMMAND, decisions, [SEED], result["commit"])
+        minutes = [result["minutes"]]
+        record("audit", f"{self.label}.minutes", minutes, "min", COMMAND, self.game.tasks, [SEED], result["commit"])
 
     def line(self) -> str:
-        made = self.made()
-        value, low, high = made["report"]["all"]["correlation"]
-        return f"{self.label}: correlation {value:.3f} [{low:.3f}, {high:.3f}], {made['minutes']:.1f} minutes"
+        result = self.made()
+        value, low, high = result["report"]["all"]["correlation"]
+        return f"{self.label}: correlation {value:.3f} [{low:.3f}, {high:.3f}], {result['minutes']:.1f} minutes"
 
 
 def label(name: str, game: Game, untrained: bool) -> str:
-    """What the figures of an audit begin with."""
+    """Return the prefix of an audit's figures."""
     return f"audit.{name}.{game.recipe}" + ".untrained" * untrained
 
 
@@ -136,11 +141,11 @@ def override(name: str) -> str:
 
 def figures(report: dict[str, Any]) -> Iterator[tuple[str, Interval, str, int]]:
     """(name, interval, unit, decisions): those of all decisions, and the correlation at each place."""
-    for part, one in report.items():
+    for part, audit in report.items():
         if part == "all":
-            yield from ((name, tuple(one[figure]), unit, one["decisions"]) for name, figure, unit in FIGURES)
+            yield from ((name, tuple(audit[figure]), unit, audit["decisions"]) for name, figure, unit in FIGURES)
         elif "/" in part:
-            yield f"{part}.correlation", tuple(one["correlation"]), "correlation", one["decisions"]
+            yield f"{part}.correlation", tuple(audit["correlation"]), "correlation", audit["decisions"]
 
 
 def main() -> None:

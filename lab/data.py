@@ -28,9 +28,14 @@ def main() -> None:
             console.print(f"{name}: left out: {error}", highlight=False, markup=False)
             continue
         for split in looked.splits:
-            for what in ("rows", "judged", "contradictory", "repeated"):
+            for figure in ("rows", "judged", "contradictory", "repeated"):
                 record(
-                    "data", f"data.{name}.{split.split}.{what}", [getattr(split, what)], "items", COMMAND, split.rows
+                    "data",
+                    f"data.{name}.{split.split}.{figure}",
+                    [getattr(split, figure)],
+                    "items",
+                    COMMAND,
+                    split.rows,
                 )
             console.print(f"{name} {split.split}: {split.rows} ({split.verdict})", highlight=False)
         for test, count in looked.leaks.items():

@@ -58,7 +58,7 @@ HARDER: dict[str, tuple[str, ...]] = {
 
 
 def right(game: str, program: str) -> bool:
-    """Whether the program solves all tasks of the proof; the first that it does not decides."""
+    """Return True if the program solves all tasks of the proof; stop at the first failure."""
 
     async def solves(index: int) -> bool:
         env = GAMES[game](tasks[index])
@@ -96,26 +96,28 @@ def make_base(folder: Path, steps: int) -> None:
 
 
 def written(run: Run) -> dict[str, float]:
-    """What the run's tools wrote that solved the task at hand, with the tokens that had been sampled by then."""
-    spent, before = 0.0, []
+    """Return the run's programs that solved their task, with the number of tokens sampled before each."""
+    spent, tokens_before_step = 0.0, []
     for step in run.steps():
         spent += step["rollout/tokens"]
-        before.append(spent)
+        tokens_before_step.append(spent)
     programs: dict[str, float] = {}
-    for kept in read_all_trees(run.folder):
-        for node in walk.nodes(kept.tree.root):
+    for entry in read_all_trees(run.folder):
+        for node in walk.nodes(entry.tree.root):
             for branch in node.branches:
                 if branch.reward.parts.get("tool/goal") == 1.0:
-                    programs.setdefault(node.samples["tool"][branch.choice["tool"]].text, before[kept.step])
+                    programs.setdefault(
+                        node.samples["tool"][branch.choice["tool"]].text, tokens_before_step[entry.step]
+                    )
     return programs
 
 
 def discovered(game: str, run: Run) -> dict[str, float]:
     """The right programs of a run, with the tokens by then; looked for once."""
-    kept = run.folder / "discovered.json"
-    if not kept.exists():
-        kept.write_text(json.dumps({text: spent for text, spent in written(run).items() if right(game, text)}))
-    programs: dict[str, float] = json.loads(kept.read_text())
+    cache = run.folder / "discovered.json"
+    if not cache.exists():
+        cache.write_text(json.dumps({text: spent for text, spent in written(run).items() if right(game, text)}))
+    programs: dict[str, float] = json.loads(cache.read_text())
     return programs
 
 
@@ -127,15 +129,15 @@ def train(game: str, seeds: list[int], runs: Path, model: str, name: str) -> Non
         if not run.complete:
             run.train(threads=1)
         console.print(f"{run.folder.name}: {run.before():.3f} to {run.after():.3f}", highlight=False)
-    found = [discovered(game, run) for run in trained]
+    programs_by_run = [discovered(game, run) for run in trained]
     figures = {
         "base.success": ([run.before() for run in trained], "share"),
         "team.success": ([run.after() for run in trained], "share"),
-        "programs": ([float(len(programs)) for programs in found], "count"),
+        "programs": ([float(len(programs)) for programs in programs_by_run], "count"),
         "tokens": ([run.total("rollout/tokens") for run in trained], "tokens"),
     }
-    if all(found):
-        figures["first"] = ([min(programs.values()) for programs in found], "tokens")
+    if all(programs_by_run):
+        figures["first"] = ([min(programs.values()) for programs in programs_by_run], "tokens")
     for figure, (values, unit) in figures.items():
         line = record("discovery", f"discovery.{name}.{figure}", values, unit, COMMAND, TASKS, seeds, commits(trained))
         console.print(f"{line['name']}: {line['value']:.4g} [{line['low']:.4g}, {line['high']:.4g}]", highlight=False)

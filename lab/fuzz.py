@@ -42,23 +42,23 @@ AT_ONCE = 16
 
 @dataclass
 class Found:
-    """What playing one environment showed; `held` are (CPU seconds, kind of text)."""
+    """Results of playing one environment; `blocked` are (CPU seconds, kind of text)."""
 
     inputs: int = 0
     crashes: list[str] = field(default_factory=list)
-    held: list[tuple[float, str]] = field(default_factory=list)
+    blocked: list[tuple[float, str]] = field(default_factory=list)
 
 
-async def play(env: Env, answers: Iterator[tuple[str, str]], found: Found) -> None:
+async def play(env: Env, answers: Iterator[tuple[str, str]], outcome: Found) -> None:
     """One episode of hostile answers."""
-    while asked := env.observe():
-        drawn = {role: next(answers) for role in asked}
-        kinds = " ".join(kind for kind, _ in drawn.values())
-        found.inputs += len(drawn)
+    while observations := env.observe():
+        texts = {role: next(answers) for role in observations}
+        kinds = " ".join(kind for kind, _ in texts.values())
+        outcome.inputs += len(texts)
         try:
-            await Metered(env.step({role: text for role, (_, text) in drawn.items()}), kinds, found)
+            await Metered(env.step({role: text for role, (_, text) in texts.items()}), kinds, outcome)
         except Exception:  # noqa: BLE001 - what leaves a step is what is counted here
-            found.crashes.append(f"{type(env).__name__} {kinds}\n{traceback.format_exc()}")
+            outcome.crashes.append(f"{type(env).__name__} {kinds}\n{traceback.format_exc()}")
             return
 
 
@@ -66,33 +66,33 @@ class Metered:
     """A coroutine that notes each of its runs, from one `await` that gives the loop back to the next, that computes for
     long: until it ends nothing else is done. `kinds` are those of the texts that it was given."""
 
-    def __init__(self, work: Coroutine[Any, Any, Any], kinds: str, found: Found) -> None:
-        self.work, self.kinds, self.found = work, kinds, found
+    def __init__(self, work: Coroutine[Any, Any, Any], kinds: str, outcome: Found) -> None:
+        self.work, self.kinds, self.found = work, kinds, outcome
 
     def __await__(self) -> Generator[Any, Any, Any]:
         running, value = self.work.__await__(), None
         while True:
             began = time.thread_time()
             try:
-                wanted = running.send(value)
+                future = running.send(value)
             except StopIteration as end:
                 return end.value
             finally:
                 used = time.thread_time() - began
                 if used > HELD_SECONDS:
-                    self.found.held.append((used, self.kinds))
-            value = yield wanted
+                    self.found.blocked.append((used, self.kinds))
+            value = yield future
 
 
 async def fuzz(name: str, spec: EnvSpec, inputs: int) -> Found:
-    found, tasks = Found(), spec.tasks("train")
+    outcome, tasks = Found(), spec.tasks("train")
     answers = texts(name)
     number = 0
-    while found.inputs < inputs:
+    while outcome.inputs < inputs:
         episodes = [spec.make(tasks[(number + index) % len(tasks)]) for index in range(AT_ONCE)]
-        await asyncio.gather(*(play(env, answers, found) for env in episodes))
+        await asyncio.gather(*(play(env, answers, outcome) for env in episodes))
         number += AT_ONCE
-    return found
+    return outcome
 
 
 def specs(only: list[str]) -> Iterator[tuple[str, EnvSpec]]:
@@ -117,22 +117,28 @@ def main() -> None:
     share = -(-options.inputs // len(chosen))
     total = Found()
     for name, spec in chosen:
-        found = asyncio.run(fuzz(name, spec, share))
-        print(f"{name}: {found.inputs} answers, {len(found.crashes)} crashes, {len(found.held)} held", flush=True)
-        for text in [*found.crashes[:3], *map(str, sorted(found.held, reverse=True)[:3])]:
+        outcome = asyncio.run(fuzz(name, spec, share))
+        print(
+            f"{name}: {outcome.inputs} answers, {len(outcome.crashes)} crashes, {len(outcome.blocked)} held", flush=True
+        )
+        for text in [*outcome.crashes[:3], *map(str, sorted(outcome.blocked, reverse=True)[:3])]:
             print(text, flush=True)
-        total.inputs += found.inputs
-        total.crashes += found.crashes
-        total.held += found.held
+        total.inputs += outcome.inputs
+        total.crashes += outcome.crashes
+        total.blocked += outcome.blocked
         if options.write and options.envs:
             command = " ".join(["python -m lab.fuzz", *sys.argv[1:]])
-            for figure, value in (("crashes", len(found.crashes)), ("blocked", len(found.held))):
-                record("fuzz", f"fuzz.{name}.{figure}", [value], "answers", command, found.inputs)
+            for figure, value in (("crashes", len(outcome.crashes)), ("blocked", len(outcome.blocked))):
+                record("fuzz", f"fuzz.{name}.{figure}", [value], "answers", command, outcome.inputs)
     if options.write and not options.envs:
         command = f"python -m lab.fuzz --inputs {options.inputs} --write"
-        for figure, value in (("inputs", total.inputs), ("crashes", len(total.crashes)), ("blocked", len(total.held))):
+        for figure, value in (
+            ("inputs", total.inputs),
+            ("crashes", len(total.crashes)),
+            ("blocked", len(total.blocked)),
+        ):
             record("fuzz", f"fuzz.{figure}", [value], "answers", command, total.inputs)
-    sys.exit(1 if total.crashes or total.held else 0)
+    sys.exit(1 if total.crashes or total.blocked else 0)
 
 
 if __name__ == "__main__":

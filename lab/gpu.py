@@ -125,7 +125,7 @@ class Bench:
     section: str = ""
     failed: list[str] = field(default_factory=list)
     begun: set[str] = field(default_factory=set)
-    said: set[str] = field(default_factory=set)
+    announced: set[str] = field(default_factory=set)
     step_s: dict[str, list[float]] = field(default_factory=dict)  # seconds of the steps that a section measured
     _models: dict[str, Path] = field(default_factory=dict)
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -150,9 +150,9 @@ class Bench:
         return importlib.util.find_spec(package) is not None
 
     def say_once(self, text: str) -> None:
-        if text not in self.said:
+        if text not in self.announced:
             console.print(text)
-            self.said.add(text)
+            self.announced.add(text)
 
     @property
     def sampler(self) -> str:
@@ -225,8 +225,8 @@ def append(path: Path, line: Mapping[str, Any]) -> None:
 def step(bench: Bench) -> None:
     if not bench.has("vllm"):
         bench.say_once("step: vLLM cannot be imported here; the torch engine alone is measured")
-    first, *others = bench.shapes
-    for shape in (first, *others):
+    first, *larger = bench.shapes
+    for shape in (first, *larger):
         bench.run(*step_section(shape, bench.sampler))
     bench.run(*step_section(first, "torch"))
 
@@ -238,7 +238,7 @@ def step_section(shape: Shape, engine: str) -> tuple[str, Work]:
 
 def measure_step(bench: Bench, shape: Shape, engine: str) -> None:
     sizes = bench.sizes(STEP_SIZES)
-    lora = None if shape.whole else LORA
+    lora = None if shape.full else LORA
     recipe = gpu_runs.words_recipe(bench.model(shape), sizes, shape.vocabulary, bench.dtype, STEPS, lora)
     changes = gpu_runs.sampler_changes(engine, 2 * (sizes.words + sizes.tokens), bench.on_gpu)
     run, name = f"{shape.name}-{engine}", f"gpu.step.{shape.name}.{engine}"
@@ -246,7 +246,7 @@ def measure_step(bench: Bench, shape: Shape, engine: str) -> None:
     if not bench.on_gpu:
         # A run on a CPU computes none of them: the same arithmetic, so that all of this runs there, too.
         distinct = sizes.prompts * sizes.words + sizes.sampled
-        learning = [shape.learning_flops(distinct) / each / bench.card.flops for each in steps["time/learn_s"]]
+        learning = [shape.learning_flops(distinct) / seconds / bench.card.flops for seconds in steps["time/learn_s"]]
         bench.keep(f"{name}.learning.mfu", learning, "share")
     keep_run(bench, name, steps)
     if engine == "vllm" and shape is bench.shapes[0]:
@@ -271,9 +271,9 @@ def keep_run(bench: Bench, name: str, steps: Steps) -> None:
 
     A step is what learning waited for samples, and learning with weight sync.
     """
-    whole = [sum(pair) for pair in zip(steps["time/wait_s"], steps["time/learn_s"], strict=True)]
-    bench.step_s[bench.section] = whole
-    bench.keep(f"{name}.step_s", whole, "s")
+    step_seconds = [sum(pair) for pair in zip(steps["time/wait_s"], steps["time/learn_s"], strict=True)]
+    bench.step_s[bench.section] = step_seconds
+    bench.keep(f"{name}.step_s", step_seconds, "s")
     for phase in ("wait", "sample", "learn", "update", "sync", "sleep", "wake"):
         if f"time/{phase}_s" in steps:
             bench.keep(f"{name}.{phase}_s", steps[f"time/{phase}_s"], "s")
@@ -297,7 +297,7 @@ def keep_process(bench: Bench, name: str, steps: Steps) -> None:
 def sampling_rates(steps: Steps) -> list[float]:
     """Return the tokens per second of sampling in each step."""
     pairs = zip(steps["rollout/tokens"], steps["time/sample_s"], strict=True)
-    return [tokens / each for tokens, each in pairs]
+    return [tokens / seconds for tokens, seconds in pairs]
 
 
 def rivals(bench: Bench) -> None:
@@ -305,35 +305,38 @@ def rivals(bench: Bench) -> None:
     if not bench.has("trl"):
         bench.say_once("rivals: TRL cannot be imported here; nothing is compared with it")
         return
-    first, *others = bench.shapes
-    small = Rival("gpu.step.vs_trl", first.name, first, STEP_SIZES, not first.whole, step_section(first, bench.sampler))
+    first, *larger = bench.shapes
+    small = Rival("gpu.step.vs_trl", first.name, first, STEP_SIZES, not first.full, step_section(first, bench.sampler))
     pairs = [(small, "vllm")]
-    for shape in others:
-        ours = step_section(shape, bench.sampler)
+    for shape in larger:
+        cadre_section = step_section(shape, bench.sampler)
         pairs.append(
-            (Rival(f"gpu.step.{shape.name}.vs_trl", shape.name, shape, STEP_SIZES, not shape.whole, ours), "vllm")
+            (
+                Rival(f"gpu.step.{shape.name}.vs_trl", shape.name, shape, STEP_SIZES, not shape.full, cadre_section),
+                "vllm",
+            )
         )
-    ours = tree_section(first, bench.sampler, streamed=bench.sampler == "vllm")
-    pairs += [(Rival("gpu.tree.vs_trl", "tree", first, TREE_SIZES, True, ours), "vllm"), (small, "generate")]
+    cadre_section = tree_section(first, bench.sampler, streamed=bench.sampler == "vllm")
+    pairs += [(Rival("gpu.tree.vs_trl", "tree", first, TREE_SIZES, True, cadre_section), "vllm"), (small, "generate")]
     for rival, sampler in pairs:
         if sampler == "vllm" and not (bench.on_gpu and bench.has("vllm")):
             bench.say_once(f"rivals: TRL samples with vLLM on a GPU only; {rival.name} is left out")
             continue
         section = f"rivals.{rival.name}.{sampler}"
-        bench.run(section, partial(measure_trl, rival=rival, sampler=sampler), rival.ours)
-        keep_ratio(bench, f"{rival.ratio}_{sampler}", rival.ours[0], section)
+        bench.run(section, partial(measure_trl, rival=rival, sampler=sampler), rival.cadre_section)
+        keep_ratio(bench, f"{rival.ratio}_{sampler}", rival.cadre_section[0], section)
 
 
 @dataclass(frozen=True)
 class Rival:
-    """What TRL trains, too: the names of the ratio and of TRL's lines, and the section of Cadre's step and its work."""
+    """A comparison with TRL: the names of the ratio and of TRL's lines, and the section and work of Cadre's step."""
 
     ratio: str
     name: str
     shape: Shape
     sizes: Sizes
     lora: bool
-    ours: tuple[str, Work]
+    cadre_section: tuple[str, Work]
 
 
 def measure_trl(bench: Bench, rival: Rival, sampler: str) -> None:
@@ -368,19 +371,19 @@ def trl_batch(shape: Shape, sizes: Sizes, memory: int) -> int:
     """
     tokens = sizes.words + TEMPLATE_TOKENS + sizes.tokens
     a_sequence = 72 * tokens * shape.config.num_hidden_layers * shape.config.hidden_size
-    free = 0.95 * memory - TRL_VLLM_MEMORY * memory - (8 if shape.whole else 2) * shape.parameters
+    free = 0.95 * memory - TRL_VLLM_MEMORY * memory - (8 if shape.full else 2) * shape.parameters
     batch = 32
     while batch > 1 and batch * a_sequence > free:
         batch //= 2
     return batch
 
 
-def keep_ratio(bench: Bench, name: str, ours: str, theirs: str) -> None:
+def keep_ratio(bench: Bench, name: str, cadre_section: str, rival_section: str) -> None:
     """Write TRL's seconds over Cadre's median if this call has measured both."""
-    if ours in bench.step_s and theirs in bench.step_s:
-        bench.section = theirs
-        middle = statistics.median(bench.step_s[ours])
-        bench.keep(name, [each / middle for each in bench.step_s[theirs]], "ratio")
+    if cadre_section in bench.step_s and rival_section in bench.step_s:
+        bench.section = rival_section
+        middle = statistics.median(bench.step_s[cadre_section])
+        bench.keep(name, [seconds / middle for seconds in bench.step_s[rival_section]], "ratio")
 
 
 def tree(bench: Bench) -> None:
@@ -428,7 +431,7 @@ def compare_devices(bench: Bench, dtype: str) -> None:
         weights leaves their tenth part in Adam's first moments, as the clipping is off."""
         notes = TokenNotes(sizes.prompts)
         learner = make_learner(
-            make_engine(folder, device, dtype, whole=True), notes, max_grad_norm=1e9, **form_settings(form)
+            make_engine(folder, device, dtype, full=True), notes, max_grad_norm=1e9, **form_settings(form)
         )
         try:
             asyncio.run(learner.update(sequences))
@@ -459,20 +462,26 @@ def compare_sampler(bench: Bench, dtype: str) -> None:
     """Compare the sampler's log-probabilities of what it draws with the learner's of the same tokens."""
     shape, sizes = bench.shapes[0], bench.sizes(PARITY_SIZES)
     folder = bench.model(shape)
-    notes, drawn = TokenNotes(1_000), dict[str, list[TrainingSequence]]()
-    engine = make_engine(folder, bench.card.device, dtype, whole=True)
+    notes, sequences_by_sampler = TokenNotes(1_000), dict[str, list[TrainingSequence]]()
+    engine = make_engine(folder, bench.card.device, dtype, full=True)
     learner = make_learner(engine, notes)
     try:
         for index, way in enumerate(decoding_ways(engine)):
             set_way(engine, way)
-            drawn[way] = sample_sequences(engine, sizes, shape.vocabulary, index * sizes.prompts)
-        asyncio.run(learner.update([one for sequences in drawn.values() for one in sequences]))
+            sequences_by_sampler[way] = sample_sequences(engine, sizes, shape.vocabulary, index * sizes.prompts)
+        asyncio.run(learner.update([sequence for sequences in sequences_by_sampler.values() for sequence in sequences]))
     finally:
         learner.close()
     learned = {note.position: note.logprobs for note in notes.drain()}
-    for way, sequences in drawn.items():
-        pairs = [zip(learned[one.position], trained_logprobs(one), strict=True) for one in sequences if one.position]
-        diff = max(abs(ours - theirs) for pair in pairs for ours, theirs in pair)
+    for way, sequences in sequences_by_sampler.items():
+        pairs = [
+            zip(learned[sequence.position], trained_logprobs(sequence), strict=True)
+            for sequence in sequences
+            if sequence.position
+        ]
+        diff = max(
+            abs(learned_logprob - sampled_logprob) for pair in pairs for learned_logprob, sampled_logprob in pair
+        )
         bench.keep(f"gpu.parity.{dtype}.sampling.{way}", [diff], "nats")
 
 
@@ -535,7 +544,7 @@ def learn_with(bench: Bench, shape: Shape, sizes: Sizes, form: str, label: str) 
     """Measure updates in a form of packing; return the tokens per second that were run in each: distinct tokens, or
     all of them for the padded form."""
     settings = form_settings(form)
-    engine = make_engine(bench.model(shape), bench.card.device, "bfloat16", shape.whole)
+    engine = make_engine(bench.model(shape), bench.card.device, "bfloat16", shape.full)
     learner = make_learner(engine, **settings)
     try:
         sequences = make_sequences(sizes, list(learner.policies), shape.vocabulary)
@@ -545,11 +554,11 @@ def learn_with(bench: Bench, shape: Shape, sizes: Sizes, form: str, label: str) 
     finally:
         learner.close()
     tokens = (
-        sum(len(one.token_ids) for one in sequences)
+        sum(len(sequence.token_ids) for sequence in sequences)
         if form == "padded"
-        else len(PrefixTree.of(sorted(sequences, key=lambda one: (one.policy, one.token_ids))).token_ids)
+        else len(PrefixTree.of(sorted(sequences, key=lambda sequence: (sequence.policy, sequence.token_ids))).token_ids)
     )
-    rates = [tokens / each for each in seconds]
+    rates = [tokens / duration for duration in seconds]
     bench.keep(f"{label}.update_s", seconds, "s")
     bench.keep(f"{label}.tokens_per_s", rates, "tokens/s")
     bench.keep(f"{label}.peak_gb", [peak / 1e9], "GB")
@@ -567,7 +576,7 @@ def measure_decoding(bench: Bench, shape: Shape) -> None:
     sizes = bench.sizes(Sizes(16, 256, 8, 128))
     count, steps = sizes.prompts * sizes.completions, sizes.tokens - 1
     bound = shape.sampling_bound(bench.card, count, sizes.words, sizes.tokens)
-    engine = make_engine(bench.model(shape), bench.card.device, "bfloat16", whole=False)
+    engine = make_engine(bench.model(shape), bench.card.device, "bfloat16", full=False)
     try:
         for way in decoding_ways(engine):
             set_way(engine, way)
@@ -576,8 +585,8 @@ def measure_decoding(bench: Bench, shape: Shape) -> None:
                 of = replace(sizes, tokens=tokens)
                 return repeat(bench, lambda: sample_sequences(engine, of, shape.vocabulary), times=2)
 
-            short, whole = min(sample(1)), sample(sizes.tokens)
-            rates = [count * steps / max(each - short, 1e-9) for each in whole]
+            short, full = min(sample(1)), sample(sizes.tokens)
+            rates = [count * steps / max(duration - short, 1e-9) for duration in full]
             label = f"gpu.sampling.{shape.name}.{way}"
             bench.keep(f"{label}.tokens_per_s", rates, "tokens/s")
             bench.keep(f"{label}.of_bandwidth", [rate / bound for rate in rates], "share")

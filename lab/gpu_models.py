@@ -71,9 +71,9 @@ class Card:
         facts = torch.cuda.get_device_properties(0)
         peaks = find_peaks(facts.name)
         if peaks is None:
-            known = ", ".join(" ".join(words) for words, _ in PEAKS)
+            supported = ", ".join(" ".join(words) for words, _ in PEAKS)
             raise SystemExit(
-                f"lab/gpu.py: the peaks of a {facts.name!r} are not known; expected one of {known}. Add it to "
+                f"lab/gpu.py: the peaks of a {facts.name!r} are not known; expected one of {supported}. Add it to "
                 "cadre/training/metrics.py."
             )
         return Card(torch.device("cuda"), facts.name, facts.total_memory, peaks.bandwidth, peaks.flops)
@@ -102,7 +102,7 @@ class Shape:
 
     name: str
     config_keys: Mapping[str, Any]
-    whole: bool = True
+    full: bool = True
 
     @cached_property
     def config(self) -> Any:
@@ -133,7 +133,7 @@ class Shape:
     def learning_flops(self, tokens: float) -> float:
         """Return the arithmetic of training on so many tokens: 6 operations per weight and token (2 forward, 4
         backward), or 4 with adapters, as a frozen weight has no gradient. Attention and recomputation do not count."""
-        return (6 if self.whole else 4) * self.multiplied * tokens
+        return (6 if self.full else 4) * self.multiplied * tokens
 
     def sampling_bound(self, card: Card, sequences: int, prompt: int, longest: int) -> float:
         """Return the tokens per second at which decoding so many sequences at once would read weights and keys and
@@ -142,11 +142,11 @@ class Shape:
         return sequences * card.bandwidth / read
 
 
-def known_shape(name: str, whole: bool = True, **changes: Any) -> Shape:
-    return Shape(name, {**KNOWN_MODELS[name].shape, **changes}, whole)
+def known_shape(name: str, full: bool = True, **changes: Any) -> Shape:
+    return Shape(name, {**KNOWN_MODELS[name].shape, **changes}, full)
 
 
-SHAPES = [known_shape("qwen3-0.6b"), known_shape("qwen3-1.7b"), known_shape("qwen3-8b", whole=False)]
+SHAPES = [known_shape("qwen3-0.6b"), known_shape("qwen3-1.7b"), known_shape("qwen3-8b", full=False)]
 _SMALL = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -157,8 +157,8 @@ _SMALL = {
     "vocab_size": 512,
 }
 TINY = [
-    replace(known_shape("qwen3-0.6b", whole, **_SMALL), name=name)
-    for name, whole in (("tiny", True), ("tiny-adapters", False))
+    replace(known_shape("qwen3-0.6b", full, **_SMALL), name=name)
+    for name, full in (("tiny", True), ("tiny-adapters", False))
 ]
 
 
@@ -215,9 +215,9 @@ def saved(shape: Shape, card: Card) -> Iterator[Path]:
         yield folder
 
 
-def make_engine(folder: Path, device: torch.device, dtype: str, whole: bool, memory: int | None = None) -> TorchEngine:
+def make_engine(folder: Path, device: torch.device, dtype: str, full: bool, memory: int | None = None) -> TorchEngine:
     """Return an engine of one policy that is trained whole, named as the first role, or of an adapter per role."""
-    lora, roles = (None, ROLES[:1]) if whole else (LORA, ROLES)
+    lora, roles = (None, ROLES[:1]) if full else (LORA, ROLES)
     policy = PolicyConfig(model=str(folder), device=device.type, dtype=dtype, lora=lora)
     return TorchEngine(folder, dict.fromkeys(roles, policy), 0, memory)
 
@@ -256,28 +256,34 @@ def make_sequences(sizes: Sizes, policies: Sequence[str], vocabulary: int, start
     the policies in turn."""
     draw, sequences = random.Random(0), []
     for number in range(sizes.prompts):
-        own = [draw.randrange(FIRST_WORD, vocabulary) for _ in range(sizes.words - start)]
-        prompt = [*range(FIRST_WORD, FIRST_WORD + start), *own]
-        policy, before = policies[number % len(policies)], len(prompt)
+        suffix = [draw.randrange(FIRST_WORD, vocabulary) for _ in range(sizes.words - start)]
+        prompt = [*range(FIRST_WORD, FIRST_WORD + start), *suffix]
+        policy, prompt_length = policies[number % len(policies)], len(prompt)
         for index in range(sizes.completions):
             ids = (*prompt, *(draw.randrange(FIRST_WORD, vocabulary) for _ in range(sizes.tokens)))
-            sequences.append(make_sequence(policy, ids, before, (-7.0,) * sizes.tokens, (number, (), policy, index)))
+            sequences.append(
+                make_sequence(policy, ids, prompt_length, (-7.0,) * sizes.tokens, (number, (), policy, index))
+            )
     return sequences
 
 
 def make_sequence(
-    policy: str, ids: tuple[int, ...], before: int, logprobs: tuple[float, ...], position: tuple[int, Any, str, int]
+    policy: str,
+    ids: tuple[int, ...],
+    prompt_length: int,
+    logprobs: tuple[float, ...],
+    position: tuple[int, Any, str, int],
 ) -> TrainingSequence:
     """Return a sequence whose first `before` tokens are the prompt; completions of a group have the advantages 1 and -1
     in turn."""
-    zeros, after = (0.0,) * before, len(ids) - before
+    zeros, completion_length = (0.0,) * prompt_length, len(ids) - prompt_length
     return TrainingSequence(
         policy,
         "any",
         ids,
-        mask=(False,) * before + (True,) * after,
+        mask=(False,) * prompt_length + (True,) * completion_length,
         logprobs=zeros + logprobs,
-        advantages=zeros + ((-1.0) ** position[3],) * after,
+        advantages=zeros + ((-1.0) ** position[3],) * completion_length,
         version=0,
         position=position,
     )
@@ -303,7 +309,11 @@ def sample_sequences(
 
     sequences = []
     for number, samples in enumerate(asyncio.run(sample()), first):
-        for index, one in enumerate(samples):
-            ids, before = one.prompt_ids + one.token_ids, len(one.prompt_ids)
-            sequences.append(make_sequence(one.policy, ids, before, one.logprobs, (number, (), one.policy, index)))
+        for index, completion in enumerate(samples):
+            ids, prompt_length = completion.prompt_ids + completion.token_ids, len(completion.prompt_ids)
+            sequences.append(
+                make_sequence(
+                    completion.policy, ids, prompt_length, completion.logprobs, (number, (), completion.policy, index)
+                )
+            )
     return sequences

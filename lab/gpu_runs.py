@@ -239,10 +239,10 @@ def run_logged(command: Sequence[str], log: Path, seconds: float) -> None:
 def end_session(process: subprocess.Popen[Any]) -> None:
     """Kill the process and all others of its session, such as vLLM's, which would hold the GPU's memory: these are in
     process groups of their own."""
-    for other in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
+    for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
         with suppress(OSError):
-            if os.getsid(other) == process.pid:
-                os.kill(other, signal.SIGKILL)
+            if os.getsid(pid) == process.pid:
+                os.kill(pid, signal.SIGKILL)
     process.wait()
 
 

@@ -1,9 +1,9 @@
-"""What known policies score in two-player Hanabi: random legal moves, a simple convention, and exploits.
+"""Scores of fixed policies in two-player Hanabi: random legal moves, a simple convention, and exploits.
 
     python -m lab.hanabi [scores exploits] [--games 1000] [--write]
 
 scores    the mean score of random legal moves and of the convention, for both players
-exploits  rewards of players who try to be paid for nothing, as a share of the convention's
+exploits  rewards of players who exploit the reward, as a share of the convention's
 
 The convention, without memory beyond the last moves that the prompt has too: a hint says that the newest card it points
 out can be played. A player plays a card that it knows to fit or that the last hint pointed out; hints so, if the
@@ -36,22 +36,22 @@ def by_convention(env: Hanabi, draw: random.Random) -> str:
     """Return the move of the convention, from what the player's prompt says."""
     player = env.state.current_player()
     table, words = env.table(player), env.words()
-    seen = [*table.discards, *(card.face for card in table.partner)]
-    seen += [f"{color}{rank}" for color, height in table.fireworks.items() for rank in range(1, height + 1)]
-    certain = [n for n, card in enumerate(table.own, 1) if all(fits(table, face) for face in faces(card, seen))]
+    visible = [*table.discards, *(card.face for card in table.partner)]
+    visible += [f"{color}{rank}" for color, height in table.fireworks.items() for rank in range(1, height + 1)]
+    certain = [n for n, card in enumerate(table.own, 1) if all(fits(table, face) for face in faces(card, visible))]
     if certain:
         return f"play {certain[-1]}"
     last = env.moves[-1][1] if env.moves and env.moves[-1][0] != player else ""
     if pointed := re.findall(r"\d", last.partition(" for card")[2]):
         newest = int(pointed[-1])
-        if any(fits(table, face) for face in faces(table.own[newest - 1], seen)):
+        if any(fits(table, face) for face in faces(table.own[newest - 1], visible)):
             return f"play {newest}"
     hints = [word for word in words if word.startswith("hint")]
     targets = {word: touched(table.partner, word)[-1] for word in hints}
     useful = [word for word in hints if fits(table, table.partner[targets[word]].face)]
     if useful:
         return min(useful, key=lambda word: (len(touched(table.partner, word)), word))
-    useless = [n for n, card in enumerate(table.own, 1) if all(is_dead(table, face) for face in faces(card, seen))]
+    useless = [n for n, card in enumerate(table.own, 1) if all(is_dead(table, face) for face in faces(card, visible))]
     if useless and f"discard {useless[0]}" in words:
         return f"discard {useless[0]}"
     untold = [n for n, card in enumerate(table.own, 1) if not card.color and not card.rank]
@@ -72,10 +72,10 @@ def is_dead(table: Table, face: str) -> bool:
     return int(face[1]) <= height or any(table.discards.count(f"{face[0]}{rank}") == COPIES[rank] for rank in missing)
 
 
-def faces(card: Card, seen: Sequence[str] = ()) -> list[str]:
+def faces(card: Card, visible: Sequence[str] = ()) -> list[str]:
     """Return what a card may be, by the hints and by the copies that are seen elsewhere."""
     possible = [f"{color}{rank}" for color, rank in product(card.colors, card.ranks)]
-    return [face for face in possible if list(seen).count(face) < COPIES[int(face[1])]] or possible
+    return [face for face in possible if list(visible).count(face) < COPIES[int(face[1])]] or possible
 
 
 def touched(hand: Sequence[Card], word: str) -> list[int]:

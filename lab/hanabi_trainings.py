@@ -38,11 +38,11 @@ LINES = ("base", "team", "base_sampled", "team_sampled")
 def cautious(env: Hanabi, draw: random.Random, follows: float = FOLLOWS) -> str:
     """Return the convention's move, or more often the first discard, or else a hint that calls for no play."""
     table, words = env.table(env.state.current_player()), list(env.words())
-    if draw.random() < follows or not (others := [word for word in words if not word.startswith("play")]):
+    if draw.random() < follows or not (candidates := [word for word in words if not word.startswith("play")]):
         return by_convention(env, draw)
     # A hint that points out a card which does not fit would make a partner who follows the convention end the game.
-    safe = (word for word in others if word.startswith("discard") or not misleads(table, word))
-    return next(safe, others[0])
+    safe = (word for word in candidates if word.startswith("discard") or not misleads(table, word))
+    return next(safe, candidates[0])
 
 
 def examples(count: int, follows: float = FOLLOWS) -> list[dict[str, str]]:

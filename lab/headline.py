@@ -1,7 +1,7 @@
 """The headline on a model that people know: a team against a single agent, and against drawing more samples untrained.
 
     python -m lab.headline --model DIR [--tasks plan-path] [--methods L0 grpo best-of-n] [--seeds 0 1 2] [--write]
-        [--tokens 1000000] [--held-out 200] [--minutes 9] [--runs runs/headline] [--set learner.learning_rate=1e-4 ...]
+        [--tokens 1000000] [--held-out 200] [--runs runs/headline] [--set learner.learning_rate=1e-4 ...]
         [--data DIR]
 
 Tasks: plan-path, sokoban and sudoku, and each with `-outcome`, where only right programs and right answers are paid;
@@ -16,11 +16,10 @@ Every training is on the same tasks, from the same base, with the same prompts, 
     single       the same agent with the algorithm of the team, so that only the number of agents differs
     best-of-n    untrained: n episodes a held-out task, with n so that they take as many tokens as a training
 
-The command may be ended at any minute, and goes on when it is called again; with `--minutes` it ends itself. DIR is the
-folder of the model. With `--write` the finished methods
-become lines of results/headline.jsonl, whose intervals are over seeds and tasks (`cadre compare`), and their training
-curves results/headline-TASK-MODEL.md. Those of L0, L1 and L2 on sudoku-outcome are also written as policies.L0.success
-and so on, the comparison of shared and separate policies.
+The command may be interrupted, and resumes when it is called again. DIR is the folder of the model. With `--write` the
+finished methods become lines of results/headline.jsonl, whose intervals are over seeds and tasks (`cadre compare`), and
+their training curves results/headline-TASK-MODEL.md. Those of L0, L1 and L2 on sudoku-outcome are also written as
+policies.L0.success and so on, the comparison of shared and separate policies.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ import argparse
 import itertools
 import json
 import shlex
-import time
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bench.common import RESULTS, ROOT, append_line, commit, measurement
+from bench.common import CADRE, RESULTS, ROOT, append_line, commit, measurement
 from cadre.statistics import Interval
 from cadre_analysis.compare import RunComparison, compare_runs, table_interval
-from lab.slices import Clock, OutOfTimeError, evaluate_sampled, train
 from lab.trainings import console
 
 ROLE_COLUMNS = ("/reward", "/gradient_fraction")
@@ -106,7 +105,7 @@ SHARED = (
 
 @dataclass(frozen=True)
 class Headline:
-    """What one call of the command works on."""
+    """The options of one call of the command."""
 
     model: Path
     runs: Path
@@ -127,39 +126,39 @@ class Headline:
 
     def settings(self, task: str, method: str, seed: int) -> list[str]:
         """Return the overrides of a method."""
-        known = TASKS[task]
+        benchmark = TASKS[task]
         adapter = f"{{model: {self.model.absolute()}, lora: {{rank: 8, alpha: 16}}, dtype: bfloat16}}"
-        whole = f"{{model: {self.model.absolute()}, dtype: bfloat16}}"
-        roles = (known.single_role,) if method in ONE_AGENT else known.roles
+        full_model = f"{{model: {self.model.absolute()}, dtype: bfloat16}}"
+        roles = (benchmark.single_role,) if method in ONE_AGENT else benchmark.roles
         if method in ("L1", "L2"):
-            policies = {role: whole if method == "L2" else adapter for role in roles}
+            policies = {role: full_model if method == "L2" else adapter for role in roles}
             assignment = {role: role for role in roles}
         else:
             policies, assignment = {"shared": adapter}, dict.fromkeys(roles, "shared")
         team = ", ".join(f"{name}: {policy}" for name, policy in policies.items())
         owners = ", ".join(f"{role}: {policy}" for role, policy in assignment.items())
-        algorithm = f"{{name: {'grpo' if method == 'grpo' else known.algorithm}, k: 8}}"
+        algorithm = f"{{name: {'grpo' if method == 'grpo' else benchmark.algorithm}, k: 8}}"
         return [
             f"team={{policies: {{{team}}}, roles: {{{owners}}}}}",
             f"algorithm={algorithm}",
             f"train.seed={seed}",
             f"train.max_tokens={self.tokens}",
             f"evaluate={{tasks: {self.held_out}, every: {self.every}}}",
-            *known.settings,
-            *((f"settings.source={self.data}",) if known.reads_data else ()),
+            *benchmark.settings,
+            *((f"settings.source={self.data}",) if benchmark.reads_data else ()),
             *SHARED,
             *self.changes,
         ]
 
-    def work(self, task: str, method: str, seed: int, clock: Clock) -> None:
+    def work(self, task: str, method: str, seed: int) -> None:
         """Train a method with a seed to its end, from where it stands; or draw the untrained samples."""
         folder = self.folder(task, method, seed)
         if method == "best-of-n":
-            self.draw_untrained(task, seed, folder, clock)
+            self.draw_untrained(task, seed, folder)
             return
-        train(self.recipe(task, method), self.settings(task, method, seed), folder, clock)
+        train(self.recipe(task, method), self.settings(task, method, seed), folder)
 
-    def draw_untrained(self, task: str, seed: int, folder: Path, clock: Clock) -> None:
+    def draw_untrained(self, task: str, seed: int, folder: Path) -> None:
         """Play each held-out task n times with the untrained team, a fourth of n at a time, kept in `folder`.
 
         n follows from the tokens of the first episodes. A task counts as solved if one of its n episodes solves it, as
@@ -167,11 +166,11 @@ class Headline:
         """
         recipe, settings = self.recipe(task, "L0"), self.settings(task, "L0", seed)
         folder.mkdir(parents=True, exist_ok=True)
-        first = evaluate_sampled(recipe, settings, folder / "first.json", self.held_out, 1, seed, clock)
+        first = evaluate_sampled(recipe, settings, folder / "first.json", self.held_out, 1, seed)
         n = max(1, int(self.tokens / (self.held_out * first["tokens"])))
         for number, size in enumerate(_parts(n, 4)):
             key = 1000 * (seed + 1) + number
-            evaluate_sampled(recipe, settings, folder / f"{number}.json", self.held_out, size, key, clock)
+            evaluate_sampled(recipe, settings, folder / f"{number}.json", self.held_out, size, key)
         (folder / "n.json").write_text(json.dumps({"n": n, "parts": _parts(n, 4)}))
 
     def best_of_n(self, task: str, seeds: Sequence[int]) -> tuple[Interval, int] | None:
@@ -181,11 +180,11 @@ class Headline:
             folder = self.folder(task, "best-of-n", seed)
             if not (folder / "n.json").exists():
                 return None
-            drawn = json.loads((folder / "n.json").read_text())
-            reports = [json.loads((folder / f"{number}.json").read_text()) for number in range(len(drawn["parts"]))]
+            draws = json.loads((folder / "n.json").read_text())
+            reports = [json.loads((folder / f"{number}.json").read_text()) for number in range(len(draws["parts"]))]
             names = reports[0]["outcomes"]
             rows.append([float(any(report["outcomes"][name][0] > 0 for report in reports)) for name in names])
-            counts.append(drawn["n"])
+            counts.append(draws["n"])
         return table_interval(np.array(rows), np.random.default_rng(0)), round(sum(counts) / len(counts))
 
     def compare(self, task: str, methods: Sequence[str], seeds: Sequence[int]) -> RunComparison | None:
@@ -199,6 +198,36 @@ class Headline:
         return compare_runs(list(itertools.chain(*finished))) if finished else None
 
 
+def train(recipe: str, changes: Sequence[str], folder: Path) -> None:
+    """Train to the end, from the last checkpoint in the folder."""
+    marker = folder.with_suffix(".done")
+    if marker.exists():
+        return
+    start = ["--resume"] if (folder / "config.yaml").is_file() else [recipe, *changes]
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    trained_commit = commit()  # before it begins, as the tree may change while it trains
+    with folder.with_suffix(".log").open("a") as log:
+        subprocess.run([*CADRE, "train", *start, "--run", str(folder)], cwd=ROOT, check=True, stdout=log, stderr=log)
+    marker.write_text(json.dumps({"commit": trained_commit}))
+
+
+def evaluate_sampled(
+    recipe: str, changes: Sequence[str], file: Path, tasks: int, samples: int, seed: int
+) -> dict[str, Any]:
+    """Return the report of the untrained team on held-out tasks, several episodes each at the temperature of `changes`;
+    it is stored in `file`."""
+    if not file.exists():
+        prefix = "sampling.temperature="
+        temperature = next(change for change in reversed(changes) if change.startswith(prefix)).removeprefix(prefix)
+        options = ["--tasks", str(tasks), "--samples", str(samples), "--temperature", temperature, "--seed", str(seed)]
+        overrides = [change for change in changes if not change.startswith((prefix, "evaluate=", "train.seed="))]
+        command = [*CADRE, "eval", recipe, *overrides, *options, "--json"]
+        completed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+        file.write_text(completed.stdout.splitlines()[-1])
+    report: dict[str, Any] = json.loads(file.read_text())
+    return report
+
+
 def _parts(count: int, parts: int) -> list[int]:
     """Return `count` in parts of near equal size, none of them empty."""
     return [size for index in range(parts) if (size := (count + index) // parts)]
@@ -208,7 +237,7 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
     """Append the lines of a task to results/headline.jsonl, and print them."""
     lines = []
     trained = [headline.folder(task, method, seed).with_suffix(".done") for method in methods for seed in seeds]
-    commits = {json.loads(done.read_text())["commit"] for done in trained if done.exists()}
+    commits = {json.loads(file.read_text())["commit"] for file in trained if file.exists()}
     # A run may have been made by an earlier commit than that which writes its line.
     made_by = ", ".join(sorted(commits)) or commit()
 
@@ -241,8 +270,8 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
         names = {result.name: by_folder[result.folders[0]] for result in comparison.methods}
         for difference in comparison.differences:
             add(f"{names[difference.second]} - {names[difference.first]}", difference.value, seeds)
-    if "best-of-n" in methods and (drawn := headline.best_of_n(task, seeds)) is not None:
-        add(f"best-of-{drawn[1]}.success", drawn[0], seeds)
+    if "best-of-n" in methods and (best := headline.best_of_n(task, seeds)) is not None:
+        add(f"best-of-{best[1]}.success", best[0], seeds)
     for line in lines:
         append_line("headline", line)
         console.print(f"{line['name']}: {line['value']:.3f} [{line['low']:.3f}, {line['high']:.3f}]", highlight=False)
@@ -288,7 +317,6 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1_000_000, help="sampled in each training")
     parser.add_argument("--held-out", type=int, default=200, help="tasks of each evaluation")
     parser.add_argument("--every", type=int, default=0, help="steps between evaluations; 0: before and after only")
-    parser.add_argument("--minutes", type=float, default=0.0, help="end after so long; 0: at the end of the work")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "headline")
     parser.add_argument("--data", default="hub", help="where MBPP and GSM8K are: a folder, or hub")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="changes for all methods")
@@ -298,13 +326,9 @@ def main() -> None:
     headline = Headline(
         chosen.model, runs, chosen.tokens, chosen.held_out, chosen.every, tuple(chosen.set), chosen.data
     )
-    clock = Clock(time.monotonic(), 60 * chosen.minutes)
-    try:
-        for task, seed, method in itertools.product(chosen.tasks, chosen.seeds, chosen.methods):
-            console.print(f"{task}, {method}, seed {seed}", highlight=False)
-            headline.work(task, method, seed, clock)
-    except OutOfTimeError:
-        console.print("The time is over; the same command goes on.", highlight=False)
+    for task, seed, method in itertools.product(chosen.tasks, chosen.seeds, chosen.methods):
+        console.print(f"{task}, {method}, seed {seed}", highlight=False)
+        headline.work(task, method, seed)
     if chosen.write:
         for task in chosen.tasks:
             command = shlex.join(

@@ -60,7 +60,7 @@ def compare_episode(name: str, seed: int) -> int:
     }
     facing = {translation[name]: name for name in DIRECTIONS}
     mdp = OvercookedGridworld.from_layout_name(PACKAGE_NAMES.get(name, name))
-    theirs, ours, draw, differing = (
+    reference, kitchen, draw, differing = (
         mdp.get_standard_start_state(),
         Kitchen(Layout(LAYOUTS[name])),
         random.Random(seed),
@@ -80,23 +80,23 @@ def compare_episode(name: str, seed: int) -> int:
 
     def choose(index: int) -> str:
         if seed % 3 == 0 or draw.random() < 0.1:
-            return random_moves(ours, index, draw)
-        return errand_move(ours, index, plans, draw) if seed % 3 == 1 else script(ours, index, draw)
+            return random_moves(kitchen, index, draw)
+        return errand_move(kitchen, index, plans, draw) if seed % 3 == 1 else script(kitchen, index, draw)
 
     for _ in range(HORIZON):
         moves = [choose(0), choose(1)]
-        theirs, info = mdp.get_state_transition(theirs, [translation[move] for move in moves])
-        points = ours.step(moves)
+        reference, info = mdp.get_state_transition(reference, [translation[move] for move in moves])
+        points = kitchen.step(moves)
         state = (
-            [(cook.cell, cook.facing, own(cook.held)) for cook in ours.cooks],
-            {cell: own(item) for cell, item in ours.counters.items()}
-            | {cell: own(soup) for cell, soup in ours.pots.items() if soup.onions},
+            [(cook.cell, cook.facing, own(cook.held)) for cook in kitchen.cooks],
+            {cell: own(item) for cell, item in kitchen.counters.items()}
+            | {cell: own(soup) for cell, soup in kitchen.pots.items() if soup.onions},
             points.served,
             points.work,
         )
         expected = (
-            [(player.position, facing[player.orientation], thing(player.held_object)) for player in theirs.players],
-            {cell: thing(item) for cell, item in theirs.objects.items()},
+            [(player.position, facing[player.orientation], thing(player.held_object)) for player in reference.players],
+            {cell: thing(item) for cell, item in reference.objects.items()},
             info["sparse_reward_by_agent"],
             info["shaped_reward_by_agent"],
         )
@@ -127,7 +127,7 @@ def errand_move(kitchen: Kitchen, index: int, plans: list[str], draw: random.Ran
 
 def wanted(kitchen: Kitchen, index: int) -> list[str]:
     """Return the errands that are needed next, the most needed first, and what cannot be used is passed on."""
-    cook, other = kitchen.cooks[index], kitchen.cooks[1 - index]
+    cook, partner = kitchen.cooks[index], kitchen.cooks[1 - index]
     soups = kitchen.pots.values()
     started = sum(soup.tick >= 0 for soup in soups)
     dishes = sum(item.held == "dish" for item in kitchen.cooks) + list(kitchen.counters.values()).count("dish")
@@ -136,7 +136,7 @@ def wanted(kitchen: Kitchen, index: int) -> list[str]:
     if cook.held is not None:
         return ["pot", "put"]
     # Who brings an onion starts the pot by itself.
-    full = other.held != "onion" and any(soup.tick < 0 and soup.onions == ONIONS for soup in soups)
+    full = partner.held != "onion" and any(soup.tick < 0 and soup.onions == ONIONS for soup in soups)
     order = (["pot"] if full else []) + (["take"] if kitchen.counters else [])
     return order + (["dish", "onion"] if dishes < started else ["onion"])
 

@@ -114,10 +114,10 @@ def main() -> None:
                 measure_points(layout, {"one": str(folders[first] / "one"), "other": str(folders[second] / "other")})
                 for first, second in pairs
             ]
-            own = [value for value, (first, second) in zip(points, pairs, strict=True) if first == second]
-            others = [value for value, (first, second) in zip(points, pairs, strict=True) if first != second]
-            report(f"{layout}.self_play", own, options.seeds, options.write)
-            report(f"{layout}.cross_play", others, options.seeds, options.write)
+            self_play = [value for value, (first, second) in zip(points, pairs, strict=True) if first == second]
+            cross_play = [value for value, (first, second) in zip(points, pairs, strict=True) if first != second]
+            report(f"{layout}.self_play", self_play, options.seeds, options.write)
+            report(f"{layout}.cross_play", cross_play, options.seeds, options.write)
 
 
 if __name__ == "__main__":

@@ -48,10 +48,13 @@ def target(choice: Choice, spread: float) -> list[float]:
     """Probability of each answer: softmax of sums of draws of that deviation, by what the text says."""
     fields = re.findall(r"\[[^\]]*\]", choice.observation.messages[-1].content)
     named = {field.strip("[").split(":")[0]: field for field in fields}
-    said = {field: 1.0 for field in fields}
-    said |= {named["Private"] + named[other]: weight for other, weight in TOGETHER.items() if other in named}
+    effects = {field: 1.0 for field in fields}
+    effects |= {named["Private"] + named[field]: weight for field, weight in TOGETHER.items() if field in named}
     sums = [
-        sum(random_keys.generator("fields", text, answer).gauss(0.0, weight * spread) for text, weight in said.items())
+        sum(
+            random_keys.generator("fields", text, answer).gauss(0.0, weight * spread)
+            for text, weight in effects.items()
+        )
         for answer in choice.answers
     ]
     return torch.tensor(sums, dtype=torch.float64).softmax(0).tolist()
@@ -67,9 +70,9 @@ def excess(model: LlamaForCausalLM, items: list[Item]) -> torch.Tensor:
     batch = padded(rows)
     first = min(len(item.prompt) for item in items) - 1
     logits = model(input_ids=batch["input_ids"]).logits[:, first:-1].transpose(1, 2)
-    said = cross_entropy(logits, batch["labels"][:, first + 1 :], reduction="none").sum(1)
+    losses = cross_entropy(logits, batch["labels"][:, first + 1 :], reduction="none").sum(1)
     entropy = -sum(math.log(weight) * weight for weight in weights)
-    return ((said * torch.tensor(weights)).sum() - entropy) / len(items)
+    return ((losses * torch.tensor(weights)).sum() - entropy) / len(items)
 
 
 def teach(model: LlamaForCausalLM, items: list[Item], steps: int, peak: float, generator: random.Random) -> None:

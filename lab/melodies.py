@@ -173,7 +173,7 @@ def exploits(games: int) -> tuple[float, int]:
         for form in forms:
             tasks = form.tasks("test")
             earned = [[play(form(tasks[index]), player, draw) for player in (policy, honest)] for index in range(games)]
-            shares.append(fmean(one for one, _ in earned) / fmean(most for _, most in earned))
+            shares.append(fmean(reward for reward, _ in earned) / fmean(reference for _, reference in earned))
         print(f"  {name}: {', '.join(f'{share:.3f}' for share in shares)} of right answers' reward", flush=True)
         best = max(best, *shares)
     return best, len(EXPLOITS) * len(forms) * games

@@ -79,8 +79,8 @@ def asked(policies: Sequence[str], count: int = 4, tokens: int = 16, first: int 
 
 
 def draw(sampler: Sampler, requests: Sequence[Request]) -> list[Sample]:
-    drawn = asyncio.run(gather(*(sampler.sample(request) for request in requests)))
-    return [sample for siblings in drawn for sample in siblings]
+    completions = asyncio.run(gather(*(sampler.sample(request) for request in requests)))
+    return [sample for siblings in completions for sample in siblings]
 
 
 def learner_of(engine: TorchEngine) -> TorchLearner:
@@ -89,19 +89,19 @@ def learner_of(engine: TorchEngine) -> TorchLearner:
 
 
 def logprobs(learner: TorchLearner, samples: Sequence[Sample]) -> list[float]:
-    """What the torch engine says of the sampled tokens, one after the other."""
+    """Return the torch engine's log-probabilities of the sampled tokens, one after the other."""
     data = [batch.sequence_of(sample, 1.0, 1.0) for sample in samples]
-    said = learner.rank._runner.compute_logprobs(data)
-    masked = (zip(values, datum.mask, strict=True) for values, datum in zip(said, data, strict=True))
-    return [value for values in masked for value, drawn in values if drawn]
+    values_by_sequence = learner.rank._runner.compute_logprobs(data)
+    masked = (zip(values, datum.mask, strict=True) for values, datum in zip(values_by_sequence, data, strict=True))
+    return [value for values in masked for value, is_sampled in values if is_sampled]
 
 
 def drawn_logprobs(samples: Sequence[Sample]) -> list[float]:
     return [value for sample in samples for value in sample.logprobs]
 
 
-def gap(one: Sequence[float], other: Sequence[float]) -> float:
-    return fmean(abs(a - b) for a, b in zip(one, other, strict=True))
+def gap(first: Sequence[float], second: Sequence[float]) -> float:
+    return fmean(abs(a - b) for a, b in zip(first, second, strict=True))
 
 
 def changed(engine: TorchEngine, policy: str, version: int) -> Weights:
@@ -115,10 +115,10 @@ def changed(engine: TorchEngine, policy: str, version: int) -> Weights:
     return Weights(policy, version, tensors={name: tensor.detach().clone() for name, tensor in tensors.items()})
 
 
-def mismatches(one: Sequence[Sample], other: Sequence[Sample]) -> int:
+def mismatches(left: Sequence[Sample], right: Sequence[Sample]) -> int:
     """Tokens that are not the same, or not with the same log-probability."""
     wrong = 0
-    for first, second in zip(one, other, strict=True):
+    for first, second in zip(left, right, strict=True):
         wrong += abs(len(first.token_ids) - len(second.token_ids))
         pairs = zip(first.token_ids, first.logprobs, second.token_ids, second.logprobs, strict=False)
         wrong += sum(a != b or abs(x - y) > SAME for a, x, b, y in pairs)
@@ -135,24 +135,24 @@ def samplers(bench: Bench) -> None:
         parity(bench, sampler, learner, "vllm.logprob.mean_abs_diff" + ("" if kind == "adapters" else f".{kind}"))
         if kind == "adapters":
             decoding(bench, sampler, learner.engine)
-        found = push(bench, sampler, learner.engine)
-        wrong, compared = wrong + found[0], compared + found[1]
+        result = push(bench, sampler, learner.engine)
+        wrong, compared = wrong + result[0], compared + result[1]
         learner.close()
     bench.keep("vllm.push.mismatches", [wrong], "tokens", compared)
 
 
 def parity(bench: Bench, sampler: VllmSampler, learner: TorchLearner, name: str) -> list[Sample]:
-    """What vLLM says of what it drew against what the torch engine says."""
-    drawn = draw(sampler, asked(list(sampler.policies)))
-    bench.keep(name, [gap(logprobs(learner, drawn), drawn_logprobs(drawn))], "nats", len(drawn_logprobs(drawn)))
-    return drawn
+    """Compare vLLM's log-probabilities of its samples with the torch engine's."""
+    samples = draw(sampler, asked(list(sampler.policies)))
+    bench.keep(name, [gap(logprobs(learner, samples), drawn_logprobs(samples))], "nats", len(drawn_logprobs(samples)))
+    return samples
 
 
 def decoding(bench: Bench, sampler: VllmSampler, engine: TorchEngine) -> None:
     """A role decodes while the other's adapter is replaced five times."""
     asyncio.run(sampler.load(changed(engine, "planner", 1)))
     request = asked(["planner"], 8, 64)[0]
-    alone = draw(sampler, [request])
+    single = draw(sampler, [request])
     late: list[bool] = []
 
     async def beside() -> list[Sample]:
@@ -166,7 +166,7 @@ def decoding(bench: Bench, sampler: VllmSampler, engine: TorchEngine) -> None:
     meanwhile = asyncio.run(beside())
     if all(late):
         raise SystemExit("decoding: every adapter came after the last token, which shows nothing; take more tokens")
-    bench.keep("vllm.decoding.mismatches", [mismatches(alone, meanwhile)], "tokens", len(drawn_logprobs(alone)))
+    bench.keep("vllm.decoding.mismatches", [mismatches(single, meanwhile)], "tokens", len(drawn_logprobs(single)))
     bench.keep("vllm.decoding.adapters_meanwhile", [late.count(False)], "adapters", 5)
 
 
@@ -175,7 +175,7 @@ def push(bench: Bench, sampler: VllmSampler, engine: TorchEngine) -> tuple[int, 
     values of the prompts are kept from before. Closes the sampler."""
     policies, requests = sampler.policies, asked(list(sampler.policies))
     trained = [name for name, policy in policies.items() if not policy.frozen]
-    before = draw(sampler, requests)
+    unchanged = draw(sampler, requests)
     for version in (11, 12):
         last = [changed(engine, name, version) for name in trained]
         began = time.perf_counter()
@@ -189,7 +189,7 @@ def push(bench: Bench, sampler: VllmSampler, engine: TorchEngine) -> tuple[int, 
         asyncio.run(fresh.load(weights))
     renewed = draw(fresh, requests)
     fresh.close()
-    console.print(f"tokens that the pushes changed: {mismatches(before, pushed)} of {len(drawn_logprobs(pushed))}")
+    console.print(f"tokens that the pushes changed: {mismatches(unchanged, pushed)} of {len(drawn_logprobs(pushed))}")
     return mismatches(pushed, renewed), len(drawn_logprobs(pushed))
 
 
@@ -197,11 +197,11 @@ def bfloat16(bench: Bench) -> None:
     """The same in bfloat16, and the floor beside it: the torch engine's own difference between the precisions."""
     half = bench.policies("planner", dtype="bfloat16")
     sampler, learner = VllmSampler(bench.model, half, OPTIONS), learner_of(TorchEngine(bench.model, half, 0))
-    drawn = parity(bench, sampler, learner, "vllm.logprob.mean_abs_diff.bfloat16")
+    samples = parity(bench, sampler, learner, "vllm.logprob.mean_abs_diff.bfloat16")
     sampler.close()
     full = learner_of(TorchEngine(bench.model, bench.policies("planner"), 0))
-    floor = gap(logprobs(full, drawn), logprobs(learner, drawn))
-    bench.keep("vllm.logprob.bfloat16_floor", [floor], "nats", len(drawn_logprobs(drawn)))
+    floor = gap(logprobs(full, samples), logprobs(learner, samples))
+    bench.keep("vllm.logprob.bfloat16_floor", [floor], "nats", len(drawn_logprobs(samples)))
     learner.close()
     full.close()
 
@@ -217,12 +217,12 @@ def speed(bench: Bench) -> None:
     for number in range(ROUNDS + 1):
         for name, engine in engines.items():
             began = time.perf_counter()
-            drawn = draw(engine, asked(list(policies), 8, 32, 100 * number))
-            rates[name].append(len(drawn) / (time.perf_counter() - began))
+            samples = draw(engine, asked(list(policies), 8, 32, 100 * number))
+            rates[name].append(len(samples) / (time.perf_counter() - began))
     for name, engine in engines.items():
         engine.close()
         bench.keep(f"vllm.speed.{name}.samples_per_s", rates[name][1:], "samples/s", ROUNDS)
-    ratios = [ours / theirs for ours, theirs in zip(rates["vllm"], rates["torch"], strict=True)][1:]
+    ratios = [vllm_rate / torch_rate for vllm_rate, torch_rate in zip(rates["vllm"], rates["torch"], strict=True)][1:]
     bench.keep("vllm.speed.vs_torch", ratios, "ratio", ROUNDS)
 
 

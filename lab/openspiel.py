@@ -50,7 +50,7 @@ def curve(run: Run, name: str) -> list[tuple[int, float]]:
 
 
 def share(run: Run, name: str) -> float:
-    """What is left of a figure after training."""
+    """Return the fraction of a figure that is left after training."""
     return exact(run, name) / exact(run, name, 0)
 
 

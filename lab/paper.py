@@ -33,9 +33,9 @@ FIRST, TASKS = 2000, 200
 
 # What training cost, by figure: its unit, and how it is read off a run.
 COSTS: dict[str, tuple[str, Callable[[Run], float]]] = {
-    "tokens": ("tokens", partial(Run.total, what="rollout/tokens")),
-    "env_steps": ("steps", partial(Run.total, what="rollout/env_steps")),
-    "episodes": ("episodes", partial(Run.total, what="rollout/episodes")),
+    "tokens": ("tokens", partial(Run.total, metric="rollout/tokens")),
+    "env_steps": ("steps", partial(Run.total, metric="rollout/env_steps")),
+    "episodes": ("episodes", partial(Run.total, metric="rollout/episodes")),
     "processor_minutes": ("min", Run.processor_minutes),
 }
 
@@ -120,7 +120,7 @@ class Paper:
         folder = self.runs / f"ablation-{name}-{seed}"
         return Run(folder, "plan-path", seed, (*ABLATIONS[name], *stop), FIRST, TASKS)
 
-    def train(self, runs: Sequence[Run], after: Callable[[], None]) -> None:
+    def train(self, runs: Sequence[Run], callback: Callable[[], None]) -> None:
         """Train those that are not complete; `after` is called when one is."""
 
         def one(run: Run) -> None:
@@ -128,9 +128,9 @@ class Paper:
             run.train(self.threads)
 
         with ThreadPoolExecutor(self.jobs) as pool:
-            after()
+            callback()
             for _ in pool.map(one, [run for run in runs if not run.complete]):
-                after()
+                callback()
 
     def keep(self, name: str, runs: Sequence[Run], value: Callable[[Run], float], unit: str = "share") -> None:
         """Append a figure, unless the newest one of its name is the same."""
@@ -155,15 +155,15 @@ class Paper:
             self.keep(f"table.{name}.{game}.{figure}", runs, cost, unit)
 
     def curves(self, games: Sequence[str]) -> None:
-        """How rewards, success and turns went in training, for the plot: an object a game, seed and step. What there is
-        of other games stays."""
-        kept = json.loads((RESULTS / CURVES).read_text()) if (RESULTS / CURVES).exists() else []
-        steps = [step for step in kept if step["game"] not in games]
+        """Write the curves of rewards, success and turns for the plot, an object per game, seed and step; other games'
+        stay."""
+        recorded = json.loads((RESULTS / CURVES).read_text()) if (RESULTS / CURVES).exists() else []
+        steps = [step for step in recorded if step["game"] not in games]
         for game in games:
             for seed in self.seeds:
                 for step in self.team(game, seed).steps():
-                    taken = ("step", "tool/reward", "planner/reward", "rollout/success", "rollout/decisions")
-                    steps.append({"game": game, "seed": seed} | {name: step[name] for name in taken})
+                    metrics = ("step", "tool/reward", "planner/reward", "rollout/success", "rollout/decisions")
+                    steps.append({"game": game, "seed": seed} | {name: step[name] for name in metrics})
         (RESULTS / CURVES).write_text(json.dumps(steps, indent=0))
 
 
@@ -177,18 +177,18 @@ def main_table(paper: Paper, games: Sequence[str]) -> None:
     def keep(endings: Sequence[str]) -> None:
         for ending in endings:
             for game in games:
-                found = runs(ending, game)
+                row_runs = runs(ending, game)
                 rows = [name for name, row in ROWS.items() if row.ending == ending]
-                for name in rows if all(run.complete for run in found) else ():
-                    paper.keep_row(name, game, found)
+                for name in rows if all(run.complete for run in row_runs) else ():
+                    paper.keep_row(name, game, row_runs)
 
     for endings in (
         ("",),
         ("-roles", "-single-agent", "-grpo-by-role", "-tool", "-no-tool", "-solo-grpo"),
         ("-roles-of-alone",),
     ):
-        found = [run for ending in endings for game in games for run in runs(ending, game)]
-        paper.train(found, partial(keep, endings))
+        table_runs = [run for ending in endings for game in games for run in runs(ending, game)]
+        paper.train(table_runs, partial(keep, endings))
     paper.curves(games)
 
 
@@ -200,7 +200,7 @@ def adapters(paper: Paper, games: Sequence[str]) -> None:
         if all(run.complete for run in runs):
             paper.keep("plan-path.L1.success", runs, Run.after)
             paper.keep("plan-path.L1.swapped.success", runs, Run.swapped)
-            paper.keep("plan-path.L1.tokens", runs, partial(Run.total, what="rollout/tokens"), "tokens")
+            paper.keep("plan-path.L1.tokens", runs, partial(Run.total, metric="rollout/tokens"), "tokens")
 
     paper.train(runs, keep)
 

@@ -77,9 +77,9 @@ def main() -> None:
     program = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as driver, served(options.run) as address:
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        for (name, (place, selector)), theme in product(PICTURES.items(), ("light", "dark")):
+        for (name, (path, selector)), theme in product(PICTURES.items(), ("light", "dark")):
             page = browser.new_page(viewport={"width": 1400, "height": 900}, color_scheme=theme)
-            picture = shoot(page, f"{address}{place.format(step=options.step, tree=tree)}", selector)
+            picture = shoot(page, f"{address}{path.format(step=options.step, tree=tree)}", selector)
             page.close()
             file = options.out / f"{name}-{theme}.png"
             picture.save(file, optimize=True)

@@ -66,12 +66,12 @@ OTHER: dict[str, tuple[str, ...]] = {
 
 def plan_path(name: str, seed: int, runs: Path) -> Run:
     """Return a preset's run on Plan-Path, stopped by tokens and judged on tasks that no setting was chosen on."""
-    own = f"plan-path-{name.replace('_', '-')}"
-    recipe, overrides = own, OTHER.get(name, ())
-    if own not in recipes():
+    recipe_name = f"plan-path-{name.replace('_', '-')}"
+    recipe, overrides = recipe_name, OTHER.get(name, ())
+    if recipe_name not in recipes():
         recipe, settings = PLAN_PATH.get(name, EPISODES)
         overrides = (f"algorithm={json.dumps({'name': name, **settings})}", *overrides)
-    folder = runs / "presets" / f"{own}-{seed}"
+    folder = runs / "presets" / f"{recipe_name}-{seed}"
     return Run(folder, recipe, seed, (*overrides, *stop_at(PLAN_PATH_TOKENS)), first=600)
 
 
@@ -144,8 +144,11 @@ def keep_curves(name: str, runs: Sequence[Run]) -> None:
         tokens = accumulate(step["rollout/tokens"] for step in run.steps())
         curves.append([[spent, step["rollout/success"]] for spent, step in zip(tokens, run.steps(), strict=True)])
     file = common.RESULTS / CURVES
-    kept = json.loads(file.read_text()) if file.exists() else {}
-    lines = [f"{json.dumps(one)}: {json.dumps(seeds)}" for one, seeds in sorted((kept | {name: curves}).items())]
+    curves_by_preset = json.loads(file.read_text()) if file.exists() else {}
+    lines = [
+        f"{json.dumps(preset)}: {json.dumps(seeds)}"
+        for preset, seeds in sorted((curves_by_preset | {name: curves}).items())
+    ]
     file.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 

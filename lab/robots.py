@@ -64,17 +64,17 @@ Policy = Callable[[Robots, random.Random], dict[str, str]]
 
 def predict(layout: Layout, scene: Scene, step: Sequence[Action]) -> Scene:
     """Return the scene after a step in which everything goes as planned."""
-    after = Scene(list(scene.grippers), list(scene.held), dict(scene.items), dict(scene.heights))
+    predicted = Scene(list(scene.grippers), list(scene.held), dict(scene.items), dict(scene.heights))
     for robot, action in enumerate(step):
-        after.grippers[robot] = action.points[-1] if action.points else target(scene, robot, action)
+        predicted.grippers[robot] = action.points[-1] if action.points else target(scene, robot, action)
         if action.verb == "pick":
-            after.held[robot] = action.name
+            predicted.held[robot] = action.name
     for robot, action in enumerate(step):
-        if name := after.held[robot]:
-            after.items[name] = after.grippers[robot]
-            after.heights[name] = 0.0 if action.verb == "place" else 20.0
+        if name := predicted.held[robot]:
+            predicted.items[name] = predicted.grippers[robot]
+            predicted.heights[name] = 0.0 if action.verb == "place" else 20.0
             if action.verb == "place":
-                after.held[robot] = ""
+                predicted.held[robot] = ""
         if action.verb == "sweep":
             (x, y), (end_x, end_y) = action.points
             length = math.dist(*action.points)
@@ -82,8 +82,8 @@ def predict(layout: Layout, scene: Scene, step: Sequence[Action]) -> Scene:
             ahead = (end_x + 4 * (end_x - x) / length, end_y + 4 * (end_y - y) / length)
             for item, point in scene.items.items():
                 if segment_distance(point, *action.points) < 7:
-                    after.items[item] = ahead
-    return after
+                    predicted.items[item] = ahead
+    return predicted
 
 
 def homeward(layout: Layout, scene: Scene, robot: int) -> Action:
@@ -93,13 +93,13 @@ def homeward(layout: Layout, scene: Scene, robot: int) -> Action:
 
 def direct(layout: Layout, scene: Scene, robot: int, action: Action) -> Step | None:
     """Return a step in which one robot acts while the others go home, stay, or make room."""
-    others = [i for i in range(len(layout.bases)) if i != robot]
+    partners = [i for i in range(len(layout.bases)) if i != robot]
     end = target(scene, robot, action)
     room = {}
-    for other in others:
-        cells = [cell for cell in CELLS if layout.can_reach(other, cell)]
-        room[other] = Action("move", points=(max(cells, key=lambda cell: math.dist(cell, end)),))
-    for choice in ({i: homeward(layout, scene, i) for i in others}, {}, room):
+    for partner in partners:
+        cells = [cell for cell in CELLS if layout.can_reach(partner, cell)]
+        room[partner] = Action("move", points=(max(cells, key=lambda cell: math.dist(cell, end)),))
+    for choice in ({i: homeward(layout, scene, i) for i in partners}, {}, room):
         step = [action if i == robot else choice.get(i, WAIT) for i in range(len(layout.bases))]
         if not find_faults(layout, scene, step):
             return step
@@ -109,10 +109,10 @@ def direct(layout: Layout, scene: Scene, robot: int, action: Action) -> Step | N
 def detour(layout: Layout, scene: Scene, robot: int, action: Action) -> Step | None:
     """Return the first step of a way with up to three way points, while the others stay; or others make room first."""
     homes = {i: homeward(layout, scene, i) for i in range(len(layout.bases)) if i != robot}
-    for other, home in homes.items():
-        for cell in ((home.points or (scene.grippers[other],))[0], *CELLS):
-            step = [Action("move", points=(cell,)) if i == other else WAIT for i in range(len(layout.bases))]
-            is_far = math.dist(cell, scene.grippers[other]) > 5 and math.dist(cell, target(scene, robot, action)) > 30
+    for partner, home in homes.items():
+        for cell in ((home.points or (scene.grippers[partner],))[0], *CELLS):
+            step = [Action("move", points=(cell,)) if i == partner else WAIT for i in range(len(layout.bases))]
+            is_far = math.dist(cell, scene.grippers[partner]) > 5 and math.dist(cell, target(scene, robot, action)) > 30
             if not is_far or find_faults(layout, scene, step):
                 continue
             if direct(layout, predict(layout, scene, step), robot, action):
@@ -120,21 +120,21 @@ def detour(layout: Layout, scene: Scene, robot: int, action: Action) -> Step | N
     queue: list[tuple[Scene, Step | None, int]] = [(scene, None, 0)]
     visited = set()
     while queue:
-        here, first, depth = queue.pop(0)
-        if first and direct(layout, here, robot, action):
+        state, first, depth = queue.pop(0)
+        if first and direct(layout, state, robot, action):
             return first
         for cell in CELLS if depth < 3 else ():
             step = [Action("move", points=(cell,)) if i == robot else WAIT for i in range(len(layout.bases))]
-            if cell not in visited and not find_faults(layout, here, step):
+            if cell not in visited and not find_faults(layout, state, step):
                 visited.add(cell)
-                queue.append((predict(layout, here, step), first or step, depth + 1))
+                queue.append((predict(layout, state, step), first or step, depth + 1))
     return None
 
 
-def first_possible(layout: Layout, scene: Scene, wanted: Sequence[tuple[int, Action]]) -> Step | None:
+def first_possible(layout: Layout, scene: Scene, candidates: Sequence[tuple[int, Action]]) -> Step | None:
     """Return a step for the first of several actions that is possible at once, else on a detour."""
     for way in (direct, detour):
-        for robot, action in wanted:
+        for robot, action in candidates:
             if step := way(layout, scene, robot, action):
                 return step
     return None
@@ -158,20 +158,20 @@ def cube_step(layout: Layout, scene: Scene) -> Step | None:
         return first_possible(layout, scene, picks)
     robot, goal = holders[0], layout.goals[scene.held[holders[0]]]
     if layout.can_reach(robot, goal):
-        places = [goal]
+        cells = [goal]
     else:
         (last, *_), side = owners(goal, layout.bases, layout.reach, 0.5), 1
         following = robot + (side if last > robot else -side)
-        others = [item for name, item in scene.items.items() if name != scene.held[robot]]
+        obstacles = [item for name, item in scene.items.items() if name != scene.held[robot]]
         shared = [
             cell
             for cell in CELLS
             if {robot, following} <= set(owners(cell, layout.bases, layout.reach, 2.0))
-            and all(math.dist(cell, other) >= LATTICE for other in (*others, *layout.goals.values()))
+            and all(math.dist(cell, obstacle) >= LATTICE for obstacle in (*obstacles, *layout.goals.values()))
             and all(math.dist(cell, base) >= CLEARANCE + 2 for base in layout.bases)
         ]
-        places = sorted(shared, key=lambda cell: math.dist(cell, scene.grippers[robot]) + math.dist(cell, goal))
-    return first_possible(layout, scene, [(robot, Action("place", points=(place,))) for place in places])
+        cells = sorted(shared, key=lambda cell: math.dist(cell, scene.grippers[robot]) + math.dist(cell, goal))
+    return first_possible(layout, scene, [(robot, Action("place", points=(cell,))) for cell in cells])
 
 
 def bar_step(layout: Layout, scene: Scene) -> Step | None:
@@ -211,23 +211,23 @@ def bar_way(layout: Layout, scene: Scene, by_a: int, by_b: int) -> Step | None:
     heappush(queue, (0, next(numbers), scene, 0, None))
     visited = set()
     while queue:
-        _, _, here, depth, first = heappop(queue)
+        _, _, state, depth, first = heappop(queue)
         final = step_to(goal_a, goal_b, "place")
-        if not find_faults(layout, here, final):
+        if not find_faults(layout, state, final):
             return first or final
         if depth >= 5:
             continue
-        pose = pose_of(here.items["a"], here.items["b"])
+        pose = pose_of(state.items["a"], state.items["b"])
         for following in {pose, (pose + 1) % len(POSES), (pose - 1) % len(POSES)}:
             for a in CELLS:
                 b = (a[0] + POSES[following][0], a[1] + POSES[following][1])
                 if (a, following) in visited or b not in CELLS:
                     continue
                 step = step_to(a, b, "move")
-                if not find_faults(layout, here, step):
+                if not find_faults(layout, state, step):
                     visited.add((a, following))
                     cost = 10 * (depth + turns(following)) + math.dist(a, goal_a) / 50
-                    heappush(queue, (cost, next(numbers), predict(layout, here, step), depth + 1, first or step))
+                    heappush(queue, (cost, next(numbers), predict(layout, state, step), depth + 1, first or step))
     return None
 
 
@@ -241,29 +241,29 @@ def ball_step(layout: Layout, scene: Scene) -> Step | None:
         visited = set()
         while queue:
             ball, first = queue.pop(0)
-            here = Scene(list(scene.grippers), list(scene.held), {**scene.items, name: ball}, scene.heights)
-            if here.is_settled(layout, name):
+            state = Scene(list(scene.grippers), list(scene.held), {**scene.items, name: ball}, scene.heights)
+            if state.is_settled(layout, name):
                 return first
-            for robot, sweep, after in sweeps(layout, here, name):
-                cell = (round(after[0]), round(after[1]))
+            for robot, sweep, position in sweeps(layout, state, name):
+                cell = (round(position[0]), round(position[1]))
                 if cell in visited:
                     continue
-                step = first or direct(layout, here, robot, sweep)
+                step = first or direct(layout, state, robot, sweep)
                 if step is not None:
                     visited.add(cell)
-                    queue.append((after, step))
+                    queue.append((position, step))
     return None
 
 
 def sweeps(layout: Layout, scene: Scene, name: str) -> Iterator[tuple[int, Action, Point]]:
     """Yield the robot, the sweep and the place of the ball after it."""
     (x, y), (bin_x, bin_y), opening = scene.items[name], layout.goals[name], layout.opening
-    others = [item for other, item in scene.items.items() if other != name and not scene.is_settled(layout, other)]
+    obstacles = [item for label, item in scene.items.items() if label != name and not scene.is_settled(layout, label)]
     mouth = bin_x + opening * BIN / 2
     ends = [(float(cell), y) for cell in range(20, 190, LATTICE) if (cell - mouth) * opening > 20]
     ends += [(x, float(cell)) for cell in range(20, 110, LATTICE) if (x - mouth) * opening > 12]
     if abs(y - bin_y) <= 4:
-        full = sum(scene.is_settled(layout, other) for other in layout.items) >= 3
+        full = sum(scene.is_settled(layout, label) for label in layout.items) >= 3
         ends.insert(0, (bin_x + opening * (8 if full else 6), y))
     for end in ends:
         length = math.dist((x, y), end)
@@ -271,7 +271,7 @@ def sweeps(layout: Layout, scene: Scene, name: str) -> Iterator[tuple[int, Actio
             continue
         dx, dy = (end[0] - x) / length, (end[1] - y) / length
         points = ((x - 10 * dx, y - 10 * dy), (end[0] - 4 * dx, end[1] - 4 * dy))
-        if any(segment_distance(other, *points) < 14 or math.dist(other, end) < 14 for other in others):
+        if any(segment_distance(obstacle, *points) < 14 or math.dist(obstacle, end) < 14 for obstacle in obstacles):
             continue
         for robot in range(len(layout.bases)):
             if all(layout.can_reach(robot, point) for point in points):
@@ -355,8 +355,8 @@ def greedy_plans(env: Robots, draw: random.Random) -> dict[str, str]:
             behind = (item[0] - 10 * (goal[0] - item[0]) / length, item[1] - 10 * (goal[1] - item[1]) / length)
             plans.append([Action("sweep", points=(behind, way))])
         else:
-            place = Action("place", points=(way,))
-            plans.append([place] if scene.held[robot] else [Action("pick", name), place][: env.plan])
+            action = Action("place", points=(way,))
+            plans.append([action] if scene.held[robot] else [Action("pick", name), action][: env.plan])
     longest = max(map(len, plans))
     return as_texts(env, [[plan[n] if n < len(plan) else WAIT for plan in plans] for n in range(longest)])
 
@@ -378,17 +378,17 @@ def forth_and_back(env: Robots, draw: random.Random) -> dict[str, str]:
     if env.turn % 2 == 0:
         return as_texts(env, reference_steps(env)[: 1 if layout.kind == "sweep" else 2])
     steps: list[Step] = [[WAIT] * env.count, [WAIT] * env.count]
-    for robot, held in enumerate(env.scene.held):
+    for robot, item in enumerate(env.scene.held):
         moved = [name for name in layout.items if math.dist(env.scene.items[name], layout.items[name]) > 5]
         near = [name for name in moved if layout.can_reach(robot, env.scene.items[name])]
-        name = held or (near[0] if near and layout.kind != "carry" else "")
+        name = item or (near[0] if near and layout.kind != "carry" else "")
         if name and layout.kind == "sweep":
             (x, y), (old_x, old_y) = env.scene.items[name], layout.items[name]
             length = math.dist((x, y), (old_x, old_y))
             behind = (x - 10 * (old_x - x) / length, y - 10 * (old_y - y) / length)
             steps[0][robot] = Action("sweep", points=(behind, (old_x, old_y)))
         elif name and layout.can_reach(robot, layout.items[name]):
-            steps[0][robot] = WAIT if held else Action("pick", name)
+            steps[0][robot] = WAIT if item else Action("pick", name)
             steps[1][robot] = Action("place", points=(layout.items[name],))
     return as_texts(env, steps)
 
@@ -463,10 +463,10 @@ async def attack(env: Robots, text: str, partner: str) -> str:
     """Play hostile texts for all who are asked, or beside an honest partner; return why one got through, or nothing."""
     try:
         for _ in range(2):
-            asked = list(env.observe())
-            if not asked:
+            roles = list(env.observe())
+            if not roles:
                 break
-            await env.step({role: text if number == 0 or not partner else partner for number, role in enumerate(asked)})
+            await env.step({role: text if number == 0 or not partner else partner for number, role in enumerate(roles)})
             json.dumps(env.render())
     except Exception as error:  # noqa: BLE001 - what leaves a step is what is counted here
         return f"raised {error!r}"
@@ -561,7 +561,10 @@ def exploits(kinds: Kinds, tasks: int) -> Iterator[Line]:
     for kind in kinds:
         honest = [play(env, reference, draw) for env in episodes(kind, number)]
         for name, policy in EXPLOITS.items():
-            shares = [play(env, policy, draw) / most for env, most in zip(episodes(kind, number), honest, strict=True)]
+            shares = [
+                play(env, policy, draw) / reference
+                for env, reference in zip(episodes(kind, number), honest, strict=True)
+            ]
             mean = sum(shares) / len(shares)
             print(f"  {kind} {name}: {mean:.3f} of the reference's reward, at most {max(shares):.3f}", flush=True)
             best = max(best, mean)

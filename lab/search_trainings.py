@@ -59,8 +59,8 @@ def examples(count: int, form: type[Search] = Search) -> list[dict[str, Any]]:
             ((role, observation),) = observed.items()
             # A writer who was not shown the passage has no right answer.
             if env.inquiring or env.needed[0] in env.read:
-                *before, (_, prompt) = [(message.role, message.content) for message in observation.messages]
-                lines.append({"role": role, "before": before, "prompt": prompt, "answer": mixed(env, draw)})
+                *history, (_, prompt) = [(message.role, message.content) for message in observation.messages]
+                lines.append({"role": role, "before": history, "prompt": prompt, "answer": mixed(env, draw)})
             # What is needed is done more often than it is written, so that later prompts are read too.
             await env.step({role: needed(env) if draw.random() < 0.5 else mixed(env, draw)})
 

@@ -1,4 +1,4 @@
-"""How many answers of a list of right and wrong mathematical answers are misjudged: `python -m lab.tasks answers`.
+"""Misjudged answers of a list of right and wrong mathematical answers: `python -m lab.tasks answers`.
 
 Appends `maths.right_refused_pct` and `maths.wrong_accepted_pct` to results/tasks.jsonl.
 """

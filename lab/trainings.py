@@ -74,36 +74,36 @@ class Run:
             environment = os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
             used = run(train, cwd=ROOT, stdout=log, stderr=log, env=environment)
         minutes = (time.monotonic() - began) / 60
-        done = {"minutes": minutes, "processor_minutes": used / 60, "commit": measured}
-        (self.folder / DONE).write_text(json.dumps(done))
+        record = {"minutes": minutes, "processor_minutes": used / 60, "commit": measured}
+        (self.folder / DONE).write_text(json.dumps(record))
 
     def done(self) -> dict[str, Any]:
-        done: dict[str, Any] = json.loads((self.folder / DONE).read_text())
-        return done
+        record: dict[str, Any] = json.loads((self.folder / DONE).read_text())
+        return record
 
     def minutes(self) -> float:
-        """Of the whole command, evaluations included."""
+        """Minutes of the whole command, evaluations included."""
         return float(self.done()["minutes"])
 
     def processor_minutes(self) -> float:
-        """Of the same, its programs' too: what it costs, whatever else the machine does."""
+        """Processor minutes of the command and its programs: its cost, whatever else the machine does."""
         return float(self.done()["processor_minutes"])
 
-    def before(self, what: str = "success") -> float:
+    def before(self, figure: str = "success") -> float:
         """A figure of the held-out evaluation before training."""
-        return self._evaluation(0, what)
+        return self._evaluation(0, figure)
 
-    def after(self, what: str = "success") -> float:
+    def after(self, figure: str = "success") -> float:
         """The same after it."""
-        return self._evaluation(-1, what)
+        return self._evaluation(-1, figure)
 
-    def _evaluation(self, index: int, what: str) -> float:
+    def _evaluation(self, index: int, figure: str) -> float:
         reports = (self.folder / "evaluations.jsonl").read_text().splitlines()
-        return float(json.loads(reports[index])[what])
+        return float(json.loads(reports[index])[figure])
 
-    def total(self, what: str) -> float:
+    def total(self, metric: str) -> float:
         """The sum of a metric over the steps of training."""
-        return float(sum(step[what] for step in self.steps()))
+        return float(sum(step[metric] for step in self.steps()))
 
     def steps(self) -> list[dict[str, Any]]:
         """The metrics of every step of training."""
@@ -115,10 +115,10 @@ class Run:
 
     def swapped(self) -> float:
         """Held-out success with the two policies in each other's role; measured once."""
-        kept = self.folder / "swapped.json"
-        if not kept.exists():
+        cache = self.folder / "swapped.json"
+        if not cache.exists():
             chosen = ["--assign", SWAP, "--tasks", str(self.tasks), "--first", str(self.first), "--json"]
             evaluate = [*CADRE, "eval", str(self.folder), *chosen]
-            done = subprocess.run(evaluate, cwd=ROOT, check=True, capture_output=True, text=True)
-            kept.write_text(done.stdout.splitlines()[-1])
-        return float(json.loads(kept.read_text())["success"])
+            completed = subprocess.run(evaluate, cwd=ROOT, check=True, capture_output=True, text=True)
+            cache.write_text(completed.stdout.splitlines()[-1])
+        return float(json.loads(cache.read_text())["success"])

@@ -1,4 +1,4 @@
-"""What the world of circuits is tried with: right designs and benches, wrong ones, exploits, and hostile Verilog."""
+"""Answers for the world of circuits: right designs and benches, wrong ones, exploits, and hostile Verilog."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ EMPTY = "module tb; initial begin {said} $finish; end endmodule"
 
 def bench_of(circuit: Circuit, cycles: int = 120, seed: int = 9) -> str:
     """A bench that knows what is right in every cycle, from inputs of its own."""
-    given = stimuli(circuit, random.Random(seed), cycles)
-    wanted = predicted(circuit, given)
+    inputs_by_cycle = stimuli(circuit, random.Random(seed), cycles)
+    outputs_by_cycle = predicted(circuit, inputs_by_cycle)
     ports = [*("clk", "rst"), *(port.name for port in (*circuit.inputs, *circuit.outputs))]
     shown = ", ".join(port.name for port in circuit.outputs)
     lines = ["module tb;", "reg clk, rst;", "integer wrong;"]
     lines += [f"reg [{port.width - 1}:0] {port.name};" for port in circuit.inputs]
     lines += [f"wire [{port.width - 1}:0] {port.name};" for port in circuit.outputs]
     lines += [f"top dut({', '.join(f'.{name}({name})' for name in ports)});", "initial begin clk = 0; wrong = 0;"]
-    for cycle, inputs in enumerate(given):
+    for cycle, inputs in enumerate(inputs_by_cycle):
         lines.append(" ".join(f"{name} = {value};" for name, value in inputs.items()) + " #4")
         if cycle:
-            values = (f"{port.width}'d{it}" for port, it in zip(circuit.outputs, wanted[cycle - 1], strict=True))
+            values = (
+                f"{port.width}'d{it}" for port, it in zip(circuit.outputs, outputs_by_cycle[cycle - 1], strict=True)
+            )
             lines.append(f"if ({{{shown}}} !== {{{', '.join(values)}}}) begin wrong = 1; end")
         lines.append("#1 clk = 1; #5 clk = 0;")
     lines += ['if (wrong) $display("FAIL"); else $display("PASS");', "$finish;", "end", "endmodule"]
@@ -164,7 +166,7 @@ def unclosed(draw: random.Random) -> str:
 
 
 def bomb(draw: random.Random) -> str:
-    """What would fill the memory or the time of the compiler."""
+    """Return Verilog that would fill the memory or the time of the compiler."""
     big = draw.choice((2**16, 2**24, 2**30, 2**31 - 1, 2**40))
     return draw.choice(
         (
@@ -190,7 +192,7 @@ def bomb(draw: random.Random) -> str:
 
 
 def lasting(draw: random.Random) -> str:
-    """What would never end."""
+    """Return Verilog that would never end."""
     return draw.choice(
         (
             f"{HEAD}initial while (1) ; endmodule",

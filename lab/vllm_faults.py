@@ -1,4 +1,4 @@
-"""Which faults of vLLM that are worked round here the installed version still has: `python -m lab.vllm_faults`.
+"""Check which of vLLM's faults with a workaround here the installed version has: `python -m lab.vllm_faults`.
 
 Each is tried as its users met it, with the embedded model on a CPU, in an environment that has vLLM (`make vllm`). What
 ends the engine comes last in its part, and is meant to print vLLM's own error. `--write` keeps the counts in
@@ -77,21 +77,24 @@ class Raw:
             last = output
         return [
             (
-                tuple(each.token_ids),
-                tuple(said[token].logprob for token, said in zip(each.token_ids, each.logprobs, strict=True)),
+                tuple(completion.token_ids),
+                tuple(
+                    alternatives[token].logprob
+                    for token, alternatives in zip(completion.token_ids, completion.logprobs, strict=True)
+                ),
             )
-            for each in last.outputs
+            for completion in last.outputs
         ]
 
 
-def scored(model: Any, prompt: Sequence[int], drawn: Drawn) -> float:
+def scored(model: Any, prompt: Sequence[int], completions: Drawn) -> float:
     """Mean |log-probability drawn with - transformers'| of what was drawn."""
     gaps: list[float] = []
-    for ids, logprobs in drawn:
+    for ids, logprobs in completions:
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *ids]])).logits[0, len(prompt) - 1 : -1]
-        said = logits.log_softmax(-1).gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1)
-        gaps += (said - torch.tensor(logprobs)).abs().tolist()
+        recomputed = logits.log_softmax(-1).gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1)
+        gaps += (recomputed - torch.tensor(logprobs)).abs().tolist()
     return sum(gaps) / len(gaps)
 
 
@@ -122,7 +125,7 @@ def adapter(folder: Path, seed: int) -> Path:
 def differ(first: Drawn, second: Drawn) -> bool:
     return (
         first[0][0] != second[0][0]
-        or max(abs(one - other) for one, other in zip(first[0][1], second[0][1], strict=True)) > SAME
+        or max(abs(left - right) for left, right in zip(first[0][1], second[0][1], strict=True)) > SAME
     )
 
 
@@ -147,14 +150,14 @@ async def seed_and_a_prompt_in_parts(raw: Raw, folder: Path) -> Outcome:
     return await dies(raw.draw([token % 900 + 20 for token in range(300)]), "300 tokens, 128 at once, with a seed")
 
 
-async def dies(drawing: Coroutine[Any, Any, Drawn], what: str) -> Outcome:
+async def dies(drawing: Coroutine[Any, Any, Drawn], situation: str) -> Outcome:
     from vllm.v1.engine.exceptions import EngineDeadError
 
     try:
         await asyncio.wait_for(drawing, 120)
     except (EngineDeadError, TimeoutError):
-        return STILL, f"{what}: the engine dies"
-    return GONE, what
+        return STILL, f"{situation}: the engine dies"
+    return GONE, situation
 
 
 def lora_request(name: str, number: int, folder: Path) -> Any:
@@ -164,30 +167,30 @@ def lora_request(name: str, number: int, folder: Path) -> Any:
 
 
 async def same_id_new_files(raw: Raw, folder: Path) -> Outcome:
-    asked = lora_request("again", 9, adapter(folder / "again", 1))
-    before = await raw.draw(PROMPT, asked)
+    request = lora_request("again", 9, adapter(folder / "again", 1))
+    old_files = await raw.draw(PROMPT, request)
     adapter(folder / "again", 2)
     await raw.engine.reset_prefix_cache()
-    await raw.engine.add_lora(asked)
-    after = await raw.draw(PROMPT, asked)
+    await raw.engine.add_lora(request)
+    new_files = await raw.draw(PROMPT, request)
     await raw.engine.remove_lora(9)
-    return (STILL if not differ(before, after) else GONE, "new files under the same name and id")
+    return (STILL if not differ(old_files, new_files) else GONE, "new files under the same name and id")
 
 
 async def rows_without_an_adapter(raw: Raw, folder: Path) -> Outcome:
     loras = [lora_request(f"full-{number}", number, adapter(folder / str(number), number)) for number in (1, 2)]
-    alone = await raw.draw(PROMPT)
+    single = await raw.draw(PROMPT)
     await raw.engine.reset_prefix_cache()
     both = [raw.draw(PROMPT, loras[0]), raw.draw(PROMPT), raw.draw(PROMPT, loras[1])]
-    beside = (await asyncio.gather(*both))[1]
-    return (STILL if differ(alone, beside) else GONE, "beside two adapters in two slots")
+    batched = (await asyncio.gather(*both))[1]
+    return (STILL if differ(single, batched) else GONE, "beside two adapters in two slots")
 
 
 async def adapter_while_decoding(raw: Raw, folder: Path) -> Outcome:
     loras = [lora_request(f"full-{number}", number, folder / str(number)) for number in (1, 2)]
     third = adapter(folder / "3", 3)
     works = [raw.draw(PROMPT, lora, max_tokens=300) for lora in loras]
-    alone = await asyncio.gather(*works)
+    single = await asyncio.gather(*works)
     await raw.engine.reset_prefix_cache()
     drawing = [asyncio.create_task(raw.draw(PROMPT, lora, max_tokens=300)) for lora in loras]
     meanwhile = 0
@@ -195,7 +198,7 @@ async def adapter_while_decoding(raw: Raw, folder: Path) -> Outcome:
         await asyncio.sleep(0.1)
         await raw.engine.add_lora(lora_request(f"late-{number}", number, third))
         meanwhile += not all(work.done() for work in drawing)
-    wrong = [differ(one, other) for one, other in zip(alone, await asyncio.gather(*drawing), strict=True)]
+    wrong = [differ(left, right) for left, right in zip(single, await asyncio.gather(*drawing), strict=True)]
     return (STILL if any(wrong) else GONE, f"{meanwhile} adapters more than there are slots, without a pause")
 
 
@@ -206,8 +209,8 @@ async def prompt_logprobs_and_adapters(raw: Raw, folder: Path) -> Outcome:
 
 
 async def first_of(works: Any) -> Drawn:
-    drawn: Drawn = (await works)[0]
-    return drawn
+    result: Drawn = (await works)[0]
+    return result
 
 
 Try = Callable[[Raw, Path], Coroutine[Any, Any, Outcome]]

@@ -1,4 +1,4 @@
-"""What the worlds are tried with: reference answers, answers that are nearly right, exploits, and hostile texts.
+"""Answers for the worlds: reference answers, answers that are nearly right, exploits, and hostile texts.
 
 One `World` each, used by `lab/worlds.py` and, a few tasks at a time, by the tests.
 """
@@ -29,18 +29,18 @@ NOISE = texts("worlds")
 
 @dataclass(frozen=True)
 class World:
-    """How a world is tried.
+    """The policies and texts that a world is tested with.
 
-    team, others   the form that is played, and the single-agent ones
+    team, variants  the form that is played, and the single-agent ones
     dials          settings from trivial to hard
     honest         a right answer for the role that acts
     nearly         an answer to a decision that is close to right and is not; None where this task has none
-    exploits       policies that try to be paid for nothing, by name
+    exploits       policies that exploit the reward, by name
     hostile        kinds of texts that try to break out or to last for ever
     """
 
     team: type[Env]
-    others: tuple[type[Env], ...]
+    variants: tuple[type[Env], ...]
     dials: tuple[dict[str, Any], ...]
     honest: Policy
     nearly: Callable[[Any, random.Random], str | None]
@@ -57,10 +57,10 @@ class World:
 
 
 async def play(env: Env, policy: Policy) -> float:
-    """Play an episode; the sum of what the team and every role were paid."""
+    """Play an episode; return the sum of the rewards of the team and of every role."""
     total = 0.0
-    while asked := env.observe():
-        reward = await env.step(dict.fromkeys(asked, policy(env)))
+    while observations := env.observe():
+        reward = await env.step(dict.fromkeys(observations, policy(env)))
         total += reward.team + sum(reward.local.values())
     return total
 
@@ -93,9 +93,9 @@ def other_query(env: Sql, draw: random.Random) -> str | None:
 
 
 def seen_result(env: Sql) -> str:
-    """What the reference gives on the rows that everybody sees, as constants."""
-    (seen,) = by_sqlite(env.task.data["reference"], databases(env.task.data)[:1])
-    return "VALUES " + ", ".join(f"({', '.join(map(repr, row))})" for row in seen.rows)
+    """Return the reference's result on the visible rows, as constants."""
+    (shown,) = by_sqlite(env.task.data["reference"], databases(env.task.data)[:1])
+    return "VALUES " + ", ".join(f"({', '.join(map(repr, row))})" for row in shown.rows)
 
 
 FILES = (
@@ -202,12 +202,12 @@ def other_law(env: Lab, draw: random.Random) -> str | None:
     """The law with one number or one word changed; the same experiments."""
     if env.inquiring:
         return lab_honest(env)
-    told = env.law.statement
+    statement = env.law.statement
     if env.law.kind != "causal":
-        return f"Law: {told} + {draw.randint(1, 3)}"
-    line = draw.choice(told.splitlines())
+        return f"Law: {statement} + {draw.randint(1, 3)}"
+    line = draw.choice(statement.splitlines())
     name, text = line.split(" = ", 1)
-    return "Law:\n" + told.replace(line, f"{name} = not ({text})")
+    return "Law:\n" + statement.replace(line, f"{name} = not ({text})")
 
 
 def table_of_results(env: Lab) -> str:
@@ -283,16 +283,16 @@ def plan_of(domain: str, text: str) -> tuple[str, ...]:
 def other_plan(env: Plan, draw: random.Random) -> str | None:
     """The shortest plan with one action left out, doubled, exchanged with the next, or other objects."""
     plan = shortest(env)
-    place = draw.randrange(len(plan))
+    position = draw.randrange(len(plan))
     kind = draw.choice(("left out", "doubled", "another"))
     if kind == "left out":
-        del plan[place]
+        del plan[position]
     elif kind == "doubled":
-        plan.insert(place, plan[place])
+        plan.insert(position, plan[position])
     else:
-        plan[place] = draw.choice(sorted(set(env.world.actions) - {plan[place]}))
-        state, done = env.world.run(plan)
-        if done == len(plan) and state >= env.world.goals:
+        plan[position] = draw.choice(sorted(set(env.world.actions) - {plan[position]}))
+        state, executed = env.world.run(plan)
+        if executed == len(plan) and state >= env.world.goals:
             return ""
     return "Plan:\n" + "\n".join(plan)
 
@@ -302,7 +302,7 @@ def goals_as_plan(env: Plan) -> str:
 
 
 def any_action(env: Plan) -> str:
-    """What can be done at the start, once and again."""
+    """Return an action that is possible at the start, over and over."""
     first = next(name for name, action in env.world.actions.items() if action.applicable(env.world.start))
     return "Plan: " + "\n".join([first] * 20)
 
@@ -356,8 +356,8 @@ PLAN = World(
 def follow(env: Search) -> str:
     """Open what the question needs, one after the other, and answer from it."""
     if env.inquiring:
-        left = [number for number in env.needed if number not in env.read]
-        return f"Open: {left[0] if left else 0}"
+        unread = [number for number in env.needed if number not in env.read]
+        return f"Open: {unread[0] if unread else 0}"
     return f"Answer: {env.right} {list(env.needed)}"
 
 
@@ -365,10 +365,10 @@ def other_answer(env: Search, draw: random.Random) -> str | None:
     """The right search, and an answer with another name, or other citations."""
     if env.inquiring:
         return follow(env)
-    cited, place = list(env.needed), draw.randrange(3)
-    if place == 0:
+    cited, kind = list(env.needed), draw.randrange(3)
+    if kind == 0:
         return f"Answer: {env.chain[env.task.data['hops'] - 1]} {cited}"
-    if place == 1:
+    if kind == 1:
         return f"Answer: {env.right} {cited[1:]}"
     return f"Answer: {env.right} {[*cited, 999]}"
 

@@ -31,16 +31,16 @@ async def sql(env: SqlOneTurn, draw: random.Random) -> tuple[object, object]:
         query = draw.choice(swapped(query))
     judged = await env.judge(query)
     hidden = databases(env.task.data)[1:]
-    wanted = by_sqlite(env.task.data["reference"], hidden)
+    expected = by_sqlite(env.task.data["reference"], hidden)
     try:
-        given = by_sqlite(query, hidden)
+        results = by_sqlite(query, hidden)
     except sqlite3.Error:
         return judged.formed, False
-    return judged.worth, sum(map(same, given, wanted)) / len(hidden)
+    return judged.worth, sum(map(same, results, expected)) / len(hidden)
 
 
 async def plan(env: PlanOneTurn, draw: random.Random) -> tuple[object, object]:
-    """Whether a plan is valid, by the validator of unified-planning."""
+    """Validate a plan with the validator of unified-planning."""
     text = draw.choice((other_plan(env, draw), PLAN.honest(env))) or ""
     judged = await env.judge(text)
     return judged.solved, valid_by_unified_planning(env, parse_plan(text) or [])
@@ -65,8 +65,8 @@ async def verilog(env: VerilogOneTurn, draw: random.Random) -> tuple[object, obj
     """The share of hidden sequences in which a design, right or wrong, is right: simulated, and by its own model."""
     circuit = circuit_of(draw.choice((env.task.data["circuit"], *env.task.data["wrong"])))
     judged = await env.judged(circuit.verilog())
-    given = sequences(env.circuit, env.task.data["seed"])
-    right = [predicted(circuit, it) == predicted(env.circuit, it) for it in given]
+    stimuli_list = sequences(env.circuit, env.task.data["seed"])
+    right = [predicted(circuit, it) == predicted(env.circuit, it) for it in stimuli_list]
     return judged.worth, sum(right) / len(right)
 
 

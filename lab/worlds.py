@@ -31,7 +31,7 @@ console = Console(soft_wrap=True)
 COMMAND = " ".join(["python -m lab.worlds", *sys.argv[1:]])
 LASTS = 60.0  # seconds of an answer's step, on a busy machine, beyond which it counts as one that hangs
 AT_ONCE = 4
-made: dict[tuple[str, int, int], Task] = {}  # tasks by world, dials and number, as some take long to make
+cached_tasks: dict[tuple[str, int, int], Task] = {}  # tasks by world, dials and number, as some take long to make
 
 
 def keep(world: str, name: str, value: float, unit: str, n: int) -> None:
@@ -41,20 +41,20 @@ def keep(world: str, name: str, value: float, unit: str, n: int) -> None:
 
 def episodes(world: World, count: int, team: bool = True) -> Iterator[Env]:
     """Fresh episodes of so many tasks, the dials in turn."""
-    kind = world.team if team else world.others[0]
+    kind = world.team if team else world.variants[0]
     splits = [(dials, kind.tasks("test", **dials)) for dials in world.dials]
     for number in range(count):
         dials, tasks = splits[number % len(splits)]
-        place = number // len(splits)
-        key = (world.team.__name__, number % len(splits), place)
-        if key not in made:
-            made[key] = tasks[place]
-        yield kind(made[key], **dials)
+        index = number // len(splits)
+        key = (world.team.__name__, number % len(splits), index)
+        if key not in cached_tasks:
+            cached_tasks[key] = tasks[index]
+        yield kind(cached_tasks[key], **dials)
 
 
 async def references(name: str, world: World, count: int) -> None:
     """Reference answers, and answers that are nearly right."""
-    solved, wrong, tried = 0, 0, 0
+    solved, wrong, mutated_count = 0, 0, 0
     draw = random.Random(f"nearly {name}")
     for env, again in zip(episodes(world, count), episodes(world, count), strict=True):
         await play(env, world.honest)
@@ -62,24 +62,24 @@ async def references(name: str, world: World, count: int) -> None:
         if not env.success:
             console.print(f"not solved: {env.task.id}", markup=False)
         await play(again, lambda state: world.nearly(state, draw) or "")
-        tried += 1
+        mutated_count += 1
         wrong += again.success
     keep(name, "reference_pass", solved / count, "share", count)
-    keep(name, "mutated_pass", wrong / tried, "share", tried)
+    keep(name, "mutated_pass", wrong / mutated_count, "share", mutated_count)
 
 
 async def exploits(name: str, world: World, count: int) -> None:
-    """What every exploit earns, as a share of what an honest policy does on the same task."""
+    """Measure the reward of every exploit as a share of an honest policy's on the same task."""
     best, tasks = 0.0, max(1, count // 20)
     honest = [await play(env, world.honest) for env in episodes(world, tasks)]
     for exploit, policy in world.exploits.items():
-        paid, solved = [], 0
-        for env, most in zip(episodes(world, tasks), honest, strict=True):
-            paid.append(await play(env, policy) / most)
+        ratios, solved = [], 0
+        for env, reference in zip(episodes(world, tasks), honest, strict=True):
+            ratios.append(await play(env, policy) / reference)
             solved += env.success
-        mean = sum(paid) / len(paid)
+        mean = sum(ratios) / len(ratios)
         best = max(best, mean)
-        console.print(f"  {name} {exploit}: {mean:.3f} of the honest one (at most {max(paid):.3f}), solved {solved}")
+        console.print(f"  {name} {exploit}: {mean:.3f} of the honest one (at most {max(ratios):.3f}), solved {solved}")
     keep(name, "exploits_best", best, "share of honest", tasks * len(world.exploits))
 
 
@@ -107,8 +107,8 @@ async def hostile(name: str, world: World, count: int) -> None:
 async def attacked(env: Env, world: World, text: str) -> str:
     """Play the text wherever it is asked for; why it got through, or nothing."""
     try:
-        while asked := env.observe():
-            await env.step(dict.fromkeys(asked, text))
+        while observations := env.observe():
+            await env.step(dict.fromkeys(observations, text))
             shown = "".join(message.content for it in env.observe().values() for message in it.messages)
             if CANARY in shown or "root:" in shown:
                 return "read a file"
@@ -123,10 +123,10 @@ async def agreement(name: str, world: World, count: int) -> None:
         return
     draw, same, right = random.Random(f"agreement {name}"), 0, 0
     for env in episodes(world, count, team=False):
-        mine, theirs = await SECONDS[name](env, draw)
-        same, right = same + (mine == theirs), right + bool(mine)
-        if mine != theirs:
-            console.print(f"differ: {env.task.id} {mine} {theirs}", markup=False)
+        verdict, reference = await SECONDS[name](env, draw)
+        same, right = same + (verdict == reference), right + bool(verdict)
+        if verdict != reference:
+            console.print(f"differ: {env.task.id} {verdict} {reference}", markup=False)
     keep(name, "agreement", same / count, "share", count)
     keep(name, "agreement.right", right / count, "share", count)
 

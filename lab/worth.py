@@ -1,4 +1,4 @@
-"""What a second agent is worth, in four situations with a difficulty each: `make worth`.
+"""The gain from a second agent, in four situations with a difficulty each: `make worth`.
 
     python -m lab.worth [relay channel verifier jobs] [--seeds 0 1 2] [--runs runs/worth]
 
@@ -39,8 +39,8 @@ REPORTED, CHOOSING, CHOOSER = (0, 500), (3000, 500), 100
 
 @dataclass(frozen=True)
 class Side:
-    """Who plays: policies by role, the width and the inner width of their model, what else it changes, how many tasks a
-    step it is given, and whether its policies are LoRAs on one frozen model."""
+    """A team: policies by role, the width and the inner width of their model, further settings, the tasks per step, and
+    whether its policies are LoRAs on one frozen model."""
 
     roles: dict[str, str]
     width: tuple[int, int] = (32, 64)
@@ -52,7 +52,7 @@ class Side:
 TEAM = Side({"first": "one", "second": "two"})
 SHARED = Side({"first": "both", "second": "both"})
 # The lone agent samples 8 tokens a task where a team samples 8 + 8 * 4.
-ALONE = Side({"second": "alone"}, settings={"alone": True}, tasks=80)
+ALONE = Side({"second": "alone"}, settings={"single_agent": True}, tasks=80)
 # Adapters of a rank that is half of the width, for what they adapt is an untrained model.
 ADAPTED = replace(TEAM, lora={"rank": 16, "alpha": 16})
 SIDES = {"team": TEAM, "lora": ADAPTED, "shared": SHARED, "alone": ALONE}
@@ -81,10 +81,10 @@ TURNS = {"first": 8, "second": 4}
 # Steps of 640 tokens, or of 256 in `jobs`.
 TOKENS = 51_200
 SITUATIONS = {
-    "relay": Situation(worth_tasks.Relay, "known", (0.0, 0.8, 1.0), 0.8, SIDES, TURNS, 80),
+    "relay": Situation(worth_tasks.Relay, "known_fraction", (0.0, 0.8, 1.0), 0.8, SIDES, TURNS, 80),
     "channel": Situation(worth_tasks.Channel, "width", (1, 2, 4), 4, SIDES, TURNS, 80),
     "verifier": Situation(worth_tasks.Verifier, "same", (0.0, 0.5, 1.0), 0.0, SIDES, TURNS, 80),
-    "jobs": Situation(worth_tasks.Jobs, "apart", (0.0, 0.35, 0.7, 1.0), 1.0, BUDGET, 8, 200),
+    "jobs": Situation(worth_tasks.Jobs, "differ_fraction", (0.0, 0.35, 0.7, 1.0), 1.0, BUDGET, 8, 200),
 }
 
 
@@ -146,7 +146,7 @@ def experiment(point: Point, runs: Path) -> dict[str, Any]:
 
 
 class Points:
-    """What has been measured, kept in a file from one call to the next."""
+    """The measurements, stored in a file between calls."""
 
     def __init__(self, runs: Path) -> None:
         self.runs, self.file = runs, runs / "points.jsonl"
@@ -154,7 +154,7 @@ class Points:
         self.done = {Point(**line["point"]): line for line in map(json.loads, lines)}
 
     def success(self, point: Point) -> float:
-        """Of a training on its held-out tasks; trained now unless it has been."""
+        """Return the success of a training on its held-out tasks; train now unless it is stored."""
         if point not in self.done:
             folder = self.runs / "now"
             shutil.rmtree(folder, ignore_errors=True)
@@ -193,7 +193,7 @@ def gains(lines: Sequence[dict[str, Any]], side: str) -> dict[float, list[float]
     """Return the gain of a side over the single agent of each seed, by difficulty."""
     of = {(line["side"], line["dial"]): line["success"] for line in lines}
     return {
-        dial: [team - alone for team, alone in zip(of[side, dial], of["alone", dial], strict=True)]
+        dial: [team - single for team, single in zip(of[side, dial], of["alone", dial], strict=True)]
         for kind, dial in of
         if kind == side
     }
@@ -212,12 +212,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "worth")
     chosen = parser.parse_args()
-    points, kept = Points(chosen.runs.absolute()), RESULTS / "worth.json"
+    points, file = Points(chosen.runs.absolute()), RESULTS / "worth.json"
     for name in chosen.situations or SITUATIONS:
-        mine = list(measured(points, name, chosen.seeds))
-        report(name, mine, points, chosen.seeds)
-        lines = [line for line in json.loads(kept.read_text()) if line["situation"] != name] if kept.exists() else []
-        kept.write_text(json.dumps([*lines, *mine], indent=0) + "\n")
+        measurements = list(measured(points, name, chosen.seeds))
+        report(name, measurements, points, chosen.seeds)
+        lines = [line for line in json.loads(file.read_text()) if line["situation"] != name] if file.exists() else []
+        file.write_text(json.dumps([*lines, *measurements], indent=0) + "\n")
 
 
 if __name__ == "__main__":

@@ -25,17 +25,17 @@ def shown(role: str, *digits: str | int) -> dict[str, Observation]:
 
 
 class InTurns(Env):
-    """`first` speaks and then `second`, whose answer is the team's; with `alone` the second agent is the only one."""
+    """`first` speaks and then `second`, whose answer is the team's; with `single_agent` the second is alone."""
 
     roles: ClassVar[tuple[str, ...]] = ("first", "second")
 
-    def __init__(self, task: Task, alone: bool = False) -> None:
+    def __init__(self, task: Task, single_agent: bool = False) -> None:
         super().__init__(task)
         self.truth = int(task.data["truth"])
-        self.said: list[str] = [NOTHING] if alone else []
+        self.said: list[str] = [NOTHING] if single_agent else []
 
     def sees(self, role: str) -> tuple[str | int, ...]:
-        """What a role sees beside whose turn it is."""
+        """Return the part of a role's observation after the marker of its turn."""
         raise NotImplementedError
 
     def observe(self) -> dict[str, Observation]:
@@ -49,17 +49,17 @@ class InTurns(Env):
         return Reward(team=float(self.success)) if not self.observe() else Reward()
 
     def fork(self) -> Self:
-        other = copy.copy(self)
-        other.said = list(self.said)
-        return other
+        clone = copy.copy(self)
+        clone.said = list(self.said)
+        return clone
 
     @property
     def success(self) -> bool:
         return len(self.said) == 2 and self.said[1] == str(self.truth)
 
     @classmethod
-    def roles_of(cls, alone: bool = False, **settings: Any) -> tuple[str, ...]:
-        return cls.roles[1:] if alone else cls.roles
+    def roles_of(cls, single_agent: bool = False, **settings: Any) -> tuple[str, ...]:
+        return cls.roles[1:] if single_agent else cls.roles
 
     @classmethod
     def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
@@ -67,16 +67,16 @@ class InTurns(Env):
 
     @classmethod
     def drawn(cls, luck: random.Random) -> dict[str, Any]:
-        """What a task holds: the digit that is asked for, and numbers from 0 to 1 for what chance decides."""
+        """Return a task's data: the digit that is asked for, and random numbers from 0 to 1."""
         return {"truth": luck.randrange(4), "luck": [luck.random() for _ in range(4)]}
 
 
 class Relay(InTurns):
-    """Only the first sees the digit that is asked for; the second sees it too in the share `known` of the tasks."""
+    """Only the first sees the digit that is asked for; the second sees it in `known_fraction` of the tasks."""
 
-    def __init__(self, task: Task, known: float = 0.0, alone: bool = False) -> None:
-        super().__init__(task, alone)
-        self.open = task.data["luck"][0] < known
+    def __init__(self, task: Task, known_fraction: float = 0.0, single_agent: bool = False) -> None:
+        super().__init__(task, single_agent)
+        self.open = task.data["luck"][0] < known_fraction
 
     def sees(self, role: str) -> tuple[str | int, ...]:
         return (self.truth,) if role == "first" else (self.said[0], self.truth if self.open else NOTHING)
@@ -86,15 +86,15 @@ class Channel(InTurns):
     """Only the first sees the digit, one of four; of what it says only the remainder by `width` arrives, and 0 where it
     says something else, as silence would be one more sign."""
 
-    def __init__(self, task: Task, width: int = 4, alone: bool = False) -> None:
-        super().__init__(task, alone)
+    def __init__(self, task: Task, width: int = 4, single_agent: bool = False) -> None:
+        super().__init__(task, single_agent)
         self.width = width
 
     def sees(self, role: str) -> tuple[str | int, ...]:
         if role == "first":
             return (self.truth,)
-        said = self.said[0]
-        return (int(said) % self.width if said in DIGITS else 0,)
+        message = self.said[0]
+        return (int(message) % self.width if message in DIGITS else 0,)
 
 
 class Verifier(InTurns):
@@ -102,10 +102,13 @@ class Verifier(InTurns):
 
     SEES = 0.6
 
-    def __init__(self, task: Task, same: float = 0.0, alone: bool = False) -> None:
-        super().__init__(task, alone)
-        mine, other, together, _ = task.data["luck"]
-        self.hints = {"second": mine < self.SEES, "first": (mine if together < same else other) < self.SEES}
+    def __init__(self, task: Task, same: float = 0.0, single_agent: bool = False) -> None:
+        super().__init__(task, single_agent)
+        second_luck, first_luck, together, _ = task.data["luck"]
+        self.hints = {
+            "second": second_luck < self.SEES,
+            "first": (second_luck if together < same else first_luck) < self.SEES,
+        }
 
     def sees(self, role: str) -> tuple[str | int, ...]:
         hint = self.truth if self.hints[role] else NOTHING
@@ -113,16 +116,16 @@ class Verifier(InTurns):
 
 
 class Jobs(Env):
-    """Two jobs that are done at once: each is given two digits and has a table of answers. In the share `apart` of the
-    table the jobs want different answers, elsewhere the same one."""
+    """Two jobs that are done at once: each is given two digits and has a table of answers. In `differ_fraction` of
+    the table the jobs want different answers, elsewhere the same one."""
 
     roles: ClassVar[tuple[str, ...]] = ("first", "second")
 
-    def __init__(self, task: Task, apart: float = 1.0) -> None:
+    def __init__(self, task: Task, differ_fraction: float = 1.0) -> None:
         super().__init__(task)
         self.given, self.right, self.over = (task.data["row"], task.data["column"]), 0, False
         luck = random_keys.generator("table", *self.given)
-        answer, differs = luck.randrange(4), luck.random() < apart
+        answer, differs = luck.randrange(4), luck.random() < differ_fraction
         self.wanted = {"first": str(answer), "second": str((answer + 1 + luck.randrange(3)) % 4 if differs else answer)}
 
     def observe(self) -> dict[str, Observation]:
@@ -132,9 +135,9 @@ class Jobs(Env):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         self.over = True
-        paid = {role: float(said == self.wanted[role]) for role, said in actions.items()}
-        self.right = round(sum(paid.values()))
-        return Reward(local=paid)
+        rewards = {role: float(answer == self.wanted[role]) for role, answer in actions.items()}
+        self.right = round(sum(rewards.values()))
+        return Reward(local=rewards)
 
     @property
     def success(self) -> bool:

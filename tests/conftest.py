@@ -1,4 +1,4 @@
-"""What every test may use: a tiny model folder that says digits, and a quiet display."""
+"""Shared fixtures: a tiny model folder that answers in digits, and a quiet display."""
 
 import gc
 import os
@@ -41,16 +41,23 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 # The modules of the tests as they were collected.
 COLLECTED: dict[str, ModuleType] = {}
+PATH: list[str] = []
 
 
 def pytest_runtest_setup() -> None:
-    # Where a test loads an environment of tests/, the modules there are the user's files, which are forgotten once one
-    # has changed. The next test is of the modules that it was collected with.
+    # User files that the last test loaded are forgotten with their folders: an import compares all modules with all of
+    # these folders, which takes seconds after some hundred tests. The next test has the modules of its collection.
+    if (user_code := sys.modules.get("cadre.settings.user_code")) and user_code._folders:
+        user_code._forget_modules(sys.modules.keys() - COLLECTED.keys())
+        sys.path[:] = [entry for entry in sys.path if entry in PATH or entry not in user_code._folders]
+        for noted in (user_code._folders, user_code._modules, user_code._changed_at):
+            noted.clear()
     sys.modules.update(COLLECTED)
 
 
 def pytest_collection_finish() -> None:
     COLLECTED.update({name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tests"})
+    PATH.extend(sys.path)
     # What was imported stays: collections need not look through a million objects each time.
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""Which package and module may import which: the arrows of the architecture."""
+"""Directions of imports between packages and modules: the arrows of the architecture."""
 
 import ast
 import subprocess
@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadre_sandbox", "cadre_tasks")
+from common import ROOT
+from common import SHIPPED as PACKAGES
+from house import circles, import_graph, nodes
+
 # A package of `cadre` may import packages of a lower layer, and modules of its own.
 LAYERS = [
     {
@@ -43,23 +45,6 @@ WITH_TORCH = {"models", "reward_models"}
 
 
 @cache
-def nodes(path: Path) -> list[ast.AST]:
-    """Return the imports and calls of a file, inside functions too, but not those for type checkers alone."""
-    found: list[ast.AST] = []
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            return
-        if isinstance(node, ast.Import | ast.ImportFrom | ast.Call):
-            found.append(node)
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(ast.parse(path.read_text()))
-    return found
-
-
-@cache
 def imports(path: Path) -> set[str]:
     """Return the full names of what a file imports, inside functions too."""
     names: set[str] = set()
@@ -73,12 +58,12 @@ def imports(path: Path) -> set[str]:
 
 def modules(package: str) -> list[tuple[str, Path]]:
     """(first name below the package, file) of every module but `__init__` of the package itself."""
-    found = []
+    results = []
     for path in (ROOT / package).rglob("*.py"):
         top = path.relative_to(ROOT / package).parts[0].removesuffix(".py")
         if top != "__init__":
-            found.append((top, path))
-    return found
+            results.append((top, path))
+    return results
 
 
 def roots(path: Path) -> set[str]:
@@ -99,55 +84,9 @@ ARROWS = {
 def test_packages_import_one_way() -> None:
     """The framework knows nothing of the others, and the sandbox nothing of the framework."""
     assert set(ARROWS) == set(PACKAGES)
-    for package, others in ARROWS.items():
+    for package, rest in ARROWS.items():
         for _, path in modules(package):
-            assert roots(path) & {*PACKAGES, "tests", "bench"} <= {package, *others}, path
-
-
-@cache
-def import_graph() -> dict[str, set[str]]:
-    """Return what each module imports of the others, inside functions too."""
-    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    names = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
-    graph: dict[str, set[str]] = {}
-    for name, path in names.items():
-        found = graph[name] = set()
-        for node in nodes(path):
-            if isinstance(node, ast.Import):
-                found |= {alias.name for alias in node.names} & set(names)
-            elif isinstance(node, ast.ImportFrom) and node.module in names:
-                full = {f"{node.module}.{alias.name}" for alias in node.names}
-                found |= (full & set(names)) or {node.module}
-    return graph
-
-
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Return the sets of modules that import each other, by whatever way around (Tarjan's components)."""
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(name: str) -> None:
-        order[name] = low[name] = len(order)
-        stack.append(name)
-        for other in graph[name]:
-            if other not in order:
-                visit(other)
-                low[name] = min(low[name], low[other])
-            elif other in stack:
-                low[name] = min(low[name], order[other])
-        if low[name] == order[name]:
-            start = stack.index(name)
-            component = stack[start:]
-            del stack[start:]
-            if len(component) > 1:
-                found.append(sorted(component))
-
-    for name in graph:
-        if name not in order:
-            visit(name)
-    return found
+            assert roots(path) & {*PACKAGES, "tests", "bench"} <= {package, *rest}, path
 
 
 def test_circles_of_any_length_are_found() -> None:
@@ -181,12 +120,12 @@ def test_only_engines_import_model_libraries_and_environments_no_torch() -> None
 
 def test_import_cadre_needs_no_torch() -> None:
     code = "import sys; import cadre, cadre.cli.app, cadre.training.loop; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "False"
 
 
 def test_no_pickle_and_no_code_execution() -> None:
-    """What a model can influence is never evaluated, executed or unpickled; user environment files are the user's."""
+    """Model output is never evaluated, executed or unpickled; user environment files are the user's."""
     for package in PACKAGES:
         for _, path in modules(package):
             inside = package == "cadre_sandbox" and "inside" in path.parts

@@ -38,11 +38,11 @@ def compare_with(library: str, inputs: int) -> dict[str, int]:
     disagreements, unexplained = 0, 0
     for number, (name, compared) in enumerate(functions.items()):
         generator = torch.Generator().manual_seed(number)
-        found = [compared(generator) for _ in range(inputs)]
-        apart = sum(differs(ours, theirs) for ours, theirs, _ in found)
-        left = sum(differs(changed, theirs) for _, theirs, changed in found)
-        disagreements, unexplained = disagreements + apart, unexplained + left
-        console.print(f"{library}, {name}: {inputs} inputs, {apart} disagree, {left} unexplained")
+        results = [compared(generator) for _ in range(inputs)]
+        disagreeing = sum(differs(cadre_value, library_value) for cadre_value, library_value, _ in results)
+        remaining = sum(differs(changed, library_value) for _, library_value, changed in results)
+        disagreements, unexplained = disagreements + disagreeing, unexplained + remaining
+        console.print(f"{library}, {name}: {inputs} inputs, {disagreeing} disagree, {remaining} unexplained")
     return dict(zip(FIGURES, (len(functions), len(functions) * inputs, disagreements, unexplained), strict=True))
 
 

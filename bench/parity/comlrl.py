@@ -44,7 +44,9 @@ class Answers:
 
     def said(self, weights: Tensor, dropped: int = 0) -> list[Tensor]:
         """The completions' log-probabilities without those of the last tokens."""
-        return [logprobs(weights, self.prompt, each)[: len(each) - dropped] for each in self.completions]
+        return [
+            logprobs(weights, self.prompt, completion)[: len(completion) - dropped] for completion in self.completions
+        ]
 
 
 def answers(sizes: Sequence[int]) -> Callable[[torch.Generator], Answers]:
@@ -61,9 +63,9 @@ def answers(sizes: Sequence[int]) -> Callable[[torch.Generator], Answers]:
 def advantages(mode: str, baseline: str) -> Callable[[Answers], Compared]:
     trainer = trainer_of(MAGRPOTrainer, {}, advantage_mode=mode)
 
-    def compared(drawn: Answers) -> Compared:
-        ours = ours_among(drawn.returns, baseline, "none")
-        return ours, trainer._compute_advantages(torch.tensor(drawn.returns)), ours
+    def compared(case: Answers) -> Compared:
+        cadre_value = ours_among(case.returns, baseline, "none")
+        return cadre_value, trainer._compute_advantages(torch.tensor(case.returns)), cadre_value
 
     return compared
 
@@ -72,54 +74,54 @@ def loss(mode: str, baseline: str, normalised: bool) -> Callable[[Answers], Comp
     """Theirs divides by the deviation where `normalised`, its default, and leaves out the last token."""
     trainer = trainer_of(MAGRPOTrainer, {"advantage_normalization": normalised}, advantage_mode=mode)
 
-    def compared(drawn: Answers) -> Compared:
-        plain = ours_among(drawn.returns, baseline, "none")
+    def compared(case: Answers) -> Compared:
+        plain = ours_among(case.returns, baseline, "none")
         changed = plain.float()
         if normalised:
             changed = (changed - changed.mean()) / changed.std(unbiased=False).clamp(min=1e-6)
-        asked = {"prompt_input_ids": drawn.prompt.unsqueeze(0), "completion_input_ids": [drawn.completions]}
-        left = max(1, sum(len(each) > 1 for each in drawn.completions))
+        batch = {"prompt_input_ids": case.prompt.unsqueeze(0), "completion_input_ids": [case.completions]}
+        counted = max(1, sum(len(completion) > 1 for completion in case.completions))
         return (
-            with_gradient(lambda at: reinforce(drawn.said(at), plain, len(plain)), drawn.weights),
+            with_gradient(lambda at: reinforce(case.said(at), plain, len(plain)), case.weights),
             with_gradient(
-                lambda at: trainer._compute_loss_with_gradients(Model(at), asked, drawn.returns), drawn.weights
+                lambda at: trainer._compute_loss_with_gradients(Model(at), batch, case.returns), case.weights
             ),
-            with_gradient(lambda at: reinforce(drawn.said(at, 1), changed.double(), left), drawn.weights),
+            with_gradient(lambda at: reinforce(case.said(at, 1), changed.double(), counted), case.weights),
         )
 
     return compared
 
 
-def centralised_loss(drawn: Answers) -> Compared:
+def centralised_loss(case: Answers) -> Compared:
     """One model for all roles. The log-probabilities that it makes itself are float32, so it is passed others."""
     trainer = trainer_of(MAGRPOTrainer, {"advantage_normalization": False}, advantage_mode="mean")
-    asked = {"prompt_input_ids": drawn.prompt.unsqueeze(0), "completion_input_ids": [drawn.completions]}
+    batch = {"prompt_input_ids": case.prompt.unsqueeze(0), "completion_input_ids": [case.completions]}
 
     def theirs(at: Tensor) -> Tensor:
         return joint_policy_gradient_loss(
             trainer,
             Model(at),
-            asked,
-            drawn.returns,
+            batch,
+            case.returns,
             sequence_log_prob=lambda prompt, completion: logprobs(at, prompt, completion).sum(),
         )
 
-    plain = ours_among(drawn.returns, "mean", "none")
-    ours = with_gradient(lambda at: reinforce(drawn.said(at), plain, len(plain)), drawn.weights)
-    return ours, with_gradient(theirs, drawn.weights), ours
+    plain = ours_among(case.returns, "mean", "none")
+    cadre_value = with_gradient(lambda at: reinforce(case.said(at), plain, len(plain)), case.weights)
+    return cadre_value, with_gradient(theirs, case.weights), cadre_value
 
 
 def distance(generator: torch.Generator) -> Compared:
-    """Of one completion, as it is taken from a reward: k1 here, k3 there."""
-    drawn, reference = answers((1,))(generator), weights_by(generator)
-    (then,) = drawn.said(reference)
-    root = told(node(0, {"a": 1}, [leaf({"a": 0})]), {"a": drawn.said(drawn.weights)})
+    """Compare the KL penalty of one completion, which is taken from its reward: k1 here, k3 in CoMLRL."""
+    case, reference = answers((1,))(generator), weights_by(generator)
+    (then,) = case.said(reference)
+    root = told(node(0, {"a": 1}, [leaf({"a": 0})]), {"a": case.said(case.weights)})
     (scored,) = samples_of([Tree(Task("t", {}), root)])
-    apart = torch.tensor(replace(scored, reference=tuple(then.tolist())).logprob_diffs)
-    ids = torch.cat([drawn.prompt, *drawn.completions]).unsqueeze(0)
-    models = Model(drawn.weights), Model(reference)
-    theirs = reference_kl_for_sequence(*models, ids, torch.ones_like(ids), len(drawn.prompt), len(apart))
-    return apart.sum(), theirs[0], ((-apart).exp() - 1.0 + apart).sum()
+    diffs = torch.tensor(replace(scored, reference=tuple(then.tolist())).logprob_diffs)
+    ids = torch.cat([case.prompt, *case.completions]).unsqueeze(0)
+    models = Model(case.weights), Model(reference)
+    library_value = reference_kl_for_sequence(*models, ids, torch.ones_like(ids), len(case.prompt), len(diffs))
+    return diffs.sum(), library_value[0], ((-diffs).exp() - 1.0 + diffs).sum()
 
 
 # Their mode and our baseline.

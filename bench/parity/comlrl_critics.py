@@ -69,20 +69,22 @@ def ours(case: Episode, reads: Reads) -> Tensor:
         branch = branch_of(dict.fromkeys(ROLES, 0), case.pays[turn], below)
         below = critics.node(turn, dict.fromkeys(ROLES, 1), [branch], str(turn))
     assert below is not None
-    learner = critics.Learner(says=lambda datum, place: said(case, datum, place, reads))
+    learner = critics.Learner(says=lambda datum, position: said(case, datum, position, reads))
     judged, _ = critics.judged(below, CREDIT, critics.rule(reads, 0.0), critics.team_of(learner))
     actors = [datum for datum in judged if any(datum.mask)]
-    found = [datum.advantages[-1] for datum in actors]
-    return torch.tensor(found + [beyond + value for beyond, value in zip(found, flat(case), strict=True)])
+    advantages = [datum.advantages[-1] for datum in actors]
+    return torch.tensor(
+        advantages + [advantage + value for advantage, value in zip(advantages, flat(case), strict=True)]
+    )
 
 
 def flat(case: Episode) -> list[float]:
     return [value for both in case.values for value in both]
 
 
-def said(case: Episode, datum: TrainingSequence, place: int, reads: Reads) -> float:
+def said(case: Episode, datum: TrainingSequence, position: int, reads: Reads) -> float:
     """The value of what a critic reads, which says the turn and who acts: "0 a", or "a acts and sees" above that."""
-    text = bytes(datum.token_ids[: place + 1]).decode()
+    text = bytes(datum.token_ids[: position + 1]).decode()
     turn, role = (text.split("\n")[1] if reads == "joint" else text).split()
     return case.values[int(turn)][ROLES.index(role)]
 
@@ -122,21 +124,21 @@ def trainer_at(case: Episode, kind: type) -> Any:
         kind,
         {"num_generations": 1, "discount": GAMMA, "critic_type": "v"},
         agents=[None, None],
-        reward_func=lambda *given, **named: [next(pays)],
+        reward_func=lambda *arguments, **named: [next(pays)],
         _reward_signature=None,
         external_transition=lambda prompt_history_per_agent, **named: [str(len(prompt_history_per_agent[0]))] * 2,
         _resolve_turn_prompt=lambda item, agent, external_prompt="0": external_prompt,
         _generate_rollout=generated,
         _generate=generated,
-        _policy_eval=lambda *given, **named: (torch.zeros(1), None),
+        _policy_eval=lambda *arguments, **named: (torch.zeros(1), None),
         _critic_value_from_text=judged,
     )
 
 
 def targets(kind: type, reads: Reads) -> Callable[[Episode], Compared]:
     def compared(case: Episode) -> Compared:
-        mine = ours(case, reads)
-        return mine, theirs(case, kind), mine
+        cadre_value = ours(case, reads)
+        return cadre_value, theirs(case, kind), cadre_value
 
     return compared
 
@@ -146,14 +148,14 @@ def whitening(generator: torch.Generator) -> Compared:
     count = int(torch.randint(2, 7, (), generator=generator))
     returns, values = (torch.tensor(pays_by(count, generator)) for _ in range(2))
     rollouts = [
-        SimpleNamespace(metadata={}, returns=each.view(1), old_value=value.view(1))
-        for each, value in zip(returns, values, strict=True)
+        SimpleNamespace(metadata={}, returns=value_return.view(1), old_value=value.view(1))
+        for value_return, value in zip(returns, values, strict=True)
     ]
     trainer_of(IACTrainer, {"advantage_normalization": True})._prepare_advantages(rollouts)
     single = (returns - values).float()
     changed = (single - single.mean()) / single.std(unbiased=False).clamp(min=1e-6)
-    theirs = torch.cat([sample.normalized_advantage for sample in rollouts])
-    return ours_white(returns - values), theirs, changed
+    library_value = torch.cat([sample.normalized_advantage for sample in rollouts])
+    return ours_white(returns - values), library_value, changed
 
 
 # A step, by the gradient of the policy's and the value head's weights together.
@@ -183,16 +185,22 @@ def step(kind: type, clip: float | None) -> Callable[[Batch], Compared]:
     """Theirs does not halve the squared error, so its coefficient is a half here."""
 
     def compared(case: Batch) -> Compared:
-        count, mine, other = len(case.completions), case.weights.clone().requires_grad_(), case.weights.clone()
-        known = [logprobs(mine, case.prompt, each) for each in case.completions]
-        values = mine[case.prompt[-1], -1].expand(count)
+        count, cadre_weights, library_weights = (
+            len(case.completions),
+            case.weights.clone().requires_grad_(),
+            case.weights.clone(),
+        )
+        completion_logprobs = [logprobs(cadre_weights, case.prompt, completion) for completion in case.completions]
+        values = cadre_weights[case.prompt[-1], -1].expand(count)
         alike = torch.full((count,), 1.0 / count)
-        total = reinforce(known, case.advantages, count) + value_loss(values, case.old, case.targets, alike, clip)
-        (gradient,) = torch.autograd.grad(total, mine)
-        model = Model(other.requires_grad_())
+        total = reinforce(completion_logprobs, case.advantages, count) + value_loss(
+            values, case.old, case.targets, alike, clip
+        )
+        (gradient,) = torch.autograd.grad(total, cadre_weights)
+        model = Model(library_weights.requires_grad_())
         stepping(kind, model, clip)._ac_step(0, [sample_of(case, number) for number in range(count)])
-        assert other.grad is not None
-        return gradient, other.grad, gradient
+        assert library_weights.grad is not None
+        return gradient, library_weights.grad, gradient
 
     return compared
 

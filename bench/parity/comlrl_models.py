@@ -30,8 +30,8 @@ class Model(nn.Module):
         self.device = nn.Parameter(torch.zeros(()))  # a trainer asks the first parameter where it lives
 
     def forward(self, input_ids: Tensor, **_: Any) -> Any:
-        found = self.weights[input_ids]
-        return SimpleNamespace(logits=found[..., :-1], values=found[..., -1])
+        outputs = self.weights[input_ids]
+        return SimpleNamespace(logits=outputs[..., :-1], values=outputs[..., -1])
 
 
 def weights_by(generator: torch.Generator) -> Tensor:
@@ -43,7 +43,7 @@ def words(lengths: Sequence[int], generator: torch.Generator) -> list[Tensor]:
 
 
 def lengths_by(count: int, generator: torch.Generator) -> list[int]:
-    """Of completions, from one token on."""
+    """Return random lengths of completions, at least one token each."""
     return torch.randint(1, 6, (count,), generator=generator).tolist()
 
 
@@ -55,42 +55,46 @@ def pays_by(count: int, generator: torch.Generator) -> list[float]:
 
 def logprobs(weights: Tensor, prompt: Tensor, completion: Tensor) -> Tensor:
     """[T] of the completion's tokens."""
-    before = torch.cat([prompt[-1:], completion[:-1]])
-    return weights[before, :-1].log_softmax(1).gather(1, completion.unsqueeze(1)).squeeze(1)
+    previous = torch.cat([prompt[-1:], completion[:-1]])
+    return weights[previous, :-1].log_softmax(1).gather(1, completion.unsqueeze(1)).squeeze(1)
 
 
-def reinforce(said: Sequence[Tensor], advantages: Tensor, counted: int) -> Tensor:
+def reinforce(completion_logprobs: Sequence[Tensor], advantages: Tensor, counted: int) -> Tensor:
     """Our loss `-sum_i A_i sum_t log pi / counted` of completions by their log-probabilities."""
-    lengths = torch.tensor([len(each) for each in said])
-    now = pad_sequence([torch.cat([each, each.new_zeros(1)]) for each in said], batch_first=True)
+    lengths = torch.tensor([len(logprobs_of) for logprobs_of in completion_logprobs])
+    now = pad_sequence(
+        [torch.cat([logprobs_of, logprobs_of.new_zeros(1)]) for logprobs_of in completion_logprobs], batch_first=True
+    )
     mask, zeros = torch.arange(now.shape[1]) < lengths.unsqueeze(1), torch.zeros_like(now)
     tokens = Tokens(now, zeros, zeros, advantages.unsqueeze(1).expand_as(now), mask, zeros, zeros)
-    return policy_loss(tokens, torch.full((len(said),), 1.0 / counted), REINFORCE)[0]
+    return policy_loss(tokens, torch.full((len(completion_logprobs),), 1.0 / counted), REINFORCE)[0]
 
 
 def branch_of(choice: dict[str, int], pay: float, child: Node | None) -> Branch:
     return leaf(choice, pay) if child is None else inner(choice, child, pay)
 
 
-def told(root: Node, known: Mapping[str, Sequence[Tensor]]) -> Node:
+def told(root: Node, logprobs_by_role: Mapping[str, Sequence[Tensor]]) -> Node:
     """The node with these log-probabilities for its samples, by role."""
     samples = {
         role: tuple(
-            replace(sample, token_ids=(7,) * len(each), logprobs=tuple(each.tolist()))
-            for sample, each in zip(root.samples[role], siblings, strict=True)
+            replace(sample, token_ids=(7,) * len(values), logprobs=tuple(values.tolist()))
+            for sample, values in zip(root.samples[role], siblings, strict=True)
         )
-        for role, siblings in known.items()
+        for role, siblings in logprobs_by_role.items()
     }
     return replace(root, samples=samples)
 
 
 def trainer_of(kind: type, arguments: Mapping[str, Any], **attributes: Any) -> Any:
     """A trainer of two agents with these settings, no tokenizer that pads, and no distance from a reference."""
-    made: Any = object.__new__(kind)
+    trainer: Any = object.__new__(kind)
     settings = {"num_agents": 2, "reference_kl_enabled": False, "early_termination_threshold": None}
-    tokenizer = SimpleNamespace(pad_token="pad", pad_token_id=-1, eos_token_id=-1, decode=lambda *given, **named: "")
-    vars(made).update(
+    tokenizer = SimpleNamespace(
+        pad_token="pad", pad_token_id=-1, eos_token_id=-1, decode=lambda *arguments, **named: ""
+    )
+    vars(trainer).update(
         {"num_agents": 2, "tokenizers": [tokenizer] * 2, "centralized_collaboration": None, "reward_processor": float}
     )
-    vars(made).update(attributes, args=SimpleNamespace(**settings | dict(arguments)))
-    return made
+    vars(trainer).update(attributes, args=SimpleNamespace(**settings | dict(arguments)))
+    return trainer

@@ -46,7 +46,7 @@ class Decided:
     def said(self, weights: Tensor, dropped: int) -> dict[str, list[Tensor]]:
         """The completions' log-probabilities by role, without those of the last tokens."""
         return {
-            role: [logprobs(of_agent, self.prompt, each)[: len(each) - dropped] for each in siblings]
+            role: [logprobs(of_agent, self.prompt, completion)[: len(completion) - dropped] for completion in siblings]
             for role, of_agent, siblings in zip(ROLES, weights, self.completions, strict=True)
         }
 
@@ -64,8 +64,8 @@ def ours(case: Decided, dropped: int = 0, with_reference: bool = True) -> Tensor
     root = told(node(0, dict.fromkeys(ROLES, SIBLINGS), branches), case.said(case.weights, dropped))
     then = chain(*case.said(case.references, dropped).values())
     samples = [
-        replace(scored, reference=tuple((known * with_reference).tolist()))
-        for scored, known in zip(samples_of([Tree(Task("t", {}), root)]), then, strict=True)
+        replace(scored, reference=tuple((values * with_reference).tolist()))
+        for scored, values in zip(samples_of([Tree(Task("t", {}), root)]), then, strict=True)
     ]
     judged, metrics = preference_advantages(samples, CREDIT, BETA)
     pushes = torch.tensor([scored.advantages[0] for scored in judged])
@@ -86,15 +86,17 @@ def theirs(case: Decided) -> Tensor:
 
     def both(at: Tensor) -> Tensor:
         trainer.agents = [Model(of_agent) for of_agent in at]
-        others: Any = trainer._detached_agent_deltas(pairs)
-        return sum((trainer._agent_preference_loss(agent, pairs, others) for agent in range(2)), torch.zeros(()))
+        deltas: Any = trainer._detached_agent_deltas(pairs)
+        return sum((trainer._agent_preference_loss(agent, pairs, deltas) for agent in range(2)), torch.zeros(()))
 
     return with_gradient(both, case.weights)
 
 
 def pair_of(case: Decided, winner: int, loser: int) -> PreferencePair:
-    each = [AgentPreferenceTensors(case.prompt, said[winner], said[loser]) for said in case.completions]
-    return PreferencePair([], [], [], each, case.pays[winner], case.pays[loser], 0.0)
+    tensors = [
+        AgentPreferenceTensors(case.prompt, completions[winner], completions[loser]) for completions in case.completions
+    ]
+    return PreferencePair([], [], [], tensors, case.pays[winner], case.pays[loser], 0.0)
 
 
 def preference(case: Decided) -> Compared:

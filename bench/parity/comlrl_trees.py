@@ -44,16 +44,16 @@ def played(crossed: bool) -> Callable[[torch.Generator], Played]:
         choices = list(itertools.product(range(count), repeat=2)) if crossed else [(i, i) for i in range(count)]
 
         def grow(turn: int, state: str) -> Node:
-            said = [(f"{state}a{i}", f"{state}b{j}") for i, j in choices]
+            actions = [(f"{state}a{i}", f"{state}b{j}") for i, j in choices]
             pays = pays_by(len(choices), generator)
-            rewards.update(zip(said, pays, strict=True))
+            rewards.update(zip(actions, pays, strict=True))
             branches = [
                 branch_of(
                     dict(zip(ROLES, choice, strict=True)),
                     pay,
                     grow(turn + 1, after(words)) if turn + 1 < TURNS else None,
                 )
-                for choice, words, pay in zip(choices, said, pays, strict=True)
+                for choice, words, pay in zip(choices, actions, pays, strict=True)
             ]
             return node(turn, dict.fromkeys(ROLES, count), branches, tag=state)
 
@@ -62,9 +62,9 @@ def played(crossed: bool) -> Callable[[torch.Generator], Played]:
     return draw
 
 
-def after(said: tuple[str, ...]) -> str:
+def after(actions: tuple[str, ...]) -> str:
     """The state that a joint action leads to."""
-    return "+".join(said) + ">"
+    return "+".join(actions) + ">"
 
 
 def theirs(case: Played, mode: str) -> dict[str, float]:
@@ -72,11 +72,11 @@ def theirs(case: Played, mode: str) -> dict[str, float]:
     texts: list[str] = []
 
     def answered(agent: Any, items: Any, agent_idx: int, external_prompts: str | None, **_: Any) -> dict[str, Any]:
-        said = [f"{external_prompts or ''}{ROLES[agent_idx]}{i}" for i in range(case.siblings)]
-        numbers = torch.arange(len(texts), len(texts) + len(said))
-        texts.extend(said)
+        completions = [f"{external_prompts or ''}{ROLES[agent_idx]}{i}" for i in range(case.siblings)]
+        numbers = torch.arange(len(texts), len(texts) + len(completions))
+        texts.extend(completions)
         return {
-            "completions": [said],
+            "completions": [completions],
             "prompts": [""],
             "prompt_input_ids": torch.zeros(1, 1),
             "completion_input_ids": [list(numbers)],
@@ -95,7 +95,7 @@ def theirs(case: Played, mode: str) -> dict[str, float]:
         agents=[None, None],
         env_step=0,
         rollout_buffers=[[], []],
-        reward_func=lambda *said, **named: [case.rewards[tuple(one for (one,) in said)]],
+        reward_func=lambda *actions, **named: [case.rewards[tuple(action for (action,) in actions)]],
         external_transition=lambda agent_completions, **named: [after(tuple(agent_completions))] * 2,
         _generate_completions_with_external_prompts=answered,
     )
@@ -116,17 +116,19 @@ def in_order(case: Played) -> dict[str, float]:
     """Sibling g of either agent with the return of the g-th joint action, whoever took part in it."""
     credit = comparison_of("reward_to_go", "node", "mean", "none")
     return {
-        sample.text: team_return(branch, each.turn, credit)
-        for each in walk.nodes(case.tree.root)
-        for siblings in each.samples.values()
-        for sample, branch in zip(siblings, each.branches, strict=False)
+        sample.text: team_return(branch, visited.turn, credit)
+        for visited in walk.nodes(case.tree.root)
+        for siblings in visited.samples.values()
+        for sample, branch in zip(siblings, visited.branches, strict=False)
     }
 
 
 def returns(mode: str, gamma: float, by_theirs: Callable[[Played], dict[str, float]]) -> Callable[[Played], Compared]:
     def compared(case: Played) -> Compared:
-        mine, other, changed = ours(case, gamma), theirs(case, mode), by_theirs(case)
-        first, second, third = (torch.tensor([each[text] for text in mine]) for each in (mine, other, changed))
+        cadre_values, library_values, changed = ours(case, gamma), theirs(case, mode), by_theirs(case)
+        first, second, third = (
+            torch.tensor([values[text] for text in cadre_values]) for values in (cadre_values, library_values, changed)
+        )
         return first, second, third
 
     return compared

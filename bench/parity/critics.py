@@ -24,18 +24,18 @@ class Learner:
     """Values from a table of prompts' texts or from a function; token ids are bytes. Remembers what it was asked."""
 
     policies: tuple[str, ...] = ("shared",)
-    says: Callable[[TrainingSequence, int], float] = lambda datum, place: 0.0
+    says: Callable[[TrainingSequence, int], float] = lambda datum, position: 0.0
     reference: Callable[[TrainingSequence], tuple[float, ...]] = lambda datum: datum.logprobs
     present: Callable[[TrainingSequence], tuple[float, ...]] = lambda datum: datum.logprobs
-    asked: list[TrainingSequence] = field(default_factory=list)
+    value_requests: list[TrainingSequence] = field(default_factory=list)
     referred: list[TrainingSequence] = field(default_factory=list)
 
     def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         return tuple("|".join(message.content for message in messages).encode())
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
-        self.asked += data
-        return [tuple(self.says(datum, place) for place in datum.targets.at) for datum in data]
+        self.value_requests += data
+        return [tuple(self.says(datum, position) for position in datum.targets.at) for datum in data]
 
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         self.referred += data
@@ -48,20 +48,20 @@ class Learner:
 
 def by_text(table: Mapping[str, float]) -> Callable[[TrainingSequence, int], float]:
     """The value of a sequence is that of the prompt that it begins with."""
-    return lambda datum, place: table[bytes(datum.token_ids[: place + 1]).decode()]
+    return lambda datum, position: table[bytes(datum.token_ids[: position + 1]).decode()]
 
 
 def node(turn: int, siblings: Mapping[str, int], branches: list[Branch], tag: str, **shown: str) -> Node:
     """Prompts read `TAG ROLE`, and sibling i of a role says `TAG ROLE i`."""
 
     def draw(role: str, index: int) -> Sample:
-        said = f"{tag} {role} {index}"
+        text = f"{tag} {role} {index}"
         prompt = tuple(f"{tag} {role}".encode())
-        return Sample(role, "shared", said, prompt, (3, 0), (-0.5, -0.25), "stop", 5)
+        return Sample(role, "shared", text, prompt, (3, 0), (-0.5, -0.25), "stop", 5)
 
     samples = {role: tuple(draw(role, index) for index in range(count)) for role, count in siblings.items()}
-    seen = {role: Observation(role, (Message("user", f"{tag} {role}"),)) for role in siblings}
-    return Node(turn, seen, samples, tuple(branches), **shown, round=turn)
+    observations = {role: Observation(role, (Message("user", f"{tag} {role}"),)) for role in siblings}
+    return Node(turn, observations, samples, tuple(branches), **shown, round=turn)
 
 
 def team_of(*learners: Learner, roles: str = "abc", **assignment: str) -> Team:
@@ -88,9 +88,9 @@ def taught(
     credit = comparison_of("reward_to_go", "node", "none", "none", gamma=gamma, **numbers)
     data, _ = judged(root, credit, chosen, team_of(learner))
     samples = list(walk.samples(root))
-    assert [datum.token_ids for datum in data] == [one.prompt_ids + one.token_ids for one in samples]
+    assert [datum.token_ids for datum in data] == [sample.prompt_ids + sample.token_ids for sample in samples]
     pairs = [(datum.advantages[-1], datum.targets.returns[0]) for datum in data if datum.targets is not None]
-    return dict(zip((one.text for one in samples), pairs, strict=True))
+    return dict(zip((sample.text for sample in samples), pairs, strict=True))
 
 
 def chain(*pays: float) -> Node:
@@ -127,11 +127,15 @@ def asked(root: Node, chosen: Critic, team: Team) -> tuple[list[TrainingSequence
     """The data of an update, and the texts that the critic was shown."""
     credit = comparison_of("reward_to_go", "node", "none", "none")
     data, _ = judged(root, credit, chosen, team)
-    return data, [bytes(one.token_ids).decode() for learner in team.learners for one in learner.asked]
+    return data, [
+        bytes(sequence.token_ids).decode() for learner in team.learners for sequence in learner.value_requests
+    ]
 
 
 def played_by(root: Node, **policies: str) -> Node:
-    samples = {r: tuple(replace(one, policy=policies[r]) for one in drawn) for r, drawn in root.samples.items()}
+    samples = {
+        r: tuple(replace(sample, policy=policies[r]) for sample in siblings) for r, siblings in root.samples.items()
+    }
     below = [branch.child and played_by(branch.child, **policies) for branch in root.branches]
     branches = tuple(replace(branch, child=child) for branch, child in zip(root.branches, below, strict=True))
     return replace(root, samples=samples, branches=branches)
@@ -140,8 +144,8 @@ def played_by(root: Node, **policies: str) -> Node:
 def one_answer(score: float) -> Tree:
     """Prompt "p a", three tokens, a score at the end."""
     root = node(0, {"a": 1}, [leaf({"a": 0}, score)], "p")
-    said = replace(root.samples["a"][0], token_ids=(7, 8, 1), logprobs=(-0.5, -0.25, -1.0))
-    return Tree(Task("t", {}), replace(root, samples={"a": (said,)}))
+    answer = replace(root.samples["a"][0], token_ids=(7, 8, 1), logprobs=(-0.5, -0.25, -1.0))
+    return Tree(Task("t", {}), replace(root, samples={"a": (answer,)}))
 
 
 def named(name: str, **options) -> Plan:

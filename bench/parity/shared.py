@@ -1,4 +1,4 @@
-"""What the comparisons of `make parity` have in common: random batches, what ours says of them, and gradients.
+"""Shared parts of `make parity`: random batches, Cadre's results on them, and gradients.
 
 Shapes: B sequences of at most T tokens, padded on the right, the last dimension as long as the longest of them.
 """
@@ -139,8 +139,8 @@ def over_sample_deviation(inputs: Inputs, epsilon: float) -> Tensor:
     """[B] `(r - mean) / (std + epsilon)`, std that of a sample (K - 1); 0 in a group of one."""
 
     def judge(scores: list[float]) -> Tensor:
-        beyond = ours_among(scores, "mean", "none")
-        return beyond / ((beyond.square().sum() / max(1, len(scores) - 1)).sqrt() + epsilon)
+        differences = ours_among(scores, "mean", "none")
+        return differences / ((differences.square().sum() / max(1, len(scores) - 1)).sqrt() + epsilon)
 
     return by_group(inputs, inputs.scores, judge)
 
@@ -154,12 +154,12 @@ def over_mean(inputs: Inputs, epsilon: float) -> Tensor:
     return by_group(inputs, inputs.scores, judge)
 
 
-def with_raw_score(inputs: Inputs, ours: Tensor, scale: str) -> Tensor:
+def with_raw_score(inputs: Inputs, cadre_value: Tensor, scale: str) -> Tensor:
     """Our advantages by two choices of verl, which SkyRL took over: 1e-6 is added to what is divided by, for `std` the
     deviation of a sample, and a group of one keeps its score."""
     if scale == "std":
         return torch.where(inputs.sizes == 1, inputs.scores / (1 + 1e-6), over_sample_deviation(inputs, 1e-6))
-    return torch.where(inputs.sizes == 1, inputs.scores, over_mean(inputs, 1e-6) if scale == "mean" else ours)
+    return torch.where(inputs.sizes == 1, inputs.scores, over_mean(inputs, 1e-6) if scale == "mean" else cadre_value)
 
 
 def ours_white(advantages: Tensor) -> Tensor:
@@ -176,16 +176,24 @@ def rewards_of(inputs: Inputs) -> Tensor:
 
 
 def estimator(
-    theirs: Callable[..., tuple[Tensor, Tensor]], baseline: str, scale: str, alone: str = "raw", **options: bool
+    library_function: Callable[..., tuple[Tensor, Tensor]],
+    baseline: str,
+    scale: str,
+    single: str = "raw",
+    **options: bool,
 ) -> Callable[[Inputs], Compared]:
     """An estimator of verl, or of SkyRL, which took over how they are called; `options` are its own. `alone` says what
     it makes of a group of one: its raw score, or 0."""
 
     def compared(inputs: Inputs) -> Compared:
-        given = {"token_level_rewards": rewards_of(inputs), "response_mask": inputs.mask.double()}
-        advantages, _ = theirs(**given, index=np.array(inputs.group), **options)
-        ours = ours_by_group(inputs, baseline, scale)
-        return ours, advantages[:, 0], with_raw_score(inputs, ours, scale) if alone == "raw" else ours
+        batch = {"token_level_rewards": rewards_of(inputs), "response_mask": inputs.mask.double()}
+        advantages, _ = library_function(**batch, index=np.array(inputs.group), **options)
+        cadre_value = ours_by_group(inputs, baseline, scale)
+        return (
+            cadre_value,
+            advantages[:, 0],
+            with_raw_score(inputs, cadre_value, scale) if single == "raw" else cadre_value,
+        )
 
     return compared
 
@@ -193,14 +201,18 @@ def estimator(
 GAMMA, LAMBDA = 0.97, 0.9
 
 
-def token_gae(theirs: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[Inputs], Compared]:
+def token_gae(library_function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[Inputs], Compared]:
     """Token-level GAE of the first sequence, before anything is whitened; theirs of rewards, values and mask [1, T]."""
 
     def compared(inputs: Inputs) -> Compared:
         length = int(inputs.lengths[0])
         values = inputs.now[:1, :length]
-        ours = ours_gae(values[0], float(inputs.scores[0]))
-        return ours, theirs(rewards_of(inputs)[:1, :length], values, torch.ones(1, length))[0], ours
+        cadre_value = ours_gae(values[0], float(inputs.scores[0]))
+        return (
+            cadre_value,
+            library_function(rewards_of(inputs)[:1, :length], values, torch.ones(1, length))[0],
+            cadre_value,
+        )
 
     return compared
 
@@ -218,12 +230,12 @@ def unwhitened_gae(library: Any, whitening: Any) -> Callable[[Inputs], Compared]
 def ours_gae(values: Tensor, score: float) -> Tensor:
     """[T] of one sequence that is paid at its end."""
     tree = critics.one_answer(score)
-    (said,) = tree.root.samples["a"]
-    said = replace(said, token_ids=(7,) * len(values), logprobs=(-1.0,) * len(values))
-    start = len(said.prompt_ids) - 1
-    learner = critics.Learner(says=lambda datum, place: float(values[place - start]))
+    (answer,) = tree.root.samples["a"]
+    answer = replace(answer, token_ids=(7,) * len(values), logprobs=(-1.0,) * len(values))
+    start = len(answer.prompt_ids) - 1
+    learner = critics.Learner(says=lambda datum, position: float(values[position - start]))
     rule = critics.rule(gae_lambda=LAMBDA, level="token", token_gamma=GAMMA)
-    root = replace(tree.root, samples={"a": (said,)})
+    root = replace(tree.root, samples={"a": (answer,)})
     (datum,), _ = critics.judged(
         root, comparison_of("reward_to_go", "node", "none", "none"), rule, critics.team_of(learner)
     )
@@ -236,8 +248,8 @@ def ours_gae(values: Tensor, score: float) -> Tensor:
 def weights_of(inputs: Inputs, aggregate: str, divisor: float = 1.0) -> Tensor:
     """[B] what a token of each sequence weighs by ours."""
     lengths = inputs.lengths.tolist()
-    whole = Denominators(len(lengths), sum(lengths), 1, divisor)
-    return torch.tensor([AGGREGATES[aggregate](length, whole) for length in lengths])
+    denominators = Denominators(len(lengths), sum(lengths), 1, divisor)
+    return torch.tensor([AGGREGATES[aggregate](length, denominators) for length in lengths])
 
 
 def policy(settings: LossConfig, weights: Callable[[Inputs], Tensor] | None = None) -> Callable[[Inputs], Loss]:
@@ -248,47 +260,51 @@ def policy(settings: LossConfig, weights: Callable[[Inputs], Tensor] | None = No
 
     def of(inputs: Inputs) -> Loss:
         weighed = weights(inputs) if weights else weights_of(inputs, settings.aggregate, settings.divisor)
-        given = (inputs.old, inputs.sampled, inputs.advantages, inputs.mask)
-        return lambda now: policy_loss(Tokens(now, *given, now.square(), inputs.reference), weighed, settings)[0]
+        inputs_of_loss = (inputs.old, inputs.sampled, inputs.advantages, inputs.mask)
+        return lambda now: policy_loss(Tokens(now, *inputs_of_loss, now.square(), inputs.reference), weighed, settings)[
+            0
+        ]
 
     return of
 
 
 def summed(inputs: Inputs, aggregate: str, values: Tensor) -> Tensor:
-    """What the values [B, T] come to under one of our aggregates."""
+    """Aggregate the values [B, T] with one of Cadre's aggregates."""
     return (weights_of(inputs, aggregate).unsqueeze(1) * torch.where(inputs.mask, values, 0.0)).sum()
 
 
 def with_gradient(loss: Loss, at: Tensor) -> Tensor:
     """The loss and its gradient there, one after the other."""
-    place = at.clone().requires_grad_()
-    value = loss(place)
-    (gradient,) = torch.autograd.grad(value, place, materialize_grads=True)
+    point = at.clone().requires_grad_()
+    value = loss(point)
+    (gradient,) = torch.autograd.grad(value, point, materialize_grads=True)
     return torch.cat([value.detach().double().view(1), gradient.flatten()])
 
 
 def losses(
-    ours: Callable[[Inputs], Loss],
-    theirs: Callable[[Inputs], Loss],
+    cadre_loss: Callable[[Inputs], Loss],
+    library_loss: Callable[[Inputs], Loss],
     by_theirs: Callable[[Inputs], Loss] | None = None,
 ) -> Callable[[Inputs], Compared]:
     """Losses with their gradients by log-probability."""
 
     def compared(inputs: Inputs) -> Compared:
-        first, second, third = (with_gradient(of(inputs), inputs.now) for of in (ours, theirs, by_theirs or ours))
+        first, second, third = (
+            with_gradient(of(inputs), inputs.now) for of in (cadre_loss, library_loss, by_theirs or cadre_loss)
+        )
         return first, second, third
 
     return compared
 
 
 def gradients(
-    ours: Callable[[Inputs], Loss],
-    theirs: Callable[[Inputs], Loss],
+    cadre_loss: Callable[[Inputs], Loss],
+    library_loss: Callable[[Inputs], Loss],
 ) -> Callable[[Inputs], Compared]:
     """The gradients alone, of losses that differ by what has none."""
 
     def compared(inputs: Inputs) -> Compared:
-        first, second, third = losses(ours, theirs)(inputs)
+        first, second, third = losses(cadre_loss, library_loss)(inputs)
         return first[1:], second[1:], third[1:]
 
     return compared
@@ -297,17 +313,21 @@ def gradients(
 # Divergences.
 
 
-def divergences(theirs: Callable[[Tensor, Tensor, str], Tensor]) -> dict[str, Callable[[Inputs], Compared]]:
+def divergences(library_function: Callable[[Tensor, Tensor, str], Tensor]) -> dict[str, Callable[[Inputs], Compared]]:
     """k1, k2 and k3, theirs of log-probabilities, those of the reference and the name; they cut k3 at 10.
 
     The reference is eight times as far away as the old policy, so that the cut is reached.
     """
 
-    def of(name: str, ours: Loss) -> Callable[[Inputs], Compared]:
+    def of(name: str, divergence: Loss) -> Callable[[Inputs], Compared]:
         def compared(inputs: Inputs) -> Compared:
             far = inputs.now - 8.0 * (inputs.now - inputs.old)
-            mine = ours(inputs.now - far)
-            return mine, theirs(inputs.now, far, name), mine.clamp(-10, 10) if name == "k3" else mine
+            cadre_value = divergence(inputs.now - far)
+            return (
+                cadre_value,
+                library_function(inputs.now, far, name),
+                cadre_value.clamp(-10, 10) if name == "k3" else cadre_value,
+            )
 
         return compared
 

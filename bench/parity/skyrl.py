@@ -51,9 +51,9 @@ LONGEST = 7
 def whitening(inputs: Inputs) -> Compared:
     """They divide by the deviation of a sample, with 1e-8 in its square."""
     flat = inputs.advantages[inputs.mask]
-    ours = ours_white(flat)
-    theirs = ppo_utils.masked_whiten(inputs.advantages, inputs.mask.double())[inputs.mask]
-    return ours, theirs, ours * flat.std(unbiased=False) / (flat.var() + 1e-8).sqrt()
+    cadre_value = ours_white(flat)
+    library_value = ppo_utils.masked_whiten(inputs.advantages, inputs.mask.double())[inputs.mask]
+    return cadre_value, library_value, cadre_value * flat.std(unbiased=False) / (flat.var() + 1e-8).sqrt()
 
 
 # Reductions and losses: a reduction is made of the advantages, and the loss is a sum.
@@ -67,8 +67,8 @@ def reduced(inputs: Inputs, reduction: str) -> Tensor:
 
 def aggregation(reduction: str, aggregate: str, divisor: float = 1.0) -> Callable[[Inputs], Compared]:
     def compared(inputs: Inputs) -> Compared:
-        ours = (weights_of(inputs, aggregate, divisor).unsqueeze(1) * inputs.advantages)[inputs.mask]
-        return ours, reduced(inputs, reduction)[inputs.mask], ours
+        cadre_value = (weights_of(inputs, aggregate, divisor).unsqueeze(1) * inputs.advantages)[inputs.mask]
+        return cadre_value, reduced(inputs, reduction)[inputs.mask], cadre_value
 
     return compared
 
@@ -86,8 +86,8 @@ def theirs(name: str, reduction: str, **correction: float | str) -> Callable[[In
 
     def of(inputs: Inputs) -> Loss:
         of_tokens = ppo_utils.PolicyLossRegistry.get(name)
-        given = (inputs.old, reduced(inputs, reduction), settings, inputs.mask.double(), inputs.sampled)
-        return lambda now: of_tokens(now, *given)[0]
+        inputs_of_loss = (inputs.old, reduced(inputs, reduction), settings, inputs.mask.double(), inputs.sampled)
+        return lambda now: of_tokens(now, *inputs_of_loss)[0]
 
     return of
 
@@ -108,8 +108,8 @@ def ppo_in_single(inputs: Inputs) -> Loss:
 
 
 def cispo_in_single(inputs: Inputs) -> Loss:
-    told = replace(inputs, old=inputs.now - single(inputs.now - inputs.old).log())
-    return policy(LossConfig(ratio="cispo", **CLIPS))(told)
+    rounded = replace(inputs, old=inputs.now - single(inputs.now - inputs.old).log())
+    return policy(LossConfig(ratio="cispo", **CLIPS))(rounded)
 
 
 # Corrections, on the one loss whose ratios are float64.
@@ -141,7 +141,7 @@ def filtered(settings: LossConfig) -> Callable[[Inputs], Loss]:
     def of(inputs: Inputs) -> Loss:
         rho, _ = importance(torch.where(inputs.mask, inputs.old - inputs.sampled, 0.0), inputs.mask, settings)
         bare = settings.model_copy(update={"correction": "none"})
-        return policy(bare, lambda given: weights_of(given, settings.aggregate) * (rho[:, 0] > 0))(inputs)
+        return policy(bare, lambda batch: weights_of(batch, settings.aggregate) * (rho[:, 0] > 0))(inputs)
 
     return of
 
@@ -156,15 +156,15 @@ def sequence_filter(level: str, **options: float | str) -> Callable[[Inputs], Co
 
 def clipped_values(inputs: Inputs) -> Compared:
     """They take the mean of each sequence, then that of the sequences; ours weighs all values alike."""
-    now, old, wanted = (part[inputs.mask] for part in (inputs.now, inputs.old, inputs.advantages))
+    now, old, returns = (part[inputs.mask] for part in (inputs.now, inputs.old, inputs.advantages))
     alike, by_sequence = (
         weights_of(inputs, aggregate).unsqueeze(1).expand_as(inputs.mask)[inputs.mask]
         for aggregate in ("token_mean", "sequence_mean")
     )
-    theirs, _ = ppo_utils.ppo_critic_loss(
+    library_value, _ = ppo_utils.ppo_critic_loss(
         inputs.now, inputs.old, inputs.advantages, config.AlgorithmConfig(value_clip=0.2), inputs.mask.double()
     )
-    return value_loss(now, old, wanted, alike, 0.2), theirs, value_loss(now, old, wanted, by_sequence, 0.2)
+    return value_loss(now, old, returns, alike, 0.2), library_value, value_loss(now, old, returns, by_sequence, 0.2)
 
 
 named = ppo_utils.AdvantageEstimatorRegistry.get
@@ -173,7 +173,7 @@ FUNCTIONS = on(
     {
         "grpo": estimator(named("grpo"), "mean", "std"),
         "grpo without std": estimator(named("grpo"), "mean", "none", grpo_norm_by_std=False),
-        "rloo": estimator(named("rloo"), "leave_one_out", "none", alone="zero"),
+        "rloo": estimator(named("rloo"), "leave_one_out", "none", single="zero"),
         "maxrl": estimator(named("maxrl"), "mean", "mean"),
         "gae": unwhitened_gae(ppo_utils, ppo_utils),
         "whitening": whitening,

@@ -50,13 +50,13 @@ def alike(generator: torch.Generator) -> Inputs:
 
 
 def by_sequence(generator: torch.Generator) -> Inputs:
-    """With one advantage a sequence, as theirs has it."""
+    """Give every token the advantage of its sequence, as TRL does."""
     inputs = alike(generator)
     return replace(inputs, advantages=inputs.advantages[:, :1] * inputs.mask)
 
 
 def at_first_step(generator: torch.Generator) -> Inputs:
-    """With the policy where it was."""
+    """Set the current policy to the old one."""
     inputs = by_sequence(generator)
     return replace(inputs, now=inputs.old)
 
@@ -66,30 +66,30 @@ def at_first_step(generator: torch.Generator) -> Inputs:
 
 def grpo(scale_rewards: str, scale: str) -> Callable[[Inputs], Compared]:
     def compared(inputs: Inputs) -> Compared:
-        ours = ours_by_group(inputs, "mean", scale)
-        changed = over_sample_deviation(inputs, 1e-4) if scale == "std" else ours
-        return ours, scored(inputs, scale_rewards=scale_rewards)["advantages"], changed
+        cadre_value = ours_by_group(inputs, "mean", scale)
+        changed = over_sample_deviation(inputs, 1e-4) if scale == "std" else cadre_value
+        return cadre_value, scored(inputs, scale_rewards=scale_rewards)["advantages"], changed
 
     return compared
 
 
 def rloo(inputs: Inputs) -> Compared:
-    ours = ours_by_group(inputs, "leave_one_out", "none")
-    return ours, scored(inputs, RLOOTrainer)["advantages"], ours
+    cadre_value = ours_by_group(inputs, "leave_one_out", "none")
+    return cadre_value, scored(inputs, RLOOTrainer)["advantages"], cadre_value
 
 
 def rloo_with_distance(inputs: Inputs) -> Compared:
-    """With the distance from the reference model, k1, taken from the reward."""
-    paid = torch.tensor([charged.return_after_costs for charged in charge_divergence(told(inputs), 0.1)])
-    ours = by_group(inputs, paid, lambda values: ours_among(values, "leave_one_out", "none"))
-    return ours, scored(inputs, RLOOTrainer, beta=0.1)["advantages"], ours
+    """RLOO with the k1 divergence from the reference model taken from the reward."""
+    returns = torch.tensor([charged.return_after_costs for charged in charge_divergence(told(inputs), 0.1)])
+    cadre_value = by_group(inputs, returns, lambda values: ours_among(values, "leave_one_out", "none"))
+    return cadre_value, scored(inputs, RLOOTrainer, beta=0.1)["advantages"], cadre_value
 
 
 def gdpo(inputs: Inputs) -> Compared:
     """Two parts of a reward, each normalised in its group, weighted, summed, and normalised over the batch."""
     parts = parts_of(inputs)
-    ours = ours_by_parts(inputs, parts)
-    theirs = scored(
+    cadre_value = ours_by_parts(inputs, parts)
+    library_value = scored(
         inputs,
         rewards=torch.stack(list(parts.values()), 1),
         reward_funcs=[None] * len(parts),
@@ -100,15 +100,15 @@ def gdpo(inputs: Inputs) -> Compared:
     # By their deviations: of a sample, with 1e-4 added.
     normalised = [over_sample_deviation(replace(inputs, scores=part), 1e-4) for part in parts.values()]
     sums = sum(weight * part for weight, part in zip(PART_WEIGHTS, normalised, strict=True))
-    return ours, theirs, (sums - sums.mean()) / (sums.std() + 1e-4)
+    return cadre_value, library_value, (sums - sums.mean()) / (sums.std() + 1e-4)
 
 
 def told(inputs: Inputs) -> list[ScoredSample]:
     """Every sequence as a sample that is worth its score, with the log-probabilities of both models."""
     samples = []
     for row, length in enumerate(inputs.lengths.tolist()):
-        said = replace(sample("a", "a"), token_ids=(7,) * length, logprobs=tuple(inputs.old[row, :length].tolist()))
-        root = replace(node(0, {"a": 1}, [leaf({"a": 0})]), samples={"a": (said,)})
+        answer = replace(sample("a", "a"), token_ids=(7,) * length, logprobs=tuple(inputs.old[row, :length].tolist()))
+        root = replace(node(0, {"a": 1}, [leaf({"a": 0})]), samples={"a": (answer,)})
         reference = tuple(inputs.reference[row, :length].tolist())
         samples.append(
             ScoredSample(TreeSample(row, (), (), root, "a", 0), reference, returns=float(inputs.scores[row]))
@@ -121,9 +121,9 @@ def told(inputs: Inputs) -> list[ScoredSample]:
 
 def theirs(**options: Any) -> Callable[[Inputs], Loss]:
     def of(inputs: Inputs) -> Loss:
-        given = scored(inputs, **options) | {"advantages": inputs.advantages}
+        batch = scored(inputs, **options) | {"advantages": inputs.advantages}
         trainer = trainer_of(inputs, GRPOTrainer, **options)
-        return lambda now: GRPOTrainer._compute_loss(trainer, model_of(now), given)
+        return lambda now: GRPOTrainer._compute_loss(trainer, model_of(now), batch)
 
     return of
 
@@ -135,9 +135,9 @@ def loss(
 
 
 def rloo_loss(inputs: Inputs) -> Loss:
-    given = scored(inputs, RLOOTrainer) | {"advantages": inputs.advantages[:, 0]}
+    batch = scored(inputs, RLOOTrainer) | {"advantages": inputs.advantages[:, 0]}
     trainer = trainer_of(inputs, RLOOTrainer)
-    return lambda now: RLOOTrainer._compute_loss(trainer, model_of(now), given)
+    return lambda now: RLOOTrainer._compute_loss(trainer, model_of(now), batch)
 
 
 def clipped_product(inputs: Inputs) -> Loss:

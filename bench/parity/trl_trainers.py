@@ -82,12 +82,12 @@ def trainer_of(inputs: Inputs, kind: Any, **options: Any) -> Any:
     place of the scores."""
     rewards = options.pop("rewards", inputs.scores.unsqueeze(1))
     arguments = {name: options.pop(name, value) for name, value in ARGUMENTS.items()}
-    said = [[1] * length for length in inputs.lengths.tolist()]
-    asked = [[1] for _ in said]
-    told = [row[: len(ids)].tolist() for row, ids in zip(inputs.sampled, said, strict=True)]
-    generated: tuple[Any, ...] = (asked, said, None, said, told, {}, None, None)
+    completion_ids = [[1] * length for length in inputs.lengths.tolist()]
+    prompt_ids = [[1] for _ in completion_ids]
+    sampled_logprobs = [row[: len(ids)].tolist() for row, ids in zip(inputs.sampled, completion_ids, strict=True)]
+    generated: tuple[Any, ...] = (prompt_ids, completion_ids, None, completion_ids, sampled_logprobs, {}, None, None)
     if kind is RLOOTrainer:
-        generated = asked, said, said
+        generated = prompt_ids, completion_ids, completion_ids
     return SimpleNamespace(
         **TRAINER | options,
         args=SimpleNamespace(**arguments),
@@ -95,8 +95,8 @@ def trainer_of(inputs: Inputs, kind: Any, **options: Any) -> Any:
         ref_model=model_of(inputs.reference),
         num_generations=inputs.group.count(0),
         _generate=lambda prompts: generated,
-        _calculate_rewards=lambda *given: rewards,
-        _get_per_token_logps_and_entropies=lambda model, *given, **named: (
+        _calculate_rewards=lambda *arguments: rewards,
+        _get_per_token_logps_and_entropies=lambda model, *arguments, **named: (
             model.logprobs,
             model.logprobs.square(),
             None,
@@ -108,7 +108,7 @@ def trainer_of(inputs: Inputs, kind: Any, **options: Any) -> Any:
 
 
 def scored(inputs: Inputs, kind: Any = GRPOTrainer, **options: Any) -> dict[str, Any]:
-    """What their own method makes of the rewards, as their loss takes it."""
+    """Return the output of TRL's own scoring of the rewards, the input of its loss."""
     return kind._generate_and_score_completions(
         trainer_of(inputs, kind, **options), [{"prompt": "p"} for _ in inputs.group]
     )

@@ -38,7 +38,7 @@ ACTOR = ActorConfig(
 
 
 def with_epsilon(inputs: Inputs) -> Tensor:
-    """What a token weighs in a mean over sequences where 1e-8 is added to a length that is divided by."""
+    """Return token weights of a mean over sequences that adds 1e-8 to each length."""
     return weights_of(inputs, "sequence_mean") * inputs.lengths / (inputs.lengths + 1e-8)
 
 
@@ -46,33 +46,37 @@ def aggregation(mode: str, aggregate: str) -> Callable[[Inputs], Compared]:
     def compared(inputs: Inputs) -> Compared:
         weights = weights_of(inputs, aggregate, float(inputs.mask.shape[1]) if mode.endswith("norm") else 1.0)
         changed = with_epsilon(inputs) if mode == "seq-mean-token-mean" else weights
-        ours, by_theirs = ((each.unsqueeze(1) * inputs.now * inputs.mask).sum() for each in (weights, changed))
-        return ours, core_algos.agg_loss(inputs.now, inputs.mask.double(), mode), by_theirs
+        cadre_value, by_theirs = (
+            (weight.unsqueeze(1) * inputs.now * inputs.mask).sum() for weight in (weights, changed)
+        )
+        return cadre_value, core_algos.agg_loss(inputs.now, inputs.mask.double(), mode), by_theirs
 
     return compared
 
 
 def loss(name: str, mode: str, settings: LossConfig) -> Callable[[Inputs], Compared]:
     def theirs(inputs: Inputs) -> Loss:
-        given = (inputs.advantages, inputs.mask.double(), mode, ACTOR)
-        return lambda now: core_algos.get_policy_loss_fn(name)(inputs.old, now, *given)[0]
+        inputs_of_loss = (inputs.advantages, inputs.mask.double(), mode, ACTOR)
+        return lambda now: core_algos.get_policy_loss_fn(name)(inputs.old, now, *inputs_of_loss)[0]
 
     by_theirs = policy(settings, with_epsilon) if settings.aggregate == "sequence_mean" else None
     return losses(policy(settings), theirs, by_theirs)
 
 
 def clipped_values(inputs: Inputs) -> Compared:
-    now, old, wanted = (part[inputs.mask] for part in (inputs.now, inputs.old, inputs.advantages))
-    mine = value_loss(now, old, wanted, torch.full((len(now),), 1.0 / len(now)), 0.2)
-    theirs, _ = core_algos.compute_value_loss(inputs.now, inputs.advantages, inputs.old, inputs.mask.double(), 0.2)
-    return mine, theirs, mine
+    now, old, returns = (part[inputs.mask] for part in (inputs.now, inputs.old, inputs.advantages))
+    cadre_value = value_loss(now, old, returns, torch.full((len(now),), 1.0 / len(now)), 0.2)
+    library_value, _ = core_algos.compute_value_loss(
+        inputs.now, inputs.advantages, inputs.old, inputs.mask.double(), 0.2
+    )
+    return cadre_value, library_value, cadre_value
 
 
 def gdpo(inputs: Inputs) -> Compared:
     """Two parts of a reward; float32 there, which is made float64 here."""
     parts, mask = parts_of(inputs), inputs.mask.double()
     with mock.patch.object(torch, "float32", torch.float64), mock.patch.object(np, "float32", np.float64):
-        theirs, _ = core_algos.compute_gdpo_outcome_advantage(
+        library_value, _ = core_algos.compute_gdpo_outcome_advantage(
             token_level_rewards=mask,
             response_mask=mask,
             index=np.array(inputs.group),
@@ -85,8 +89,8 @@ def gdpo(inputs: Inputs) -> Compared:
     sums = sum(weight * part for weight, part in zip(PART_WEIGHTS, normalised, strict=True))
     tokens = sums.repeat_interleave(inputs.lengths)
     changed = (sums - tokens.mean()) / (tokens.var() + 1e-8).sqrt()
-    ours = ours_by_parts(inputs, parts)
-    return ours.unsqueeze(1) * mask, theirs, changed.unsqueeze(1) * mask
+    cadre_value = ours_by_parts(inputs, parts)
+    return cadre_value.unsqueeze(1) * mask, library_value, changed.unsqueeze(1) * mask
 
 
 named = core_algos.get_adv_estimator_fn
@@ -98,7 +102,7 @@ FUNCTIONS = on(
         "grpo without std": estimator(named("grpo"), "mean", "none", norm_adv_by_std_in_grpo=False),
         "gdpo": gdpo,
         "rloo": estimator(named("rloo"), "leave_one_out", "none"),
-        "rloo vectorised": estimator(named("rloo_vectorized"), "leave_one_out", "none", alone="zero"),
+        "rloo vectorised": estimator(named("rloo_vectorized"), "leave_one_out", "none", single="zero"),
         "gae": unwhitened_gae(core_algos, core_algos.verl_F),
         "token mean": aggregation("token-mean", "token_mean"),
         "sequence mean": aggregation("seq-mean-token-mean", "sequence_mean"),

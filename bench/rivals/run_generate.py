@@ -35,8 +35,8 @@ def main() -> None:
     batching = ContinuousBatchingConfig(page_size=PAGE, num_blocks=pages, max_batch_tokens=BATCH_TOKENS)
     while turns.wait():
         if job["continuous"]:
-            found = model.generate_batch(rows, generation_config=config, continuous_batching_config=batching).values()
-            sampled = sum(len(one.generated_tokens) for one in found)
+            outputs = model.generate_batch(rows, generation_config=config, continuous_batching_config=batching).values()
+            sampled = sum(len(output.generated_tokens) for output in outputs)
         else:
             mask, count = torch.ones_like(prompts), job["k"]
             with torch.inference_mode():

@@ -1,8 +1,4 @@
-"""Cadre's torch engine by its public pieces: sample, give credit, one update over everything, a step a turn.
-
-A job may have several agents, an adapter each on the one base, that are asked the same prompts, and several turns, each
-of which goes on from the first sibling of the turn before.
-"""
+"""Cadre's torch engine by its public pieces: sample, give credit, one update over everything, a step a turn."""
 
 from __future__ import annotations
 
@@ -19,57 +15,45 @@ from cadre.advantages.groups import compare_samples, comparison_of
 from cadre.advantages.returns import Credit, samples_of
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings
 from cadre.rollout.batching import gather
-from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
-from cadre.types import Branch, Message, Node, Observation, PreviousTurn, Request, Reward, Sample, Sampling, Task, Tree
+from cadre.settings import LearnerConfig, PolicyConfig
+from cadre.types import Branch, Message, Node, Observation, Request, Reward, Sample, Sampling, Task, Tree
 from turns import Turns, reward
 
 CREDIT = Credit.of(comparison_of("step", "node", "mean", "std"))
 
 
 def load(job: dict[str, Any]) -> tuple[TorchEngine, TorchLearner | None]:
-    """One model that is trained whole, an adapter an agent, or for sampling alone a frozen model."""
-    names = [f"agent{number}" for number in range(job["agents"])]
-    lora = LoraConfig() if job["adapters"] else None
-    common = {"model": job["model"], "dtype": job["dtype"], "lora": lora, "frozen": not job["learn"], "device": "cpu"}
-    policies = {name: PolicyConfig(**common) for name in names}
-    engine = TorchEngine(job["model"], policies, 0)
-    learners = {name: LearnerConfig(learning_rate=1e-6) for name in names}
-    return engine, TorchLearner(engine, TrainingSettings(learners, total_steps=1_000_000)) if job["learn"] else None
+    """One model that is trained whole, or for sampling alone a frozen model."""
+    policy = PolicyConfig(model=job["model"], dtype=job["dtype"], frozen=not job["learn"], device="cpu")
+    engine = TorchEngine(job["model"], {"agent": policy}, 0)
+    settings = TrainingSettings({"agent": LearnerConfig(learning_rate=1e-6)}, total_steps=1_000_000)
+    return engine, TorchLearner(engine, settings) if job["learn"] else None
 
 
 async def play(engine: TorchEngine, job: dict[str, Any], key: int) -> list[Node]:
-    """Every prompt to every agent at once, turn after turn; a node an agent and turn."""
+    """Sample all prompts at once; return a node per prompt with the rewards of its completions."""
     sampling = Sampling(max_tokens=job["completion"])
-
-    async def conversation(agent: str, number: int) -> list[Node]:
-        messages: tuple[Message, ...] = (Message("user", job["prompts"][number]),)
-        said, nodes = None, []
-        for turn in range(job["turns"]):
-            own = random_keys.key(key, agent, number, turn)
-            samples = await engine.sample(Request(agent, agent, messages, job["k"], sampling, own, said))
-            nodes.append(node(agent, messages, turn, samples))
-            said = PreviousTurn(messages, samples[0])
-            # The next turn brings as many tokens as the first.
-            messages += (Message("assistant", samples[0].text), Message("user", job["prompts"][number]))
-        return nodes
-
-    agents, numbers = range(job["agents"]), range(len(job["prompts"]))
-    played = await gather(*(conversation(f"agent{one}", number) for one in agents for number in numbers))
-    return [one for nodes in played for one in nodes]
+    prompts = [(Message("user", text),) for text in job["prompts"]]
+    requests = [
+        Request("agent", "agent", prompt, job["k"], sampling, random_keys.key(key, number))
+        for number, prompt in enumerate(prompts)
+    ]
+    answers = await gather(*map(engine.sample, requests))
+    return [node(prompt, samples) for prompt, samples in zip(prompts, answers, strict=True)]
 
 
-def node(agent: str, messages: tuple[Message, ...], turn: int, samples: Sequence[Sample]) -> Node:
-    """The siblings of one decision with their rewards."""
+def node(prompt: tuple[Message, ...], samples: Sequence[Sample]) -> Node:
+    """Return the decision of one prompt with a branch and a reward per completion."""
     branches = tuple(
-        Branch({agent: index}, Reward(team=reward(sample.text)), over=True, success=False)
+        Branch({"agent": index}, Reward(team=reward(sample.text)), over=True, success=False)
         for index, sample in enumerate(samples)
     )
-    return Node(turn, {agent: Observation(agent, messages)}, {agent: tuple(samples)}, branches, round=turn)
+    return Node(0, {"agent": Observation("agent", prompt)}, {"agent": tuple(samples)}, branches, round=0)
 
 
 def learn(learner: TorchLearner, nodes: Sequence[Node]) -> int:
     """One update over all the samples; the completion tokens that had a gradient."""
-    trees = [Tree(Task(str(number), {}), one) for number, one in enumerate(nodes)]
+    trees = [Tree(Task(str(number), {}), root) for number, root in enumerate(nodes)]
     data = make_sequences(
         [scored for group in compare_samples(samples_of(trees), CREDIT) for scored in group.samples],
         {agent: Sampling() for agent in learner.policies},
@@ -88,7 +72,7 @@ def main() -> None:
         nodes = asyncio.run(play(engine, job, random_keys.key("bench", turn)))
         generating = time.perf_counter() - began
         trained = learn(learner, nodes) if learner else 0
-        samples = [sample for one in nodes for siblings in one.samples.values() for sample in siblings]
+        samples = [sample for root in nodes for siblings in root.samples.values() for sample in siblings]
         prompts = [sample.prompt_ids for sample in samples[:: job["k"]]]
         turns.done(generating, prompts, sum(len(sample.token_ids) for sample in samples), trained)
     engine.close()

@@ -38,9 +38,9 @@ class Turns:
             forget_peak()
             self._say({"ready": True})
             self._waiting = True
-        asked = sys.stdin.readline().strip() == "go"
+        is_turn = sys.stdin.readline().strip() == "go"
         self._began, self._processor = time.perf_counter(), time.process_time()
-        return asked
+        return is_turn
 
     def elapsed(self) -> float:
         """Seconds of the present turn."""
@@ -49,7 +49,7 @@ class Turns:
     def done(self, generating: float, prompts: Iterable[Sequence[int]], sampled: int, trained: int) -> None:
         """Answer a turn: seconds of it spent generating, the prompts' ids, and completion tokens drawn and trained."""
         seconds = self.elapsed()
-        ids = sorted(tuple(map(int, one)) for one in prompts)
+        ids = sorted(tuple(map(int, prompt)) for prompt in prompts)
         self._say(
             {
                 "seconds": seconds,
@@ -64,8 +64,8 @@ class Turns:
             }
         )
 
-    def _say(self, what: dict[str, Any]) -> None:
-        self._out.write(json.dumps(what) + "\n")
+    def _say(self, message: dict[str, Any]) -> None:
+        self._out.write(json.dumps(message) + "\n")
 
 
 def forget_peak() -> None:

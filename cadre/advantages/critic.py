@@ -165,9 +165,9 @@ def joint_history(sample: TreeSample) -> str:
     node, role = sample.node, sample.role
     # The last prompt and completion of each role before the decision.
     previous = {
-        other: (above.observations[other].messages, above.samples[other][index].text)
+        role_above: (above.observations[role_above].messages, above.samples[role_above][index].text)
         for above, branch in sample.above
-        for other, index in branch.choice.items()
+        for role_above, index in branch.choice.items()
     }
 
     def text_of(messages: Sequence[Message]) -> str:

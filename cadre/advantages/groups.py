@@ -382,8 +382,8 @@ def sum_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredS
     summed = compute_returns(samples, credit.first)
     for comparison, weight in credit.comparisons[1:]:
         summed = [
-            replace(total, returns=total.returns + weight * one.returns, size=total.size + abs(weight) * one.size)
-            for total, one in zip(summed, compute_returns(samples, comparison), strict=True)
+            replace(total, returns=total.returns + weight * scored.returns, size=total.size + abs(weight) * scored.size)
+            for total, scored in zip(summed, compute_returns(samples, comparison), strict=True)
         ]
     return summed
 
@@ -447,7 +447,7 @@ def compare_samples(
     for number, (comparison, weight) in enumerate(comparisons):
         compared = credited
         if number > 0:
-            compared, state = compute_returns([replace(one, penalties=()) for one in samples], comparison), None
+            compared, state = compute_returns([replace(sample, penalties=()) for sample in samples], comparison), None
         compared = [scored for scored in compared if comparison.owner in ("", scored.sample.role)]
         for group in _compare(compared, comparison, state):
             for scored in group.samples:

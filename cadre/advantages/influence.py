@@ -68,7 +68,7 @@ def measure_influence(samples: Sequence[TreeSample], team: Team) -> dict[SampleP
     Raises EngineError if a policy's log-probabilities are not finite.
     """
     diffs: dict[SamplePosition, list[float]] = defaultdict(list)
-    queries, asked = [], []
+    queries, positions = [], []
     for sample in samples:
         for node, following in next_samples(sample):
             if not following.token_ids or not team.trains(following.policy):
@@ -83,14 +83,14 @@ def measure_influence(samples: Sequence[TreeSample], team: Team) -> dict[SampleP
             prompt = team.encode(following.policy, messages, observation.tools)
             temperature = team.sampling[following.role].temperature
             queries.append(sequence_of(replace(following, prompt_ids=prompt), 0.0, temperature))
-            asked.append((sample.position, sum(following.logprobs)))
-    for (position, logprob), query, without in zip(asked, queries, team.logprobs(queries), strict=True):
-        if not math.isfinite(sum(without)):
+            positions.append((sample.position, sum(following.logprobs)))
+    for (position, logprob), query, masked in zip(positions, queries, team.logprobs(queries), strict=True):
+        if not math.isfinite(sum(masked)):
             raise EngineError(
                 f"Role {query.role!r}: log-probabilities of a completion without the step before it are not finite; "
                 "expected numbers. The weights of its policy are broken."
             )
-        diffs[position].append(logprob - sum(without))
+        diffs[position].append(logprob - sum(masked))
     return {position: fmean(numbers) for position, numbers in diffs.items()}
 
 

@@ -83,7 +83,7 @@ Record = TypeVar("Record", Return, Grouping, Baseline, Scale)
 def load_record(kind: type[Record], setting: str, reference: str, table: Mapping[str, Callable[..., Any]]) -> Record:
     """Return the function of `table`, or of the user's file, that the setting names, with what it declares."""
     function: Any = load_function(setting, reference, table)
-    properties = {one.name: declared(function, one.name) for one in fields(kind)[3:]}
+    properties = {option.name: declared(function, option.name) for option in fields(kind)[3:]}
     return kind(setting, reference, function, **properties)
 
 
@@ -503,12 +503,12 @@ def shapley(sample: TreeSample, comparison: Comparison) -> float:
 def _shapley_weights(sample: TreeSample) -> list[tuple[float, tuple[str, ...]]]:
     """Return (weight, absent roles) for every set of the roles that act beside the sample's: |S|! (n - |S| - 1)! / n!
     for the S that are present."""
-    others = [role for role in sample.node.samples if role != sample.role]
-    count = len(others)
+    partners = [role for role in sample.node.samples if role != sample.role]
+    count = len(partners)
     return [
         (math.factorial(size) * math.factorial(count - size) / math.factorial(count + 1), absent)
         for size in range(count + 1)
-        for absent in itertools.combinations(others, size)
+        for absent in itertools.combinations(partners, size)
     ]
 
 

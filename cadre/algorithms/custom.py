@@ -112,7 +112,7 @@ class Custom(Algorithm):
         if self.second is not None:
             second = chosen_comparison("algorithm.second", self.second, self.alpha)
             credit = Credit.of(credit.first, (second, self.second.weight))
-            if any(one.baseline.uses_running for one, _ in credit.comparisons):
+            if any(comparison.baseline.uses_running for comparison, _ in credit.comparisons):
                 raise ConfigError(
                     "algorithm.second: got the baseline running in a sum of two comparisons, whose running means would "
                     "be mixed; expected a baseline of the group. Use mean or leave_one_out."
@@ -120,7 +120,7 @@ class Custom(Algorithm):
         shape = self.chosen_shape(credit)
         for comparison, _ in credit.comparisons:
             if not shape.selects_all and comparison.returns.of_future:
-                possible = ", ".join(name for name, one in RETURNS.items() if not declared(one, "of_future"))
+                possible = ", ".join(name for name, return_ in RETURNS.items() if not declared(return_, "of_future"))
                 raise ConfigError(
                     f"{comparison.returns.setting}: got {comparison.returns.name} with shape {shape.name}, where "
                     f"siblings left behind have no future to sum; expected one of {possible}. Set one of them, or a "
@@ -138,7 +138,7 @@ class Custom(Algorithm):
             options["where"] = load_function("algorithm.where", self.where, WHERE)
         if self.select is not None and "select" in options:
             options["select"] = load_function("algorithm.select", self.select, SELECTIONS)
-        if "lookahead" in parameters and any(one.returns.uses_lookahead for one, _ in credit.comparisons):
+        if "lookahead" in parameters and any(comparison.returns.uses_lookahead for comparison, _ in credit.comparisons):
             options = {"lookahead": 2, **options}
         shape: object = make(self.k, **options)
         if not isinstance(shape, Shape):

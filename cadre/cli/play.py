@@ -116,13 +116,13 @@ INDENT = 2
 PROMPT_LINES = 6
 
 
-def format_tree(kept: KeptTree) -> Iterator[str]:
+def format_tree(entry: KeptTree) -> Iterator[str]:
     """Yield the lines of a kept tree: at each decision the prompts, the completions and their rewards.
 
     `>` marks the branches that sampling selected.
     """
-    yield visible(f"step {kept.step + 1}, task {kept.tree.task.id}; > marks the selected branches")
-    waiting = [(kept.tree.root, 0, "")]
+    yield visible(f"step {entry.step + 1}, task {entry.tree.task.id}; > marks the selected branches")
+    waiting = [(entry.tree.root, 0, "")]
     while waiting:
         node, depth, heading = waiting.pop()
         if heading:

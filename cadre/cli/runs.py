@@ -146,7 +146,7 @@ def export(
         reject_without(context, "--push", ["public"])
     run = Run.open(folder)
     for key in (pair.partition("=")[0] for pair in overrides or []):
-        if key not in {f"team.policies.{name}.{what}" for name in (policy, "*") for what in LOADED}:
+        if key not in {f"team.policies.{name}.{setting}" for name in (policy, "*") for setting in LOADED}:
             raise ConfigError(
                 f"export: got {key}, which it would ignore; expected a setting of how {policy} is loaded: "
                 f"{', '.join(LOADED)}. Remove it."

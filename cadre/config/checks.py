@@ -372,19 +372,19 @@ def costs(experiment: Experiment) -> Iterator[str]:
     samples passed."""
     plan, name = experiment.plan, experiment.algorithm.name
     penalties = {"algorithm.kl": plan.kl, "credit.overlong_buffer": plan.selection.overlong_buffer}
-    given = {option: value for option, value in penalties.items() if value}
+    costs = {option: value for option, value in penalties.items() if value}
     if plan.credit.sums == "normalised":
         if not any(weight for _, weight in plan.credit.comparisons):
             yield (
                 "algorithm.parts: got weights that are all 0, under which nothing is learned; expected one that is "
                 "not. Set one, such as 1.0."
             )
-        for option, value in given.items():
+        for option, value in costs.items():
             yield (
                 f"{option}: got {value:g} with algorithm.parts of {name}, each of which is compared by itself, and a "
                 "cost is of none of them; expected 0. Set loss.kl in place of algorithm.kl, or report it as a part."
             )
-    for option, value in given.items() if plan.only_positive else ():
+    for option, value in costs.items() if plan.only_positive else ():
         remedy = "Set loss.kl in its place." if option == "algorithm.kl" else "Remove it."
         yield (
             f"{option}: got {value:g} with {name}, which learns from what passed alone, and a penalty would change "

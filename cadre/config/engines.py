@@ -174,8 +174,8 @@ def _can_sample_while_learning(experiment: Experiment) -> bool:
     """
     if experiment.cluster is not None:
         return True
-    beside = [] if experiment.colocated else experiment.vllm_policies
-    trained = {*experiment.trained_roles.values()} - {*beside}
+    separate = [] if experiment.colocated else experiment.vllm_policies
+    trained = {*experiment.trained_roles.values()} - {*separate}
     return all(experiment.learners[name].ranks > 1 for name in trained)
 
 

@@ -317,10 +317,10 @@ Details = Mapping[str, Any]
 def explain_error(error: ValidationError) -> str:
     """Return a paragraph about the first thing that is wrong in a configuration, and how many more there are."""
     # A misspelt name is why another is missing.
-    first, alike = _join_alternatives(sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"))
+    first, alike = _join_alternatives(sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden"))
     location = [str(part) for part in first["loc"]]
-    others = error.error_count() - alike
-    more = f" ({others} more after it.)" if others else ""
+    further = error.error_count() - alike
+    more = f" ({further} more after it.)" if further else ""
     match first["type"]:
         case "extra_forbidden":
             section = _section_at(location[:-1])
@@ -353,16 +353,16 @@ def _join_alternatives(errors: Sequence[Details]) -> tuple[Details, int]:
     A value that may be one of several plain types, such as a number or `auto`, has an error for each, at the setting's
     location and the type's name. They become one, at the setting.
     """
-    first, place = errors[0], errors[0]["loc"][:-1]
-    section = _section_at([str(part) for part in place[:-1]]) if len(place) > 1 else None
-    field = section.model_fields.get(str(place[-1])) if section is not None else None
-    alike = [error for error in errors if error["loc"][:-1] == place and error["input"] is first["input"]]
+    first, location = errors[0], errors[0]["loc"][:-1]
+    section = _section_at([str(part) for part in location[:-1]]) if len(location) > 1 else None
+    field = section.model_fields.get(str(location[-1])) if section is not None else None
+    alike = [error for error in errors if error["loc"][:-1] == location and error["input"] is first["input"]]
     # Values of a mapping that are wrong in the same way are no alternatives.
     differ = len({error["type"] for error in alike}) == len(alike) > 1
     if field is None or not differ or _section_in(field.annotation) is not None:
         return first, 1
     expected = (PLAIN_TYPES.get(error["type"]) or error["msg"].removeprefix("Input should be ") for error in alike)
-    return {**first, "type": "alternatives", "loc": place, "msg": " or ".join(expected)}, len(alike)
+    return {**first, "type": "alternatives", "loc": location, "msg": " or ".join(expected)}, len(alike)
 
 
 def _wrong_value(error: Details, location: Sequence[str]) -> str:

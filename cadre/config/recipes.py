@@ -76,7 +76,7 @@ def compose_recipe(name: str) -> Raw | None:
     stem, _, ending = name.rpartition("-")
     level = ending if ending in LEVELS else DEFAULT_LEVEL
     stem = stem if ending in LEVELS else name
-    model = next((known for known in KNOWN_MODELS if stem.endswith(f"-{known}")), None)
+    model = next((name for name in KNOWN_MODELS if stem.endswith(f"-{name}")), None)
     if model is None:
         return None
     variant = stem.removesuffix(f"-{model}")
@@ -138,15 +138,15 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
     if not is_folder and (real := compose_recipe(recipe)) is not None:
         return real
     problem = "a folder" if is_folder else "neither a bundled recipe nor a file"
-    beside = names_beside(recipe)
+    nearby = names_beside(recipe)
     if recipe.endswith((".yaml", ".yml")) or (os.sep in recipe and not is_folder):
         raise ConfigError(
             f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}; expected a YAML file or a run that "
-            f"exists, or a name of `cadre list`.{nearest(recipe, beside) or ' Fix the path.'}"
+            f"exists, or a name of `cadre list`.{nearest(recipe, nearby) or ' Fix the path.'}"
         )
     got = f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}"
     expected = f"expected one of {', '.join(bundled)}, one of TASK-MODEL (cadre list), or the path of a YAML file."
-    raise ConfigError(reject_name(got, expected, nearest(recipe, [*bundled, *_possible_names(recipe), *beside])))
+    raise ConfigError(reject_name(got, expected, nearest(recipe, [*bundled, *_possible_names(recipe), *nearby])))
 
 
 def names_beside(name: str) -> list[str]:

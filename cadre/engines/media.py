@@ -194,11 +194,11 @@ class AudioProcessor(MediaProcessor):
         options = {"return_tensors": "pt", "sampling_rate": rate, "truncation": False}
         values = samples(heard)
         if self._has_windows:
-            made = self._processor(values, padding=True, pad_to_multiple_of=window, **options)["input_features"]
-            mels, frames = made.shape[1], self._processor.nb_max_frames
-            return {"input_features": made.reshape(mels, -1, frames).transpose(0, 1).contiguous()}
-        made = self._processor(values, padding="max_length", return_attention_mask=True, **options)
-        return {"input_features": made["input_features"], "feature_attention_mask": made["attention_mask"]}
+            features = self._processor(values, padding=True, pad_to_multiple_of=window, **options)["input_features"]
+            mels, frames = features.shape[1], self._processor.nb_max_frames
+            return {"input_features": features.reshape(mels, -1, frames).transpose(0, 1).contiguous()}
+        features = self._processor(values, padding="max_length", return_attention_mask=True, **options)
+        return {"input_features": features["input_features"], "feature_attention_mask": features["attention_mask"]}
 
 
 def load_processor(source: str, tokenizer: Any, trust_remote_code: bool = False) -> MediaProcessor | None:

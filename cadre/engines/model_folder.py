@@ -60,9 +60,9 @@ def fingerprint_weights(folder: Path) -> str:
 
 def _weight_files(folder: Path) -> list[Path]:
     """Return the files that a model's weights are loaded from; other conversions may lie beside them."""
-    whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if whole.is_file():
-        return [whole]
+    single_file, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
+    if single_file.is_file():
+        return [single_file]
     if index.is_file():
         names = {Path(name).name for name in read_json(index)["weight_map"].values()}
         return [folder / name for name in sorted(names)]

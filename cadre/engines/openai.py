@@ -147,8 +147,8 @@ class OpenAISampler:
             raise self._endpoint_failure(prefix, f"it answered {str(reply)[:200]!r}, which is no completion")
 
         answer, finish_reason = choices[0].message, choices[0].finish_reason
-        apart = (getattr(answer, name, None) for name in ("reasoning_content", "reasoning"))
-        thinking = next((field.strip() for field in apart if isinstance(field, str) and field), "")
+        thoughts = (getattr(answer, name, None) for name in ("reasoning_content", "reasoning"))
+        thinking = next((field.strip() for field in thoughts if isinstance(field, str) and field), "")
         text = answer.content
         if text is None and (refusal := getattr(answer, "refusal", None)):
             text = str(refusal)

@@ -24,11 +24,11 @@ def grid(rows: Sequence[str], legend: Mapping[str, str], boxes: int = 0) -> Draw
     `legend` maps letters to THINGS; others are written as they are. `boxes` is the width of the blocks that a thicker
     line separates, as in a sudoku; 0 for none.
     """
-    for letter, thing in legend.items():
-        if thing not in THINGS:
+    for letter, kind in legend.items():
+        if kind not in THINGS:
             raise ContractError(
-                f"render: {letter!r} is {thing!r} in the legend; expected one of {', '.join(THINGS)}. Leave a letter "
-                f"out of the legend to have it written as it is.{nearest(thing, THINGS)}"
+                f"render: {letter!r} is {kind!r} in the legend; expected one of {', '.join(THINGS)}. Leave a letter "
+                f"out of the legend to have it written as it is.{nearest(kind, THINGS)}"
             )
     return {"kind": "grid", "rows": list(rows), "legend": dict(legend), "boxes": boxes}
 

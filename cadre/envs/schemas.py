@@ -37,8 +37,8 @@ def make_validator(schema: Mapping[str, Any]) -> Any:
         patterns = schema.get("patternProperties", {})
         if validator.is_type(instance, "object"):
             rest = {name: value for name, value in instance.items() if not any(_search(p, name) for p in patterns)}
-            without = {key: value for key, value in schema.items() if key != "patternProperties"}
-            yield from check_additional(validator, additional, rest, without)
+            reduced = {key: value for key, value in schema.items() if key != "patternProperties"}
+            yield from check_additional(validator, additional, rest, reduced)
 
     keywords: dict[str, Any] = {"pattern": pattern, "patternProperties": pattern_properties}
     keywords["additionalProperties"] = additional_properties

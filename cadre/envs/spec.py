@@ -65,11 +65,11 @@ def env_class(name: str) -> type[Env]:
     if inspect.isfunction(env):
         return episode(env)
     if not (isinstance(env, type) and issubclass(env, Env)):
-        found = {
+        classes_by_name = {
             key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Env)
         }
         # Base classes that the file imports from Cadre are not the user's.
-        classes = [key for key, value in found.items() if not value.__module__.startswith("cadre.")]
+        classes = [key for key, value in classes_by_name.items() if not value.__module__.startswith("cadre.")]
         raise ConfigError(
             f"env: {source} has no environment {attribute!r}; expected a subclass of cadre.env.Env, and it has "
             f"{', '.join(classes) or 'none'}.{nearest(attribute, classes)}"
@@ -81,8 +81,8 @@ def _no_class_named(file: Path) -> ConfigError:
     """Return the error for a file without `:Class`, with the classes that stand in it. The file is not run."""
     expected = "expected a file and a class of it, as in file.py:Class"
     if not file.expanduser().is_file():
-        beside = [str(path) for path in sorted(file.expanduser().parent.glob("*.py"))]
-        return ConfigError(f"env: got '{file}', and there is no such file; {expected}.{nearest(str(file), beside)}")
+        nearby = [str(path) for path in sorted(file.expanduser().parent.glob("*.py"))]
+        return ConfigError(f"env: got '{file}', and there is no such file; {expected}.{nearest(str(file), nearby)}")
     try:
         body = ast.parse(file.expanduser().read_bytes()).body
     except (OSError, SyntaxError, ValueError):
@@ -140,12 +140,12 @@ class EnvSpec:
         # A function of the user's pays for the steps of any environment but those that take one themselves.
         reward = settings.get("reward")
         is_function = isinstance(reward, str) and ":" in reward and not _takes_text(declared.get("reward"))
-        paid = with_reward(self.declared, str(reward)) if is_function else self.declared
-        played = centralised(paid) if central else with_tools(paid)
+        rewarded = with_reward(self.declared, str(reward)) if is_function else self.declared
+        played = centralised(rewarded) if central else with_tools(rewarded)
         self.env_class = with_prompts(played, prompts) if prompts else played
         self.central, self.prompts = central, prompts
-        own = {name: value for name, value in settings.items() if not (is_function and name == "reward")}
-        checked = _checked(self.declared, declared, own)
+        options = {name: value for name, value in settings.items() if not (is_function and name == "reward")}
+        checked = _checked(self.declared, declared, options)
         self.settings = {name: checked.get(name, value) for name, value in settings.items()}
         defaults = {name: p.default for name, p in declared.items() if p.default is not p.empty}
         self.all_settings, self._declared_settings = defaults | self.settings, defaults | checked

@@ -202,13 +202,13 @@ def runnable_tools(entries: Sequence[Any], env: Any = None) -> dict[str, Runnabl
     """
     tools: dict[str, RunnableTool] = {}
     for entry in entries:
-        for found in _tools_of(entry, env):
-            if found.tool.name in tools:
+        for entry_tool in _tools_of(entry, env):
+            if entry_tool.tool.name in tools:
                 raise ConfigError(
-                    f"tools: got two named {found.tool.name}; expected different names. Rename one: "
+                    f"tools: got two named {entry_tool.tool.name}; expected different names. Rename one: "
                     "tool(function, name=...)."
                 )
-            tools[found.tool.name] = found
+            tools[entry_tool.tool.name] = entry_tool
     return tools
 
 
@@ -450,9 +450,9 @@ class WithTools(Env):
     def _with_past(self, observation: Observation) -> tuple[Message, ...]:
         """Return the messages of a conversation with the calls of earlier turns that it continues."""
         messages = observation.messages
-        for before, exchange in reversed(self._past.get((observation.role, observation.conversation), ())):
-            if len(messages) > len(before) and messages[: len(before)] == before:
-                messages = (*before, *exchange, *messages[len(before) :])
+        for prefix, exchange in reversed(self._past.get((observation.role, observation.conversation), ())):
+            if len(messages) > len(prefix) and messages[: len(prefix)] == prefix:
+                messages = (*prefix, *exchange, *messages[len(prefix) :])
         return messages
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:

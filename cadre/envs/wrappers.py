@@ -193,26 +193,26 @@ def with_reward(env_class: type[Env], reference: str) -> type[Env]:
     """
     function: Callable[..., Any] = load_function("settings.reward", reference, {})
 
-    async def pay_for(self: Any, texts: Mapping[str, str], own: Reward) -> Reward:
-        arguments = (dict(self.task.data), dict(texts), own)
+    async def pay_for(self: Any, texts: Mapping[str, str], env_reward: Reward) -> Reward:
+        arguments = (dict(self.task.data), dict(texts), env_reward)
         with describe_errors(f"settings.reward: {reference}"):
             result = function(*arguments[: count_positional(function)])
             if inspect.isawaitable(result):
                 result = await result
-        return pay(result, own, reference)
+        return pay(result, env_reward, reference)
 
     async def step(self: Any, actions: dict[str, str]) -> Reward:
-        own = await env_class.step(self, actions)
+        reward = await env_class.step(self, actions)
         # The task's own `step_samples` may call this one, and pays for the step itself.
-        return own if self.is_stepping_samples else await pay_for(self, actions, own)
+        return reward if self.is_stepping_samples else await pay_for(self, actions, reward)
 
     async def step_samples(self: Any, samples: Mapping[str, Sample]) -> Reward:
         self.is_stepping_samples = True
         try:
-            own = await env_class.step_samples(self, samples)
+            reward = await env_class.step_samples(self, samples)
         finally:
             self.is_stepping_samples = False
-        return await pay_for(self, actions_of(self, samples), own)
+        return await pay_for(self, actions_of(self, samples), reward)
 
     names = {
         "step": step,
@@ -224,7 +224,7 @@ def with_reward(env_class: type[Env], reference: str) -> type[Env]:
     return type(env_class.__name__, (env_class,), names)
 
 
-def pay(result: Any, own: Reward, reference: str) -> Reward:
+def pay(result: Any, env_reward: Reward, reference: str) -> Reward:
     """Return the reward of a step from what the user's function returned.
 
     A number is the team reward, and no role has a local one; an object `{"team": 1.0, "local": {"planner": -0.1},
@@ -232,7 +232,7 @@ def pay(result: Any, own: Reward, reference: str) -> Reward:
     logs. Raises ContractError for anything else, and for numbers that are not finite.
     """
     if result is None:
-        return own
+        return env_reward
     if isinstance(result, Reward):
         result = {"team": result.team, "local": result.local, "parts": result.parts}
     fields: Mapping[str, Any] = result if isinstance(result, Mapping) else {"team": result}
@@ -250,4 +250,4 @@ def pay(result: Any, own: Reward, reference: str) -> Reward:
             f"settings.reward: {reference} returned {result!r:.200}; expected a finite number, None, or an object with "
             "team, local by role and parts by name, all finite numbers. Return one of them."
         )
-    return Reward(team, local, {**own.parts, **parts})
+    return Reward(team, local, {**env_reward.parts, **parts})

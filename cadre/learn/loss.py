@@ -146,8 +146,8 @@ def policy_loss(
         value = value - config.kl * on_policy * divergence
     loss = -(weights.unsqueeze(1) * torch.where(tokens.mask, value, 0.0)).sum()
     with torch.no_grad():
-        own = {name: torch.where(tokens.mask, numbers, 0).sum() for name, numbers in metrics.items()}
-    return loss, token_metrics(tokens, corrected) | own
+        user_metrics = {name: torch.where(tokens.mask, numbers, 0).sum() for name, numbers in metrics.items()}
+    return loss, token_metrics(tokens, corrected) | user_metrics
 
 
 def _own_loss(name: str, function: Callable[[Tokens], Any], tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:

@@ -119,16 +119,16 @@ class PrefixTree:
         fills = torch.tensor(added, dtype=torch.int64)
         moved = torch.arange(size) + (fills.cumsum(0) - fills).repeat_interleave(lengths)
         # The nodes after a chain count as below it, so that a block of them sees whole blocks.
-        after = moved + 1
+        following = moved + 1
         last_of_chains = [chain.end - 1 for chain in self.chains]
-        after[last_of_chains] += fills
+        following[last_of_chains] += fills
         total = end + rest
         token_ids, depths, ends = (
             torch.zeros(total, dtype=torch.int64),
             torch.zeros(total, dtype=torch.int64),
             torch.arange(total) + 1,
         )
-        token_ids[moved], depths[moved], ends[moved] = self.token_ids, self.depths, after[self.ends - 1]
+        token_ids[moved], depths[moved], ends[moved] = self.token_ids, self.depths, following[self.ends - 1]
         # Positions beside those of the chain, so that windows hide as many blocks as before.
         is_added = torch.ones(total, dtype=torch.bool).index_fill_(0, moved, False)
         is_added[end:] = False

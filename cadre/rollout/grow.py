@@ -465,9 +465,9 @@ async def select(expansion: Expansion, rollout: Rollout, key: int, search: Searc
             return None if expanded is None else await select(expanded, rollout, key, following)
 
         results = await gather(*(contained(explore(*item), rollout.contain) for item in counts.items()))
-        found = dict(zip(counts, results, strict=True))
-        ahead = {index: result for index, result in found.items() if isinstance(result, Decision)}
-        failed = {i: result for i in complete if isinstance(result := found.get(first[i]), BranchFailure)}
+        by_index = dict(zip(counts, results, strict=True))
+        ahead = {index: result for index, result in by_index.items() if isinstance(result, Decision)}
+        failed = {i: result for i in complete if isinstance(result := by_index.get(first[i]), BranchFailure)}
         expansion = replace(expansion, failures={**expansion.failures, **failed})
 
         # Select again with what was found ahead added to each score.

@@ -180,10 +180,10 @@ def success_label(shape: Shape, roles: Collection[str]) -> str:
         return "success"
     # A list of numbers a turn is rarely longer; a range says that turns or roles differ.
     counts = {shape.count(role, turn, turn) for role in roles for turn in range(8)}
-    fewest, most = min(counts, default=1), max(counts, default=1)
-    if most == 1:
+    fewest, largest = min(counts, default=1), max(counts, default=1)
+    if largest == 1:
         return "success"
-    return f"best-of-{most}" if fewest == most else f"best-of-{fewest}-to-{most}"
+    return f"best-of-{largest}" if fewest == largest else f"best-of-{fewest}-to-{largest}"
 
 
 # The rules by which a greedy shape selects the branch to continue: the setting `algorithm.select`.

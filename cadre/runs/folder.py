@@ -295,7 +295,7 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
     def shortest(path: Path) -> str:
         for length in range(1, len(path.parts)):
-            ends = [other.parts[-length:] for other in paths]
+            ends = [path.parts[-length:] for path in paths]
             if ends.count(path.parts[-length:]) == 1:
                 return "/".join(path.parts[-length:])
         return str(path)

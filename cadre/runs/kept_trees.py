@@ -62,9 +62,9 @@ class KeptTree:
     tree: Tree
 
 
-def tree_to_json(kept: KeptTree) -> Json:
+def tree_to_json(entry: KeptTree) -> Json:
     """Return a kept tree as it is written."""
-    return {"version": TREE_VERSION, "step": kept.step, "tree": kept.number, **encode(kept.tree)}
+    return {"version": TREE_VERSION, "step": entry.step, "tree": entry.number, **encode(entry.tree)}
 
 
 # ---- The spelling of tokens: `vocabulary.jsonl`
@@ -149,18 +149,18 @@ class TreeEntry:
     roles: tuple[str, ...]
 
 
-def append_tree(folder: Path, kept: KeptTree) -> None:
+def append_tree(folder: Path, entry: KeptTree) -> None:
     """Write a tree after the last complete one, then its line of the index."""
-    offset = jsonl.append(folder / TREES, tree_to_json(kept))
+    offset = jsonl.append(folder / TREES, tree_to_json(entry))
     length = (folder / TREES).stat().st_size - offset
-    jsonl.append(folder / INDEX, asdict(make_entry(kept, offset, length)))
+    jsonl.append(folder / INDEX, asdict(make_entry(entry, offset, length)))
 
 
-def fits_budget(folder: Path, kept: KeptTree, megabytes: float, media_bytes: int = 0) -> bool:
+def fits_budget(folder: Path, entry: KeptTree, megabytes: float, media_bytes: int = 0) -> bool:
     """Return True if the stream stays within `megabytes` with this tree and so many bytes of images and sounds."""
     path = folder / TREES
     size = path.stat().st_size if path.exists() else 0
-    return size + len(json.dumps(tree_to_json(kept))) + media_bytes < megabytes * MEGABYTE
+    return size + len(json.dumps(tree_to_json(entry))) + media_bytes < megabytes * MEGABYTE
 
 
 def read_entries(folder: Path) -> list[TreeEntry]:
@@ -213,11 +213,11 @@ def _decode(path: Path, line: Json) -> KeptTree:
         raise damaged_file_error(path, f"a tree of step {line['step']}: {error}") from None
 
 
-def make_entry(kept: KeptTree, offset: int, length: int) -> TreeEntry:
+def make_entry(entry: KeptTree, offset: int, length: int) -> TreeEntry:
     """Return the entry of a tree whose line is at that offset."""
     # The reward of each episode that was rolled out to the end, from a walk with the reward above each node.
     rewards: list[float] = []
-    wins, waiting = 0, [(kept.tree.root, 0.0)]
+    wins, waiting = 0, [(entry.tree.root, 0.0)]
     while waiting:
         node, reward_above = waiting.pop()
         for branch in node.branches:
@@ -229,13 +229,13 @@ def make_entry(kept: KeptTree, offset: int, length: int) -> TreeEntry:
             else:
                 rewards.append(reward)
                 wins += branch.success
-    nodes = list(walk.nodes(kept.tree.root))
+    nodes = list(walk.nodes(entry.tree.root))
     return TreeEntry(
         offset,
         length,
-        step=kept.step,
-        tree=kept.number,
-        task=kept.tree.task.id,
+        step=entry.step,
+        tree=entry.number,
+        task=entry.tree.task.id,
         decisions=len(nodes),
         samples=sum(len(siblings) for node in nodes for siblings in node.samples.values()),
         episodes=len(rewards),
@@ -460,12 +460,12 @@ class StepRecorder:
         """Write as many trees of a step as are to be kept; return their number."""
         megabytes = self.due(step)
         for number, tree in enumerate(trees[: self.settings.trees_kept]):
-            kept, media = KeptTree(step, number, tree), set(iterate_media(tree))
-            if not fits_budget(self.folder, kept, megabytes, self.media.size_with(media)):
+            entry, media = KeptTree(step, number, tree), set(iterate_media(tree))
+            if not fits_budget(self.folder, entry, megabytes, self.media.size_with(media)):
                 return number
             self.vocabulary.learn(self.folder, tree)
             self.media.save(media)
-            append_tree(self.folder, kept)
+            append_tree(self.folder, entry)
         return min(len(trees), self.settings.trees_kept)
 
     def due(self, step: int) -> float:

@@ -68,10 +68,10 @@ def encode(record: Any, defaults: bool = False) -> Any:
         return value
 
     def convert_fields(value: Any) -> Json:
-        known: Mapping[str, Any] = _defaults(type(value))  # type: ignore[arg-type]  # mypy 11469
+        field_defaults: Mapping[str, Any] = _defaults(type(value))  # type: ignore[arg-type]  # mypy 11469
         return {
             name: convert(inner)
-            for name, default in known.items()
+            for name, default in field_defaults.items()
             if not isinstance(inner := getattr(value, name), bytes) and (defaults or inner != default)
         }
 

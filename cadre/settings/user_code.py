@@ -276,7 +276,7 @@ def _import_file(file: str) -> ModuleType:
     _folders.extend(entry for entry in (top, *last) if entry not in _folders)
     importlib.invalidate_caches()
     _make_room(top, name.partition(".")[0])
-    before = set(sys.modules)
+    loaded = set(sys.modules)
     try:
         if (module := sys.modules.get(name)) is None and top != folder:
             module = importlib.import_module(name)
@@ -288,7 +288,7 @@ def _import_file(file: str) -> ModuleType:
             spec.loader.exec_module(module)
     except BaseException:
         # A neighbour that was imported would keep classes of the module that was not.
-        _forget_modules([name for name in sys.modules if name not in before])
+        _forget_modules([name for name in sys.modules if name not in loaded])
         raise
     _look_for_changes()
     return module

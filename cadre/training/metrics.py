@@ -256,7 +256,7 @@ class GpuMeter:
         counts: dict[str, int] = {}
         for policy, part in by_policy.items():
             ordered = sorted(part, key=lambda sequence: sequence.token_ids)
-            shared = sum(shared_length(one, other) for one, other in pairwise(ordered))
+            shared = sum(shared_length(first, second) for first, second in pairwise(ordered))
             counts[policy] = sum(map(computed_length, ordered)) - shared
         return counts
 
@@ -265,9 +265,9 @@ class GpuMeter:
         read, tokens = 0.0, dict.fromkeys({cost.engine for cost in self.costs.values()}, 0)
         for sample in samples:
             if (cost := self.costs.get(sample.policy)) is not None:
-                before, count = len(sample.prompt_ids), len(sample.token_ids)
+                prompt_length, count = len(sample.prompt_ids), len(sample.token_ids)
                 # Token t of the completion reads the prompt and t tokens: count * before + (0 + ... + count - 1).
-                read += cost.slot_bytes * (count * before + count * (count - 1) / 2)
+                read += cost.slot_bytes * (count * prompt_length + count * (count - 1) / 2)
                 tokens[cost.engine] += count
         for engine, count in tokens.items():
             costs = {name: cost for name, cost in self.costs.items() if cost.engine == engine}
@@ -283,16 +283,16 @@ def longest_chain(node: Node, policies: Iterable[str]) -> int:
     decision."""
     longest, pending = 0, [(node, 0)]
     while pending:
-        node, before = pending.pop()
+        node, depth = pending.pop()
         lengths = (
             len(sample.token_ids)
             for samples in node.samples.values()
             for sample in samples
             if sample.policy in policies
         )
-        here = before + max(lengths, default=0)
-        longest = max(longest, here)
-        pending += [(branch.child, here) for branch in node.branches if branch.child is not None]
+        length = depth + max(lengths, default=0)
+        longest = max(longest, length)
+        pending += [(branch.child, length) for branch in node.branches if branch.child is not None]
     return longest
 
 

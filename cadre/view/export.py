@@ -118,9 +118,9 @@ def make_html(runs: Sequence[dict[str, Any]]) -> str:
             f'<script type="application/json" id="saved">{data}</script>\n<script type="module">{page}</script>'
         ),
     }
-    for before, after in replacements.items():
-        assert text.count(before) == 1, before
-        text = text.replace(before, after)
+    for old, new in replacements.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
     return text
 
 
@@ -135,8 +135,8 @@ def make_script(modules: Sequence[str] = MODULES) -> str:
         body = re.sub(r"^export ", "", source, flags=re.MULTILINE)
         if name in NAMESPACES:
             exports = re.findall(r"^export (?:async )?(?:function|const) (\w+)", source, flags=re.MULTILINE)
-            others = [export for export in exports if export not in NAMESPACES[name].split()]
-            aliases = "".join(f"const {export} = {name}.{export};\n" for export in others)
+            unused = [export for export in exports if export not in NAMESPACES[name].split()]
+            aliases = "".join(f"const {export} = {name}.{export};\n" for export in unused)
             body = f"const {name} = (() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}})();\n{aliases}"
         parts.append(body)
     return "\n".join(parts)

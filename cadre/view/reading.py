@@ -139,8 +139,8 @@ class RunReader:
 
     def tree(self, number: int) -> Json:
         """Return a kept tree with the annotations of its samples, but those of single tokens."""
-        kept, annotations = self.kept_tree(number)
-        tree: Json = {"step": kept.step, "tree": kept.number, **encode(kept.tree, defaults=True)}
+        entry, annotations = self.kept_tree(number)
+        tree: Json = {"step": entry.step, "tree": entry.number, **encode(entry.tree, defaults=True)}
         for number, node in enumerate(tree["nodes"]):
             del node["prompts"]
             for role, siblings in node["samples"].items():

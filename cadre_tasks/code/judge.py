@@ -185,8 +185,8 @@ def ready(problem: CodingProblem, program: str) -> str:
 def with_own_lines(verdict: Verdict, ready_program: str, program: str) -> Verdict:
     """Return the verdict with the lines of syntax errors counted from the program's first one, not from that of the
     code before it in `ready_program`."""
-    own = FUTURE.sub("", program)
-    offset = ready_program.partition(own)[0].count("\n") if own else 0
+    without_future = FUTURE.sub("", program)
+    offset = ready_program.partition(without_future)[0].count("\n") if without_future else 0
 
     def count_own(match: re.Match[str]) -> str:
         return f"(<program>, line {int(match[1]) - offset})"

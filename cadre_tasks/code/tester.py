@@ -235,10 +235,10 @@ async def mutants(program: CodingProblem, right: str, count: int) -> list[str]:
     if right == program.reference and key in _mutants:
         return _mutants[key]
     changed = (await ask("mutants", source=right, count=count) if count else None) or []
-    others = [change_answers(program, right, kind) for kind in ("zero", "other")] if changed and program.entry else []
+    altered = [change_answers(program, right, kind) for kind in ("zero", "other")] if changed and program.entry else []
     empty = [empty_program(program)] if count else []
     wrong: list[str] = []
-    for candidates in ([tamed(program, right, mutant) for mutant in changed], others, empty):
+    for candidates in ([tamed(program, right, mutant) for mutant in changed], altered, empty):
         wrong = wrong or await select_failing(candidates, program)
     if right == program.reference:
         _mutants[key] = wrong

@@ -216,14 +216,14 @@ class Hanabi(OpenSpiel):
             f"  {number}: {card_words(card.face)}; knows {knowledge(card)}"
             for number, card in enumerate(table.partner, 1)
         )
-        own = "\n".join(f"  {number}: {knowledge(card)}" for number, card in enumerate(table.own, 1))
+        own_cards = "\n".join(f"  {number}: {knowledge(card)}" for number, card in enumerate(table.own, 1))
         discards = Counter(map(card_words, table.discards))
         discarded = ", ".join(f"{count} x {words}" for words, count in discards.items()) or "none"
         moves = "\n".join(f"  {'you' if by == player else 'partner'}: {text}" for by, text in self.moves) or "  none"
         return (
             f"{RULES}\n\nFireworks: {fireworks}\nLives: {table.lives}. Information tokens: {table.tokens}. "
             f"Cards in the deck: {table.deck}.\nDiscarded: {discarded}\n"
-            f"Your partner's cards, the oldest first:\n{partner}\nYour own cards, the oldest first:\n{own}\n"
+            f"Your partner's cards, the oldest first:\n{partner}\nYour own cards, the oldest first:\n{own_cards}\n"
             f"Last moves:\n{moves}\nLegal moves: {'; '.join(self.words())}\n\nThink "
             "shortly, then end with one line that begins with `Move:`, then one legal move."
         )

@@ -122,10 +122,10 @@ def start_server(app: str, start_timeout_s: float) -> str:
     package("openenv.core", "openenv")
     module = app.partition(":")[0]
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError):
-        found = None
-    if found is None or ":" not in app:
+        spec = None
+    if spec is None or ":" not in app:
         raise ConfigError(
             f"settings.app: got {app!r}, which is no installed module with an app; expected MODULE:NAME of the "
             "environment's server, such as echo_env.server.app:app. Install its package, or fix the name."

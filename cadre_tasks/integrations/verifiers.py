@@ -452,15 +452,15 @@ class Verifiers(Env):
         """Return the rewards of the conversations, with the weighted rewards and the metrics as parts."""
         roles = self.roles_of(**json.loads(self.names))
         by_role = {role: [trace for trace in traces if trace.agent.name == role] for role in roles}
-        rewards = {role: sum(t.reward for t in own) / len(own) for role, own in by_role.items() if own}
+        rewards = {role: sum(t.reward for t in traces) / len(traces) for role, traces in by_role.items() if traces}
         parts: dict[str, float] = {}
-        for role, own in by_role.items():
+        for role, role_traces in by_role.items():
             prefix = "" if len(roles) == 1 else f"{role}/"
-            for trace in own:
+            for trace in role_traces:
                 scores = {name: entry.value for name, entry in trace.rewards.items() if entry is not None}
                 scores |= {name: value for name, value in trace.metrics.items() if value is not None}
                 for name, value in scores.items():
-                    parts[prefix + name] = parts.get(prefix + name, 0.0) + float(value) / len(own)
+                    parts[prefix + name] = parts.get(prefix + name, 0.0) + float(value) / len(role_traces)
         self.total = rewards.get(roles[0], 0.0)
         return Reward(self.total, parts=parts) if len(roles) == 1 else Reward(local=rewards, parts=parts)
 

@@ -137,7 +137,7 @@ class KitchenTeam(Env):
         outcome."""
         cooks, pots = self.kitchen.cooks, self.kitchen.pots.values()
         states = [f"{soup.onions}" if soup.tick < 0 else "done" if soup.is_ready else "hot" for soup in pots]
-        lying = sorted(thing_name(thing) for thing in self.kitchen.counters.values())
+        lying = sorted(thing_name(item) for item in self.kitchen.counters.values())
         hands = f"{thing_name(cooks[index].held)} {thing_name(cooks[1 - index].held)}"
         return f"cook {index + 1}\n{hands}\npot {' '.join(states)}\n{' '.join(lying) or 'nothing'}"
 
@@ -157,7 +157,7 @@ class KitchenTeam(Env):
             f"cook {number} is at {cook.cell}, faces {cook.facing} and holds {thing_name(cook.held)}"
             for number, cook in enumerate(kitchen.cooks, 1)
         ]
-        lying = [f"{thing_name(thing)} lies on the counter at {cell}" for cell, thing in kitchen.counters.items()]
+        lying = [f"{thing_name(item)} lies on the counter at {cell}" for cell, item in kitchen.counters.items()]
         rules = RULES.format(start=start, cooking=COOKING_STEPS)
         words = ERRAND_HELP if self.language == "errands" else MOVE_HELP
         return (
@@ -236,7 +236,7 @@ class KitchenTeam(Env):
             [f"pot at {cell}", f"{soup.onions} onions, {max(soup.tick, 0)} steps"]
             for cell, soup in self.kitchen.pots.items()
         ]
-        lying = [[f"counter at {cell}", thing_name(thing)] for cell, thing in self.kitchen.counters.items()]
+        lying = [[f"counter at {cell}", thing_name(item)] for cell, item in self.kitchen.counters.items()]
         return drawings.several(
             ("kitchen", drawings.grid(self.rows(), {"X": "wall", " ": "free", "1": "walker", "2": "walker"})),
             (f"{self.points} points, step {self.kitchen.time}", drawings.table(("", ""), [*cooks, *pots, *lying])),
@@ -264,7 +264,7 @@ class KitchenSingleAgent(KitchenTeam):
     def plans(self, actions: Mapping[str, str]) -> list[list[str] | None]:
         text = actions["agent"][-LONGEST_TEXT:]
         lines = [re.findall(rf"(?i)\b(?:cook )?{number}[`*_]*\s*:([^\n]*)", text) for number in (1, 2)]
-        return [self.read_plan(found[-1]) if found else None for found in lines]
+        return [self.read_plan(matches[-1]) if matches else None for matches in lines]
 
     def penalties(self, readable: Sequence[bool]) -> dict[str, float]:
         return {} if all(readable) else {"agent": UNREADABLE}

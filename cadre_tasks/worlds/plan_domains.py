@@ -79,20 +79,20 @@ def _towers(draw: random.Random, names: Sequence[str]) -> Facts:
 
 def _logistics(draw: random.Random, size: int, robots: int) -> dict[str, Any]:
     trucks, packages = _named("t", robots), _named("p", size)
-    places = _named("c", max(3, size + 1))
-    init = _ways(draw, "road", places) + [["at", truck, draw.choice(places)] for truck in trucks]
-    init += [["lies", package, draw.choice(places)] for package in packages]
-    goal = [["lies", package, draw.choice(places)] for package in packages]
-    return {"objects": {"truck": trucks, "package": packages, "place": places}, "init": sorted(init), "goal": goal}
+    cities = _named("c", max(3, size + 1))
+    init = _ways(draw, "road", cities) + [["at", truck, draw.choice(cities)] for truck in trucks]
+    init += [["lies", package, draw.choice(cities)] for package in packages]
+    goal = [["lies", package, draw.choice(cities)] for package in packages]
+    return {"objects": {"truck": trucks, "package": packages, "place": cities}, "init": sorted(init), "goal": goal}
 
 
 def _rovers(draw: random.Random, size: int, robots: int) -> dict[str, Any]:
-    rovers, places = _named("r", robots), _named("w", size + 2)
-    sites = sorted(draw.sample(places, size))
-    init = _ways(draw, "path", places) + [["soil", site] for site in sites] + [["sees", draw.choice(places)]]
-    init += [["at", rover, draw.choice(places)] for rover in rovers] + [["free", rover] for rover in rovers]
+    rovers, waypoints = _named("r", robots), _named("w", size + 2)
+    sites = sorted(draw.sample(waypoints, size))
+    init = _ways(draw, "path", waypoints) + [["soil", site] for site in sites] + [["sees", draw.choice(waypoints)]]
+    init += [["at", rover, draw.choice(waypoints)] for rover in rovers] + [["free", rover] for rover in rovers]
     return {
-        "objects": {"rover": rovers, "place": places},
+        "objects": {"rover": rovers, "place": waypoints},
         "init": sorted(init),
         "goal": [["known", site] for site in sites],
     }
@@ -102,11 +102,11 @@ def _named(letter: str, count: int) -> list[str]:
     return [f"{letter}{number}" for number in range(1, count + 1)]
 
 
-def _ways(draw: random.Random, name: str, places: Sequence[str]) -> Facts:
+def _ways(draw: random.Random, name: str, nodes: Sequence[str]) -> Facts:
     """Return a tree over the places and sometimes one more way, both directions each."""
     # Each place is joined to an earlier one, so all places are connected and every problem has a solution.
-    pairs = {(places[draw.randrange(number)], places[number]) for number in range(1, len(places))}
-    pairs |= {tuple(sorted(draw.sample(places, 2))) for _ in range(len(places) // 3)}  # type: ignore[misc]
+    pairs = {(nodes[draw.randrange(number)], nodes[number]) for number in range(1, len(nodes))}
+    pairs |= {tuple(sorted(draw.sample(nodes, 2))) for _ in range(len(nodes) // 3)}  # type: ignore[misc]
     return [[name, *way] for pair in sorted(pairs) for way in (pair, pair[::-1])]
 
 

@@ -132,8 +132,8 @@ class Repair(TurnBased):
         else:
             review = f"{past}\n\nThe review:\n{self.review[-1500:]}\n\n" if past else ""
             task = f"Mend the bug.\n\n{review}{FORMAT}"
-        about = "" if self.prompts == "compact" else f"{data['description']}\n\n"
-        return (Message("user", f"{about}{files}\n\nThe bug: {issue}\n\n{task}"),)
+        description = "" if self.prompts == "compact" else f"{data['description']}\n\n"
+        return (Message("user", f"{description}{files}\n\nThe bug: {issue}\n\n{task}"),)
 
     async def step(self, actions: dict[str, str]) -> Reward:
         if self.is_reviewing:
@@ -201,6 +201,6 @@ def read_patch(text: str, files: dict[str, str], default: str) -> dict[str, str]
     text = text[:MAX_PATCH]
     package = default.partition("/")[0]
     blocks = BLOCK.findall(text)
-    found = dict(FILE.findall(text + "\n")) or ({default: blocks[0]} if len(blocks) == 1 else {})
+    sources = dict(FILE.findall(text + "\n")) or ({default: blocks[0]} if len(blocks) == 1 else {})
     allowed = re.compile(rf"{package}/(\w+/)*\w+\.py")
-    return {path: source for path, source in found.items() if allowed.fullmatch(path) and files.get(path) != source}
+    return {path: source for path, source in sources.items() if allowed.fullmatch(path) and files.get(path) != source}

@@ -249,7 +249,7 @@ def find_bugs(template: str) -> tuple[tuple[str, str, int, str, str], ...]:
     bugs = []
     for bug in candidates():
         got = run_template({**files, bug[1]: insert_bug(files[bug[1]], bug)}, calls)
-        if 3 * sum(one != other for one, other in zip(got, expected, strict=True)) >= len(calls):
+        if 3 * sum(result != right_result for result, right_result in zip(got, expected, strict=True)) >= len(calls):
             bugs.append(bug)
     return tuple(bugs)
 

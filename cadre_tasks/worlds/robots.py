@@ -215,11 +215,11 @@ class Robots(Env):
             where = f", is at {_point(scene.grippers[robot])}" if self.view == "words" else ""
             lines.append(f"Robot {robot + 1}: base at {_point(base)}{where}{hands}.")
         if self.view == "words":
-            thing = {"sweep": "ball", "carry": "end"}.get(layout.kind, "cube")
+            noun = {"sweep": "ball", "carry": "end"}.get(layout.kind, "cube")
             for name, point in scene.items.items():
-                goal = "" if is_sweep else f", {'goal' if thing == 'end' else 'pad'} at {_point(layout.goals[name])}"
-                done = " (done)" if scene.is_settled(layout, name) else ""
-                lines.append(f"{name} {thing}: at {_point(point)}{goal}{done}.")
+                goal = "" if is_sweep else f", {'goal' if noun == 'end' else 'pad'} at {_point(layout.goals[name])}"
+                mark = " (done)" if scene.is_settled(layout, name) else ""
+                lines.append(f"{name} {noun}: at {_point(point)}{goal}{mark}.")
             if layout.bin:
                 (x, y), half = layout.bin, BIN / 2
                 lines.append(f"The bin: x {x - half:.0f} to {x + half:.0f}, y {y - half:.0f} to {y + half:.0f}.")
@@ -230,12 +230,12 @@ class Robots(Env):
 
     def ask(self, robot: int) -> str:
         """Return the last lines of a prompt: the outcome of the last turn, and the form of an answer."""
-        before = [f"Robot {index + 1} plans: {_plan_line(text)}" for index, text in enumerate(self.written.values())]
+        plans = [f"Robot {index + 1} plans: {_plan_line(text)}" for index, text in enumerate(self.written.values())]
         return "\n".join(
             [
                 *self.report([robot]),
                 f"{self.turns - self.turn} turns are left.",
-                *before,
+                *plans,
                 f"You are robot {robot + 1}. End with one line: `Plan:` and then at most {self.plan} steps, separated "
                 "by semicolons.",
             ]
@@ -374,7 +374,7 @@ class RobotsSingleAgent(Robots):
     def texts(self, actions: Mapping[str, str]) -> list[str] | None:
         text = actions["agent"][-LONGEST_ANSWER:]
         lines = [re.findall(rf"(?i)\b(?:robot )?{number}[`*]*:([^\n]*)", text) for number in range(1, self.count + 1)]
-        return [found[-1] if found else "" for found in lines]
+        return [matches[-1] if matches else "" for matches in lines]
 
     def default_action(self, role: str) -> str:
         return "\n".join(f"robot {number}: wait" for number in range(1, self.count + 1))

@@ -186,13 +186,13 @@ class Physics:
 
     def run(self, actions: Sequence[Action]) -> bool:
         """Simulate a step of all robots; return False, with the state of before, if the numbers diverged."""
-        before = copy.copy(self.data)
+        saved = copy.copy(self.data)
         self._simulate(actions)
         state = [*self.data.qpos, *self.data.qvel]
         # MuJoCo starts anew by itself where numbers diverge, and counts it as a warning.
         if all(map(math.isfinite, state)) and not any(warning.number for warning in self.data.warning):
             return True
-        self.data = before
+        self.data = saved
         return False
 
     def _simulate(self, actions: Sequence[Action]) -> None:

@@ -128,7 +128,7 @@ ACTIONS = {
 }
 
 
-def read_plan(text: str, layout: Layout, most: int, unit: float = 1.0) -> tuple[list[Action], str]:
+def read_plan(text: str, layout: Layout, limit: int, unit: float = 1.0) -> tuple[list[Action], str]:
     """Return the actions of a plan, and why it cannot be read ("" if it can).
 
     A plan stands behind the last `Plan:`, or is the whole text; its steps are separated by semicolons or lines. Names
@@ -138,8 +138,8 @@ def read_plan(text: str, layout: Layout, most: int, unit: float = 1.0) -> tuple[
     steps = [" ".join(step.split()) for step in steps if step]
     if not steps:
         return [], "it has no step"
-    if len(steps) > most:
-        return [], f"it has {len(steps)} steps and at most {most} are allowed"
+    if len(steps) > limit:
+        return [], f"it has {len(steps)} steps and at most {limit} are allowed"
     plan = []
     for number, step in enumerate(steps, 1):
         verb = step.split(" ")[0]
@@ -195,8 +195,8 @@ def _own_fault(layout: Layout, scene: Scene, robot: int, action: Action) -> Faul
         if held:
             return Fault("hands", f"robot {robot + 1} already holds {held}")
         if action.name in scene.held:
-            other = scene.held.index(action.name) + 1
-            return Fault("timing", f"{action.name} is still in the gripper of robot {other} when this step begins")
+            holder = scene.held.index(action.name) + 1
+            return Fault("timing", f"{action.name} is still in the gripper of robot {holder} when this step begins")
     if action.verb == "place" and not held:
         return Fault("hands", f"robot {robot + 1} holds nothing to place")
     for point in (*action.points, *([scene.items[action.name]] if action.verb == "pick" else [])):
@@ -327,13 +327,13 @@ def make_layout(
     """Return the data of a random task, or None if these draws give none."""
     bases, radius = reach_of(robots, reach)
     make = {"handover": _cubes, "sort": _cubes, "sweep": _balls, "carry": _bar}[kind]
-    drawn = make(draw, kind, objects, bases, radius, turn)
-    if drawn is None:
+    positions = make(draw, kind, objects, bases, radius, turn)
+    if positions is None:
         return None
-    names, items, goals = drawn
+    names, items, goals = positions
     # A pillar keeps away from what has to be picked or placed, and from where the robots begin.
-    taken = [*items, *goals, *bases]
-    free = [cell for cell in CELLS if pillars and all(math.dist(cell, other) >= 20 for other in taken)]
+    occupied = [*items, *goals, *bases]
+    free = [cell for cell in CELLS if pillars and all(math.dist(cell, point) >= 20 for point in occupied)]
     if len(free) < pillars:
         return None
     chosen = [list(cell) for cell in draw.sample(free, pillars)]
@@ -362,7 +362,7 @@ def _cubes(draw: random.Random, kind: Kind, objects: int, bases: Any, radius: fl
         sides = draw.sample([0, last], 2)
         for chosen, side in ((items, sides[0]), (goals, sides[1])):
             tries = (draw.choice(cells[side]) for _ in range(20))
-            cell = next((c for c in tries if all(math.dist(c, other) >= 20 for other in (*items, *goals))), None)
+            cell = next((c for c in tries if all(math.dist(c, point) >= 20 for point in (*items, *goals))), None)
             if cell is None:
                 return None
             chosen.append(cell)
@@ -399,7 +399,7 @@ def _balls(draw: random.Random, kind: Kind, objects: int, bases: Any, radius: fl
     ]
     items: list[tuple[int, int]] = []
     for _ in range(objects):
-        free = [cell for cell in cells if all(math.dist(cell, other) >= 20 for other in items)]
+        free = [cell for cell in cells if all(math.dist(cell, point) >= 20 for point in items)]
         if not free:
             return None
         items.append(draw.choice(free))

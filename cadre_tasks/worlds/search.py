@@ -69,8 +69,8 @@ def normalised(text: str) -> str:
 
 def _plain_number(number: str) -> str:
     """Return a number without signs of thousands and zeros at the end."""
-    whole, point, digits = number.replace(",", "").partition(".")
-    return f"{whole}{point}{digits}".rstrip("0").rstrip(".") if point else whole
+    integer, point, digits = number.replace(",", "").partition(".")
+    return f"{integer}{point}{digits}".rstrip("0").rstrip(".") if point else integer
 
 
 def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
@@ -186,9 +186,9 @@ class Search(Inquiry):
         if self.prompts == "compact":
             return f"{'search' if self.inquiring else 'answer'}\n{query}\n{log}".rstrip()
         if self.inquiring:
-            place = "in a library" if self.server is None else "on the web"
+            where = "in a library" if self.server is None else "on the web"
             return (
-                f"Find what answers this question {place}: {query}\nSay `Search: words`, which lists passages, or "
+                f"Find what answers this question {where}: {query}\nSay `Search: words`, which lists passages, or "
                 f"`Open: number`, which shows one {self.readers}; `Open: 0` ends the search. "
                 f"{self.steps - self.taken} commands are left.\n\n{log}\n\nEnd with one command."
             )

@@ -234,12 +234,12 @@ def search_server(backend: str | Mapping[str, str]) -> SearchServer | None:
 
 @lru_cache(maxsize=16)
 def _server(settings: tuple[tuple[str, str], ...]) -> SearchServer:
-    match given := dict(settings):
+    match options := dict(settings):
         case {"searxng": url, **rest} if not rest:
             return SearxngSearch(url)
         case {"mcp": server, **rest} if server.strip() and set(rest) <= {"tool", "argument"}:
             return McpSearch(server, rest.get("tool", "search"), rest.get("argument", "query"))
-    raise ConfigError(f"settings.backend: got {given}; {EXPECTED}.")
+    raise ConfigError(f"settings.backend: got {options}; {EXPECTED}.")
 
 
 @lru_cache(maxsize=16)

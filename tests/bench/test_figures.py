@@ -97,7 +97,7 @@ def test_an_error_says_what_the_line_has(pairs: str, block: str, error: str) -> 
 
 def test_lines_are_read_in_their_order_and_code_on_a_page_is_no_comment(tmp_path: Any) -> None:
     (tmp_path / "a.jsonl").write_text('{"name": "x", "value": 1}\n{"name": "x", "value": 2}\n')
-    assert [one["value"] for one in figures.read_lines(tmp_path)["x"]] == [1, 2]
+    assert [read_line["value"] for read_line in figures.read_lines(tmp_path)["x"]] == [1, 2]
     assert figures.wrong_figures("page.md", "```\n<!-- figures: x = 2 -->\n2\n```\n", {}) == []
 
 
@@ -125,11 +125,11 @@ def test_curves_and_tables_from_other_files_are_lines_too(tmp_path: Any, monkeyp
 
 def test_the_page_of_families_has_as_many_as_its_lines() -> None:
     """bench/families.py writes the page and the lines at once."""
-    supported, others = (common.ROOT / "docs/families.md").read_text().split("## Not supported")
+    supported, rest = (common.ROOT / "docs/families.md").read_text().split("## Not supported")
     rows = [row for row in supported.splitlines() if row.startswith("| ") and not row.startswith("| Family")]
-    left_out = [row for row in others.splitlines() if row.startswith("| ") and not row.startswith("| Family")]
-    found = common.latest()
-    assert len(rows) == found["families.supported"]["value"]
-    assert len(rows) + len(left_out) == found["families.supported"]["n"]
+    left_out = [row for row in rest.splitlines() if row.startswith("| ") and not row.startswith("| Family")]
+    latest = common.latest()
+    assert len(rows) == latest["families.supported"]["value"]
+    assert len(rows) + len(left_out) == latest["families.supported"]["n"]
     worst = max(float(row.split("|")[-2]) for row in rows)
-    assert worst == pytest.approx(found["families.max_diff"]["value"], rel=0.05)
+    assert worst == pytest.approx(latest["families.max_diff"]["value"], rel=0.05)

@@ -30,20 +30,20 @@ def toy(folder: Path) -> Path:
 
 def test_a_mutant_is_killed_by_a_test_that_fails_and_survives_otherwise(tmp_path: Path) -> None:
     folder = toy(tmp_path)
-    before = (folder / "cadre/sums.py").read_text()
+    initial_content = (folder / "cadre/sums.py").read_text()
     noticed = Mutant("sum", "cadre/sums.py", "return a + b", "return a - b", ("test_sums.py::test_it",))
     unnoticed = Mutant("zero", "cadre/sums.py", "return 0", "return 1", ("test_sums.py::test_it",))
-    verdicts = [judge(one, folder) for one in (noticed, unnoticed)]
+    verdicts = [judge(item, folder) for item in (noticed, unnoticed)]
     assert [verdict.killed for verdict in verdicts] == [True, False]
     assert verdicts[0].by == "test_sums.py::test_it"
-    assert (folder / "cadre/sums.py").read_text() == before
+    assert (folder / "cadre/sums.py").read_text() == initial_content
 
 
 def test_a_line_that_is_gone_is_refused(tmp_path: Path) -> None:
     folder = toy(tmp_path)
-    gone = Mutant("gone", "cadre/sums.py", "return a * b", "return 0", ("test_sums.py::test_it",))
+    missing = Mutant("gone", "cadre/sums.py", "return a * b", "return 0", ("test_sums.py::test_it",))
     with pytest.raises(SystemExit, match="has 0 lines `return a \\* b`; expected one"):
-        check([gone], folder)
+        check([missing], folder)
     for test in ("test_gone.py::test_it", "test_sums.py::test_gone"):
         untested = Mutant("untested", "cadre/sums.py", "return a + b", "return 0", (test,))
         with pytest.raises(SystemExit, match=f"no test {test}"):
@@ -75,11 +75,11 @@ def test_verdicts_are_kept_until_the_changed_file_or_its_tests_change(
     with pytest.raises(pytest.fail.Exception, match="judged again"):
         list(mutants.judged(table, tmp_path / "home", anew=True))
     for file in ("cadre/sums.py", "test_sums.py"):
-        before = (folder / file).read_text()
-        (folder / file).write_text(f"# More\n{before}")
+        initial_content = (folder / file).read_text()
+        (folder / file).write_text(f"# More\n{initial_content}")
         with pytest.raises(pytest.fail.Exception, match="judged again"):
             list(mutants.judged(table, tmp_path / "home", anew=False))
-        (folder / file).write_text(before)
+        (folder / file).write_text(initial_content)
         assert list(mutants.judged(table, tmp_path / "home", anew=False)) == first
 
 

@@ -69,8 +69,8 @@ def test_commands_are_shown_with_the_present_place_of_their_program() -> None:
 def test_large_results_and_transcripts_are_left_out_of_the_tree() -> None:
     folders = ("results", "docs/pictures", "tests", "examples", "bench", "lab", "cadre", "cadre_sandbox", "cadre_tasks")
     kinds = (".json", ".jsonl", ".md", ".txt", ".svg", ".png", ".csv")
-    found = [path for folder in folders for path in (common.ROOT / folder).rglob("*") if path.suffix in kinds]
-    assert [str(path) for path in found if path.stat().st_size > 100_000] == []
+    result = [path for folder in folders for path in (common.ROOT / folder).rglob("*") if path.suffix in kinds]
+    assert [str(path) for path in result if path.stat().st_size > 100_000] == []
 
 
 def test_parts_of_a_bench_without_their_data_are_left_out_with_a_sentence(
@@ -78,10 +78,10 @@ def test_parts_of_a_bench_without_their_data_are_left_out_with_a_sentence(
 ) -> None:
     monkeypatch.setattr(sandbox, "DATA", tmp_path)
     assert sandbox.runnable(["attacks", "checkers", "maths"]) == ["attacks"]
-    said = " ".join(capsys.readouterr().out.split())
-    assert "checkers is left out" in said
-    assert "no humaneval/HumanEval.jsonl" in said
-    assert "Set CADRE_DATA" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "checkers is left out" in output
+    assert "no humaneval/HumanEval.jsonl" in output
+    assert "Set CADRE_DATA" in output
     for name in sandbox.NEEDED["checkers"]:
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("")
@@ -102,8 +102,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    result = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return result.stdout.strip()
 
 
 def record(measured: str = "") -> None:

@@ -72,13 +72,13 @@ def test_nothing_is_described_that_is_never_written(written: dict[str, Path]) ->
     for pattern in set(reference.METRICS) - ELSEWHERE:
         head, _, tail = pattern.partition("/")
         names = {"ROLE": [*ROLES], "POLICY": [*ROLES.values()]}.get(head, [head])
-        found = [metric for metric in metrics for name in names if metric.startswith(f"{name}/")]
-        assert any(tail == "PART" or metric.endswith(f"/{tail}") for metric in found), pattern
+        result = [metric for metric in metrics for name in names if metric.startswith(f"{name}/")]
+        assert any(tail == "PART" or metric.endswith(f"/{tail}") for metric in result), pattern
     assert not reference.described("rollout/invented", ROLES)
 
 
 def test_a_role_and_a_policy_may_have_one_name() -> None:
-    """As `planner: planner` has it: what is said of one may not overwrite what is said of the other."""
+    """With `planner: planner` the description of one must not overwrite the other's."""
     of_roles, of_policies = (
         {pattern.removeprefix(head) for pattern in reference.METRICS if pattern.startswith(head)}
         for head in ("ROLE/", "POLICY/")

@@ -1,4 +1,4 @@
-"""What counts as a difference between two runs."""
+"""Differences between two runs: which count, and which do not."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_runs_without_weights_are_not_equal(tmp_path: Path) -> None:
 def test_busy_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
     popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *what: started.append(popen(*what)) or started[-1])
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments: started.append(popen(*arguments)) or started[-1])
     with repeat.busy(2):
         assert [process.poll() for process in started] == [None, None]
     assert all(process.poll() is not None for process in started)

@@ -75,10 +75,10 @@ def test_a_run_is_loaded_with_the_weights_that_it_learned(trained: LoadedTeam) -
     assert loaded.experiment.env_spec.env_class.__name__ == "Echo"
     assert loaded.evaluate(8) == trained.evaluate(8)
     assert loaded.metrics() == trained.metrics()
-    given = cadre.load(trained.folder, env=Echo, settings={"shown": 2})
-    assert given.experiment.env_spec.env_class is Echo
-    assert given.play(0).root.observations["speaker"].messages[0].content == "00"
-    for team in (loaded, given):
+    arguments = cadre.load(trained.folder, env=Echo, settings={"shown": 2})
+    assert arguments.experiment.env_spec.env_class is Echo
+    assert arguments.play(0).root.observations["speaker"].messages[0].content == "00"
+    for team in (loaded, arguments):
         team.close()
 
 
@@ -118,8 +118,8 @@ def test_sections_change_a_recipe(speaker: Path, tmp_path: Path) -> None:
     assert (config.algorithm.name, config.algorithm.k) == ("at_grpo", 3)
     assert config.settings == {"prompts": "compact", "turns": 1}
     assert config.train.steps == 30
-    other = cadre.load("plan-path", algorithm={"name": "grpo"}, team=str(speaker)).experiment.config
-    assert (other.algorithm.name, other.algorithm.k, other.team.roles["tool"]) == ("grpo", 4, "shared")
+    other_load = cadre.load("plan-path", algorithm={"name": "grpo"}, team=str(speaker)).experiment.config
+    assert (other_load.algorithm.name, other_load.algorithm.k, other_load.team.roles["tool"]) == ("grpo", 4, "shared")
 
 
 def test_every_section_of_the_settings_is_an_argument(speaker: Path) -> None:
@@ -140,7 +140,7 @@ def test_every_section_of_the_settings_is_an_argument(speaker: Path) -> None:
 
 
 def test_errors_are_a_paragraph_before_a_model_loads() -> None:
-    for wrong, wanted in (
+    for wrong, expected in (
         ({"lerner": {}}, "lerner: unknown option.*Did you mean learner?"),
         ({"team": "seed", "algorithm": "grpo"}, "env: missing"),
         ({"env": Echo, "team": "seed"}, "algorithm"),
@@ -148,7 +148,7 @@ def test_errors_are_a_paragraph_before_a_model_loads() -> None:
         ({"env": Echo, "team": "seed", "algorithm": "grpo", "settings": {"show": 1}}, "Did you mean shown?"),
         ({"env": Echo, "team": "seed", "algorithm": "grpo", "settings": {"shown": object()}}, r"settings\.shown"),
     ):
-        with pytest.raises(ConfigError, match=wanted):
+        with pytest.raises(ConfigError, match=expected):
             cadre.train(**wrong)
     with pytest.raises(ConfigError, match=r"is taken for a model.*expected the environment"):
         cadre.evaluate("Qwen/Qwen3-1.7B")
@@ -177,17 +177,17 @@ def test_beside_a_running_loop_it_works_in_a_thread(speaker: Path, tmp_path: Pat
 
 
 def test_a_semaphore_of_an_environment_works_through_trainings_and_evaluations(speaker: Path, tmp_path: Path) -> None:
-    class Judged(Echo):
+    class JudgedEnv(Echo):
         gate = asyncio.Semaphore(1)
 
         async def step(self, actions: dict[str, str]) -> Reward:
-            async with Judged.gate:
+            async with JudgedEnv.gate:
                 await asyncio.sleep(0.001)
             return await super().step(actions)
 
     for name in ("first", "second"):
         trained = cadre.train(
-            env=Judged, team=str(speaker), algorithm="grpo", steps=1, run=tmp_path / name, quiet=True, **SMALL
+            env=JudgedEnv, team=str(speaker), algorithm="grpo", steps=1, run=tmp_path / name, quiet=True, **SMALL
         )
         assert trained.metrics()[0]["rollout/failed"] == 0.0
         assert trained.evaluate(4).failures == 0
@@ -221,8 +221,8 @@ except cadre.errors.ConfigError as error:
 
 
 def test_importing_is_lazy_and_threads_are_settled_before_torch() -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["module 'cadre' has no attribute 'tain'", "False 5000"]
+    result = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines() == ["module 'cadre' has no attribute 'tain'", "False 5000"]
 
 
 def test_a_training_says_where_it_is(speaker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -89,12 +89,12 @@ def test_ctrl_c_ends_the_work_and_lets_it_clean_up() -> None:
             await asyncio.sleep(0)
             ended.append("cleaned up")
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    initial_signal = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             run_coroutine(work())
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, initial_signal)
     assert ended == ["cleaned up"]
     assert run_coroutine(asyncio.sleep(0, 7)) == 7
 
@@ -119,9 +119,9 @@ def test_an_exception_that_stops_the_loop_leaves_no_work_that_goes_on_with_the_n
 
 def test_work_within_work_and_in_another_thread_has_a_loop_of_its_own() -> None:
     async def outer() -> list[asyncio.AbstractEventLoop]:
-        within = run_coroutine(current_loop())
-        beside = await asyncio.to_thread(lambda: run_coroutine(current_loop()))
-        return [asyncio.get_running_loop(), within, beside]
+        inner = run_coroutine(current_loop())
+        thread_loop = await asyncio.to_thread(lambda: run_coroutine(current_loop()))
+        return [asyncio.get_running_loop(), inner, thread_loop]
 
     loops = run_coroutine(outer())
     assert len(set(loops)) == 3

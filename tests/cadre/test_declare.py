@@ -36,12 +36,12 @@ CUSTOM = "algorithm={{name: custom, k: 3, shape: {}, returns: {}, group: node, b
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_made_of_the_group_gives_equal_returns_no_advantage(name: str) -> None:
-    own = [
+    has_no_advantage = [
         list(BASELINES[name](GroupReturns((value,) * n, (1.0,) * n, (0.0,) * n))) == [value] * n
         for value in (1.0, 2.0)
         for n in (1, 2)
     ]
-    assert declared(BASELINES[name], "needs_group") == all(own)
+    assert declared(BASELINES[name], "needs_group") == all(has_no_advantage)
 
 
 @pytest.mark.parametrize("name", SELECTIONS)
@@ -104,9 +104,9 @@ def test_a_declaration_in_a_users_file_counts(tmp_path: Path) -> None:
         return resolve(load("plan-path", ["settings.turns=1", *overrides]))
 
     drop = "credit.without_std=drop"
-    own = CUSTOM.format("greedy", "step", f"{tmp_path}/mine.py:low")
+    own_format = CUSTOM.format("greedy", "step", f"{tmp_path}/mine.py:low")
     with pytest.raises(ConfigError, match=r"declare\(needs_group=True\) of your own"):
-        chosen(own, drop)
+        chosen(own_format, drop)
     assert chosen(CUSTOM.format("greedy", "step", f"{tmp_path}/mine.py:lowest"), drop)
     with pytest.raises(ConfigError, match="left behind have no future"):
         chosen(CUSTOM.format(f"{tmp_path}/mine.py:wide", "episode", "mean"))
@@ -192,12 +192,12 @@ def is_refused(overrides: list[str]) -> bool:
     ("axis", "name"), few_of(BUNDLED, [("returns", "episode"), ("group", "task"), ("baseline", "running")])
 )
 def test_a_bundled_function_under_another_name_gives_the_same(axis: str, name: str, tmp_path: Path) -> None:
-    mine = own(tmp_path, axis, name)
-    others: list[list[str]] = [["algorithm.baseline=running"], ["algorithm.returns=episode"]]
-    for changes in [[], *(others if axis != "advantages" else [])]:
-        assert compared(custom(axis, mine, *changes)) == compared(custom(axis, name, *changes))
+    custom_function = own(tmp_path, axis, name)
+    rest: list[list[str]] = [["algorithm.baseline=running"], ["algorithm.returns=episode"]]
+    for changes in [[], *(rest if axis != "advantages" else [])]:
+        assert compared(custom(axis, custom_function, *changes)) == compared(custom(axis, name, *changes))
     for changes in SITUATIONS:
-        assert is_refused(custom(axis, mine, *changes)) == is_refused(custom(axis, name, *changes)), changes
+        assert is_refused(custom(axis, custom_function, *changes)) == is_refused(custom(axis, name, *changes)), changes
 
 
 def test_some_situations_refuse_each_kind_of_function(tmp_path: Path) -> None:
@@ -209,10 +209,10 @@ def test_some_situations_refuse_each_kind_of_function(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", RETURNS)
 def test_nothing_is_assumed_of_a_return_that_declares_nothing(name: str, tmp_path: Path) -> None:
     """It may read gamma and the look-ahead, and what follows the step where a shape left it open."""
-    mine = own(tmp_path, "returns", name, declares=False)
+    custom_function = own(tmp_path, "returns", name, declares=False)
     for changes in SITUATIONS[:4]:
-        assert not is_refused(custom("returns", mine, *changes)), changes
-    (group,) = compared(custom("returns", mine))
+        assert not is_refused(custom("returns", custom_function, *changes)), changes
+    (group,) = compared(custom("returns", custom_function))
     assert {scored.count for scored in group.samples} == {1.0}
 
 

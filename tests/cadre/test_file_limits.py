@@ -36,8 +36,8 @@ def large(path: Path) -> None:
 
 
 def listening(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as created:
+        created.bind(str(path))
 
 
 MAKE: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -112,15 +112,15 @@ def test_records_are_read_a_part_at_a_time(tmp_path: Path) -> None:
     """The page asks until it has all."""
     run = synthetic(tmp_path / "run", 6, 1)
     reader = RunReader(run, "run")
-    whole = reader.metrics(0)
-    steps, offset, asked = [], 0, 0
-    while len(steps) < len(whole["steps"]):
+    full = reader.metrics(0)
+    steps, offset, requests = [], 0, 0
+    while len(steps) < len(full["steps"]):
         part = reader.metrics(offset, 1)
         steps += part["steps"]
-        offset, asked = part["offset"], asked + 1
-    assert steps == whole["steps"]
-    assert asked == len(steps)
-    assert offset == whole["offset"]
+        offset, requests = part["offset"], requests + 1
+    assert steps == full["steps"]
+    assert requests == len(steps)
+    assert offset == full["offset"]
 
 
 def test_a_line_of_a_run_that_is_nested_is_named(tmp_path: Path) -> None:

@@ -16,15 +16,15 @@ from cadre.files import partial_folder, publish_atomically
 
 
 def test_files_and_folders_appear_together_at_the_end(tmp_path: Path) -> None:
-    one, two = tmp_path / "deep" / "one.txt", tmp_path / "deep" / "two"
-    with publish_atomically(one, two) as (file, folder):
+    item, two = tmp_path / "deep" / "one.txt", tmp_path / "deep" / "two"
+    with publish_atomically(item, two) as (file, folder):
         file.write_text("1")
         folder.mkdir()
         (folder / "inner").write_text("2")
-        assert not one.exists()
+        assert not item.exists()
         assert not two.exists()
-    assert (one.read_text(), (two / "inner").read_text()) == ("1", "2")
-    assert sorted(path.name for path in one.parent.iterdir()) == ["one.txt", "two"]
+    assert (item.read_text(), (two / "inner").read_text()) == ("1", "2")
+    assert sorted(path.name for path in item.parent.iterdir()) == ["one.txt", "two"]
 
 
 def build(*outs: Path, then: Callable[[], object] = lambda: None) -> None:
@@ -57,14 +57,14 @@ def test_a_disk_that_refuses_is_one_paragraph(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("taken", ["one.txt", "two.txt"])
-def test_nothing_is_replaced_that_came_meanwhile(taken: str, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=f"{taken}: it exists by now"):
+@pytest.mark.parametrize("selected", ["one.txt", "two.txt"])
+def test_nothing_is_replaced_that_came_meanwhile(selected: str, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=f"{selected}: it exists by now"):
         build(
             *(tmp_path / name for name in ("one.txt", "two.txt")),
-            then=lambda: (tmp_path / taken).write_text("theirs"),
+            then=lambda: (tmp_path / selected).write_text("theirs"),
         )
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(taken, "theirs")]
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(selected, "theirs")]
 
 
 def test_no_folder_is_moved_into_one_that_holds_something(tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_one_process_at_a_time_builds_it(tmp_path: Path) -> None:
 def killed(folder: Path, code: str) -> None:
     """Run code that kills itself."""
     head = "import os, signal\nfrom pathlib import Path\nfrom cadre import files\n"
-    done = subprocess.run([sys.executable, "-c", head + code], cwd=folder, check=False)
-    assert done.returncode == -signal.SIGKILL
+    result = subprocess.run([sys.executable, "-c", head + code], cwd=folder, check=False)
+    assert result.returncode == -signal.SIGKILL
 
 
 KILL = "os.kill(os.getpid(), signal.SIGKILL)"

@@ -71,29 +71,29 @@ def test_a_whole_training_on_the_cpu(task: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, "train", task, "--run", str(tmp_path / "run"), *small]
 
     by_name = ["sandbox.level=process"] if task == "plan-path" else []
-    done = subprocess.run([*command, *by_name], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert ("sandbox level process on darwin: nothing keeps programs" in done.stderr) == (task == "plan-path")
+    result = subprocess.run([*command, *by_name], capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
+    assert ("sandbox level process on darwin: nothing keeps programs" in result.stderr) == (task == "plan-path")
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
 
 
 def test_a_child_that_ends_is_noticed_and_its_times_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """macOS has no `waitid` before Python 3.13: there a child is reaped as soon as it is seen to have ended."""
     monkeypatch.delattr(os, "waitid")
-    ours, theirs = socket.socketpair()
+    actual, reference = socket.socketpair()
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read(); sys.exit(3)"], stdin=subprocess.PIPE
     )
-    child = parent.Child(process.pid, -1, ours, [])
-    assert parent.wait_for_end([child], theirs, 0.001) == []
+    child = parent.Child(process.pid, -1, actual, [])
+    assert parent.wait_for_end([child], reference, 0.001) == []
     assert process.stdin is not None
     process.stdin.close()
-    while not parent.wait_for_end([child], theirs, 1.0):
+    while not parent.wait_for_end([child], reference, 1.0):
         pass
     report = parent.reap(child, "none", 0.0)
     assert report["code"] == 3
     assert report["cpu_s"] > 0
-    theirs.close()
+    reference.close()
     process.returncode = 3
 
 

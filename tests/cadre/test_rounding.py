@@ -63,9 +63,9 @@ def test_equal_rewards_that_were_computed_in_different_orders_have_no_advantage(
 @pytest.mark.parametrize("offset", [0.0, 1.0, 1e6])
 def test_advantages_do_not_depend_on_the_scale_of_rewards(scale: float, offset: float) -> None:
     values = [scale * (offset + value) for value in (0.0, 1.0, 2.0, 3.0)]
-    wanted = [(value - 1.5) / math.sqrt(5 / 4) for value in range(4)]
+    expected = [(value - 1.5) / math.sqrt(5 / 4) for value in range(4)]
     got = list(advantages(paid(values), "step", "node", "mean", "std").values())
-    assert got == pytest.approx(wanted, rel=1e-6)
+    assert got == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_large_common_offset_is_no_reason_to_see_nothing_and_no_reason_to_see_its_rounding() -> None:
@@ -87,7 +87,7 @@ def test_rewards_that_cancel_are_as_large_as_what_they_were_made_of() -> None:
         return node(1, {"a": 1}, [inner({"a": 0}, below, pays[1])], tag=f"{index}-1-")
 
     pays = [(0.1, 0.2, -0.3), (0.3, -0.3, 0.0), (-0.3, 0.1, 0.2)]
-    root = node(0, {"a": 3}, [inner({"a": i}, episode(i, *each), each[0]) for i, each in enumerate(pays)])
+    root = node(0, {"a": 3}, [inner({"a": i}, episode(i, *pay), pay[0]) for i, pay in enumerate(pays)])
     for returns in ("episode", "reward_to_go"):
         got = advantages(root, returns, "node", "mean", "std")
         assert {text: value for text, value in got.items() if text in ("a0", "a1", "a2")} == {
@@ -147,17 +147,17 @@ def test_filters_and_dynamic_sampling_ask_the_same(scale: float) -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_whitening_and_explained_variance_see_no_rounding(scale: float) -> None:
-    for values, wanted in ((equal(scale, np.float32, 4), 0.0), ([0.0, scale, scale, 0.0], 1.0)):
+    for values, expected in ((equal(scale, np.float32, 4), 0.0), ([0.0, scale, scale, 0.0], 1.0)):
         batch = build_batch([Tree(Task("t", {}), paid(values))], named("ippo"), team_of(Learner()))
         assert [abs(datum.advantages[-1]) for datum in batch.sequences] == pytest.approx(
-            [wanted] * 4, abs=1e-4 * wanted
+            [expected] * 4, abs=1e-4 * expected
         )
-        assert explained_variance(values, values) == pytest.approx(wanted)
+        assert explained_variance(values, values) == pytest.approx(expected)
 
 
 def test_a_critic_that_is_nearly_right_leaves_no_step_for_an_optimiser_that_scales() -> None:
-    said = iter((0.69999999, 0.70000005, 0.69999999, 0.7))
-    learner = Learner(says=lambda datum, place: next(said))
+    text = iter((0.69999999, 0.70000005, 0.69999999, 0.7))
+    learner = Learner(says=lambda datum, position: next(text))
     batch = build_batch([Tree(Task("t", {}), paid([0.7, 0.7, 0.7, 0.7]))], named("ippo"), team_of(learner))
     assert {datum.advantages[-1] for datum in batch.sequences} == {0.0}
 
@@ -188,8 +188,8 @@ def test_ties_are_drawn_among_equals_however_they_were_added_up(scale: float) ->
     picked = {SELECTIONS["argmax"](scores, random.Random(seed))[0] for seed in range(60)}
     assert picked == {1, 2, 3}
     assert {SELECTIONS["argmax"]([0.0, scale, 2 * scale], random.Random(seed))[0] for seed in range(20)} == {2}
-    drawn = [SELECTIONS["sample"](scores[1:], random.Random(seed))[0] for seed in range(300)]
-    assert all(drawn.count(index) > 60 for index in range(3))
+    samples = [SELECTIONS["sample"](scores[1:], random.Random(seed))[0] for seed in range(300)]
+    assert all(samples.count(index) > 60 for index in range(3))
     assert SELECTIONS["argmax"]([-1e9, 0.5, 0.6], random.Random(0)) == [2]
 
 

@@ -1,4 +1,4 @@
-"""What a team hands on: data to the learners that own them, weights to the samplers that play them."""
+"""A team passes data to the learners that own it, and weights to the samplers that use them."""
 
 import asyncio
 import pickle
@@ -15,10 +15,10 @@ from cadre.types import Observation, Sampling, TrainingSequence
 
 @dataclass(eq=False)
 class Recorder:
-    """A sampler and a learner that note what they are asked; an update waits until `others` have begun theirs."""
+    """A sampler and a learner that note their calls; an update waits until `other_updates` have begun theirs."""
 
     policies: tuple[str, ...]
-    others: int = 1
+    other_updates: int = 1
     begun: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
     loaded: list[Weights] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Recorder:
         self.updates += 1
         self.begun += [datum.policy for datum in data]
         async with asyncio.timeout(5):
-            while len(self.begun) < self.others:
+            while len(self.begun) < self.other_updates:
                 await asyncio.sleep(0)
         if self.error:
             raise self.error
@@ -58,21 +58,21 @@ def team(*learners: Recorder, **samplers: Recorder) -> Team:
 
 def test_learners_update_at_the_same_time() -> None:
     begun: list[str] = []
-    one, two = Recorder(("a", "b"), 2, begun), Recorder(("c",), 2, begun)
-    metrics = asyncio.run(team(one, two).update([datum("a"), datum("c")]))
+    recorder, two = Recorder(("a", "b"), 2, begun), Recorder(("c",), 2, begun)
+    metrics = asyncio.run(team(recorder, two).update([datum("a"), datum("c")]))
     assert begun == ["a", "c"]
     assert list(metrics) == ["a", "b", "c"]
 
 
 def test_a_learner_without_data_counts_the_update() -> None:
     """Mistake: schedules of a role that did not act, or learns nothing, behind those of the others."""
-    one, two = Recorder(("a",), 0), Recorder(("b",), 0)
-    asyncio.run(team(one, two).update([datum("b")]))
-    assert (one.updates, one.begun, two.updates, two.begun) == (1, [], 1, ["b"])
+    recorder, two = Recorder(("a",), 0), Recorder(("b",), 0)
+    asyncio.run(team(recorder, two).update([datum("b")]))
+    assert (recorder.updates, recorder.begun, two.updates, two.begun) == (1, [], 1, ["b"])
 
 
 def test_an_error_is_raised_once_all_have_ended() -> None:
-    """What a learner does at the time of another's error is not torn apart."""
+    """A learner's work is not interrupted by another's error."""
     bad, good = Recorder(("a",), error=DivergedError("first")), Recorder(("b",))
     last = Recorder(("c",), error=ValueError("last"))
     with pytest.raises(DivergedError, match="first"):
@@ -81,18 +81,18 @@ def test_an_error_is_raised_once_all_have_ended() -> None:
 
 
 def test_published_weights_reach_the_sampler_that_plays_the_policy() -> None:
-    player, other = Recorder(()), Recorder(())
-    both = team(Recorder(("a", "critic")), a=player, frozen=other)
+    player, other_recorder = Recorder(()), Recorder(())
+    both = team(Recorder(("a", "critic")), a=player, frozen=other_recorder)
     asyncio.run(both.load(asyncio.run(both.published())))
     (weights,) = player.loaded
     assert (weights.policy, weights.version) == ("a", 7)
-    assert other.loaded == []
+    assert other_recorder.loaded == []
 
 
 def test_weights_are_loaded_by_policy() -> None:
-    one, two = Recorder(()), Recorder(())
-    asyncio.run(team(a=one, b=two).load([Weights("b", 3, Path("step/b"))]))
-    assert (one.loaded, two.loaded) == ([], [Weights("b", 3, Path("step/b"))])
+    recorder, two = Recorder(()), Recorder(())
+    asyncio.run(team(a=recorder, b=two).load([Weights("b", 3, Path("step/b"))]))
+    assert (recorder.loaded, two.loaded) == ([], [Weights("b", 3, Path("step/b"))])
 
 
 def test_closing_a_team_closes_samplers_and_learners() -> None:
@@ -111,7 +111,7 @@ def test_weights_keep_all_but_the_tensors_when_pickled() -> None:
 
 def test_an_observation_narrows_its_roles_sampling():
     sampling = Sampling(max_tokens=8, stop=("a",))
-    seen = Observation("r", (), stop=("a", "b"), max_tokens=4)
-    assert narrowed(sampling, seen) == Sampling(max_tokens=4, stop=("a", "b"))
-    assert narrowed(sampling, replace(seen, stop=(), max_tokens=99)) == sampling
+    recorded = Observation("r", (), stop=("a", "b"), max_tokens=4)
+    assert narrowed(sampling, recorded) == Sampling(max_tokens=4, stop=("a", "b"))
+    assert narrowed(sampling, replace(recorded, stop=(), max_tokens=99)) == sampling
     assert narrowed(sampling, Observation("r", ())) == sampling

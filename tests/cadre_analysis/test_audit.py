@@ -47,36 +47,38 @@ def answer(request: Request, index: int) -> str:
     return note if note == "a" or (request.key + index) % 2 else "wrong"
 
 
-def audit(algorithm: dict, wanted: AuditSettings) -> list[DecisionEffects]:
+def audit(algorithm: dict, expected: AuditSettings) -> list[DecisionEffects]:
     experiment = relay(algorithm)
     team, _ = scripted_team(Relay, answer)
 
     async def both() -> list[DecisionEffects]:
-        return await execute_decisions(experiment, team, await sample_decisions(experiment, team, wanted), wanted)
+        return await execute_decisions(experiment, team, await sample_decisions(experiment, team, expected), expected)
 
     return asyncio.run(both())
 
 
 def test_siblings_are_played_out_from_their_own_state_with_fresh_noise() -> None:
-    found = audit({"name": "magrpo", "k": 2}, AuditSettings(tasks=4, decisions=100, plays=40))
-    scouts = [one for one in found if one.role == "scout"]
+    result = audit({"name": "magrpo", "k": 2}, AuditSettings(tasks=4, decisions=100, plays=40))
+    scouts = [item for item in result if item.role == "scout"]
     assert len(scouts) == 4
-    for one in scouts:
+    for scout in scouts:
         # the step pays the scout 1 and 2 for the length of its note, what follows pays the team 1, and 1 or 0
-        assert set(one.earned[0]) == {2.0}
-        assert set(one.earned[1]) == {2.0, 3.0}
-        assert sum(one.effects) == pytest.approx(0.0)
-    runners = [one for one in found if one.role == "runner"]
-    assert {pay for one in runners for plays in one.earned for pay in plays} <= {0.0, 1.0}
-    assert all(len(set(plays)) == 1 for one in runners for plays in one.earned)  # nothing follows the last decision
+        assert set(scout.earned[0]) == {2.0}
+        assert set(scout.earned[1]) == {2.0, 3.0}
+        assert sum(scout.effects) == pytest.approx(0.0)
+    runners = [item for item in result if item.role == "runner"]
+    assert {pay for runner in runners for plays in runner.earned for pay in plays} <= {0.0, 1.0}
+    assert all(
+        len(set(plays)) == 1 for runner in runners for plays in runner.earned
+    )  # nothing follows the last decision
 
 
 def test_a_step_that_fails_now_and_then_costs_no_audit() -> None:
     """It is played again; where it fails each time the decision is left out, and where all do the audit ends."""
     experiment = relay({"name": "magrpo", "k": 2}, episodes={"retries": 1, "failed_fraction": 0.6})
     team, _ = scripted_team(Relay, answer)
-    wanted = AuditSettings(tasks=4, decisions=100, plays=2)
-    found = asyncio.run(sample_decisions(experiment, team, wanted))
+    expected = AuditSettings(tasks=4, decisions=100, plays=2)
+    result = asyncio.run(sample_decisions(experiment, team, expected))
     game = experiment.env_spec.declared
     step, calls = game.step, []
 
@@ -90,34 +92,34 @@ def test_a_step_that_fails_now_and_then_costs_no_audit() -> None:
         return stepped
 
     def played() -> list[DecisionEffects]:
-        return asyncio.run(execute_decisions(experiment, team, found, wanted))
+        return asyncio.run(execute_decisions(experiment, team, result, expected))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(game, "step", failing(lambda task: len(calls) == 3))
-        assert len(played()) == len(found.decisions)
-        first = found.decisions[0].task.id
+        assert len(played()) == len(result.decisions)
+        first = result.decisions[0].task.id
         patch.setattr(game, "step", failing(lambda task: task == first))
-        assert len(played()) == sum(spot.task.id != first for spot in found.decisions)
+        assert len(played()) == sum(spot.task.id != first for spot in result.decisions)
         patch.setattr(game, "step", failing(lambda task: True))
         with pytest.raises(ContractError, match=r"Every episode failed .* a server that hiccups"):
             played()
 
 
 def test_advantages_are_those_of_the_algorithm() -> None:
-    wanted = AuditSettings(tasks=2, decisions=100, plays=2)
-    scaled = audit({"name": "at_grpo", "k": 2, "lookahead": 0}, wanted)
-    plain = audit({"name": "magrpo", "k": 2}, wanted)
-    assert {one.advantages for one in scaled if one.role == "scout"} == {(-1.0, 1.0)}
-    assert {one.advantages for one in plain if one.role == "scout"} != {(-1.0, 1.0)}
+    expected = AuditSettings(tasks=2, decisions=100, plays=2)
+    scaled = audit({"name": "at_grpo", "k": 2, "lookahead": 0}, expected)
+    plain = audit({"name": "magrpo", "k": 2}, expected)
+    assert {datum.advantages for datum in scaled if datum.role == "scout"} == {(-1.0, 1.0)}
+    assert {datum.advantages for datum in plain if datum.role == "scout"} != {(-1.0, 1.0)}
 
 
 def test_decisions_are_drawn_from_every_role_at_every_depth_alike() -> None:
-    found = audit(
+    result = audit(
         {"name": "magrpo", "k": 3}, AuditSettings(tasks=4, decisions=6, plays=2)
     )  # 4 of the scout, 12 of the runner
-    assert Counter((one.role, one.depth) for one in found) == {("scout", 0): 3, ("runner", 1): 3}
+    assert Counter((item.role, item.depth) for item in result) == {("scout", 0): 3, ("runner", 1): 3}
     more = audit({"name": "magrpo", "k": 3}, AuditSettings(tasks=4, decisions=11, plays=2))
-    assert Counter(one.role for one in more) == {"scout": 4, "runner": 7}
+    assert Counter(item.role for item in more) == {"scout": 4, "runner": 7}
 
 
 def one_decision(
@@ -128,10 +130,10 @@ def one_decision(
 
 def test_figures_by_hand() -> None:
     agree = one_decision((-1.0, 1.0), (0.0, 0.0), (4.0, 4.0))
-    against = one_decision((1.0, -1.0), (0.0, 0.0), (4.0, 4.0), tree=1)
+    opponent = one_decision((1.0, -1.0), (0.0, 0.0), (4.0, 4.0), tree=1)
     assert agree.effects == [-2.0, 2.0]
     assert figures(agree) == pytest.approx((1.0, 1.0, 1.0, 1.0))
-    assert figures(agree, against)[:2] == pytest.approx((0.0, 0.0))
+    assert figures(agree, opponent)[:2] == pytest.approx((0.0, 0.0))
     assert figures(one_decision((0.0, 0.0), (1.0, 1.0), (2.0, 2.0)))[0] == 0.0
     noisy = one_decision((-1.0, 1.0), (0.0, 2.0), (2.0, 4.0))
     # effects -1 and 1, sum of squares 2; both variances 2, (2 + 2) / 2 plays * 1 / 2 = 1
@@ -140,8 +142,8 @@ def test_figures_by_hand() -> None:
 
 def figures(*decisions: DecisionEffects) -> tuple[float, ...]:
     total = decision_sums(decisions[0], True)
-    for one in decisions[1:]:
-        total += decision_sums(one, True)
+    for decision in decisions[1:]:
+        total += decision_sums(decision, True)
     assert isinstance(total, Sums)
     return total.figures
 
@@ -159,22 +161,22 @@ def test_a_report_by_role_and_depth_with_intervals_over_tasks() -> None:
         for tree in range(6)
         for depth in (0, 1)
     ]
-    found = agreement_report(audited)
-    assert list(found) == ["all", "a", "a/0", "a/1"]
-    assert (found["all"].decisions, found["a/1"].decisions) == (12, 6)
-    value, low, high = found["all"].matter
+    result = agreement_report(audited)
+    assert list(result) == ["all", "a", "a/0", "a/1"]
+    assert (result["all"].decisions, result["a/1"].decisions) == (12, 6)
+    value, low, high = result["all"].matter
     assert (value, low <= value <= high, low < high) == (pytest.approx(5 / 6), True, True)
-    value, low, high = found["all"].correlation
+    value, low, high = result["all"].correlation
     assert 0.5 < low <= value <= high <= 1.0 + 1e-9
-    assert found["all"].explained[0] == pytest.approx(value**2)
-    assert agreement_report(audited) == found
+    assert result["all"].explained[0] == pytest.approx(value**2)
+    assert agreement_report(audited) == result
 
 
 def test_figures_that_all_tasks_share_are_no_certainty() -> None:
     """Mistake: resampled tasks that are alike give intervals without width."""
     alike = [one_decision((-1.0, 1.0), (0.0,) * 8, (1.0,) * 8, tree=tree) for tree in range(9)]
-    found = agreement_report(alike)["all"]
-    for figure in (found.correlation, found.explained, found.ceiling, found.matter):
+    result = agreement_report(alike)["all"]
+    for figure in (result.correlation, result.explained, result.ceiling, result.matter):
         assert figure == pytest.approx((1.0, 0.9, 1.0))
     still = [one_decision((-1.0, 1.0), (1.0,) * 8, (1.0,) * 8, tree=tree) for tree in range(9)]
     assert agreement_report(still)["all"].matter == pytest.approx((0.0, 0.0, 0.1))
@@ -182,8 +184,8 @@ def test_figures_that_all_tasks_share_are_no_certainty() -> None:
 
 def test_one_task_says_nothing_about_others() -> None:
     """Its own figure, within all that there could be; resampled it would have an interval without width."""
-    found = agreement_report([one_decision((-1.0, 1.0), (0.0,) * 8, (1.0,) * 8, tree=0, depth=0)])["all"]
-    assert (found.correlation, found.matter) == ((pytest.approx(1.0), -1.0, 1.0), (1.0, 0.0, 1.0))
+    result = agreement_report([one_decision((-1.0, 1.0), (0.0,) * 8, (1.0,) * 8, tree=0, depth=0)])["all"]
+    assert (result.correlation, result.matter) == ((pytest.approx(1.0), -1.0, 1.0), (1.0, 0.0, 1.0))
 
 
 def test_what_has_no_siblings_or_no_comparison_is_refused() -> None:
@@ -202,9 +204,9 @@ def test_the_command_says_what_it_costs_before_it_starts(speaker: Path, tmp_path
         f"env: {GAMES}:Relay\nteam: {{policies: {{shared: {speaker}}}, roles: {{scout: shared, runner: shared}}}}\n"
         "algorithm: {name: magrpo, k: 2}\nsampling: {max_tokens: 2}\n"
     )
-    done = call("audit", str(recipe), "--tasks", "2", "--decisions", "4", "--plays", "2")
-    assert done.code == 0
-    assert "4 decisions of 2 trees" in done.out
-    assert done.out.index("tokens more") < done.out.index("correlation")
+    result = call("audit", str(recipe), "--tasks", "2", "--decisions", "4", "--plays", "2")
+    assert result.code == 0
+    assert "4 decisions of 2 trees" in result.out
+    assert result.out.index("tokens more") < result.out.index("correlation")
     as_json = call("audit", str(recipe), "--tasks", "2", "--decisions", "4", "--plays", "2", "--json")
     assert json.loads(as_json.out)["all"]["decisions"] == 4

@@ -60,16 +60,16 @@ def test_an_interval_over_seeds_and_tasks_holds_the_truth_as_often_as_it_says() 
     """Three seeds of 40 tasks, with effects of both and noise of each pair, 600 times; an interval over tasks alone
     would hold the mean in half of them."""
     generator = np.random.default_rng(1)
-    held = held_by_tasks_alone = 0
+    covered = held_by_tasks_alone = 0
     for _ in range(600):
         difference = (
             generator.normal(0, 0.1, (3, 1)) + generator.normal(0, 0.3, (1, 40)) + generator.normal(0, 0.3, (3, 40))
         )
         _, low, high = table_interval(difference, generator, 400, tables=(difference,))
-        held += low <= 0.0 <= high
+        covered += low <= 0.0 <= high
         _, low, high = table_interval(difference.mean(axis=0, keepdims=True), generator, 400)
         held_by_tasks_alone += low <= 0.0 <= high
-    assert 0.92 <= held / 600 <= 0.995
+    assert 0.92 <= covered / 600 <= 0.995
     assert held_by_tasks_alone / 600 < 0.85
 
 
@@ -93,32 +93,32 @@ def test_equal_outcomes_have_the_interval_over_tasks_alone() -> None:
     """Three seeds that solve the same tasks say no more of other tasks than one does: Wilson's interval, z = 1.96."""
     generator = np.random.default_rng(0)
     solved, failed = np.ones((3, 8)), np.zeros((3, 8))
-    found = table_interval(solved, generator)
-    assert found == pytest.approx((1.0, 8 / (8 + 3.8416), 1.0))
-    assert found == pytest.approx(table_interval(solved[:1], generator))
+    result = table_interval(solved, generator)
+    assert result == pytest.approx((1.0, 8 / (8 + 3.8416), 1.0))
+    assert result == pytest.approx(table_interval(solved[:1], generator))
 
     # A difference d in [-1, 1] is the rate (d + 1) / 2. Of eight rates of 0.5: 0.5 -+ (3.8416 / 2) / (8 + 3.8416).
-    found = difference_interval(solved, solved, generator, paired_seeds=True, paired_tasks=True)
-    assert found == pytest.approx((0.0, -3.8416 / 11.8416, 3.8416 / 11.8416))
-    found = difference_interval(solved, failed, generator, paired_seeds=True, paired_tasks=True)
-    assert found == pytest.approx((1.0, 2 * 8 / 11.8416 - 1, 1.0))
+    result = difference_interval(solved, solved, generator, paired_seeds=True, paired_tasks=True)
+    assert result == pytest.approx((0.0, -3.8416 / 11.8416, 3.8416 / 11.8416))
+    result = difference_interval(solved, failed, generator, paired_seeds=True, paired_tasks=True)
+    assert result == pytest.approx((1.0, 2 * 8 / 11.8416 - 1, 1.0))
 
     # Unpaired: 1 - sqrt(a^2 + b^2) with a = b = 3.8416 / 11.8416, what either bound is away from its rate.
-    found = difference_interval(solved, failed, generator, paired_seeds=False, paired_tasks=False)
-    assert found == pytest.approx((1.0, 1 - 2**0.5 * 3.8416 / 11.8416, 1.0))
+    result = difference_interval(solved, failed, generator, paired_seeds=False, paired_tasks=False)
+    assert result == pytest.approx((1.0, 1 - 2**0.5 * 3.8416 / 11.8416, 1.0))
 
 
 def test_equal_rewards_have_the_interval_of_one_more_task() -> None:
-    found = table_interval(np.full((3, 8), 2.0), np.random.default_rng(0))
-    assert found == pytest.approx((2.0, 2 - 2 / 9, 2 + 2 / 9))
+    result = table_interval(np.full((3, 8), 2.0), np.random.default_rng(0))
+    assert result == pytest.approx((2.0, 2 - 2 / 9, 2 + 2 / 9))
 
 
 def test_seeds_that_differ_widen_the_interval_over_tasks() -> None:
     rates = np.array([[1.0] * 8, [1.0] * 4 + [0.0] * 4, [0.0] * 8])
     _, low, high = table_interval(rates, np.random.default_rng(0))
-    alone = rate_interval(rates.mean(axis=0).tolist())
-    assert low < alone[1]
-    assert high > alone[2]
+    single = rate_interval(rates.mean(axis=0).tolist())
+    assert low < single[1]
+    assert high > single[2]
 
 
 def test_runs_that_differ_in_their_seed_are_one_method(tmp_path: Path) -> None:
@@ -168,9 +168,9 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="8 and 5 tasks, 5 of them the same"):
         compare_runs([run, fewer])
     assert compare_runs([run, fewer], unpaired=True).differences[0].value[0] == 0.0
-    other = write_run(tmp_path / "other", ["algorithm=grpo"], {0: NONE, 2: ALL}, digest="e")
+    second = write_run(tmp_path / "other", ["algorithm=grpo"], {0: NONE, 2: ALL}, digest="e")
     with pytest.raises(RunError, match="the same names and other contents"):
-        compare_runs([run, other])
+        compare_runs([run, second])
     old = write_run(tmp_path / "old", [], {0: []})
     with pytest.raises(RunError, match="no outcomes by task"):
         compare_runs([old])
@@ -198,9 +198,9 @@ def test_the_command_prints_methods_and_their_differences(tmp_path: Path) -> Non
     assert "--max-tokens" in result.output
     report = json.loads(CliRunner().invoke(app, ["compare", str(team), str(lone), "--json"]).output)
     assert report["methods"][0]["value"][0] == 1.0
-    within = CliRunner().invoke(app, ["compare", str(team), str(lone), "--max-tokens", "600"]).output
-    assert "algorithm=grpo: compared before training, as no later evaluation is within" in " ".join(within.split())
-    assert "compares at equal ones" not in " ".join(within.split())
+    inner = CliRunner().invoke(app, ["compare", str(team), str(lone), "--max-tokens", "600"]).output
+    assert "algorithm=grpo: compared before training, as no later evaluation is within" in " ".join(inner.split())
+    assert "compares at equal ones" not in " ".join(inner.split())
     for wrong in (["--at", "later"], ["--measure", "loss"]):
         assert CliRunner().invoke(app, ["compare", str(team), *wrong]).exit_code != 0
 
@@ -219,7 +219,7 @@ def test_runs_of_different_code_are_told_of(tmp_path: Path) -> None:
 
 
 def test_of_equal_evaluations_the_best_has_the_higher_reward(tmp_path: Path) -> None:
-    """As with the run's own best checkpoint: where nobody solves a task the untrained weights were the best."""
+    """This equals the run's own best checkpoint: where nobody solves a task the untrained weights were the best."""
     run = write_run(tmp_path / "run", [], {0: NONE, 2: NONE, 4: NONE})
     lines = [json.loads(line) for line in (run / "evaluations.jsonl").read_text().splitlines()]
     for line, reward in zip(lines, (0.1, 0.7, 0.4), strict=True):
@@ -230,13 +230,13 @@ def test_of_equal_evaluations_the_best_has_the_higher_reward(tmp_path: Path) -> 
 
 def test_forks_and_seeds_that_are_not_equally_far_are_told_of(tmp_path: Path) -> None:
     """A fork with another seed was a seed of its own, also one that had not trained a step yet."""
-    whole = write_run(tmp_path / "a", ["train.seed=1"], {0: NONE, 4: ALL})
+    full = write_run(tmp_path / "a", ["train.seed=1"], {0: NONE, 4: ALL})
     fork = write_run(tmp_path / "b", ["train.seed=2"], {0: NONE, 2: HALF})
-    alone = " ".join(format_comparison(compare_runs([whole])))
-    assert "fork" not in alone
-    assert "different numbers of steps" not in alone
+    single = " ".join(format_comparison(compare_runs([full])))
+    assert "fork" not in single
+    assert "different numbers of steps" not in single
     (fork / "command.json").write_text(json.dumps({"recipe": "plan-path", "overrides": [], "forked_at": 2}))
-    comparison = compare_runs([whole, fork])
+    comparison = compare_runs([full, fork])
     assert comparison.forks == ((str(fork), 2),)
     printed = " ".join(format_comparison(comparison))
     assert "evaluated after different numbers of steps: 4 (seed 1), 2 (seed 2)" in printed

@@ -14,12 +14,12 @@ from tests.cadre.view.runs import synthetic
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    made = Run.open(synthetic(tmp_path_factory.mktemp("report") / "run", 3, 1))
-    made.log_evaluation(
+    run = Run.open(synthetic(tmp_path_factory.mktemp("report") / "run", 3, 1))
+    run.log_evaluation(
         0, {"success": 0.5, "low": 0.25, "high": 0.75, "tasks": 20, "reward": 1.0, "tokens": 1234.0, "parts": {}}
     )
-    made.close()
-    return made
+    run.close()
+    return run
 
 
 def test_results_have_intervals_and_costs_are_summed(run: Run) -> None:
@@ -57,9 +57,9 @@ def test_plots_stand_beside_the_page(run: Run, tmp_path: Path) -> None:
 
 def test_a_picture_that_is_there_is_not_overwritten(run: Run, tmp_path: Path) -> None:
     (tmp_path / "report-2.png").write_bytes(b"mine")
-    done = call("report", str(run.folder), "--out", str(tmp_path / "report.md"))
-    assert done.code == 2
-    assert "report-2.png exists" in " ".join(done.err.split())
+    result = call("report", str(run.folder), "--out", str(tmp_path / "report.md"))
+    assert result.code == 2
+    assert "report-2.png exists" in " ".join(result.err.split())
     assert (tmp_path / "report-2.png").read_bytes() == b"mine"
 
 

@@ -63,25 +63,25 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path, monkeypatch):
         ("train.steps=1", "learner.learning_rate=3e-05"),
         ("train.steps=1", "learner.learning_rate=3e-05"),
     ]
-    other = call("sweep", "plan-path", "train.steps=2", *arguments[3:])
-    assert other.code == 2
-    assert "Name another folder" in other.err
+    other_result = call("sweep", "plan-path", "train.steps=2", *arguments[3:])
+    assert other_result.code == 2
+    assert "Name another folder" in other_result.err
     assert len(trained) == 3
 
 
 def test_a_wrong_value_is_refused_before_the_first_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "_train", lambda *given: pytest.fail("a training began"))
-    done = call("sweep", "plan-path", "--over", "algorithm.k=[2, x]", "--run", str(tmp_path / "s"))
-    assert done.code == 2
-    assert "algorithm.k" in done.err
+    monkeypatch.setattr(sweep, "_train", lambda *arguments: pytest.fail("a training began"))
+    result = call("sweep", "plan-path", "--over", "algorithm.k=[2, x]", "--run", str(tmp_path / "s"))
+    assert result.code == 2
+    assert "algorithm.k" in result.err
     assert not (tmp_path / "s").exists()
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "_train", lambda *given: pytest.fail("a training began"))
+    monkeypatch.setattr(sweep, "_train", lambda *arguments: pytest.fail("a training began"))
     (tmp_path / "notes").write_text("mine")
-    done = call("sweep", "plan-path", "--over", RATES, "--run", str(tmp_path))
-    assert done.code == 2
+    result = call("sweep", "plan-path", "--over", RATES, "--run", str(tmp_path))
+    assert result.code == 2
     assert [path.name for path in tmp_path.iterdir()] == ["notes"]
 
 
@@ -96,9 +96,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path, monkeypatch):
 def test_one_training_twice_is_refused(tmp_path, over, words):
     """Mistake: the comparison fails for equal seeds once all of them are trained, or a setting is silently ignored."""
     pairs = [part for option in over for part in ("--over", option)]
-    done = call("sweep", "plan-path", "train.steps=1", *pairs, "--run", str(tmp_path / "s"))
-    assert done.code == 2
-    assert words in " ".join(done.err.split())
+    result = call("sweep", "plan-path", "train.steps=1", *pairs, "--run", str(tmp_path / "s"))
+    assert result.code == 2
+    assert words in " ".join(result.err.split())
     assert not (tmp_path / "s").exists()
 
 
@@ -107,8 +107,8 @@ def test_a_finished_training_is_not_taken_for_another_of_its_name(tmp_path, monk
     common = ["sweep", "plan-path", "--run", str(tmp_path / "s"), "--over"]
     assert call(*common, "learner.learning_rate=[1.0e-5]").code == 0
     assert call(*common, RATES).code == 0
-    other = call(*common, "critic.learner.learning_rate=[1.0e-5]", "algorithm=mappo")
-    assert other.code == 2
+    other_result = call(*common, "critic.learner.learning_rate=[1.0e-5]", "algorithm=mappo")
+    assert other_result.code == 2
     again = call(*common, RATES)
     assert (again.code, "of 2:" in again.out) == (0, False)
     same_name = call("sweep", "plan-path", "--run", str(tmp_path / "s"), "--over", "loss.learning_rate=[1.0e-5]")
@@ -117,8 +117,8 @@ def test_a_finished_training_is_not_taken_for_another_of_its_name(tmp_path, monk
 
 def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / "sweep.json").write_text("{")
-    done = call("sweep", "plan-path", "--over", RATES, "--run", str(tmp_path))
-    assert (done.code, "sweep.json" in done.err) == (2, True)
+    result = call("sweep", "plan-path", "--over", RATES, "--run", str(tmp_path))
+    assert (result.code, "sweep.json" in result.err) == (2, True)
 
 
 def test_the_folder_of_a_sweep_stands_for_its_runs_that_have_begun(tmp_path):

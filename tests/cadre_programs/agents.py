@@ -16,8 +16,8 @@ def run(task, client):
 
 
 def ask(client, role, *messages, **more):
-    said = [{"role": "user" if n % 2 == 0 else "assistant", "content": text} for n, text in enumerate(messages)]
-    return client.chat.completions.create(model=role, messages=said, **more).choices[0].message.content
+    answer = [{"role": "user" if n % 2 == 0 else "assistant", "content": text} for n, text in enumerate(messages)]
+    return client.chat.completions.create(model=role, messages=answer, **more).choices[0].message.content
 
 
 def relay(task, client):
@@ -55,13 +55,13 @@ def dialogue(task, client):
 
 def likeness(task, client):
     """A number that hangs on every letter that is said."""
-    heard, paid = [], 0.0
+    heard, reward = [], 0.0
     for turn in range(task["turns"]):
         heard.append(f"{task['word']} {turn}")
         heard.append(ask(client, "planner", *heard))
         echo = ask(client, "gpt", f"repeat {heard[-1]}")
-        paid += sum(map(ord, heard[-1] + echo))
-    return paid
+        reward += sum(map(ord, heard[-1] + echo))
+    return reward
 
 
 def daemon(task, client):
@@ -80,16 +80,16 @@ def unaided(task):
 
 def pair(task, client):
     """Both are asked at once, from two threads."""
-    said = {}
+    texts = {}
     threads = [
-        threading.Thread(target=lambda role=role: said.update({role: ask(client, role, task["word"])}))
+        threading.Thread(target=lambda role=role: texts.update({role: ask(client, role, task["word"])}))
         for role in ("planner", "coder")
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return {"team": float(said["planner"] == said["coder"]), "local": {"coder": len(said["coder"]) / 10}}
+    return {"team": float(texts["planner"] == texts["coder"]), "local": {"coder": len(texts["coder"]) / 10}}
 
 
 async def swarm(task, client):
@@ -97,14 +97,14 @@ async def swarm(task, client):
 
     async def each(number):
         await asyncio.sleep(0.001 * (number % 2))
-        made = await client.chat.completions.create(
+        created = await client.chat.completions.create(
             model="planner", messages=[{"role": "user", "content": f"{task['word']} {number}"}]
         )
-        return made.choices[0].message.content
+        return created.choices[0].message.content
 
-    said = await asyncio.gather(*(each(number) for number in range(4)))
-    made = await client.chat.completions.create(model="coder", messages=[{"role": "user", "content": " ".join(said)}])
-    return float(made.choices[0].message.content == "yes")
+    text = await asyncio.gather(*(each(number) for number in range(4)))
+    create = await client.chat.completions.create(model="coder", messages=[{"role": "user", "content": " ".join(text)}])
+    return float(create.choices[0].message.content == "yes")
 
 
 def several(task, client):
@@ -113,11 +113,11 @@ def several(task, client):
 
     messages = [{"role": "user", "content": task["word"]}]
     try:
-        made = client.chat.completions.create(model="planner", messages=messages, n=2)
+        create = client.chat.completions.create(model="planner", messages=messages, n=2)
     except openai.BadRequestError:
         messages[0]["content"] = "short"
-        made = client.chat.completions.create(model="planner", messages=messages, n=2)
-    plans = [choice.message.content for choice in made.choices]
+        create = client.chat.completions.create(model="planner", messages=messages, n=2)
+    plans = [choice.message.content for choice in create.choices]
     return float(ask(client, "coder", " ".join(plans)) == plans[1])
 
 
@@ -164,25 +164,25 @@ def calls(task, client):
     """An agent with tools, as the client has them."""
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
     messages = [{"role": "user", "content": task["word"]}]
-    said = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
-    while said.tool_calls:
-        messages.append(said)
-        for call in said.tool_calls:
+    create = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
+    while create.tool_calls:
+        messages.append(create)
+        for call in create.tool_calls:
             value = sum(json.loads(call.function.arguments).values())
             messages.append({"role": "tool", "tool_call_id": call.id, "content": str(value)})
-        said = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
-    return float(said.content == "3")
+        create = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
+    return float(create.content == "3")
 
 
 def several_calls(task, client):
     """An agent whose tools leave marks that differ each time, but only where it makes several calls at once."""
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     messages = [{"role": "user", "content": task["word"]}]
-    said = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
-    if said.tool_calls:
-        messages.append(said)
-        for call in said.tool_calls:
-            mark = secrets.token_hex(8) if len(said.tool_calls) > 1 else "seen"
+    create = client.chat.completions.create(model="planner", messages=messages, tools=[tool]).choices[0].message
+    if create.tool_calls:
+        messages.append(create)
+        for call in create.tool_calls:
+            mark = secrets.token_hex(8) if len(create.tool_calls) > 1 else "seen"
             messages.append({"role": "tool", "tool_call_id": call.id, "content": mark})
         client.chat.completions.create(model="planner", messages=messages, tools=[tool])
     return 1.0
@@ -191,13 +191,13 @@ def several_calls(task, client):
 def measured(task, client):
     """Reads what answers of a model have beside their text."""
     messages = [{"role": "user", "content": task["word"]}]
-    made = client.chat.completions.create(model="planner", messages=messages, logprobs=True, max_tokens=3)
-    tokens = made.choices[0].logprobs.content
-    assert len(tokens) == made.usage.completion_tokens in (1, 2, 3)
-    assert made.usage.prompt_tokens > 0
+    create = client.chat.completions.create(model="planner", messages=messages, logprobs=True, max_tokens=3)
+    tokens = create.choices[0].logprobs.content
+    assert len(tokens) == create.usage.completion_tokens in (1, 2, 3)
+    assert create.usage.prompt_tokens > 0
     assert max(token.logprob for token in tokens) <= 0.0
-    made = client.chat.completions.create(model="coder", messages=messages, response_format={"type": "json_object"})
-    assert json.loads(made.choices[0].message.content)
+    create = client.chat.completions.create(model="coder", messages=messages, response_format={"type": "json_object"})
+    assert json.loads(create.choices[0].message.content)
     return 1.0
 
 
@@ -211,7 +211,7 @@ def unmapped(task, client):
 
 
 def warmed(task, client):
-    """Whether the types of answers were built before this program was started."""
+    """Return whether the types of answers were built before this program was started."""
     from openai.types.chat import ChatCompletion
 
     return float(ChatCompletion.__pydantic_complete__)
@@ -297,6 +297,6 @@ def score_turn(task, exchange):
 if __name__ == "__main__":
     import openai
 
-    given = json.load(sys.stdin)
+    task = json.load(sys.stdin)
     print("Some words first.")
-    print(json.dumps({"team": relay(given, openai.OpenAI()), "parts": {"told": 1.0}}))
+    print(json.dumps({"team": relay(task, openai.OpenAI()), "parts": {"told": 1.0}}))

@@ -28,9 +28,9 @@ def draw(number):
     select.select([], [], [], SYSTEM.uniform(0, 0.005))
     time.sleep(random.uniform(0, 0.002))
     select.select([], [], [], SYSTEM.uniform(0, 0.005))
-    drawn = [random.random(), random.gauss(0, 1), random.Random().random()]
-    drawn += [numpy.random.rand(), numpy.random.default_rng().random()]
-    return [number, uuid.uuid4().hex, str(datetime.datetime.now()), *drawn]
+    samples = [random.random(), random.gauss(0, 1), random.Random().random()]
+    samples += [numpy.random.rand(), numpy.random.default_rng().random()]
+    return [number, uuid.uuid4().hex, str(datetime.datetime.now()), *samples]
 
 
 async def draw_later(number):
@@ -39,13 +39,13 @@ async def draw_later(number):
 
 
 def threads():
-    drawn = {}
-    running = [threading.Thread(target=lambda n=n: drawn.update({n: draw(n)})) for n in range(4)]
+    samples = {}
+    running = [threading.Thread(target=lambda n=n: samples.update({n: draw(n)})) for n in range(4)]
     for thread in running:
         thread.start()
     for thread in running:
         thread.join()
-    return [drawn[n] for n in range(4)]
+    return [samples[n] for n in range(4)]
 
 
 def subclassed():
@@ -108,15 +108,15 @@ async def executor():
 
 
 async def anyio_threads():
-    drawn = {}
+    samples = {}
 
     async def tool(number):
-        drawn[number] = [await anyio.to_thread.run_sync(draw, n) for n in range(2)]
+        samples[number] = [await anyio.to_thread.run_sync(draw, n) for n in range(2)]
 
     async with anyio.create_task_group() as group:
         for number in range(5):
             group.start_soon(tool, number)
-    return sorted(drawn.items())
+    return sorted(samples.items())
 
 
 def loop_of_a_thread():
@@ -129,11 +129,11 @@ def loop_of_a_thread():
         return asyncio.run_coroutine_threadsafe(draw_later(number), loop).result()
 
     with ThreadPoolExecutor(4) as callers:
-        drawn = list(callers.map(call, range(4)))
+        samples = list(callers.map(call, range(4)))
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
-    return drawn
+    return samples
 
 
 def loops_in_threads():
@@ -162,10 +162,10 @@ def clock_of_threads():
         thread.start()
     while len(read) < 2:
         select.select([], [], [], 0.001)
-    before = slept()
+    initial_slept = slept()
     for thread in running:
         thread.join()
-    return [read[0.01], read[0.03], before, slept()]
+    return [read[0.01], read[0.03], initial_slept, slept()]
 
 
 def clock_of_a_pool():
@@ -189,7 +189,7 @@ async def clock_of_tasks():
 
 
 def seeded():
-    """What the program's own seed gives, beside a thread that draws."""
+    """Return draws of the program's own seed, beside a thread that draws."""
     random.seed(7)
     numpy.random.seed(7)
     first = random.random()
@@ -200,12 +200,12 @@ def seeded():
 def main():
     results = {}
     for name in sys.argv[1:]:
-        function, found = globals()[name], set()
+        function, matches = globals()[name], set()
         for _ in range(4):
             cadre_steady.make_steady("seed", "2026-01-01T12:00:00")
             result = asyncio.run(function()) if asyncio.iscoroutinefunction(function) else function()
-            found.add(json.dumps(result))
-        results[name] = [len(found), json.loads(found.pop())]
+            matches.add(json.dumps(result))
+        results[name] = [len(matches), json.loads(matches.pop())]
     sys.stdout.write(json.dumps(results))
 
 

@@ -44,8 +44,8 @@ def run(task):
 
 def dated(task):
     begun = time.perf_counter()
-    drawn = f"{uuid.uuid4()} {uuid4()} {uuid.uuid1()} {random.random()} {random.Random().random()} {RUN_ID}"
-    first = ask("planner", f"{when.now()} {when.now(datetime.UTC)} {datetime.date.today()} {time.time()} {drawn}")
+    samples = f"{uuid.uuid4()} {uuid4()} {uuid.uuid1()} {random.random()} {random.Random().random()} {RUN_ID}"
+    first = ask("planner", f"{when.now()} {when.now(datetime.UTC)} {datetime.date.today()} {time.time()} {samples}")
     ask("coder", f"{first} {time.perf_counter() - begun} {time.strftime('%c')} {time.ctime()}")
     return 1.0
 
@@ -141,12 +141,12 @@ async def staggered(task):
     """Two agents at once, one of which has a tool that takes its time, never the same."""
 
     async def agent(role, seconds):
-        said = await ask_async(role, task["word"])
+        answer = await ask_async(role, task["word"])
         await asyncio.sleep(seconds)
-        return await ask_async(role, f"ok. {said}")
+        return await ask_async(role, f"ok. {answer}")
 
-    said = await asyncio.gather(agent("planner", random.SystemRandom().uniform(0.05, 0.5)), agent("coder", 0))
-    await ask_async("coder", " | ".join(said))
+    text = await asyncio.gather(agent("planner", random.SystemRandom().uniform(0.05, 0.5)), agent("coder", 0))
+    await ask_async("coder", " | ".join(text))
     return 1.0
 
 

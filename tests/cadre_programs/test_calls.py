@@ -1,4 +1,4 @@
-"""What calls demand of their answers: told in words, checked afterwards."""
+"""Constraints of calls on their answers: written into the prompt, checked afterwards."""
 
 import socket
 
@@ -29,9 +29,9 @@ def test_a_free_call_stays_as_it_is():
 
 
 def test_demands_stand_at_the_end_of_the_system_message():
-    asked = add_constraints_to_prompt(ModelCall("r", (Message("system", "Be brief."), USER), schema=SCHEMA))
-    assert asked.messages[0].content.startswith("Be brief.\n\nAnswer with one JSON object")
-    assert '"required": ["a"]' in asked.messages[0].content
+    constrained_call = add_constraints_to_prompt(ModelCall("r", (Message("system", "Be brief."), USER), schema=SCHEMA))
+    assert constrained_call.messages[0].content.startswith("Be brief.\n\nAnswer with one JSON object")
+    assert '"required": ["a"]' in constrained_call.messages[0].content
     assert "schema" not in add_constraints_to_prompt(call(schema={})).messages[0].content
 
 
@@ -44,9 +44,9 @@ def test_a_schema_of_no_object_asks_for_none(schema, kind):
 
 
 def test_a_named_tool_is_the_only_one_shown():
-    asked = add_constraints_to_prompt(call(tools=(ADD, SUB), choice="sub"))
-    assert asked.tools == (SUB,)
-    assert "Call the tool sub now." in asked.messages[0].content
+    constrained_call = add_constraints_to_prompt(call(tools=(ADD, SUB), choice="sub"))
+    assert constrained_call.tools == (SUB,)
+    assert "Call the tool sub now." in constrained_call.messages[0].content
     assert (
         "Call one of the tools now."
         in add_constraints_to_prompt(call(tools=(ADD, SUB), choice="required")).messages[0].content
@@ -54,7 +54,7 @@ def test_a_named_tool_is_the_only_one_shown():
 
 
 @pytest.mark.parametrize(
-    ("demands", "message", "kept"),
+    ("demands", "message", "stored"),
     [
         ({}, Message("assistant", "x"), True),
         ({"schema": SCHEMA}, Message("assistant", '{"a": 1}'), True),
@@ -70,8 +70,8 @@ def test_a_named_tool_is_the_only_one_shown():
         ({"choice": "sub"}, CALLED, False),
     ],
 )
-def test_answers_are_checked(demands, message, kept):
-    assert is_satisfied(call(tools=(ADD, SUB), **demands), message) is kept
+def test_answers_are_checked(demands, message, stored):
+    assert is_satisfied(call(tools=(ADD, SUB), **demands), message) is stored
 
 
 def test_demands_that_no_answer_can_keep_are_refused():
@@ -85,11 +85,11 @@ def test_demands_that_no_answer_can_keep_are_refused():
         validate_constraints(call(schema={"enum": ["x" * 119_998]}))
 
 
-@pytest.mark.parametrize(("said", "kept"), [('{"a": "x"}', True), ('{"a": 1}', False)])
-def test_a_pattern_of_another_language_demands_nothing(said, kept):
-    one = call(schema={"properties": {"a": {"type": "string", "pattern": "^[[:"}}})
-    validate_constraints(one)
-    assert is_satisfied(one, Message("assistant", said)) is kept
+@pytest.mark.parametrize(("text", "stored"), [('{"a": "x"}', True), ('{"a": 1}', False)])
+def test_a_pattern_of_another_language_demands_nothing(text, stored):
+    result = call(schema={"properties": {"a": {"type": "string", "pattern": "^[[:"}}})
+    validate_constraints(result)
+    assert is_satisfied(result, Message("assistant", text)) is stored
 
 
 def test_a_schema_is_never_looked_up_elsewhere():
@@ -103,10 +103,10 @@ def test_a_schema_is_never_looked_up_elsewhere():
             elsewhere.accept()
 
 
-@pytest.mark.parametrize(("step", "said"), [(0.1, "1" + "0" * 400), (0.5, "1e400")])
-def test_a_number_beyond_all_bounds_is_no_answer(step, said):
+@pytest.mark.parametrize(("step", "text"), [(0.1, "1" + "0" * 400), (0.5, "1e400")])
+def test_a_number_beyond_all_bounds_is_no_answer(step, text):
     schema = {"type": "object", "properties": {"x": {"multipleOf": step}}}
-    assert not is_satisfied(call(schema=schema), Message("assistant", f'{{"x": {said}}}'))
+    assert not is_satisfied(call(schema=schema), Message("assistant", f'{{"x": {text}}}'))
 
 
 def test_two_texts_of_an_assistant_stay_apart():
@@ -116,11 +116,11 @@ def test_two_texts_of_an_assistant_stay_apart():
 
 
 def test_conversations_are_as_chat_templates_expect_them():
-    one, two = (Message("assistant", "", (ToolCall(str(n), "add", "{}"),)) for n in range(2))
-    given = [Message("system", "a"), Message("system", "b"), USER, Message("assistant", "x"), one, two]
-    assert merge_messages([*given, Message("system", "c")]) == (
+    message, two = (Message("assistant", "", (ToolCall(str(n), "add", "{}"),)) for n in range(2))
+    arguments = [Message("system", "a"), Message("system", "b"), USER, Message("assistant", "x"), message, two]
+    assert merge_messages([*arguments, Message("system", "c")]) == (
         Message("system", "a\n\nb"),
         USER,
-        Message("assistant", "x", (*one.tool_calls, *two.tool_calls)),
+        Message("assistant", "x", (*message.tool_calls, *two.tool_calls)),
         Message("user", "c"),
     )

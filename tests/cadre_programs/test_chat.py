@@ -19,12 +19,12 @@ class EchoTeam:
     assignment = {"tool": "a", "planner": "b"}
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, tuple[Message, ...], object]] = []
+        self.requests: list[tuple[str, tuple[Message, ...], object]] = []
 
     async def sample(self, observation, count, key, previous):
         if observation.messages[-1].content == "too long":
             raise PromptError("too long")
-        self.asked.append((observation.role, observation.messages, previous))
+        self.requests.append((observation.role, observation.messages, previous))
         text = f"{len(observation.messages)} {observation.messages[-1].content}"
         return [Sample(observation.role, "a", text, (1,), (2, 3), (0.0, 0.0), "stop" if count else "length", 0)]
 
@@ -39,37 +39,37 @@ def test_each_role_has_its_own_conversation_below_its_prompt():
     assert talk.role == "planner"
     talk.select_role("tool")
     assert talk.answer("w") == "5 w"
-    _, messages, previous = team.asked[-1]
+    _, messages, previous = team.requests[-1]
     assert [message.role for message in messages] == ["user", "assistant"] * 2 + ["user"]
     assert previous.sample.text == "3 y"  # whose token ids the prompt goes on from
     talk.restart()
     assert talk.answer("v") == "1 v"
-    assert team.asked[-1][2] is None
+    assert team.requests[-1][2] is None
 
 
 def test_a_text_that_is_too_long_leaves_the_conversation_as_it_was():
     talk = Conversations(EchoTeam(), RULES, "tool")
     talk.answer("x")
-    before = dict(talk.messages), dict(talk.previous)
+    initial = dict(talk.messages), dict(talk.previous)
     try:
         talk.answer("too long")
     except PromptError:
-        assert (talk.messages, talk.previous) == before
+        assert (talk.messages, talk.previous) == initial
     assert talk.answer("y") == "3 y"
 
 
 def test_lines_of_a_pipe(monkeypatch, tmp_path):
     lines = iter(["hello\n", "\n", "/role toll\n", "/role tool\n", "hi\n", "/what\n", "/end\n", "never\n"])
     monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False, readline=lambda: next(lines)))
-    done = call("chat", "plan-path", "--role", "planner")
-    assert done.code == 0
-    said = done.out.splitlines()
-    assert said[0].startswith("Roles: tool, planner. /role NAME")
-    assert said[1].startswith("planner: ")
-    assert "got role 'toll'; expected one of tool, planner. Name one of them. Did you mean tool?" in said[2]
-    assert said[3].startswith("tool: ")
-    assert said[4].startswith("/role NAME")
-    assert len(said) == 5
+    result = call("chat", "plan-path", "--role", "planner")
+    assert result.code == 0
+    output = result.out.splitlines()
+    assert output[0].startswith("Roles: tool, planner. /role NAME")
+    assert output[1].startswith("planner: ")
+    assert "got role 'toll'; expected one of tool, planner. Name one of them. Did you mean tool?" in output[2]
+    assert output[3].startswith("tool: ")
+    assert output[4].startswith("/role NAME")
+    assert len(output) == 5
     assert call("chat", "plan-path", "--role", "nobody").code == 2
 
 

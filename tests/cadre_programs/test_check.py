@@ -1,4 +1,4 @@
-"""What a check says of a program: whether it asks for the same when it is started again, and how not."""
+"""The check of a program: whether a second start makes the same requests, and how they differ."""
 
 import asyncio
 import json
@@ -17,40 +17,40 @@ def report(tmp_path, name, **settings):
     (tmp_path / "tasks.jsonl").write_text(
         "".join(json.dumps({"word": word, "program": name}) + "\n" for word in ("fox", "owl"))
     )
-    given = {"run": f"{AGENTS}:run", "roles": ROLES, "tasks": str(tmp_path / "tasks.jsonl"), "held_out": 0.0}
-    return asyncio.run(examine(EnvSpec("program", {**given, **settings})))
+    arguments = {"run": f"{AGENTS}:run", "roles": ROLES, "tasks": str(tmp_path / "tasks.jsonl"), "held_out": 0.0}
+    return asyncio.run(examine(EnvSpec("program", {**arguments, **settings})))
 
 
 def test_a_program_that_asks_for_the_same(tmp_path):
-    told = report(tmp_path, "relay")
-    assert told.broken == ()
-    assert told.held[0] == "2 of 2 tasks, played again with the same answers, asked for the same."
-    assert told.held[1] == "4.0 calls an episode."
-    assert set(told.prompts) == set(ROLES)
+    message = report(tmp_path, "relay")
+    assert message.broken == ()
+    assert message.held[0] == "2 of 2 tasks, played again with the same answers, asked for the same."
+    assert message.held[1] == "4.0 calls an episode."
+    assert set(message.prompts) == set(ROLES)
 
 
 def test_a_program_that_does_not(tmp_path, monkeypatch):
     monkeypatch.setattr(instances, "REPLACED_S", 0.2)
-    told = report(tmp_path, "odd")
-    assert len(told.broken) == 2
-    assert "-user: fox" in told.broken[0]
-    assert "replayable=false" in told.broken[0]
-    assert told.notes == ("coder was never asked for; a role that never acts is not trained.",)
+    message = report(tmp_path, "odd")
+    assert len(message.broken) == 2
+    assert "-user: fox" in message.broken[0]
+    assert "replayable=false" in message.broken[0]
+    assert message.notes == ("coder was never asked for; a role that never acts is not trained.",)
     assert report(tmp_path, "odd", replayable=False).broken == ()
 
 
 def test_a_program_that_diverges_where_it_gets_several_calls_at_once(tmp_path, monkeypatch):
     """Mistake: made-up answers have one tool call each, so that the program diverges in training alone."""
     monkeypatch.setattr(instances, "REPLACED_S", 0.2)
-    told = report(tmp_path, "several_calls")
-    assert [text.splitlines()[0] for text in told.broken] == [
+    message = report(tmp_path, "several_calls")
+    assert [text.splitlines()[0] for text in message.broken] == [
         f"task train-{number}: The program, started again, asks for something else." for number in range(2)
     ]
 
 
 def test_made_up_answers_have_what_those_of_a_model_have(tmp_path):
-    told = report(tmp_path, "measured")
-    assert (told.broken, told.notes) == ((), ())
+    message = report(tmp_path, "measured")
+    assert (message.broken, message.notes) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -67,25 +67,25 @@ def test_answers_have_as_many_calls_as_the_request_allows(demands, counts):
     call = ModelCall("planner", (Message("user", "Go."),), tools, **demands)
     answers = [_draw_answer(call, "planner", 0, 1, number).message for number in TOOL_CALLS]
     assert [len(answer.tool_calls) for answer in answers] == counts
-    assert {made.arguments for answer in answers for made in answer.tool_calls} <= {'{"where": "up"}'}
+    assert {tool_call.arguments for answer in answers for tool_call in answer.tool_calls} <= {'{"where": "up"}'}
     assert all(is_satisfied(call, answer) for answer in answers)
 
 
 def test_a_program_that_fails_on_nonsense(tmp_path):
-    told = report(tmp_path, "raises")
-    assert told.broken[0].startswith("No task completes. The first, task train-0: KeyError: 'mistake'")
-    assert told.notes[0].startswith("task train-0 and 1 more: KeyError: 'mistake'\nThe answers were made up")
+    message = report(tmp_path, "raises")
+    assert message.broken[0].startswith("No task completes. The first, task train-0: KeyError: 'mistake'")
+    assert message.notes[0].startswith("task train-0 and 1 more: KeyError: 'mistake'\nThe answers were made up")
 
 
 def test_a_model_without_a_role_is_reported_once_with_a_count(tmp_path):
     """Mistake: a traceback for each task, as each names something of its own task."""
-    told = report(tmp_path, "unmapped")
-    reports = [text for text in (*told.broken, *told.notes) if "most recent call last" in text]
+    message = report(tmp_path, "unmapped")
+    reports = [text for text in (*message.broken, *message.notes) if "most recent call last" in text]
     assert len(reports) == 1
     assert "there is no 'gpt-judge'" in reports[0].splitlines()[0]
-    assert told.notes[0].startswith("task train-0 and 1 more: NotFoundError: Error code: 404 - model: there is no ")
+    assert message.notes[0].startswith("task train-0 and 1 more: NotFoundError: Error code: 404 - model: there is no ")
 
 
 def test_missing_settings_are_named():
-    told = asyncio.run(examine(EnvSpec("program", {"roles": ROLES})))
-    assert told.broken[0].startswith("settings.run: missing")
+    message = asyncio.run(examine(EnvSpec("program", {"roles": ROLES})))
+    assert message.broken[0].startswith("settings.run: missing")

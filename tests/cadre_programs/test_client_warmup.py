@@ -1,4 +1,4 @@
-"""What the client of a program loads late is there before instances are forked, and nothing else is left behind."""
+"""Late imports of a program's client are done before instances are forked, without other traces."""
 
 import importlib
 import subprocess
@@ -12,8 +12,10 @@ BEGIN = f"import sys, threading\nsys.path.insert(0, {INSIDE!r})\nimport cadre_cl
 
 
 def said(code):
-    done = subprocess.run([sys.executable, "-c", BEGIN + code], capture_output=True, text=True, check=True, timeout=60)
-    return done.stdout.split()
+    result = subprocess.run(
+        [sys.executable, "-c", BEGIN + code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return result.stdout.split()
 
 
 def test_answers_of_both_interfaces_have_their_types_and_no_thread_is_left():

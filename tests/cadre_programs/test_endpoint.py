@@ -39,11 +39,11 @@ def calls_twice(call):
 
 def test_a_chat_completion():
     with answering(echo) as endpoint:
-        done = client(endpoint).chat.completions.create(model="planner", messages=USER, temperature=0.3)
-        assert done.choices[0].message.content == "planner heard Go."
-        assert done.choices[0].finish_reason == "stop"
-        assert done.usage.total_tokens == 5
-        assert done.model == "planner"
+        result = client(endpoint).chat.completions.create(model="planner", messages=USER, temperature=0.3)
+        assert result.choices[0].message.content == "planner heard Go."
+        assert result.choices[0].finish_reason == "stop"
+        assert result.usage.total_tokens == 5
+        assert result.model == "planner"
 
 
 def test_a_streamed_chat_completion():
@@ -53,11 +53,11 @@ def test_a_streamed_chat_completion():
                 model="planner", messages=USER, tools=[TOOL], stream=True, stream_options={"include_usage": True}
             )
         )
-        said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         (calls,) = (
             chunk.choices[0].delta.tool_calls for chunk in chunks if chunk.choices and chunk.choices[0].delta.tool_calls
         )
-        assert said == "Well."
+        assert text == "Well."
         assert [(call.index, call.id, call.function.arguments) for call in calls] == [
             (0, "call_a", '{"a": 1}'),
             (1, "call_b", "{}"),
@@ -68,17 +68,17 @@ def test_a_streamed_chat_completion():
 
 def test_tools_go_there_and_back():
     with answering(calls_twice) as endpoint:
-        asked = client(endpoint).chat.completions
-        first = asked.create(model="planner", messages=USER, tools=[TOOL]).choices[0]
+        requests = client(endpoint).chat.completions
+        first = requests.create(model="planner", messages=USER, tools=[TOOL]).choices[0]
         assert first.finish_reason == "tool_calls"
         later = [
             *USER,
             first.message,
             *({"role": "tool", "tool_call_id": c.id, "content": "2"} for c in first.message.tool_calls),
         ]
-        assert asked.create(model="planner", messages=later, tools=[TOOL]).choices[0].message.content == "Done."
-        said, *returned = endpoint.calls[1].messages[1:]
-        assert said.tool_calls == (ToolCall("call_0", "add", '{"a": 1}'), ToolCall("call_1", "add", "{}"))
+        assert requests.create(model="planner", messages=later, tools=[TOOL]).choices[0].message.content == "Done."
+        text, *returned = endpoint.calls[1].messages[1:]
+        assert text.tool_calls == (ToolCall("call_0", "add", '{"a": 1}'), ToolCall("call_1", "add", "{}"))
         assert [message.tool_call_id for message in returned] == ["call_0", "call_1"]
         assert endpoint.calls[0].tools[0].description == "Adds."
 
@@ -88,10 +88,10 @@ def test_responses_go_on_from_earlier_ones(stream):
     flat = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": False}
 
     def asked(**fields):
-        made = client(endpoint).responses.create(
+        api_client = client(endpoint).responses.create(
             model="planner", tools=[flat], instructions="Be brief.", stream=stream, **fields
         )
-        return list(made)[-1].response if stream else made
+        return list(api_client)[-1].response if stream else api_client
 
     with answering(calls_twice) as endpoint:
         first = asked(input="Go.")
@@ -122,14 +122,14 @@ def test_responses_go_on_from_earlier_ones(stream):
 def test_structured_output_is_parsed_by_the_client():
     import pydantic
 
-    class Plan(pydantic.BaseModel):
+    class PlanSchema(pydantic.BaseModel):
         moves: list[str]
 
     with answering(lambda call: Message("assistant", '{"moves": ["U"]}')) as endpoint:
-        chat = client(endpoint).chat.completions.parse(model="planner", messages=USER, response_format=Plan)
-        assert chat.choices[0].message.parsed == Plan(moves=["U"])
-        made = client(endpoint).responses.parse(model="planner", input="Go.", text_format=Plan)
-        assert made.output_parsed == Plan(moves=["U"])
+        chat = client(endpoint).chat.completions.parse(model="planner", messages=USER, response_format=PlanSchema)
+        assert chat.choices[0].message.parsed == PlanSchema(moves=["U"])
+        api_client = client(endpoint).responses.parse(model="planner", input="Go.", text_format=PlanSchema)
+        assert api_client.output_parsed == PlanSchema(moves=["U"])
         assert endpoint.calls[0].schema["required"] == ["moves"]
         assert endpoint.calls[0].schema == endpoint.calls[1].schema
 
@@ -145,8 +145,8 @@ def test_models_are_the_roles():
 def test_the_key_may_stand_in_the_path():
     with answering(echo) as endpoint:
         url = f"{endpoint.server.url}/s/{endpoint.session.key}/v1"
-        made = openai.OpenAI(base_url=url, api_key="any").chat.completions.create(model="coder", messages=USER)
-        assert made.choices[0].message.content == "coder heard Go."
+        open_a_i = openai.OpenAI(base_url=url, api_key="any").chat.completions.create(model="coder", messages=USER)
+        assert open_a_i.choices[0].message.content == "coder heard Go."
 
 
 def test_what_is_not_followed_is_noted():
@@ -158,10 +158,10 @@ def test_what_is_not_followed_is_noted():
 
 
 def test_nothing_passes_between_sessions():
-    with answering(echo) as endpoint, answering(echo, server=endpoint.server) as other:
-        made = client(endpoint).responses.create(model="coder", input="Go.")
+    with answering(echo) as endpoint, answering(echo, server=endpoint.server) as other_answering:
+        api_client = client(endpoint).responses.create(model="coder", input="Go.")
         with pytest.raises(openai.BadRequestError, match="this session has no response"):
-            client(other).responses.create(model="coder", input="On.", previous_response_id=made.id)
+            client(other_answering).responses.create(model="coder", input="On.", previous_response_id=api_client.id)
         with pytest.raises(openai.AuthenticationError):
             openai.OpenAI(base_url=endpoint.url, api_key="guess", max_retries=0).models.list()
         assert len(endpoint.calls) == 1
@@ -173,11 +173,13 @@ def test_an_answer_that_is_waited_for_keeps_its_connection_alive(stream, monkeyp
     with answering(lambda call: None) as endpoint:
         threading.Timer(0.5, lambda: endpoint.answer(0, Message("assistant", "At last."))).start()
         impatient = client(endpoint, timeout=0.3)  # seconds without a byte
-        made = impatient.chat.completions.create(model="coder", messages=USER, stream=stream)
-        said = (
-            made.choices[0].message.content if not stream else "".join(c.choices[0].delta.content or "" for c in made)
+        create = impatient.chat.completions.create(model="coder", messages=USER, stream=stream)
+        text = (
+            create.choices[0].message.content
+            if not stream
+            else "".join(c.choices[0].delta.content or "" for c in create)
         )
-        assert said == "At last."
+        assert text == "At last."
 
 
 @pytest.mark.parametrize(
@@ -202,8 +204,8 @@ def test_a_client_with_a_short_timeout_of_its_own_is_answered_late():
 
     # A second and a half, which a busy machine seldom pauses for.
     with answering(answer_late) as endpoint:
-        made = client(endpoint, timeout=1.5).chat.completions.create(model="coder", messages=USER)
-        assert made.choices[0].message.content == "At last."
+        api_client = client(endpoint, timeout=1.5).chat.completions.create(model="coder", messages=USER)
+        assert api_client.choices[0].message.content == "At last."
 
 
 def test_a_call_that_comes_again_is_attached_to_the_first():
@@ -215,11 +217,11 @@ def test_a_call_that_comes_again_is_attached_to_the_first():
             )
         time.sleep(0.1)
         threading.Timer(0.1, lambda: endpoint.answer(0, Message("assistant", "Once."))).start()
-        made = client(endpoint).chat.completions.create(model="coder", messages=USER)
+        api_client = client(endpoint).chat.completions.create(model="coder", messages=USER)
         again = client(endpoint).chat.completions.create(
             model="coder", messages=USER, extra_headers={"x-stainless-retry-count": "1"}
         )
-        assert made.choices[0].message.content == again.choices[0].message.content == "Once."
+        assert api_client.choices[0].message.content == again.choices[0].message.content == "Once."
         assert len(endpoint.came) == 1
 
 
@@ -229,14 +231,14 @@ def test_a_call_that_failed_is_asked_again_as_another():
     async def asked():
         came = []
         session = Session((), came.append, None)
-        one = ModelCall("coder", (Message("user", "Go."),))
-        (first,), (second,) = session.attach(one, False), session.attach(one, False)
+        model_call = ModelCall("coder", (Message("user", "Go."),))
+        (first,), (second,) = session.attach(model_call, False), session.attach(model_call, False)
         first.answer.set_exception(RequestError(503, "Busy."))
         second.answer.set_result(Answer(Message("assistant", "Said."), "stop", 3, 2))
         second.is_delivered = True
-        (third,) = session.attach(one, True)
+        (third,) = session.attach(model_call, True)
         third.answer.set_result(Answer(Message("assistant", "Too."), "stop", 3, 2))
-        return came == [first, second, third], session.attach(one, True) == [third]
+        return came == [first, second, third], session.attach(model_call, True) == [third]
 
     assert asyncio.run(asked()) == (True, True)
 
@@ -266,9 +268,9 @@ def test_after_the_end_every_call_is_told_so():
         waiting.join()
         assert caught == [410]
         for ask in (client(endpoint).models.list, lambda: client(endpoint).responses.create(model="coder", input="x")):
-            with pytest.raises(openai.APIStatusError, match="its task is done") as told:
+            with pytest.raises(openai.APIStatusError, match="its task is done") as message:
                 ask()
-            assert told.value.status_code == 410
+            assert message.value.status_code == 410
 
 
 def test_rewards_are_posted():
@@ -276,8 +278,8 @@ def test_rewards_are_posted():
         post = httpx2.Client(headers={"authorization": f"Bearer {endpoint.session.key}"}).post
         assert post(f"{endpoint.url}/rewards", json={"team": 1, "local": {"coder": -0.5}}).status_code == 200
         assert endpoint.rewards == [Reward(1.0, {"coder": -0.5})]
-        told = post(f"{endpoint.url}/rewards", json={"tem": 1}).json()["error"]
-        assert "Did you mean team?" in told["message"]
+        message = post(f"{endpoint.url}/rewards", json={"tem": 1}).json()["error"]
+        assert "Did you mean team?" in message["message"]
         assert post(f"{endpoint.url}/rewards", content='{"team": NaN}').status_code == 400
 
 
@@ -290,8 +292,8 @@ def test_a_connection_outlives_a_refusal(refused):
         for _ in range(5):
             connection.request("POST", f"/v1{refused}", "[]", headers)
             answer = connection.getresponse()
-            told = json.loads(answer.read())["error"]["message"]
-            assert (answer.status, bool(told)) == (404 if refused == "/nowhere" else 400, True)
+            report = json.loads(answer.read())["error"]["message"]
+            assert (answer.status, bool(report)) == (404 if refused == "/nowhere" else 400, True)
             first = first or connection.sock
             assert connection.sock is first  # none was opened in its place
         connection.close()
@@ -299,8 +301,8 @@ def test_a_connection_outlives_a_refusal(refused):
 
 def test_answers_do_not_wait_for_acknowledgements():
     with answering(echo) as endpoint:
-        asked = client(endpoint)
-        asked.models.list()
+        requests = client(endpoint)
+        requests.models.list()
         (connection,) = endpoint.server._uvicorn.server_state.connections
         accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
@@ -350,10 +352,10 @@ def test_what_is_wrong_is_told_as_openai_does(path, body, status, shared_endpoin
     raw = body if isinstance(body, str) else json.dumps(body)
     headers = {"authorization": f"Bearer {shared_endpoint.session.key}"}
     reply = httpx2.post(f"{shared_endpoint.url}{path}", content=raw, headers=headers)
-    told = reply.json()["error"]
+    message = reply.json()["error"]
     assert reply.status_code == status
-    assert set(told) == {"message", "type", "param", "code"}
-    assert len(told["message"]) < 600
+    assert set(message) == {"message", "type", "param", "code"}
+    assert len(message["message"]) < 600
     assert shared_endpoint.came == []
 
 

@@ -58,10 +58,10 @@ def file(tmp_path_factory):
 
 
 def grow(file, name, answer, **settings):
-    class Named:
+    class NamedProgram:
         roles = ("planner",)
 
-    team, _ = scripted_team(Named, answer)
+    team, _ = scripted_team(NamedProgram, answer)
     reported = []
     rollout = Rollout(
         lambda task: Program(task, f"{file}:run", ["planner"], **settings),
@@ -130,9 +130,9 @@ def test_an_answer_that_breaks_its_schema_is_asked_for_again_and_costs(file):
         return asyncio.run(env.step({"planner": text}))
 
     env = made()
-    asked = env.observe()
+    requests = env.observe()
     assert say(env, "seven").local == {"planner": -0.1}
-    assert env.observe() == asked
+    assert env.observe() == requests
     reward = say(env, '{"n": 7}')
     assert (reward.team, reward.parts, env.observe()) == (7.0, {"malformed": 0.0}, {})
     env = made(schema_retries=0, errors=ErrorRule(margin=0.5))

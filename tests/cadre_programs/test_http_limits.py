@@ -29,24 +29,24 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[Answering]:
     for name in ("HEAD_S", "BODY_S", "READ_S"):
         monkeypatch.setattr(sockets, name, SECONDS)
     monkeypatch.setattr(sockets, "MAX_CONNECTIONS", 8)
-    with answering(lambda call: Message("assistant", "x")) as made:
-        yield made
+    with answering(lambda call: Message("assistant", "x")) as created:
+        yield created
 
 
 def connected(endpoint: Answering) -> socket.socket:
     port = int(endpoint.server.url.rpartition(":")[2])
-    made = socket.create_connection(("127.0.0.1", port), 10)
-    made.settimeout(10)
-    return made
+    connection = socket.create_connection(("127.0.0.1", port), 10)
+    connection.settimeout(10)
+    return connection
 
 
 def read(connection: socket.socket) -> bytes:
-    """All that comes until the server closes."""
-    whole = b""
+    """Return all bytes until the server closes."""
+    full = b""
     with contextlib.suppress(ConnectionResetError):
         while part := connection.recv(65_536):
-            whole += part
-    return whole
+            full += part
+    return full
 
 
 def models(endpoint: Answering, more: str = "") -> bytes:
@@ -100,9 +100,9 @@ def test_a_second_head_that_does_not_come(endpoint: Answering) -> None:
 def test_a_half_head_behind_a_whole_one(endpoint: Answering) -> None:
     with connected(endpoint) as asking:
         asking.sendall(models(endpoint) + b"GET /v1/mo")
-        whole = read(asking)
-    assert whole.startswith(b"HTTP/1.1 200")
-    assert b"HTTP/1.1 408" in whole
+        full = read(asking)
+    assert full.startswith(b"HTTP/1.1 200")
+    assert b"HTTP/1.1 408" in full
 
 
 @pytest.mark.parametrize("how", ["content-length: 100\r\n", "transfer-encoding: chunked\r\n"])
@@ -144,7 +144,7 @@ def test_connections_are_counted(endpoint: Answering) -> None:
 
 
 def test_half_requests_lock_nobody_out(endpoint: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All connections hold half a head that may take much longer; a new one takes the place of the oldest of them."""
+    """Every connection holds half a head that may take much longer; a new one replaces the oldest of them."""
     monkeypatch.setattr(sockets, "HEAD_S", 60.0)
     monkeypatch.setattr(sockets, "REJECTED_S", SECONDS)
     with contextlib.ExitStack() as stack:
@@ -194,9 +194,9 @@ def test_an_answer_that_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is longer than what the system holds of it for a client that does not read."""
     monkeypatch.setattr(sockets, "READ_S", SECONDS)
     lost = []
-    before = sockets.LimitedProtocol.connection_lost
+    initial = sockets.LimitedProtocol.connection_lost
     monkeypatch.setattr(
-        sockets.LimitedProtocol, "connection_lost", lambda self, error: (lost.append(1), before(self, error))[1]
+        sockets.LimitedProtocol, "connection_lost", lambda self, error: (lost.append(1), initial(self, error))[1]
     )
     body = b'{"model": "planner", "messages": [{"role": "user", "content": "?"}]}'
     long = Message("assistant", "x" * 20_000_000)
@@ -231,9 +231,9 @@ def test_too_few_descriptors_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_command_line_names_too_few_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "raise_descriptor_limit", lambda: 32)
-    done = call("list")
-    assert done.code == 2
-    assert re.fullmatch(r"error: descriptors: this process may have .* ulimit -n .*\n", done.err)
+    result = call("list")
+    assert result.code == 2
+    assert re.fullmatch(r"error: descriptors: this process may have .* ulimit -n .*\n", result.err)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What else programs ask of an endpoint: Anthropic's interface, several completions, log-probabilities, images,
+"""Further interfaces of the endpoint: Anthropic's, several completions, log-probabilities, images,
 embeddings, and a word about what is refused."""
 
 import base64
@@ -64,11 +64,11 @@ def test_anthropics_messages_go_there_and_back():
         second = post(endpoint, "/messages", {**body, "messages": later}).json()
         assert second["content"] == [{"type": "text", "text": "Done."}]
         assert second["stop_reason"] == "end_turn"
-    request, after = endpoint.calls
+    request, final = endpoint.calls
     assert request.messages == (Message("system", "Be brief."), Message("user", "Go."))
     assert (request.choice, request.stop, request.max_tokens) == ("required", ("END",), 5)
-    assert after.messages[2].tool_calls == (ToolCall("call_0", "look", '{"x": 1}'),)
-    assert after.messages[3] == Message("tool", "seen", tool_call_id="call_0")
+    assert final.messages[2].tool_calls == (ToolCall("call_0", "look", '{"x": 1}'),)
+    assert final.messages[3] == Message("tool", "seen", tool_call_id="call_0")
 
 
 def test_anthropics_stream_and_errors():
@@ -170,13 +170,13 @@ def test_an_answer_that_is_to_continue_the_last_message_is_refused(path, fields,
 
 
 def test_a_last_message_by_assistant_is_a_turn_that_has_ended():
-    """As for OpenAI's own models; frameworks end with what another agent said."""
+    """OpenAI's own models do the same; frameworks end with another agent's message."""
     call = parse_chat_call({"model": "planner", "messages": [*USER, BEGUN], "continue_final_message": False})
     assert call.messages[-1] == Message("assistant", "The answer is")
 
 
 def test_fields_that_are_not_followed_are_named():
-    """Whatever they are called: they change what other endpoints answer."""
+    """They change the answers of other endpoints, so any name is reported."""
     kwargs = {"enable_thinking": True}
     fields = {"chat_template_kwargs": kwargs, "stop_token_ids": [7], "guided_regex": None, "user": "me", "a\r\nb": 1}
     with answering(says("Yes.")) as endpoint:
@@ -212,14 +212,14 @@ def test_a_result_names_its_call_by_either_field():
 @pytest.mark.parametrize("stream", [False, True])
 def test_several_completions_are_several_calls(stream):
     with answering(lambda call: Message("assistant", str(len(endpoint.came)))) as endpoint:
-        made = client(endpoint).chat.completions.create(model="coder", messages=USER, n=3, stream=stream)
+        api_client = client(endpoint).chat.completions.create(model="coder", messages=USER, n=3, stream=stream)
         if stream:
             texts = ["", "", ""]
-            for chunk in made:
+            for chunk in api_client:
                 for choice in chunk.choices:
                     texts[choice.index] += choice.delta.content or ""
         else:
-            texts = [choice.message.content for choice in made.choices]
+            texts = [choice.message.content for choice in api_client.choices]
         assert texts == ["1", "2", "3"]
         assert [pending.occurrence for pending in endpoint.came] == [0, 1, 2]
 
@@ -237,8 +237,8 @@ def test_log_probabilities_are_those_of_the_sampled_tokens():
             endpoint.server.submit(resolve())
 
         threading.Thread(target=resolve_once_there, daemon=True).start()
-        made = client(endpoint).chat.completions.create(model="coder", messages=USER, logprobs=True)
-        tokens = made.choices[0].logprobs.content
+        api_client = client(endpoint).chat.completions.create(model="coder", messages=USER, logprobs=True)
+        tokens = api_client.choices[0].logprobs.content
         assert [(token.token, token.logprob) for token in tokens] == [("token_id:7", -0.5), ("token_id:2", -0.25)]
 
 
@@ -252,8 +252,8 @@ def test_images_reach_the_model_by_all_three_interfaces():
         source = {"type": "base64", "media_type": "image/png", "data": DATA_URL.partition(",")[2]}
         block = {"type": "image", "source": source}
         post(endpoint, "/messages", {"model": "coder", "messages": [{"role": "user", "content": [text, block]}]})
-        seen = Message("user", "What?", images=(PICTURE,))
-        assert [call.messages for call in endpoint.calls] == [(seen,)] * 3
+        recorded = Message("user", "What?", images=(PICTURE,))
+        assert [call.messages for call in endpoint.calls] == [(recorded,)] * 3
         content[1] = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
         with pytest.raises(openai.BadRequestError, match="expected data:image/png;base64"):
             client(endpoint).chat.completions.create(model="coder", messages=[{"role": "user", "content": content}])
@@ -264,8 +264,8 @@ class Embedder(BaseHTTPRequestHandler):
 
     def do_POST(self):
         type(self).count += 1
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        vector = {"object": "embedding", "index": 0, "embedding": [float(len(asked["input"])), float(self.count)]}
+        requests = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        vector = {"object": "embedding", "index": 0, "embedding": [float(len(requests["input"])), float(self.count)]}
         body = json.dumps({"object": "list", "data": [vector], "model": "e", "usage": {}}).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
@@ -336,12 +336,12 @@ def test_thinking_is_a_field_of_its_own_and_comes_back(stream):
         if stream:
             events = list(answers.create(model="coder", input="Go.", stream=True))
             assert [event.text for event in events if event.type == "response.reasoning_text.done"] == ["Hm."]
-            made = events[-1].response
+            created = events[-1].response
         else:
-            made = answers.create(model="coder", input="Go.")
-        assert [item.type for item in made.output] == ["reasoning", "message", "function_call"]
-        assert made.output_text == "Yes."
-        answers.create(model="coder", input=[*USER, *(item.model_dump() for item in made.output), *USER])
+            created = answers.create(model="coder", input="Go.")
+        assert [item.type for item in created.output] == ["reasoning", "message", "function_call"]
+        assert created.output_text == "Yes."
+        answers.create(model="coder", input=[*USER, *(item.model_dump() for item in created.output), *USER])
 
         body = {"model": "coder", "max_tokens": 5, "messages": USER, "stream": stream}
         reply = post(endpoint, "/messages", body)
@@ -351,10 +351,10 @@ def test_thinking_is_a_field_of_its_own_and_comes_back(stream):
             content = reply.json()["content"]
             assert content[0] == {"type": "thinking", "thinking": "Hm.", "signature": ""}
             post(endpoint, "/messages", {**body, "messages": [*USER, {"role": "assistant", "content": content}, *USER]})
-    told = [call.messages[1] for call in endpoint.calls if len(call.messages) > 1]
-    assert [(message.content, message.thinking) for message in told] == [("Yes.", "Hm.")] * len(told)
-    assert len(told) == (3 if stream else 4)
-    assert [len(message.tool_calls) for message in told[2:]] == [1] * (len(told) - 2)
+    messages = [call.messages[1] for call in endpoint.calls if len(call.messages) > 1]
+    assert [(message.content, message.thinking) for message in messages] == [("Yes.", "Hm.")] * len(messages)
+    assert len(messages) == (3 if stream else 4)
+    assert [len(message.tool_calls) for message in messages[2:]] == [1] * (len(messages) - 2)
 
 
 def test_a_call_without_thinking_has_the_name_that_it_had():

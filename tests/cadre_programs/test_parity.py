@@ -31,9 +31,9 @@ class Dialogue(Env):
             return {}
         if self.asked:
             return {"coder": Observation("coder", (Message("user", f"repeat {self.heard[-1]}"),))}
-        said = [*self.heard, f"{self.task.data['word']} {self.turn}"]
+        answer = [*self.heard, f"{self.task.data['word']} {self.turn}"]
         speakers = ("user", "assistant")
-        messages = tuple(Message(speakers[place % 2], text) for place, text in enumerate(said))
+        messages = tuple(Message(speakers[position % 2], text) for position, text in enumerate(answer))
         return {"planner": Observation("planner", messages)}
 
     async def step(self, actions):
@@ -59,13 +59,13 @@ def learned(folder, make):
     team = Team({role: role for role in ROLES}, dict.fromkeys(ROLES, learner.engine), sampling, [learner])
 
     async def train():
-        drawn = []
+        samples = []
         for step in range(2):
             trees, failures = await grow_many(TASKS, Rollout(make, team, plan.shape, 1.0), step)
             assert failures == []
             await team.update(build_batch(trees, plan, team).sequences)
-            drawn.append(trees)
-        return drawn
+            samples.append(trees)
+        return samples
 
     trees = asyncio.run(train())
     weights = [weight.detach().clone() for role in ROLES for weight in learner.engine.parameters(role).values()]
@@ -88,12 +88,12 @@ def paid(trees):
 
 
 def max_difference(folder):
-    """How far apart the weights are that the two learn, once their trees are seen to be the same."""
+    """Return the largest difference of the weights that the two learn, after checking that their trees are equal."""
     as_env, weights = learned(folder, Dialogue)
-    as_program, others = learned(folder, lambda task: Program(task, f"{AGENTS}:run", ROLES))
+    as_program, rest = learned(folder, lambda task: Program(task, f"{AGENTS}:run", ROLES))
     assert tokens(as_env) == tokens(as_program)
     assert paid(as_env) == paid(as_program)
-    return max(float((one - other).abs().max()) for one, other in zip(weights, others, strict=True))
+    return max(float((first - second).abs().max()) for first, second in zip(weights, rest, strict=True))
 
 
 def test_a_program_is_trained_as_an_environment_is(tmp_path):

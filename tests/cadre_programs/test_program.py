@@ -54,11 +54,11 @@ def program(name, task=TASK, isolation="fork", **settings):
     return Program(named, f"{AGENTS}:run", ROLES, isolation=isolation, **settings)
 
 
-def play(env, *said):
+def play(env, *expected):
     """Step with these texts, said by whoever acts; the rewards."""
 
     async def steps():
-        return [await env.step(dict.fromkeys(env.observe(), text)) for text in said]
+        return [await env.step(dict.fromkeys(env.observe(), text)) for text in expected]
 
     try:
         return asyncio.run(steps())
@@ -168,14 +168,14 @@ def test_a_fork_is_started_anew_and_leaves_its_origin_alone(isolation):
         forks = [env.fork() for _ in range(3)]
         await asyncio.gather(*(fork.step({"planner": text}) for fork, text in zip(forks, "xyz", strict=True)))
         shown = [fork.observe()["coder"].messages[-1].content for fork in forks]
-        paid = [await fork.step({"coder": "y"}) for fork in forks]
+        rewards = [await fork.step({"coder": "y"}) for fork in forks]
         assert env.observe()["planner"].messages[-1].content == "turn 1 of fox"
         env.close()
-        return shown, paid, [fork.success for fork in forks]
+        return shown, rewards, [fork.success for fork in forks]
 
-    shown, paid, success = asyncio.run(played())
+    shown, reward, success = asyncio.run(played())
     assert shown == ["repeat x", "repeat y", "repeat z"]
-    assert paid == [Reward(team=0.5), Reward(team=1.0), Reward(team=0.5)]
+    assert reward == [Reward(team=0.5), Reward(team=1.0), Reward(team=0.5)]
     assert success == [False, True, False]
 
 
@@ -183,9 +183,9 @@ def test_a_conversation_goes_on():
     env = program("relay")
     asyncio.run(env.step({"planner": "a"}))
     asyncio.run(env.step({"coder": "a"}))
-    seen = env.observe()["planner"]
-    assert [message.content for message in seen.messages] == ["turn 0 of fox", "a", "turn 1 of fox"]
-    assert seen.conversation == ""
+    recorded = env.observe()["planner"]
+    assert [message.content for message in recorded.messages] == ["turn 0 of fox", "a", "turn 1 of fox"]
+    assert recorded.conversation == ""
     env.close()
 
 
@@ -210,9 +210,9 @@ def test_trees_fork_at_every_decision():
     )
     assert failures == []
     assert len(list(walk.episodes(trees[0].root))) == 2**4
-    paid = {sum(branch.reward.team for _, branch in path) for path in walk.episodes(trees[0].root)}
-    assert paid == {0.0, 0.5, 1.0}
-    assert [request.previous is None for request in sampler.asked[:2]] == [True, True]
+    reward = {sum(branch.reward.team for _, branch in path) for path in walk.episodes(trees[0].root)}
+    assert reward == {0.0, 0.5, 1.0}
+    assert [request.previous is None for request in sampler.requests[:2]] == [True, True]
 
 
 @pytest.mark.parametrize("isolation", ["fork", "thread"])
@@ -255,15 +255,15 @@ def test_a_request_for_several_that_is_refused_is_made_anew_as_a_whole():
 
 def test_tool_calls_go_to_the_program_and_what_it_returns_comes_back():
     env = program("calls")
-    seen = env.observe()["planner"]
-    assert seen.tools[0].name == "add"
+    recorded = env.observe()["planner"]
+    assert recorded.tools[0].name == "add"
     message = Message("assistant", "", (ToolCall("call_0", "add", '{"a": 1, "b": 2}'),))
-    said = Sample("planner", "p", "<tool_call>", (), (), (), "stop", 0, message)
+    text = Sample("planner", "p", "<tool_call>", (), (), (), "stop", 0, message)
     fork = env.fork()
-    malformed = asyncio.run(fork.step_samples({"planner": replace(said, call_error="None.")}))
+    malformed = asyncio.run(fork.step_samples({"planner": replace(text, call_error="None.")}))
     assert malformed.parts == {"malformed_calls": 1.0}
     fork.close()
-    assert asyncio.run(env.step_samples({"planner": said})).parts == {"malformed_calls": 0.0}
+    assert asyncio.run(env.step_samples({"planner": text})).parts == {"malformed_calls": 0.0}
     later = env.observe()["planner"].messages
     assert [message.role for message in later] == ["user", "assistant", "tool"]
     assert later[-1].content == "3"
@@ -284,24 +284,24 @@ def test_a_program_that_asks_for_something_else_is_told_how():
 
 @pytest.mark.usefixtures("impatient")
 def test_divergence_costs_the_branch_and_no_other():
-    """What is sampled in the branch is left out, as it was not asked for in the same place; the other is kept."""
+    """Samples of the branch are left out, as they answer another request; the other branch is kept."""
     tasks = [Task("one", {"word": "a", "main": "odd"}), Task("two", {"word": "b", "main": "relay"})]
-    told = []
+    messages = []
 
     class Named:
         roles = ROLES
 
     team, _ = scripted_team(Named, lambda request, index: str(index))
     shape = shapes.greedy(2)
-    rollout = Rollout(lambda task: program(task.data["main"], task), team, shape, 1.0, failed=told.append)
+    rollout = Rollout(lambda task: program(task.data["main"], task), team, shape, 1.0, failed=messages.append)
     trees, failures = asyncio.run(grow_many(tasks, rollout, 7))
     assert failures == []
     assert [tree.task.id for tree in trees] == ["one", "two"]
     second = trees[0].root.branches[0].child
     assert [sample.text for sample in second.samples["planner"]] == ["0"]
     assert len(second.branches) == 1
-    assert [(failure.reason, failure.dropped, failure.branches) for failure in told] == [("diverged", False, 1)]
-    assert "asks for something else" in told[0].error
+    assert [(failure.reason, failure.dropped, failure.branches) for failure in messages] == [("diverged", False, 1)]
+    assert "asks for something else" in messages[0].error
 
 
 def test_a_program_that_cannot_be_replayed_plays_side_by_side():
@@ -350,14 +350,14 @@ def test_whatever_it_is_that_failed(name):
     env = program(name, errors=-1.0, limits=limits_of(name))
 
     async def to_its_end():
-        paid = []
+        rewards = []
         while acting := env.observe():
-            paid.append(await env.step(dict.fromkeys(acting, "a")))
-        return paid
+            rewards.append(await env.step(dict.fromkeys(acting, "a")))
+        return rewards
 
     try:
-        paid = asyncio.run(to_its_end())
-        assert (paid[-1].team if paid else env.outcome.reward.team) == -1.0
+        reward = asyncio.run(to_its_end())
+        assert (reward[-1].team if reward else env.outcome.reward.team) == -1.0
         assert env.success is False
     finally:
         env.close()
@@ -381,10 +381,10 @@ def test_a_start_that_nobody_waits_for_costs_no_other():
         with pytest.raises(asyncio.CancelledError):
             await begun
 
-    before = set(left_behind())  # other tests' instances may still be ending
+    initial_left_behind = set(left_behind())  # other tests' instances may still be ending
     for _ in range(3):
         host.server.submit(cancelled()).result(5)
-    assert wait_for(lambda: set(left_behind()) <= before and fork_server.starting == {})
+    assert wait_for(lambda: set(left_behind()) <= initial_left_behind and fork_server.starting == {})
     assert not fork_server.has_ended
     assert play(program("relay"), "a", "a", "b", "c")[-1] == Reward(team=0.5)
 
@@ -437,7 +437,7 @@ def wait_for(condition, seconds=5.0):
 def test_side_effects_happen_once_and_folders_are_ones_own(tmp_path):
     log = tmp_path / "log"
     task = Task("t", {"word": "fox", "log": str(log)})
-    for folder, seen in (("fresh", "x"), ("copied", "xx")):
+    for folder, recorded in (("fresh", "x"), ("copied", "xx")):
         log.unlink(missing_ok=True)
         env = program("tools", task, folder=folder)
         asyncio.run(env.step({"planner": "a"}))
@@ -445,11 +445,11 @@ def test_side_effects_happen_once_and_folders_are_ones_own(tmp_path):
         forks = [env.fork() for _ in range(2)]
         if folder == "copied":
             asyncio.run(forks[0].step({"planner": "b"}))
-            with pytest.raises(ProgramDiverged, match=rf"\+user: 1 {seen}"):
+            with pytest.raises(ProgramDiverged, match=rf"\+user: 1 {recorded}"):
                 asyncio.run(forks[1].step({"planner": "b"}))
         else:
-            paid = [asyncio.run(fork.step({"planner": "b"})) for fork in forks]
-            assert paid == [Reward(team=0.25, local={"planner": 0.5})] * 2
+            reward = [asyncio.run(fork.step({"planner": "b"})) for fork in forks]
+            assert reward == [Reward(team=0.25, local={"planner": 0.5})] * 2
         assert log.read_text() == "x"
         env.close()
 
@@ -624,9 +624,9 @@ def test_tasks_are_divided_by_content(tmp_path):
     assert len(train) + len(test) == 200
     assert 5 < len(test) < 40
     assert not {task.data["word"] for task in train} & {task.data["word"] for task in test}
-    other = str(tmp_path / "test.jsonl")
-    assert [task.data for task in Program.tasks("test", tasks=name, test=other)] == rows[:1]
-    assert len(Program.tasks("train", tasks=name, test=other)) == 199
+    second = str(tmp_path / "test.jsonl")
+    assert [task.data for task in Program.tasks("test", tasks=name, test=second)] == rows[:1]
+    assert len(Program.tasks("train", tasks=name, test=second)) == 199
     with pytest.raises(ConfigError, match="there is no file"):
         Program.tasks("train", tasks="nowhere.jsonl")
 
@@ -666,7 +666,7 @@ def test_nothing_is_left_when_cadre_is_killed(tmp_path):
     family = fresh_family(host, int(pid))
     child.send_signal(signal.SIGKILL)
     child.communicate()
-    assert wait_for(lambda: not any(os.path.exists(f"/proc/{each}") for each in family))
+    assert wait_for(lambda: not any(os.path.exists(f"/proc/{item}") for item in family))
     assert wait_for(lambda: not os.path.exists(folder))
 
 

@@ -43,11 +43,11 @@ def branch(env, forks=2):
     async def play():
         state, prompts = env, []
         while observations := state.observe():
-            prompts.append({role: seen.messages[-1].content for role, seen in observations.items()})
+            prompts.append({role: request.messages[-1].content for role, request in observations.items()})
             twins = [state.fork() for _ in range(forks)]
             for twin in twins:
-                said = {role: Sample(role, "p", next(answers), (), (), (), "stop", 0) for role in observations}
-                await twin.step_samples(said)
+                text = {role: Sample(role, "p", next(answers), (), (), (), "stop", 0) for role in observations}
+                await twin.step_samples(text)
                 twin.observe()
             state = twins[-1]
         await state.check_replay()

@@ -40,8 +40,8 @@ def test_a_program_does_outside_as_in_an_evaluation(loaded):
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key)
         for tree in evaluated.values():
             (path,) = walk.episodes(tree.root)
-            paid = sum(branch.reward.team for _, branch in path)
-            assert agents.likeness(tree.task.data, client) == paid
+            reward = sum(branch.reward.team for _, branch in path)
+            assert agents.likeness(tree.task.data, client) == reward
         assert [model.id for model in client.models.list()] == ["planner", "coder", "gpt"]
         assert client.chat.completions.create(
             model="gpt", messages=[{"role": "user", "content": "x"}]
@@ -63,12 +63,12 @@ def test_a_program_does_outside_as_in_an_evaluation(loaded):
 )
 def test_the_rules_of_the_program_hold_when_it_is_served(loaded, monkeypatch, model, system, metadata, role):
     """Mistake: each rule is a name of a model, so that the unchanged program gets 404."""
-    asked = []
+    requests = []
     sample = type(loaded.team).sample
 
-    def sampling(self, observation, *given):
-        asked.append(observation.role)
-        return sample(self, observation, *given)
+    def sampling(self, observation, *arguments):
+        requests.append(observation.role)
+        return sample(self, observation, *arguments)
 
     monkeypatch.setattr(type(loaded.team), "sample", sampling)
     server, session = serve(loaded.team.greedy(), served_rules(loaded.experiment))
@@ -76,7 +76,7 @@ def test_the_rules_of_the_program_hold_when_it_is_served(loaded, monkeypatch, mo
         client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=session.key)
         messages = [{"role": "system", "content": system}, {"role": "user", "content": "x"}]
         client.chat.completions.create(model=model, messages=messages, metadata=metadata)
-        assert asked == [role]
+        assert requests == [role]
         assert client.models.retrieve("gpt-4o-mini").id == "gpt-4o-mini"  # by a pattern
         with pytest.raises(openai.NotFoundError):
             client.chat.completions.create(model="gpt-5", messages=messages[1:])
@@ -90,10 +90,10 @@ def test_a_call_that_failed_once_may_be_answered_when_it_is_made_again(loaded, m
     team, sample = loaded.team.greedy(), type(loaded.team).sample
     errors = [raised]
 
-    async def once(self, seen, *given):
+    async def once(self, recorded, *arguments):
         if errors:
             raise errors.pop()
-        return await sample(self, seen, *given)
+        return await sample(self, recorded, *arguments)
 
     monkeypatch.setattr(type(team), "sample", once)
     server, session = serve(team, served_rules(loaded.experiment))
@@ -108,16 +108,16 @@ def test_a_call_that_failed_once_may_be_answered_when_it_is_made_again(loaded, m
 
 
 def test_one_call_that_fails_leaves_no_other_waiting(loaded, monkeypatch):
-    """All of a batch and those that come meanwhile are answered, whatever one of them ends in."""
+    """Every call of a batch and every later one is answered, whatever the others' outcome."""
     team, sample = loaded.team.greedy(), type(loaded.team).sample
-    asked, failing = threading.Event(), threading.Event()
+    requests, failing = threading.Event(), threading.Event()
 
-    async def failed(self, seen, *given):
-        if seen.messages[-1].content == "bad":
-            asked.set()
+    async def failed(self, recorded, *arguments):
+        if recorded.messages[-1].content == "bad":
+            requests.set()
             await asyncio.to_thread(failing.wait, 10)
             raise DivergedError("not finite")
-        return await sample(self, seen, *given)
+        return await sample(self, recorded, *arguments)
 
     monkeypatch.setattr(type(team), "sample", failed)
     server, session = serve(team, served_rules(loaded.experiment))
@@ -132,10 +132,10 @@ def test_one_call_that_fails_leaves_no_other_waiting(loaded, monkeypatch):
 
         with ThreadPoolExecutor() as pool:
             first = pool.submit(ask, "bad")
-            assert asked.wait(10)
-            others = [pool.submit(ask, text) for text in ("good", "better")]
+            assert requests.wait(10)
+            rest = [pool.submit(ask, text) for text in ("good", "better")]
             failing.set()
             assert first.result() == 500
-            assert [other.result() for other in others] == ["response"] * 2
+            assert [second.result() for second in rest] == ["response"] * 2
     finally:
         server.close()

@@ -1,4 +1,4 @@
-"""What a session that lasts keeps of the calls that it has answered."""
+"""Answered calls that a long session keeps."""
 
 import asyncio
 from collections.abc import Callable
@@ -55,7 +55,7 @@ def test_of_equal_calls_the_latest_is_kept() -> None:
 
 @pytest.mark.parametrize("answered", [said, refused])
 def test_no_more_are_kept_than_is_said(answered: Callable[[PendingCall], None]) -> None:
-    """Whether they were answered or not, equal or not."""
+    """The limit holds for answered and unanswered, equal and unequal calls."""
 
     def ask() -> None:
         session = Session((), answered, max_kept=REMEMBERED)
@@ -137,16 +137,16 @@ def test_a_repeated_request_for_several_has_several_calls() -> None:
 
 
 def test_a_call_may_come_before_the_start_of_its_program_is_noted(monkeypatch):
-    """As one through a client that was made at import, whose instance is known by its connection alone."""
+    """A client that was made at import calls so; its instance is known by its connection alone."""
     monkeypatch.setattr(sessions, "LOCATE_PAUSES_S", (0.0, 0.0))
-    known = Sessions()
-    session = known.add(Session((), lambda pending: None))
+    session_table = Sessions()
+    session = session_table.add(Session((), lambda pending: None))
     attempts = iter((None, None, session.key))
-    known.shared_key, known.locate = "shared", lambda port: next(attempts)
-    assert asyncio.run(known.find("shared", 4000)) is session
-    known.locate = lambda port: None
+    session_table.shared_key, session_table.locate = "shared", lambda port: next(attempts)
+    assert asyncio.run(session_table.find("shared", 4000)) is session
+    session_table.locate = lambda port: None
     with pytest.raises(RequestError, match="calls a model while it is imported"):
-        asyncio.run(known.find("shared", 4000))
+        asyncio.run(session_table.find("shared", 4000))
 
 
 @pytest.mark.parametrize(

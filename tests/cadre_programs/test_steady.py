@@ -1,4 +1,4 @@
-"""What runs side by side draws from streams of its own, and reads clocks of its own."""
+"""Concurrent episodes have random streams and clocks of their own."""
 
 import json
 import random
@@ -39,17 +39,17 @@ def run(*names: str) -> dict[str, list]:
 
 @pytest.mark.parametrize("name", few_of(KINDS, ["pool", "gathered"]))
 def test_what_is_drawn_hangs_on_the_order_of_creation_alone(name: str) -> None:
-    ((number, drawn),) = run(name).values()
+    ((number, samples),) = run(name).values()
     assert number == 1
-    ids = [text for text in json.dumps(drawn).split('"') if len(text) == 32]
+    ids = [text for text in json.dumps(samples).split('"') if len(text) == 32]
     assert len(set(ids)) == len(ids) >= 4
 
 
 def test_clocks_begin_at_the_parents_and_are_joined_where_it_waits() -> None:
-    found = run("clock_of_threads", "clock_of_a_pool", "clock_of_tasks")
-    assert found["clock_of_threads"] == [1, [0.012, 0.032, 0.002, 0.032]]
-    assert found["clock_of_a_pool"] == [1, [0.01, 0.03]]
-    assert found["clock_of_tasks"] == [1, [0.03, 0.04, 0.042]]
+    result = run("clock_of_threads", "clock_of_a_pool", "clock_of_tasks")
+    assert result["clock_of_threads"] == [1, [0.012, 0.032, 0.002, 0.032]]
+    assert result["clock_of_a_pool"] == [1, [0.01, 0.03]]
+    assert result["clock_of_tasks"] == [1, [0.03, 0.04, 0.042]]
 
 
 def test_a_programs_own_seed_gives_its_numbers() -> None:

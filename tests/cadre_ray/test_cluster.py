@@ -113,13 +113,15 @@ def test_a_teacher_scores_in_the_learners_process(
     runs = {}
     for name, cluster in (("single", None), ("actors", {})):
         sections = {"train": {"steps": 2, "tasks_per_step": 2}, "evaluate": {"tasks": 2}, "teacher": teacher}
-        made = configured(speaker, "Pair", ("one", "two"), **sections, cluster=cluster)
-        team, runs[name] = play(made.model_copy(update={"env": f"{tmp_path}/hinted.py:Hinted"}), tmp_path / name, quiet)
+        created = configured(speaker, "Pair", ("one", "two"), **sections, cluster=cluster)
+        team, runs[name] = play(
+            created.model_copy(update={"env": f"{tmp_path}/hinted.py:Hinted"}), tmp_path / name, quiet
+        )
         team.close()
     for file in FILES:
         assert lines(runs["actors"].folder, file) == lines(runs["single"].folder, file)
     assert "left/kl_to_teacher" in lines(runs["actors"].folder, "metrics.jsonl")[0]
-    assert all(weights(runs["actors"].folder, one) == weights(runs["single"].folder, one) for one in ("one", "two"))
+    assert all(weights(runs["actors"].folder, item) == weights(runs["single"].folder, item) for item in ("one", "two"))
 
 
 @pytest.mark.slow
@@ -147,11 +149,13 @@ def test_a_pool_of_vllm_samplers_is_handed_every_adapter(
         return await real(training, step)
 
     monkeypatch.setattr(loop, "sample_step", dying)
-    made, run = play(configured(model, "Handshake", **sections, cluster={"samplers": 2}), tmp_path / "run", quiet)
+    trained_run, run = play(
+        configured(model, "Handshake", **sections, cluster={"samplers": 2}), tmp_path / "run", quiet
+    )
     assert [member.deaths for member in members] == [0, 1]
     for name in FILES:
         assert lines(run.folder, name) == lines(single.folder, name)
-    made.close()
+    trained_run.close()
 
 
 def test_what_is_refused_before_anything_starts(speaker: Path) -> None:

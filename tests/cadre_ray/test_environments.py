@@ -14,7 +14,7 @@ from cadre_ray import remote
 from cadre_ray.remote import EnvironmentPool, RemoteEnv
 
 
-class Told(Env):
+class ToldTask(Env):
     roles = ("left",)
     repeatable = False
     rewards_absent = True
@@ -52,13 +52,13 @@ class Here(EnvironmentPool):
     def __init__(self) -> None:
         super().__init__([])
 
-    async def step(self, env: Env, said: Any) -> tuple[Env, Reward]:
-        samples = all(isinstance(one, Sample) for one in said.values())
-        return env, await (env.step_samples(said) if samples else env.step(said))
+    async def step(self, env: Env, expected: Any) -> tuple[Env, Reward]:
+        samples = all(isinstance(text, Sample) for text in expected.values())
+        return env, await (env.step_samples(expected) if samples else env.step(expected))
 
 
 def test_a_hosted_environment_is_what_its_state_is() -> None:
-    inner = Told(Task("t", {}))
+    inner = ToldTask(Task("t", {}))
     hosted = RemoteEnv(inner, Here())
     sample = Sample("left", "p", "x", (), (), (), "stop", 0)
 
@@ -77,42 +77,42 @@ def test_a_hosted_environment_is_what_its_state_is() -> None:
 class Remote:
     """A method of an actor whose loop is held up from the first step that hangs."""
 
-    def __init__(self, actor: Actor, name: str) -> None:
+    def __init__(self, actor: EnvActor, name: str) -> None:
         self.actor, self.name = actor, name
 
-    async def remote(self, env: Any = None, said: Any = None) -> Any:
-        self.actor.blocked |= said == {"left": "hang"}
-        if self.actor.blocked or said == {"left": "slow"}:  # which waits, and holds up nobody else
+    async def remote(self, env: Any = None, expected: Any = None) -> Any:
+        self.actor.blocked |= expected == {"left": "hang"}
+        if self.actor.blocked or expected == {"left": "slow"}:  # which waits, and holds up nobody else
             await asyncio.sleep(60)
         return (env, Reward()) if self.name == "step" else 1
 
 
-class Actor:
+class EnvActor:
     def __init__(self) -> None:
         self.blocked = False
         self.step, self.pid = Remote(self, "step"), Remote(self, "pid")
 
 
-class Replaced:
+class ReplacedActor:
     """A member whose actors are in this process."""
 
     def __init__(self) -> None:
-        self.handle, self.renewed = Actor(), 0
+        self.handle, self.renewed = EnvActor(), 0
 
     def call(self, work: Any) -> None:
         pass
 
-    def replace_stuck(self, stuck: Actor) -> None:
+    def replace_stuck(self, stuck: EnvActor) -> None:
         assert self.handle is stuck
-        self.handle, self.renewed = Actor(), self.renewed + 1
+        self.handle, self.renewed = EnvActor(), self.renewed + 1
 
 
 def test_a_process_that_a_step_has_blocked_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile others are asked; one whose step was given up for another reason is kept."""
     pytest.importorskip("ray")
     monkeypatch.setattr(remote, "ANSWER_S", 0.2)
-    first, second = members = [Replaced(), Replaced()]
-    hosts, env = EnvironmentPool(members), Told(Task("t", {}))  # type: ignore[arg-type]
+    first, second = members = [ReplacedActor(), ReplacedActor()]
+    hosts, env = EnvironmentPool(members), ToldTask(Task("t", {}))  # type: ignore[arg-type]
 
     async def idle() -> None:
         until = time.monotonic() + 10

@@ -20,7 +20,7 @@ skip_without("ray")
 LARGE = 2_000_000
 
 
-class Counting:
+class CountingEnv:
     """A learner whose state and weights are how many updates it has made."""
 
     async def begin(self) -> None:
@@ -51,14 +51,14 @@ def cluster() -> Iterator[Any]:
 
     ray_actors.close()
     os.environ |= ray_actors.SETTINGS
-    made = Cluster(initialize_head=True, connect=False, head_node_args={"num_cpus": 1})
+    cluster = Cluster(initialize_head=True, connect=False, head_node_args={"num_cpus": 1})
     for _ in range(2):
-        made.add_node(num_cpus=1, resources={"learner": 1})
-    made.wait_for_nodes()
-    ray_actors.connect(made.address)
-    yield made
+        cluster.add_node(num_cpus=1, resources={"learner": 1})
+    cluster.wait_for_nodes()
+    ray_actors.connect(cluster.address)
+    yield cluster
     ray_actors.close()
-    made.shutdown()
+    cluster.shutdown()
 
 
 def node_of(member: SupervisedActor) -> str:
@@ -73,7 +73,7 @@ def test_what_was_on_a_lost_node_is_elsewhere(cluster: Any) -> None:
     """Mistake: the copy of the state, and the weights, are in the store of the learner's node alone."""
     import ray
 
-    member = SupervisedActor(Counting, (), {"num_cpus": 0, "resources": {"learner": 1}}, 3)
+    member = SupervisedActor(CountingEnv, (), {"num_cpus": 0, "resources": {"learner": 1}}, 3)
     learner = RemoteLearner(member, ["p"], copy_interval=2)
     for _ in range(3):
         asyncio.run(learner.update([]))
@@ -112,15 +112,15 @@ def test_what_is_lost_before_it_is_fetched_is_asked_for_again(monkeypatch: pytes
     from ray.exceptions import ObjectReconstructionFailedError
 
     def here(reference: Any) -> Any:
-        if reference < found:
+        if reference < result:
             raise ObjectReconstructionFailedError("00", None, "")
         return reference
 
-    found = 3
+    result = 3
     monkeypatch.setattr(ray_actors, "_to_local_store", here)
-    asked = Answering()
-    assert asked.call_and_store(lambda handle: (f"of {handle}", handle)) == ("of 3", [3])
-    assert asked.deaths == 2
-    found = 1000
+    requests = Answering()
+    assert requests.call_and_store(lambda handle: (f"of {handle}", handle)) == ("of 3", [3])
+    assert requests.deaths == 2
+    result = 1000
     with pytest.raises(EngineError, match=f"died {MAX_DEATHS_PER_CALL + 1} times in a row.* --resume goes on"):
-        asked.call_and_store(lambda handle: (None, handle))
+        requests.call_and_store(lambda handle: (None, handle))

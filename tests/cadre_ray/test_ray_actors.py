@@ -12,12 +12,12 @@ from tests.helpers.extras import skip_without
 skip_without("ray")
 
 
-class Scripted(SupervisedActor):
+class ScriptedSampler(SupervisedActor):
     """Actors are numbers; the asked one dies where `dies` says so."""
 
-    def __init__(self, dies: list[bool], most: int) -> None:
+    def __init__(self, dies: list[bool], limit: int) -> None:
         self.dies, self.made, self.ended = iter(dies), 0, list[int]()
-        super().__init__(int, (), {}, most)
+        super().__init__(int, (), {}, limit)
 
     def call_once(self, handle: Any, work: Any) -> Any:
         if next(self.dies):
@@ -36,7 +36,7 @@ class Scripted(SupervisedActor):
 
 
 def test_what_kills_everybody_who_is_asked_is_given_up() -> None:
-    member = Scripted([True] * 100, most=100)
+    member = ScriptedSampler([True] * 100, limit=100)
     with pytest.raises(
         EngineError, match=r"an? int died 6 times in a row, the last time by: killed\. What it is asked"
     ):
@@ -46,12 +46,12 @@ def test_what_kills_everybody_who_is_asked_is_given_up() -> None:
 
 
 def test_every_question_counts_its_own_deaths() -> None:
-    member = Scripted([*([True] * MAX_DEATHS_PER_CALL), False] * 3, most=100)
+    member = ScriptedSampler([*([True] * MAX_DEATHS_PER_CALL), False] * 3, limit=100)
     assert [member.call(str) for _ in range(3)] == ["6", "11", "16"]
 
 
 def test_answers_to_others_do_not_hide_a_question_that_kills() -> None:
-    member = Scripted([False] * 100, most=100)
+    member = ScriptedSampler([False] * 100, limit=100)
 
     def kills(handle: Any) -> Any:
         member.call(str)
@@ -63,7 +63,7 @@ def test_answers_to_others_do_not_hide_a_question_that_kills() -> None:
 
 
 def test_a_question_counts_deaths_after_which_another_had_it_replaced() -> None:
-    member = Scripted([False] * 100, most=100)
+    member = ScriptedSampler([False] * 100, limit=100)
 
     def kills(handle: Any) -> Any:
         member.replace(handle, ActorDied("killed"), 0)
@@ -74,7 +74,7 @@ def test_a_question_counts_deaths_after_which_another_had_it_replaced() -> None:
 
 
 def test_too_many_in_all() -> None:
-    member = Scripted([True, False] * 9, most=2)
+    member = ScriptedSampler([True, False] * 9, limit=2)
     assert [member.call(str) for _ in range(2)] == ["2", "3"]
     with pytest.raises(EngineError, match=r"died 3 times, .* Expected at most 2 \(cluster\.replaced\)"):
         member.call(str)
@@ -102,11 +102,11 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The addresses that Ray is asked for."""
     import ray
 
-    asked: list[str] = []
+    requests: list[str] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda address, **options: asked.append(address))
+    monkeypatch.setattr(ray, "init", lambda address, **options: requests.append(address))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    return asked
+    return requests
 
 
 def test_without_an_address_a_cluster_of_its_own_is_started_whoever_else_has_one_here(joined: list[str]) -> None:

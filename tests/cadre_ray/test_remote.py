@@ -1,4 +1,4 @@
-"""What a sampler of a pool answers, and that every request has an answer: actors are plain objects here."""
+"""Answers of a pool's samplers; every request has one. Actors are plain objects here."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class InProcess:
 class Streaming:
     """The `sample` of a process, as Ray streams it; raises `broken` once it has told so many."""
 
-    def __init__(self, process: SamplerProcess, broken: Exception | None, told: int) -> None:
-        self.process, self.broken, self.told = process, broken, told
+    def __init__(self, process: SamplerProcess, broken: Exception | None, message: int) -> None:
+        self.process, self.broken, self.told = process, broken, message
 
     async def remote(self, scope: int, requests: Sequence[Request]) -> AsyncIterator[Any]:
         async for number, outcome in self.process.sample(scope, requests):
@@ -66,10 +66,10 @@ async def _there(outcome: tuple[int, Outcome]) -> tuple[int, Outcome]:
 
 
 class Actor:
-    def __init__(self, broken: Exception | None = None, told: int = 1) -> None:
+    def __init__(self, broken: Exception | None = None, message: int = 1) -> None:
         process = SamplerProcess()
         process.sampler, process._scope = Sampler(), None  # type: ignore[assignment]
-        self.sample = Streaming(process, broken, told)
+        self.sample = Streaming(process, broken, message)
 
 
 class Replaced:
@@ -80,12 +80,12 @@ class Replaced:
         self.deaths: list[Exception] = []
         self.recover: Any = None
 
-    def replace(self, dead: Actor, error: Exception, met: int) -> int:
+    def replace(self, dead: Actor, error: Exception, reached: int) -> int:
         self.deaths.append(error)
         if not self.left:
             raise EngineError("died too often")
         self.handle = self.left.pop(0)
-        return met + 1
+        return reached + 1
 
 
 def drawn(member: Replaced, *texts: str) -> list[Any]:
@@ -121,17 +121,17 @@ def test_whatever_a_sampler_dies_of_it_is_replaced() -> None:
 def test_whatever_goes_wrong_every_request_has_an_answer() -> None:
     from ray.exceptions import OutOfMemoryError, RayTaskError
 
-    said, strange = EngineError("no memory left"), ValueError("strange")
-    for broken, expected in ((RayTaskError("sample", "", said), said), (strange, strange)):
+    engine_error, strange = EngineError("no memory left"), ValueError("strange")
+    for broken, expected in ((RayTaskError("sample", "", engine_error), engine_error), (strange, strange)):
         assert drawn(Replaced(Actor(broken)), "one", "two", "three") == ["one", expected, expected]
-    once, *others = drawn(Replaced(Actor(OutOfMemoryError("short"))), "one", "two", "three")
+    once, *rest = drawn(Replaced(Actor(OutOfMemoryError("short"))), "one", "two", "three")
     assert once == "one"
-    assert [str(error) for error in others] == ["died too often"] * 2
+    assert [str(error) for error in rest] == ["died too often"] * 2
 
 
 @pytest.mark.parametrize("teacher", [{"hint": True}, {"weights": "initial"}, {"policy": "two"}])
 def test_a_teacher_in_the_learners_process_scores_as_one_here(teacher: dict[str, Any]) -> None:
-    """That real actors do is tested in test_cluster.py."""
+    """Real actors are tested in test_cluster.py."""
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": i}, float(i)) for i in range(2)], "p", privileged="It is 7.")
     tree = Tree(Task("t", {}), played_by(root, a="one", b="two"))
     plan = replace(named("grpo"), teacher=TeacherConfig(**teacher, alone=True))
@@ -139,13 +139,13 @@ def test_a_teacher_in_the_learners_process_scores_as_one_here(teacher: dict[str,
     def learned(remote: bool) -> list[tuple[float, ...]]:
         learner = Learner(
             ("one", "two"),
-            present=lambda one: (0.0,) * (len(one.token_ids) - 2) + (-1.0, -len(one.token_ids) / 8),
-            reference=lambda one: (0.0,) * (len(one.token_ids) - 2) + (-2.0, -0.5),
+            present=lambda datum: (0.0,) * (len(datum.token_ids) - 2) + (-1.0, -len(datum.token_ids) / 8),
+            reference=lambda datum: (0.0,) * (len(datum.token_ids) - 2) + (-2.0, -0.5),
         )
         process = LearnerProcess()
         process.learner = learner
-        there: Any = RemoteLearner(InProcess(process), learner.policies, 1)  # type: ignore[arg-type]
-        team = team_of(there if remote else learner, a="one", b="two")
+        present: Any = RemoteLearner(InProcess(process), learner.policies, 1)  # type: ignore[arg-type]
+        team = team_of(present if remote else learner, a="one", b="two")
         return [sequence.advantages for sequence in build_batch([tree], plan, team).sequences]
 
     assert learned(remote=True) == learned(remote=False)

@@ -1,4 +1,4 @@
-"""What actors ask Ray for, by hand."""
+"""Ray resources of actors, by hand."""
 
 import pytest
 

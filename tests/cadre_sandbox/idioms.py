@@ -27,52 +27,52 @@ class Idiom:
 
 @dataclass(frozen=True)
 class Ending:
-    """What a program printed, whether it ended well, and what else is known of its end, which is not compared."""
+    """The end of a program: its output, whether it ended well, and a message that is not compared."""
 
     stdout: str
     well: bool
-    told: str
+    message: str
 
-    def like(self, other: "Ending") -> bool:
-        return (self.stdout, self.well) == (other.stdout, other.well)
+    def like(self, second: "Ending") -> bool:
+        return (self.stdout, self.well) == (second.stdout, second.well)
 
 
 def idiom_of(section: str) -> Idiom:
     name, _, rest = section.partition("\n")
-    program, _, given = rest.rstrip("\n").partition("\n<<< ")
-    return Idiom(name, program.rstrip("\n") + "\n", given.encode("latin-1").decode("unicode_escape"))
+    program, _, arguments = rest.rstrip("\n").partition("\n<<< ")
+    return Idiom(name, program.rstrip("\n") + "\n", arguments.encode("latin-1").decode("unicode_escape"))
 
 
 IDIOMS = [idiom_of(section) for section in re.split(r"^=== ", TEXT, flags=re.MULTILINE)[1:]]
 
 
 def hears_interrupts() -> None:
-    """What is started in the background may be told to ignore SIGINT; a program at a terminal is not."""
+    """Background processes may ignore SIGINT; a program at a terminal does not."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def under_python(idiom: Idiom) -> Ending:
-    """How `python3 program.py < input` ends."""
+    """Return the end of `python3 program.py < input`."""
     with tempfile.TemporaryDirectory() as folder:
-        file, given = Path(folder) / "program.py", Path(folder) / "input"
+        file, arguments = Path(folder) / "program.py", Path(folder) / "input"
         file.write_text(idiom.program, encoding="utf-8")
-        given.write_bytes(idiom.stdin.encode())
+        arguments.write_bytes(idiom.stdin.encode())
         environment = {"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", "")}
         command = [sys.executable, "-X", "utf8", str(file)]
-        with given.open("rb") as source:
+        with arguments.open("rb") as source:
             run = subprocess.run(
                 command, stdin=source, capture_output=True, env=environment, cwd=folder, preexec_fn=hears_interrupts
             )
     return Ending(run.stdout.decode(), run.returncode == 0, run.stderr.decode())
 
 
-def behind_the_sandbox(level: str, mode: str, every: int = 1) -> dict[str, Ending]:
-    """How each program ends there, or every so manyth."""
-    idioms = IDIOMS[::every]
+def behind_the_sandbox(level: str, mode: str, all_items: int = 1) -> dict[str, Ending]:
+    """Return the end of each program in the sandbox, or of every nth."""
+    idioms = IDIOMS[::all_items]
 
     async def go() -> list[Result]:
         async with Sandbox(level, mode) as sandbox:  # type: ignore[arg-type]
-            return await asyncio.gather(*(sandbox.run(one.program, one.stdin, LIMITS) for one in idioms))
+            return await asyncio.gather(*(sandbox.run(idiom.program, idiom.stdin, LIMITS) for idiom in idioms))
 
     ended = zip(idioms, asyncio.run(go()), strict=True)
-    return {one.name: Ending(run.stdout, run.status == "ok", f"{run.status}: {run.stderr}") for one, run in ended}
+    return {item.name: Ending(run.stdout, run.status == "ok", f"{run.status}: {run.stderr}") for item, run in ended}

@@ -25,7 +25,7 @@ ROWS = [json.loads(line) for line in LIST.read_text(encoding="utf-8").splitlines
 
 @pytest.mark.parametrize("right", [True, False])
 def test_the_list_is_judged_as_people_would(right: bool) -> None:
-    """At most 2% of the right answers may be refused, and of the wrong ones accepted."""
+    """Limits: 2% of the right answers rejected, and 2% of the wrong ones accepted."""
     rows = [row for row in ROWS if row[3] is right]
     misjudged = [(gold, answer) for _, gold, answer, _ in rows if same_answer(gold, answer) is not right]
     assert len(rows) >= 200
@@ -96,7 +96,7 @@ def test_what_programs_print_is_read(gold: str, answer: str, wrong: str) -> None
 
 
 def test_nothing_is_taken_for_a_number_where_sympy_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a library cannot import what it imports late: such an exception ends the child, which is no verdict."""
+    """A library may fail to import something late: such an exception ends the child, which is no verdict."""
 
     def broken(*_: Any, **__: Any) -> Any:
         raise ModuleNotFoundError("sympy.late")

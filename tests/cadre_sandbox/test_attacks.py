@@ -28,16 +28,16 @@ HARMLESS = (
 )
 
 
-QUICK = sorted({one.kind for one in attacks.ATTACKS} - set(attacks.SLOW))
+QUICK = sorted({item.kind for item in attacks.ATTACKS} - set(attacks.SLOW))
 
 
 @pytest.mark.parametrize(("level", "user"), [("confined", "ordinary"), ("isolated", "root")])
 def test_an_attack_of_every_kind_does_not_get_through(level: str, user: str) -> None:
-    outcomes = assault(level, user, kinds=QUICK, each=1)
+    outcomes = assault(level, user, kinds=QUICK, per_kind=1)
     assert len(outcomes) >= 25
-    assert [(one["name"], one["breach"]) for one in outcomes if one["breach"]] == []
+    assert [(outcome["name"], outcome["breach"]) for outcome in outcomes if outcome["breach"]] == []
     assert {"seccomp", "landlock"} - ({"landlock"} if level == "isolated" else set()) <= {
-        one["layer"] for one in outcomes
+        outcome["layer"] for outcome in outcomes
     }
 
 
@@ -54,17 +54,17 @@ def test_an_attack_of_every_kind_does_not_get_through(level: str, user: str) -> 
 def test_no_attack_gets_through(level: str, user: str, slow: bool) -> None:
     outcomes = assault(level, user, kinds=() if slow else QUICK)
     assert len(outcomes) >= (400 if slow else 300)
-    assert [(one["name"], one["breach"]) for one in outcomes if one["breach"]] == []
-    stopped_by = {one["layer"] for one in outcomes}
+    assert [(outcome["name"], outcome["breach"]) for outcome in outcomes if outcome["breach"]] == []
+    stopped_by = {outcome["layer"] for outcome in outcomes}
     assert {"seccomp", "rlimits", "landlock"} <= stopped_by
     assert not slow or {"clock", "watch"} <= stopped_by
 
 
 @pytest.mark.slow
 def test_an_attack_of_every_kind_on_files_does_not_get_through_an_older_landlock() -> None:
-    outcomes = assault("confined", "root", 1, attacks.ON_FILES, each=2)
+    outcomes = assault("confined", "root", 1, attacks.ON_FILES, per_kind=2)
     assert len(outcomes) >= len(attacks.ON_FILES)
-    assert [(one["name"], one["breach"]) for one in outcomes if one["breach"]] == []
+    assert [(outcome["name"], outcome["breach"]) for outcome in outcomes if outcome["breach"]] == []
 
 
 @pytest.mark.slow
@@ -74,7 +74,7 @@ def test_none_gets_through_an_older_landlock(abi: int, user: str) -> None:
     """It sees no truncation (ABI 3), no connection (4), no control of a device (5), no signal (6): the filter does."""
     outcomes = assault("confined", user, abi, attacks.ON_FILES)
     assert len(outcomes) >= 100
-    assert [(one["name"], one["breach"]) for one in outcomes if one["breach"]] == []
+    assert [(outcome["name"], outcome["breach"]) for outcome in outcomes if outcome["breach"]] == []
 
 
 BARE = """
@@ -95,30 +95,30 @@ def test_older_versions_are_really_emulated(tmp_path: Path) -> None:
     """Behind Landlock alone, the access mode 3 empties a file up to version 2; from 3 on it does not."""
     if landlock.version() < 3:
         pytest.skip("the kernel's own Landlock is as old")
-    for abi, left in ((1, ""), (2, ""), (3, "full"), (NEWEST, "full")):
+    for abi, remaining in ((1, ""), (2, ""), (3, "full"), (NEWEST, "full")):
         file = tmp_path / str(abi)
         file.write_text("full")
         command = [sys.executable, "-c", BARE, str(ROOT / "cadre_sandbox"), str(abi), str(file)]
         subprocess.run(command, check=True, capture_output=True)
-        assert file.read_text() == left, abi
+        assert file.read_text() == remaining, abi
 
 
 def test_two_hundred_attacks_of_forty_kinds() -> None:
     assert len(attacks.ATTACKS) >= 200
-    assert len({one.name for one in attacks.ATTACKS}) == len(attacks.ATTACKS)
-    assert len({one.kind for one in attacks.ATTACKS}) >= 40
-    assert {one.kind for one in attacks.ATTACKS} >= {*attacks.SLOW, *attacks.ON_FILES}
+    assert len({item.name for item in attacks.ATTACKS}) == len(attacks.ATTACKS)
+    assert len({item.kind for item in attacks.ATTACKS}) >= 40
+    assert {item.kind for item in attacks.ATTACKS} >= {*attacks.SLOW, *attacks.ON_FILES}
 
 
 @pytest.mark.slow
 def test_the_doors_of_the_kernel_are_there_where_nothing_stops_a_program() -> None:
     """The kernel looks at nine in ten of the calls at level `process`; it may have been built without the others."""
-    doors = [one for one in kernel.ATTACKS if "raw(" in one.program and one.kind not in ("mounts", "filter")]
+    doors = [item for item in kernel.ATTACKS if "raw(" in item.program and item.kind not in ("mounts", "filter")]
 
     async def go() -> list[str]:
         with World() as world:
             async with Sandbox("process", workers=1, cgroup="off") as sandbox:
-                runs = [(one.name, await sandbox.run(probes.program_of(one, world))) for one in doors]
+                runs = [(door.name, await sandbox.run(probes.program_of(door, world))) for door in doors]
         return [name for name, run in runs if "BREACH" not in run.stdout]
 
     if os.getuid() != 0:
@@ -137,7 +137,7 @@ def test_the_attacks_get_through_where_nothing_stops_them() -> None:
                     outcomes.append(await probes.try_attack(sandbox, world, one))
         return outcomes
 
-    chosen = [one for one in attacks.ATTACKS if one.name in HARMLESS]
+    chosen = [item for item in attacks.ATTACKS if item.name in HARMLESS]
     assert len(chosen) == len(HARMLESS)
     assert [outcome.name for outcome in asyncio.run(go(chosen)) if not outcome.breach] == []
 
@@ -163,15 +163,15 @@ def test_a_run_leaves_nothing_to_the_next(level: str) -> None:
 
     async def go() -> tuple[str, dict[str, str]]:
         async with Sandbox(level, workers=1) as sandbox:  # type: ignore[arg-type]
-            before, after = await sandbox.run(probe), {}
+            original, updated = await sandbox.run(probe), {}
             for name, poison in POISONS.items():
                 await sandbox.run(poison)
-                after[name] = (await sandbox.run(probe)).stdout
-            return before.stdout, after
+                updated[name] = (await sandbox.run(probe)).stdout
+            return original.stdout, updated
 
-    before, after = asyncio.run(go())
-    assert after == dict.fromkeys(POISONS, before)
-    assert before.startswith(probes.HEALTHY)
+    initial, final = asyncio.run(go())
+    assert final == dict.fromkeys(POISONS, initial)
+    assert initial.startswith(probes.HEALTHY)
 
 
 def test_a_run_finds_nothing_of_the_run_before() -> None:
@@ -190,6 +190,6 @@ def test_a_run_finds_nothing_of_the_run_before() -> None:
                 await sandbox.run("x = 'PRECIOUS' + input()\nprint(x)", stdin="PRECIOUS")
             return [clean.stdout, (await sandbox.run(hunt)).stdout]
 
-    clean, after = asyncio.run(go())
-    assert clean == after
-    assert after.strip().isdigit()
+    clean, final = asyncio.run(go())
+    assert clean == final
+    assert final.strip().isdigit()

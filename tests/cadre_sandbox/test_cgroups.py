@@ -87,7 +87,7 @@ def test_spaces_in_a_mount_point(tree: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "mounts"),
+    ("membership", "mounts"),
     [
         ("9:pids:/\n4:memory:/job", (V1,)),  # version 1 alone
         ("0::/", ()),  # nothing mounted
@@ -95,15 +95,15 @@ def test_spaces_in_a_mount_point(tree: Path) -> None:
         ("0::/boxed", ("/box",)),  # a mount of another part
     ],
 )
-def test_no_hierarchy_that_holds_us(tree: Path, own: str, mounts: tuple[str, ...]) -> None:
+def test_no_hierarchy_that_holds_us(tree: Path, membership: str, mounts: tuple[str, ...]) -> None:
     shown = {"ALL": mount_of(tree), "/box": mount_of(tree, "/box")}
-    process(tree, own, *(shown.get(one, one) for one in mounts))
+    process(tree, membership, *(shown.get(mount, mount) for mount in mounts))
     with pytest.raises(NotDelegated, match="no cgroup v2 hierarchy"):
         found(tree)
 
 
 def test_controllers_that_are_missing(tree: Path) -> None:
-    """As on a machine whose memory and pids belong to version 1."""
+    """Memory and pids of such a machine belong to version 1."""
     group(tree, "", "hugetlb", "", "1", root=True)
     with pytest.raises(NotDelegated, match="has no controllers memory and pids"):
         found(tree)
@@ -136,26 +136,26 @@ def test_root_needs_more_than_the_right_to_write(tree: Path, monkeypatch: pytest
 
 def test_no_internal_processes(tree: Path) -> None:
     """A group with processes passes nothing on; we can leave our own when nobody else is in it, but not the root."""
-    own = str(os.getpid())
+    process_id = str(os.getpid())
     group(tree, "", "memory pids", "", root=True)
-    folder = group(tree, "job", "cpu memory pids", "", own)
+    folder = group(tree, "job", "cpu memory pids", "", process_id)
     process(tree, "0::/job", mount_of(tree))
     assert found(tree) == Delegation(folder, ("memory", "pids", "cpu"), leave=True)
-    group(tree, "job", "cpu memory pids", "", f"{own} 1 2")
+    group(tree, "job", "cpu memory pids", "", f"{process_id} 1 2")
     with pytest.raises(NotDelegated, match="holds 2 other processes"):
         found(tree)
-    group(tree, "", "memory pids", "", own, root=True)
+    group(tree, "", "memory pids", "", process_id, root=True)
     process(tree, "0::/", mount_of(tree))
     with pytest.raises(NotDelegated, match="passes no memory and pids on"):
         found(tree)
 
 
 def test_names_tell_the_living_from_the_dead() -> None:
-    space, own = cgroups.pid_namespace(), os.getpid()
-    start = cgroups.start_of(own)
+    space, own_getpid = cgroups.pid_namespace(), os.getpid()
+    start = cgroups.start_of(own_getpid)
     assert start > 0
-    assert not cgroups.is_left_over(f"cadre-{space}-{own}-{start}-0")
-    assert cgroups.is_left_over(f"cadre-{space}-{own}-{start + 1}-0")  # the id was used before
+    assert not cgroups.is_left_over(f"cadre-{space}-{own_getpid}-{start}-0")
+    assert cgroups.is_left_over(f"cadre-{space}-{own_getpid}-{start + 1}-0")  # the id was used before
     assert cgroups.is_left_over(f"cadre-{space}-{2**22 + 1}-5-12")  # past the last id there can be
     assert not cgroups.is_left_over(f"cadre-{space + 1}-{2**22 + 1}-5-12")  # ids of another namespace say nothing here
     assert not cgroups.is_left_over("cadre-user-chosen")
@@ -171,12 +171,12 @@ def test_a_zombie_is_dead() -> None:
 
 def test_the_next_start_removes_what_the_dead_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"cadre-{cgroups.pid_namespace()}-{2**22 + 1}-5-{number}" for number in range(3)]
-    kept = ["system.slice", f"cadre-7-{2**22 + 1}-5-0", "cadre-x"]
-    for name in names + kept:
+    stored = ["system.slice", f"cadre-7-{2**22 + 1}-5-0", "cadre-x"]
+    for name in names + stored:
         (tmp_path / name).mkdir()
-    mine = cgroups.make(Delegation(str(tmp_path), ("memory", "pids")))
+    make = cgroups.make(Delegation(str(tmp_path), ("memory", "pids")))
     cgroups.clean_up(str(tmp_path))
-    assert sorted(os.listdir(tmp_path)) == sorted([*kept, os.path.basename(mine)])
+    assert sorted(os.listdir(tmp_path)) == sorted([*stored, os.path.basename(make)])
     for name in names:
         (tmp_path / name).mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
@@ -265,24 +265,24 @@ def real() -> Delegation:
     return trial.delegation
 
 
-def ours(found: Delegation) -> list[str]:
+def ours(delegation: Delegation) -> list[str]:
     """Groups that hold something to run programs in; the one that this process may have moved into stays."""
-    own = Path("/proc/self/cgroup").read_text().strip().rpartition("/")[2]
-    return [name for name in os.listdir(found.folder) if name.startswith("cadre-") and name != own]
+    own_content = Path("/proc/self/cgroup").read_text().strip().rpartition("/")[2]
+    return [name for name in os.listdir(delegation.folder) if name.startswith("cadre-") and name != own_content]
 
 
 @pytest.mark.parametrize("name", ["many processes", "memory of many processes"])
 def test_only_the_group_stops_many_processes(real: Delegation, name: str) -> None:
-    one = next(one for one in probes.GROUP_PROBES if one.name == name)
+    probe = next(probe for probe in probes.GROUP_PROBES if probe.name == name)
 
     async def go(mode: sandbox.GroupMode) -> probes.Outcome:
         with probes.World() as world:
             async with Sandbox("process", workers=1, cgroup=mode) as box:
-                return await probes.try_attack(box, world, one)
+                return await probes.try_attack(box, world, probe)
 
     assert asyncio.run(go("off")).breach
-    held = asyncio.run(go("on"))
-    assert (held.breach, held.layer) == ("", "cgroup")
+    limited = asyncio.run(go("on"))
+    assert (limited.breach, limited.layer) == ("", "cgroup")
     assert ours(real) == []
 
 
@@ -322,8 +322,8 @@ def test_programs_run_as_ever(real: Delegation, mode: pool.Mode) -> None:
             return [await box.run(f"print({number})", limits=Limits(wall_s=20.0)) for number in range(4)]
 
     results = asyncio.run(go())
-    assert [one.stdout for one in results] == ["0\n", "1\n", "2\n", "3\n"]
-    assert {one.layers[-1] for one in results} == {"cgroup"}
+    assert [result.stdout for result in results] == ["0\n", "1\n", "2\n", "3\n"]
+    assert {result.layers[-1] for result in results} == {"cgroup"}
     assert ours(real) == []
 
 

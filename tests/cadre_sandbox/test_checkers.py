@@ -163,11 +163,11 @@ ENDS = ["import os; os._exit(0)", "return 'x' * 10**8", "return f(x)", "while Tr
 
 
 @pytest.mark.parametrize(
-    ("end", "place"),
-    few_of([(end, place) for end in ENDS for place in (0, 4, 9)], [(end, 4) for end in ENDS] + [(ENDS[0], 0)]),
+    ("end", "position"),
+    few_of([(end, position) for end in ENDS for position in (0, 4, 9)], [(end, 4) for end in ENDS] + [(ENDS[0], 0)]),
 )
-def test_a_case_at_which_a_program_ends_costs_the_others_nothing(end: str, place: int) -> None:
-    program = f"def f(x):\n    if x == {place}:\n        {end}\n    return x\n"
+def test_a_case_at_which_a_program_ends_costs_the_others_nothing(end: str, position: int) -> None:
+    program = f"def f(x):\n    if x == {position}:\n        {end}\n    return x\n"
     limits = Limits(cpu_s=0.3) if end.startswith("while") else QUICK
     verdict = asyncio.run(check_calls(default(), program, "f", [([x], x) for x in range(10)], limits))
     assert (verdict.passed, verdict.total, len(verdict.failures)) == (9, 10, 1)
@@ -398,7 +398,7 @@ def test_there_are_a_hundred_cheats_and_more() -> None:
 
 @pytest.mark.parametrize("name", few_of(CHEATS, list(CHEATS)[::4]))
 def test_cheats_pass_nothing(name: str) -> None:
-    """On a few problems of HumanEval that need different kinds of answers; the benchmark takes every set of code."""
+    """A few problems of HumanEval that need different kinds of answers; the benchmark takes every set of code."""
     problems = rows("humaneval/HumanEval.jsonl")[5::40]
     limits = Limits(cpu_s=0.5)
 
@@ -411,9 +411,9 @@ def test_cheats_pass_nothing(name: str) -> None:
     assert [verdict for verdict in asyncio.run(go()) if verdict.ok] == []
 
 
-@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
-def test_humaneval_references_pass(every: int) -> None:
-    problems = rows("humaneval/HumanEval.jsonl")[::every]
+@pytest.mark.parametrize("all_items", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_humaneval_references_pass(all_items: int) -> None:
+    problems = rows("humaneval/HumanEval.jsonl")[::all_items]
 
     async def go() -> list[Verdict]:
         return await asyncio.gather(
@@ -421,20 +421,22 @@ def test_humaneval_references_pass(every: int) -> None:
         )
 
     verdicts = asyncio.run(go())
-    assert [problems[i]["task_id"] for i, one in enumerate(verdicts) if not one.ok] == []
-    assert len(verdicts) == -(-164 // every)
+    assert [problems[i]["task_id"] for i, verdict in enumerate(verdicts) if not verdict.ok] == []
+    assert len(verdicts) == -(-164 // all_items)
 
 
-@pytest.mark.parametrize("every", [20, pytest.param(4, marks=pytest.mark.slow)])
-def test_mbpp_references_pass(every: int) -> None:
+@pytest.mark.parametrize("all_items", [20, pytest.param(4, marks=pytest.mark.slow)])
+def test_mbpp_references_pass(all_items: int) -> None:
     """The benchmark runs all 974."""
-    problems = rows("mbpp/mbpp.jsonl")[::every]
+    problems = rows("mbpp/mbpp.jsonl")[::all_items]
 
     async def go() -> list[Verdict]:
         return await asyncio.gather(*(judge(row["code"], all_tests(mbpp(row, 0))) for row in problems))
 
     verdicts = asyncio.run(go())
-    assert sum(one.ok for one in verdicts) >= len(problems) - 1, [one for one in verdicts if not one.ok]
+    assert sum(verdict.ok for verdict in verdicts) >= len(problems) - 1, [
+        verdict for verdict in verdicts if not verdict.ok
+    ]
 
 
 plain = st.recursive(

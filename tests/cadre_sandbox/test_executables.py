@@ -34,28 +34,28 @@ class Become:
         return await self.sandbox.execute([PYTHON, "-I", "-S", "-B", "-c", program], stdin, "", limits)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("all_items", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("level", ["isolated", pytest.param("confined", marks=pytest.mark.slow)])
-def test_no_attack_gets_through_what_a_job_has_become(level: str, every: int) -> None:
+def test_no_attack_gets_through_what_a_job_has_become(level: str, all_items: int) -> None:
     """One attack of every kind, or of every fourth: each is a new interpreter."""
 
     async def outcomes() -> list[probes.Outcome]:
         with World() as world:
             async with Sandbox(level, workers=1, packages=LIBRARIES, executables=(PYTHON,)) as sandbox:  # type: ignore[arg-type]
                 runner = Become(sandbox)
-                kinds = {one.kind: one for one in attacks.suited(runner) if one.kind not in attacks.SLOW}
-                return await probes.assault(runner, world, list(kinds.values())[::every])
+                kinds = {item.kind: item for item in attacks.suited(runner) if item.kind not in attacks.SLOW}
+                return await probes.assault(runner, world, list(kinds.values())[::all_items])
 
-    found = asyncio.run(outcomes())
-    assert len(found) >= 25 // every
+    result = asyncio.run(outcomes())
+    assert len(result) >= 25 // all_items
     # An executable's loader may need uname, so that it is left to a confined one (docs/sandbox.md).
-    known = {"host name by the bare call"} if level == "confined" else set()
-    assert [(one.name, one.breach) for one in found if one.breach and one.name not in known] == []
+    allowed = {"host name by the bare call"} if level == "confined" else set()
+    assert [(item.name, item.breach) for item in result if item.breach and item.name not in allowed] == []
 
 
-def done(level: str, command: list[str], stdin: str = "", beside: str = "") -> Result:
+def done(level: str, command: list[str], stdin: str = "", data_file: str = "") -> Result:
     sandbox = shared_sandbox(level, executables=(CAT,))  # type: ignore[arg-type]
-    return asyncio.run(sandbox.execute(command, stdin, beside))
+    return asyncio.run(sandbox.execute(command, stdin, data_file))
 
 
 @pytest.mark.parametrize("level", ["process", "confined", "isolated"])
@@ -67,8 +67,8 @@ def test_a_job_becomes_the_executable_with_its_input_and_a_text_beside(level: st
 
 @pytest.mark.parametrize("level", ["confined", "isolated"])
 def test_nothing_else_can_be_executed_or_read(level: str) -> None:
-    other = os.path.realpath(shutil.which("ls") or "/bin/ls")
-    refused = done(level, [other, "/"])
+    other_realpath = os.path.realpath(shutil.which("ls") or "/bin/ls")
+    refused = done(level, [other_realpath, "/"])
     assert refused.status == "error"
     assert "PermissionError" in refused.stderr or "FileNotFoundError" in refused.stderr
     read = done(level, [CAT, __file__])

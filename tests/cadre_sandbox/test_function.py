@@ -131,8 +131,8 @@ def test_errors_count_the_programs_own_lines(program: str, line: str) -> None:
 
 
 def test_functions_among_the_arguments_do_not_show_in_errors() -> None:
-    given = "def half(x):\n    return 1 / x\narguments = (half,)\n"
-    lines = call("def f(half):\n    x = 0\n    return half(x)\n", arguments=given).result.stderr.splitlines()
+    arguments = "def half(x):\n    return 1 / x\narguments = (half,)\n"
+    lines = call("def f(half):\n    x = 0\n    return half(x)\n", arguments=arguments).result.stderr.splitlines()
     assert lines[1] == '  File "<program>", line 3, in f'
     assert lines[-1] == "ZeroDivisionError: division by zero"
     assert "<arguments>" not in "".join(lines)
@@ -145,7 +145,7 @@ RECURSIVE = "def f(a, b):\n    return g(40)\ndef g(n):\n    return n < 2 or g(n 
 
 
 @pytest.mark.parametrize(
-    ("program", "place"),
+    ("program", "folder"),
     [
         (NESTED, "in the loop that begins in line 3"),
         (CAUGHT, "in the loop that begins in line 3"),
@@ -154,10 +154,10 @@ RECURSIVE = "def f(a, b):\n    return g(40)\ndef g(n):\n    return n < 2 or g(n 
         (RECURSIVE, "in line 2"),
     ],
 )
-def test_a_program_that_runs_out_of_time_gets_its_outermost_loop(program: str, place: str) -> None:
+def test_a_program_that_runs_out_of_time_gets_its_outermost_loop(program: str, folder: str) -> None:
     called = call(program, limits=Limits(cpu_s=0.3))
     assert (called.result.status, called.returned) == ("timeout", False)
-    assert called.result.stderr == f"TimeoutError: the program was still running after 0.2 s, {place}\n"
+    assert called.result.stderr == f"TimeoutError: the program was still running after 0.2 s, {folder}\n"
 
 
 def test_a_program_that_stops_the_clock_still_runs_out_of_time() -> None:
@@ -228,6 +228,6 @@ def test_a_script_counts_its_own_lines_behind_a_prelude() -> None:
 
 
 def test_a_prelude_changes_no_random_number() -> None:
-    whole = asyncio.run(shared_sandbox().run("import random\nprint(random.random())\n"))
+    full = asyncio.run(shared_sandbox().run("import random\nprint(random.random())\n"))
     parted = asyncio.run(shared_sandbox().run("print(random.random())\n", prelude="import random\n"))
-    assert whole.stdout == parted.stdout != ""
+    assert full.stdout == parted.stdout != ""

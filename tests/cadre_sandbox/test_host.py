@@ -54,7 +54,7 @@ def test_every_program_is_told_the_same_name(level: str, mode: str) -> None:
 def test_no_way_leads_to_the_host_s_own_name(level: str, user: str) -> None:
     outcomes = assault(level, user, kinds=["host name"])
     assert len(outcomes) >= 14
-    assert [(one["name"], one["breach"]) for one in outcomes if one["breach"]] == []
+    assert [(outcome["name"], outcome["breach"]) for outcome in outcomes if outcome["breach"]] == []
 
 
 def test_nor_does_a_solution_under_test() -> None:

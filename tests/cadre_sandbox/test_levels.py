@@ -17,18 +17,18 @@ from cadre_tasks import sandbox
 from tests.helpers.sandboxes import shared_sandbox
 
 
-def trial_of(monkeypatch: pytest.MonkeyPatch, holding: set[str]) -> None:
+def trial_of(monkeypatch: pytest.MonkeyPatch, available: set[str]) -> None:
     monkeypatch.setattr(
-        levels, "attempt", lambda level: Trial(level, level in holding, "" if level in holding else "no")
+        levels, "attempt", lambda level: Trial(level, level in available, "" if level in available else "no")
     )
 
 
 @pytest.mark.parametrize(
-    ("holding", "chosen"),
+    ("available", "chosen"),
     [({"process", "confined", "isolated"}, "isolated"), ({"process", "confined"}, "confined")],
 )
-def test_auto_takes_the_highest_that_holds(monkeypatch: pytest.MonkeyPatch, holding: set[str], chosen: str) -> None:
-    trial_of(monkeypatch, holding)
+def test_auto_takes_the_highest_that_holds(monkeypatch: pytest.MonkeyPatch, available: set[str], chosen: str) -> None:
+    trial_of(monkeypatch, available)
     assert levels.choose("auto") == chosen
 
 
@@ -39,7 +39,7 @@ def test_auto_never_goes_below_confined(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("answers", "held"),
+    ("answers", "is_available"),
     [
         ([WorkerDied("stuck"), []], True),
         ([[], []], True),
@@ -47,19 +47,19 @@ def test_auto_never_goes_below_confined(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_what_was_only_slow_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, answers: list[WorkerDied | list[probes.Outcome]], held: bool
+    monkeypatch: pytest.MonkeyPatch, answers: list[WorkerDied | list[probes.Outcome]], is_available: bool
 ) -> None:
-    tried = iter(answers)
+    attempts = iter(answers)
 
     async def attack_one(runner: levels.OneWorker, chosen: list[probes.Attack]) -> list[probes.Outcome]:
-        answer = next(tried)
+        answer = next(attempts)
         if isinstance(answer, WorkerDied):
             raise answer from TimeoutError()
         return answer
 
     monkeypatch.setattr(levels, "attack_one", attack_one)
     trial = levels.attempt.__wrapped__("confined")
-    assert (trial.holds, trial.slow) == (held, not held)
+    assert (trial.holds, trial.slow) == (is_available, not is_available)
 
 
 def test_what_got_through_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_a_folder_is_writable_and_wiped() -> None:
 
 
 def test_isolated_shows_libraries_below_tmp() -> None:
-    """Where the new root is mounted: what lies there must be taken hold of before, as a virtual environment may."""
+    """The new root is mounted there: files below it, such as a virtual environment, must be opened before."""
     folder = tempfile.mkdtemp(dir=namespaces.NEW_ROOT)
     try:
         for name, text in (("__init__", ""), ("late", "ANSWER = 42")):
@@ -216,8 +216,8 @@ def test_both_architectures_have_every_call() -> None:
         }
         older |= {"rmdir", "unlink", "getpgrp", "time", "epoll_wait"}
         assert (arm is None) == (name in older), name
-    for place in (0, 1):
-        numbers = [pair[place] for pair in syscalls.NUMBERS.values() if pair[place] is not None]
+    for position in (0, 1):
+        numbers = [pair[position] for pair in syscalls.NUMBERS.values() if pair[position] is not None]
         assert len(numbers) == len(set(numbers))
 
 
@@ -235,10 +235,10 @@ def answer(filters: list[seccomp.Instruction], number: int, arguments: tuple[int
     data = {0: number, 4: arch}
     for index, value in enumerate(padded):
         data[16 + 8 * index], data[20 + 8 * index] = value & 0xFFFFFFFF, value >> 32
-    accumulator, place = 0, 0
+    accumulator, position = 0, 0
     while True:
-        code, true, false, constant = filters[place]
-        place += 1
+        code, true, false, constant = filters[position]
+        position += 1
         if code == seccomp.LOAD:
             accumulator = data[constant]
         elif code == seccomp.AND:
@@ -247,7 +247,7 @@ def answer(filters: list[seccomp.Instruction], number: int, arguments: tuple[int
             return constant
         else:
             holds = accumulator == constant if code == seccomp.EQUAL else accumulator >= constant
-            place += true if holds else false
+            position += true if holds else false
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
@@ -289,11 +289,11 @@ def test_the_filter_allows_exactly_the_list(monkeypatch: pytest.MonkeyPatch, mac
     assert (of("sendto", 3, 1, 1, 0, 0), of("sendto", 3, 1, 1, 0, 1 << 33)) == (allow, deny)
     assert (of("socketpair", 1, 1), of("socketpair", 1, 2), of("socketpair", 2, 1)) == (allow, deny, deny)
     assert (of("fcntl", 3, 4), of("fcntl", 3, 8), of("fcntl", 3, 1031)) == (allow, deny, deny)
-    for name, place in (("open", 1), ("openat", 2)):
+    for name, position in (("open", 1), ("openat", 2)):
         if syscalls.NUMBERS[name][column] is not None:
             answers = {
-                flags: of(name, *(7,) * place, flags) for flags in (*range(4), 0x40, 0x42, 0x241, 0x242, 0x80000)
+                flags: of(name, *(7,) * position, flags) for flags in (*range(4), 0x40, 0x42, 0x241, 0x242, 0x80000)
             }
             assert answers == {flags: deny if flags == 3 else allow for flags in answers}
             emptying = [flags | more for flags in (0x200, 0x203, 3) for more in (0, 0x40, 0x800, 0x80000, 0x200000)]
-            assert [of(name, *(7,) * place, flags) for flags in emptying] == [deny] * len(emptying)
+            assert [of(name, *(7,) * position, flags) for flags in emptying] == [deny] * len(emptying)

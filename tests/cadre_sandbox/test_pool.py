@@ -162,8 +162,8 @@ def test_parents_retire(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_descriptor_and_no_zombie_is_left() -> None:
     def count() -> tuple[int, int]:
-        own = [entry for entry in Path("/proc").glob("[0-9]*/stat") if parent_id(entry) == os.getpid()]
-        return len(os.listdir("/proc/self/fd")), len(own)
+        child_processes = [entry for entry in Path("/proc").glob("[0-9]*/stat") if parent_id(entry) == os.getpid()]
+        return len(os.listdir("/proc/self/fd")), len(child_processes)
 
     async def go() -> None:
         async with Sandbox("isolated", workers=2) as sandbox:
@@ -171,9 +171,9 @@ def test_no_descriptor_and_no_zombie_is_left() -> None:
             await sandbox.run("while True: pass", limits=SHORT)
 
     asyncio.run(go())
-    before = count()
+    initial_count = count()
     asyncio.run(go())
-    assert count() == before
+    assert count() == initial_count
 
 
 def parent_id(stat: Path) -> int:
@@ -198,15 +198,15 @@ asyncio.run(main())
 
 def descendants(pids: set[int]) -> set[int]:
     """These processes and all below them, of those that live."""
-    found, size = set(pids), 0
-    while len(found) != size:
-        size = len(found)
-        found |= {int(s.parent.name) for s in Path("/proc").glob("[0-9]*/stat") if parent_id(s) in found}
-    return found
+    result, size = set(pids), 0
+    while len(result) != size:
+        size = len(result)
+        result |= {int(s.parent.name) for s in Path("/proc").glob("[0-9]*/stat") if parent_id(s) in result}
+    return result
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; one that only waits to be collected by the system has."""
+    """Return True if a process has ended, or only waits to be collected."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except OSError:
@@ -262,6 +262,6 @@ def test_a_forked_trainer_starts_its_own_parents() -> None:
         sandbox.close()
         return result.stdout
 
-    _, status, after = asyncio.run(go())
+    _, status, final = asyncio.run(go())
     assert status == 0
-    assert after == "2\n"
+    assert final == "2\n"

@@ -115,13 +115,13 @@ def test_numpy_draws_the_same_where_a_program_has_it() -> None:
     )
 
     async def go() -> set[str]:
-        seen = set()
+        recorded = set()
         for _ in range(2):
             async with Sandbox("confined", workers=1, packages=packages) as sandbox:
                 result = await sandbox.run(program, limits=Limits(cpu_s=10.0, memory_mb=2048))
                 assert result.status == "ok", result.stderr
-                seen.add(result.stdout)
-        return seen
+                recorded.add(result.stdout)
+        return recorded
 
     assert len(asyncio.run(go())) == 1
 

@@ -142,9 +142,9 @@ def test_no_descriptor_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pool, "PAUSES_S", (0.0,))
     monkeypatch.setattr(worker, "interpreter", lambda: ["/nowhere/python"])
     asyncio.run(go())
-    before = len(os.listdir("/proc/self/fd"))
+    initial = len(os.listdir("/proc/self/fd"))
     asyncio.run(go())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) == initial
 
 
 def test_who_kills_every_child_leaves_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What a team and its roles stand at: a step pays what it changed."""
+"""Accounts of a team and its roles: a step is rewarded with the change."""
 
 import pytest
 
@@ -17,6 +17,6 @@ def test_a_step_pays_what_it_changed() -> None:
 
 
 def test_an_account_is_replaced_and_never_changed() -> None:
-    before = Account(1.0, {"a": 1.0})
-    before.settle(0.0, {"a": 0.0, "b": 2.0})
-    assert before == Account(1.0, {"a": 1.0})
+    initial_account = Account(1.0, {"a": 1.0})
+    initial_account.settle(0.0, {"a": 0.0, "b": 2.0})
+    assert initial_account == Account(1.0, {"a": 1.0})

@@ -1,4 +1,4 @@
-"""What an answer holds: moves in their forms."""
+"""Contents of an answer: moves in their forms."""
 
 import pytest
 from hypothesis import given

@@ -20,8 +20,8 @@ BOTH = {"aux": AUX, "main": MAIN}
 
 
 def roles_asked(env: object) -> list[str]:
-    asked: Mapping[str, Observation] = env.observe()  # type: ignore[attr-defined]
-    return list(asked)
+    requests: Mapping[str, Observation] = env.observe()  # type: ignore[attr-defined]
+    return list(requests)
 
 
 def test_without_an_exchange_nobody_sees_the_other() -> None:
@@ -62,11 +62,11 @@ def test_a_round_of_discussion_judges_the_second_texts_alone() -> None:
     env = Pairs(TASK, exchange="discussion")
     (draft,) = play(env, {"aux": "a draft of aux", "main": "a draft of main"})
     assert (draft.team, draft.parts) == (0.0, {})
-    asked = env.observe()
-    assert [message.role for message in asked["aux"].messages] == ["user", "assistant", "user"]
-    assert asked["aux"].messages[1].content == "a draft of aux"
-    assert "a draft of main" in asked["aux"].messages[2].content
-    assert "a draft of aux" not in asked["aux"].messages[2].content
+    requests = env.observe()
+    assert [message.role for message in requests["aux"].messages] == ["user", "assistant", "user"]
+    assert requests["aux"].messages[1].content == "a draft of aux"
+    assert "a draft of main" in requests["aux"].messages[2].content
+    assert "a draft of aux" not in requests["aux"].messages[2].content
     (reward,) = play(env, BOTH)
     assert reward.team == pytest.approx(4.0)
     assert roles_asked(env) == []
@@ -75,18 +75,18 @@ def test_a_round_of_discussion_judges_the_second_texts_alone() -> None:
 def test_one_agent_writes_both_in_one_conversation_and_is_paid_alike() -> None:
     env = PairsSingleAgent(TASK)
     (first,) = play(env, AUX)
-    said = env.observe()["agent"].messages
-    assert [message.role for message in said] == ["user", "assistant", "user"]
-    assert "`aux`" in said[0].content
-    assert said[1].content == AUX
+    observe = env.observe()["agent"].messages
+    assert [message.role for message in observe] == ["user", "assistant", "user"]
+    assert "`aux`" in observe[0].content
+    assert observe[1].content == AUX
     (second,) = play(env, MAIN)
     assert (first.team, second.team) == (0.0, pytest.approx(4.0))
     assert env.success
 
 
 def test_one_agents_local_rewards_are_the_sum_of_the_roles() -> None:
-    alone, team = PairsSingleAgent(TASK, reward="mixed"), Pairs(TASK, reward="mixed")
-    (_, reward), (joint,) = play(alone, AUX, MAIN), play(team, BOTH)
+    single, team = PairsSingleAgent(TASK, reward="mixed"), Pairs(TASK, reward="mixed")
+    (_, reward), (joint,) = play(single, AUX, MAIN), play(team, BOTH)
     assert reward.local["agent"] == pytest.approx(sum(joint.local.values()))
     assert reward.team == pytest.approx(joint.team)
 
@@ -98,8 +98,8 @@ def test_several_turns_begin_anew_each_time() -> None:
 
 
 def test_two_summaries_by_one_agent_are_worth_what_those_of_two_are() -> None:
-    alone, team = TldrSingleAgent(RIVERS), Tldr(RIVERS)
-    (_, reward), (joint,) = play(alone, HONEST, LONG), play(team, {"short": HONEST, "long": LONG})
+    single, team = TldrSingleAgent(RIVERS), Tldr(RIVERS)
+    (_, reward), (joint,) = play(single, HONEST, LONG), play(team, {"short": HONEST, "long": LONG})
     assert reward.team == pytest.approx(joint.team)
 
 
@@ -137,7 +137,7 @@ def test_the_contract_with_an_exchange(name: str, exchange: str) -> None:
 
 
 def test_what_writers_are_told_of_each_other_is_so() -> None:
-    """At once nobody sees the other; in a pipeline the second does; one agent alone has no team mate."""
+    """Roles that act at once do not see each other; in a pipeline the second sees the first."""
     for role, words in (("aux", "cannot see your code"), ("main", "you cannot see it")):
         assert words in seen(Pairs(TASK), role)
     env = Pairs(TASK, exchange="pipeline")

@@ -18,8 +18,8 @@ OVER_DATA = [name for name in environments() if issubclass(env_class(name), From
 
 @pytest.mark.parametrize("name", OVER_DATA)
 def test_every_environment_works_by_default_given_its_data(name: str) -> None:
-    held = {"held_out": 1} if name.startswith("pairs") else {}  # the invented set has two items, the public one 164
-    spec = EnvSpec(name, {"source": source(), **held})
+    held_out = {"held_out": 1} if name.startswith("pairs") else {}  # the invented set has two items, the public one 164
+    spec = EnvSpec(name, {"source": source(), **held_out})
     for split in ("train", "test"):
         assert spec.make(spec.tasks(split)[0]).observe()  # type: ignore[arg-type]
 
@@ -75,10 +75,10 @@ def test_a_file_of_your_own(name: str, tmp_path: Path) -> None:
 
 
 def test_another_set_is_tested_beside_the_one_that_is_named_for_both() -> None:
-    """All of it, while training goes on with the first set, divided where it has no splits of its own."""
-    beside = EnvSpec("pairs", {"data": "mbpp", "test": "humaneval", "source": source()})
-    assert [task.data["entry"] for task in beside.tasks("test")] == ["twice", "last"]
-    assert {task.id.split("-")[1] for task in beside.tasks("train")} == {"mbpp"}
+    """All of it is tested, while training uses the first set, divided where it has no splits of its own."""
+    both_sets = EnvSpec("pairs", {"data": "mbpp", "test": "humaneval", "source": source()})
+    assert [task.data["entry"] for task in both_sets.tasks("test")] == ["twice", "last"]
+    assert {task.id.split("-")[1] for task in both_sets.tasks("train")} == {"mbpp"}
     usual = EnvSpec("pairs", {"test": "mbpp", "held_out": 1, "source": source()})
     assert [task.data["entry"] for task in usual.tasks("train")] == ["last"]
     assert len(usual.tasks("test")) == 2
@@ -131,7 +131,7 @@ ABSURD = {
 }
 
 
-@pytest.mark.parametrize(("name", "settings"), [(name, one) for name, many in ABSURD.items() for one in many])
+@pytest.mark.parametrize(("name", "settings"), [(name, item) for name, many in ABSURD.items() for item in many])
 def test_absurd_settings_are_refused_at_once(name: str, settings: dict[str, Any]) -> None:
     (setting,) = list(settings)[-1:]
     data = {"source": source()} if name in OVER_DATA else {}

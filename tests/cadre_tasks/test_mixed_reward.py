@@ -41,19 +41,19 @@ def contest() -> Task:
     return Task(program.id, dict(vars(program)))
 
 
-def tried(env: Env, said: str | Mapping[str, str]) -> Reward:
-    """What an action pays, tried on a copy. One text is the only role's."""
-    actions = said if isinstance(said, Mapping) else dict.fromkeys(env.observe(), said)
+def tried(env: Env, text: str | Mapping[str, str]) -> Reward:
+    """Return the reward of an action on a copy. One text is the only role's."""
+    actions = text if isinstance(text, Mapping) else dict.fromkeys(env.observe(), text)
     return asyncio.run(env.fork().step(dict(actions)))
 
 
 def roles(name: str, *texts: str) -> dict[str, str]:
-    return {f"{name}{place}": text for place, text in enumerate(texts, 1)}
+    return {f"{name}{position}": text for position, text in enumerate(texts, 1)}
 
 
 def flips(env: Env, first: str | Mapping[str, str], second: str | Mapping[str, str], low: float, high: float) -> None:
-    """At the higher alpha the first sibling is carried on, at the lower one the second."""
-    rewards = [tried(env, said) for said in (first, second)]
+    """The first sibling is selected at the higher alpha, the second at the lower one."""
+    rewards = [tried(env, text) for text in (first, second)]
     for alpha, best in ((low, 1), (high, 0)):
         scores = [score(reward, alpha) for reward in rewards]
         assert scores[best] > scores[1 - best] + 1e-6, (alpha, rewards)
@@ -89,13 +89,13 @@ def test_a_push_by_a_detour() -> None:
 
 
 def test_a_grid_that_is_mostly_guessed() -> None:
-    """Of the ten empty cells six are filled rightly and four wrongly, or one rightly and the others left."""
+    """Ten cells are empty: six are filled rightly and four wrongly, or one rightly and the others not."""
     env = SudokuNoTool(CLUES)
-    guessed, one = "1234 3412 2213 4111", "123. ..12 ...3 4..."
+    guessed, item = "1234 3412 2213 4111", "123. ..12 ...3 4..."
     reward = tried(env, guessed)
     assert (reward.team, reward.local["planner"]) == pytest.approx((0.2, -0.1))
-    flips(env, guessed, one, 0.25, 1.0)  # -0.05 against 0.015, 0.1 against 0.09
-    flips(Sudoku(CLUES), *(f"print('''{rows}''')" for rows in (guessed, one)), 0.25, 1.0)
+    flips(env, guessed, item, 0.25, 1.0)  # -0.05 against 0.015, 0.1 against 0.09
+    flips(Sudoku(CLUES), *(f"print('''{rows}''')" for rows in (guessed, item)), 0.25, 1.0)
 
 
 def test_a_right_reasoner_beside_a_broken_tool() -> None:
@@ -141,15 +141,15 @@ def test_a_draft_of_one_agent() -> None:
 
 def test_a_pair_paid_by_level() -> None:
     env = Pairs(TWICE, reward="mixed")
-    alone = {"aux": "aux = 3", "main": "def twice(n):\n    return n + n"}
+    single = {"aux": "aux = 3", "main": "def twice(n):\n    return n + n"}
     helped = {"aux": AUX, "main": "def twice(n):\n    return 6 * aux(1)"}
-    first, second = tried(env, alone), tried(env, helped)
+    first, second = tried(env, single), tried(env, helped)
     assert (first.team, dict(first.local)) == (pytest.approx(0.5 + 1.0), {"aux": 0.0, "main": 0.6})
     assert (second.team, dict(second.local)) == (
         pytest.approx(0.5 + 1 / 3),
         pytest.approx({"aux": 0.4, "main": 0.6 + 0.5 + 1.0}),
     )
-    flips(env, alone, helped, 1.0, 4.0)  # 2.1 against 3.33, 6.6 against 5.83
+    flips(env, single, helped, 1.0, 4.0)  # 2.1 against 3.33, 6.6 against 5.83
     joint = tried(Pairs(TWICE), {"aux": AUX, "main": MAIN})
     mixed = tried(env, {"aux": AUX, "main": MAIN})
     assert joint.team == pytest.approx(score(mixed, 1.0)) == pytest.approx(4.0)

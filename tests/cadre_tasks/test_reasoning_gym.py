@@ -45,7 +45,7 @@ def test_a_generator_has_its_own_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "options", "told"),
+    ("dataset", "options", "expected"),
     [
         ("chain_sum", {"max_term": 2}, r"got 'max_term'.*Did you mean max_terms\?"),
         ("chain_sum", {"seed": 2}, "got 'seed'; expected options of chain_sum"),
@@ -54,8 +54,8 @@ def test_a_generator_has_its_own_options() -> None:
         ("composite", {}, "Must specify at least one dataset"),
     ],
 )
-def test_options_that_a_generator_refuses_are_told(dataset: str, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_options_that_a_generator_refuses_are_told(dataset: str, options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         ReasoningGym(Task("t", {"seed": 0}), dataset, options)
 
 
@@ -91,7 +91,7 @@ def test_formulas_and_literals_are_read_as_the_package_does() -> None:
 def test_no_question_is_in_both_splits() -> None:
     """Generators of few questions too, whose seeds differ."""
     splits = {split: ReasoningGym.tasks(split, dataset="prime_factorization")[:60] for split in ("train", "test")}
-    asked = {split: {task.data["question"] for task in tasks} for split, tasks in splits.items()}
-    assert not asked["train"] & asked["test"]
+    requests = {split: {task.data["question"] for task in tasks} for split, tasks in splits.items()}
+    assert not requests["train"] & requests["test"]
     for task in splits["test"][:5]:
         assert ReasoningGym(task, "prime_factorization").problem["question"] == task.data["question"]

@@ -57,7 +57,7 @@ def losses(run: Run, policy: str = "shared") -> list[float]:
 
 
 def test_the_loss_is_the_cross_entropy_of_the_answers(speaker: Path, tmp_path: Path) -> None:
-    """Of the first step: four answers of one digit and the end, the mean over their eight tokens."""
+    """The first step has four answers of one digit and the end: the mean over their eight tokens."""
     run = warmed(configured(speaker), tmp_path / "run")
     encoder, model = AnswerEncoder.of(str(speaker)), AutoModelForCausalLM.from_pretrained(speaker)
     sums, tokens = 0.0, 0
@@ -72,27 +72,27 @@ def test_the_loss_is_the_cross_entropy_of_the_answers(speaker: Path, tmp_path: P
 
 
 def test_only_the_answer_is_learned() -> None:
-    made = make_sequence("p", "speaker", (5, 6, 7), (8, 9))
-    assert made.mask == (False, False, False, True, True)
-    assert made.advantages == (0.0, 0.0, 0.0, 1.0, 1.0)
+    sequence = make_sequence("p", "speaker", (5, 6, 7), (8, 9))
+    assert sequence.mask == (False, False, False, True, True)
+    assert sequence.advantages == (0.0, 0.0, 0.0, 1.0, 1.0)
 
 
 def test_an_example_longer_than_the_context_is_refused_before_there_is_a_run(speaker: Path, tmp_path: Path) -> None:
-    most = AnswerEncoder.of(str(speaker)).context
-    assert most is not None
+    limit = AnswerEncoder.of(str(speaker)).context
+    assert limit is not None
     prompt = (Message("user", "1"),)
-    spare = most - sum(map(len, AnswerEncoder.of(str(speaker)).encode(prompt, "")))
+    spare = limit - sum(map(len, AnswerEncoder.of(str(speaker)).encode(prompt, "")))
     chosen = configured(speaker)
-    assert len(encode_examples(resolve(chosen), [Example("speaker", prompt, "2" * spare)])[0].token_ids) == most
+    assert len(encode_examples(resolve(chosen), [Example("speaker", prompt, "2" * spare)])[0].token_ids) == limit
     path = tmp_path / "examples.jsonl"
     long = Example("speaker", prompt, "2" * (spare + 1))
     path.write_text("".join(f"{example_to_json(example)}\n" for example in [*digits(), long]))
     (tmp_path / "digit.yaml").write_text(dump(chosen))
-    done = call("warm-start", str(tmp_path / "digit.yaml"), "--on", str(path), "--run", str(tmp_path / "run"))
-    told = " ".join(done.err.split())
-    assert f"line 5, of speaker, has {most + 1} tokens" in told
-    assert str(path) in told.replace(" ", "")
-    assert f"at most {most}" in told
+    result = call("warm-start", str(tmp_path / "digit.yaml"), "--on", str(path), "--run", str(tmp_path / "run"))
+    output = " ".join(result.err.split())
+    assert f"line 5, of speaker, has {limit + 1} tokens" in output
+    assert str(path) in output.replace(" ", "")
+    assert f"at most {limit}" in output
     assert not (tmp_path / "run").exists()
 
 
@@ -102,8 +102,8 @@ def test_an_answer_with_the_end_of_a_turn_in_it_is_refused_by_line(speaker: Path
     path = tmp_path / "examples.jsonl"
     bad = Example("speaker", (Message("user", "1"),), "1<end>2")
     path.write_text("".join(f"{example_to_json(example)}\n" for example in [*digits(), bad]))
-    done = call("warm-start", str(tmp_path / "digit.yaml"), "--on", str(path), "--run", str(tmp_path / "run"))
-    assert "line 5, of speaker, has '<end>' in its answer, which begins or ends turns" in " ".join(done.err.split())
+    result = call("warm-start", str(tmp_path / "digit.yaml"), "--on", str(path), "--run", str(tmp_path / "run"))
+    assert "line 5, of speaker, has '<end>' in its answer, which begins or ends turns" in " ".join(result.err.split())
     assert not (tmp_path / "run").exists()
 
 
@@ -116,8 +116,12 @@ def test_tokens_that_begin_or_end_turns_are_found_in_answers() -> None:
 
 def test_an_epoch_sees_every_example_once() -> None:
     data = [make_sequence("p", "speaker", (number,), (1,)) for number in range(6)]
-    seen = [made.token_ids[0] for step in range(3) for made in pick_examples(data, step, WarmStart(examples=4))]
-    assert sorted(seen[:6]) == sorted(seen[6:]) == list(range(6))
+    recorded = [
+        pick_example.token_ids[0]
+        for step in range(3)
+        for pick_example in pick_examples(data, step, WarmStart(examples=4))
+    ]
+    assert sorted(recorded[:6]) == sorted(recorded[6:]) == list(range(6))
 
 
 def test_the_run_begins_from_the_warmed_weights_and_trains_on(speaker: Path, tmp_path: Path) -> None:
@@ -126,13 +130,13 @@ def test_the_run_begins_from_the_warmed_weights_and_trains_on(speaker: Path, tmp
     loaded = open_team(find_target(str(run.folder)))
     assert loaded.evaluate(4).success == 1.0
     loaded.close()
-    done = call("train", "--run", str(run.folder), "--resume")
-    assert done.code == 0, done.err
+    result = call("train", "--run", str(run.folder), "--resume")
+    assert result.code == 0, result.err
     assert len(run.metrics()) == 1
 
 
 def test_one_that_was_stopped_goes_on_as_if_nothing_had_happened(speaker: Path, tmp_path: Path) -> None:
-    whole = warmed(configured(speaker), tmp_path / "whole")
+    full = warmed(configured(speaker), tmp_path / "whole")
     chosen = configured(speaker)
     run, experiment = Run.create(tmp_path / "cut", chosen), resolve(chosen)
     write_warm_start(run, FAST, digits())
@@ -148,11 +152,11 @@ def test_one_that_was_stopped_goes_on_as_if_nothing_had_happened(speaker: Path, 
     try:
         with pytest.raises(Cut):
             run_warm_start(experiment, run, FAST, encode_examples(experiment, digits()), stop)
-        done = call("warm-start", "--run", str(run.folder), "--resume")
+        result = call("warm-start", "--run", str(run.folder), "--resume")
     finally:
         warm_start.SAVE_EVERY = original
-    assert done.code == 0, done.err
-    assert losses(run) == losses(whole)
+    assert result.code == 0, result.err
+    assert losses(run) == losses(full)
     with pytest.raises(RunError, match="is complete"):
         open_warm_start(run)
 
@@ -165,19 +169,19 @@ def test_any_map_of_roles_to_policies(policies: tuple[str, ...], speaker: Path, 
     path.write_text("".join(example_to_json(Example(role, (Message("user", "1"),), "2")) + "\n" for role in roles))
     (tmp_path / "pair.yaml").write_text(dump(chosen))
     more = ["--on", str(path), "--steps", "2", "--examples", "2", "--learning-rate", "0.01"]
-    done = call("warm-start", str(tmp_path / "pair.yaml"), *more, "--run", str(tmp_path / "run"))
-    assert done.code == 0, done.err
+    result = call("warm-start", str(tmp_path / "pair.yaml"), *more, "--run", str(tmp_path / "run"))
+    assert result.code == 0, result.err
     run = Run.open(tmp_path / "run")
     assert all(losses(run, policy)[1] < losses(run, policy)[0] for policy in policies)
     assert (tmp_path / "run" / "checkpoints" / "step-000000").is_dir()
 
 
 def test_own_successes_are_what_was_said_on_paths_that_win(speaker: Path) -> None:
-    found, episodes = sample_successes(resolve(configured(speaker, sampling={"max_tokens": 2})), 8, attempts=64)
+    result, episodes = sample_successes(resolve(configured(speaker, sampling={"max_tokens": 2})), 8, attempts=64)
     assert episodes == 512
-    assert found
-    assert all(example.answer == example.prompt[0].content for example in found)
-    assert len(set(found)) == len(found)
+    assert result
+    assert all(example.answer == example.prompt[0].content for example in result)
+    assert len(set(result)) == len(result)
 
 
 BAD = {

@@ -31,7 +31,7 @@ class Block:
 
 
 def blocks(language: str) -> list[Block]:
-    """All blocks of a language, "" for those that name none, in the order of the pages."""
+    """Return the blocks of a language, "" for those that name none, in the order of the pages."""
     return [block for page in PAGES for block in blocks_of(page) if block.language == language]
 
 
@@ -63,8 +63,8 @@ PROGRAM = re.compile(rf"{BEFORE}(cadre|python3?|make|pip|pytest)(?: (.*))?$")
 
 def split_command(text: str) -> tuple[str, ...]:
     """Return the words of a command from its program on; none if it is of no program of ours."""
-    found = PROGRAM.match(text)
-    return (found[1].replace("python3", "python"), *shlex.split(found[2] or "")) if found else ()
+    match = PROGRAM.match(text)
+    return (match[1].replace("python3", "python"), *shlex.split(match[2] or "")) if match else ()
 
 
 def commands_of(page: Path) -> Iterator[Command]:
@@ -97,17 +97,17 @@ def commands_of_example(name: str, text: str) -> Iterator[Command]:
         explanation = ast.get_docstring(ast.parse(text)) or ""
     else:
         explanation = "\n".join(line.removeprefix("#") for line in text.splitlines() if line.startswith("#"))
-    for found in IN_EXAMPLE.findall(explanation):
-        for part in re.split(r" {2,}", found)[0].rstrip(" .").split(" && "):
+    for result in IN_EXAMPLE.findall(explanation):
+        for part in re.split(r" {2,}", result)[0].rstrip(" .").split(" && "):
             if split_command(part):
                 yield Command.parse(name, part)
 
 
 def commands(block: Block) -> list[list[str]]:
     """The words of every `cadre` command of a block, without what explains it."""
-    told = []
+    messages = []
     for line in re.sub(r"\s*\\\n\s*", " ", block.text).splitlines():
         words = re.split(r" {2,}| # ", re.sub(r"^\$ ", "", line.strip()))[0]
         if command := re.match(r"(?:\S*/|ray job submit .* )?(cadre .*)", words):
-            told.append(shlex.split(command[1])[1:])
-    return told
+            messages.append(shlex.split(command[1])[1:])
+    return messages

@@ -1,4 +1,4 @@
-"""What the documentation prints works: Python is run, YAML is resolved. test_commands.py tests the commands."""
+"""Blocks of the documentation work: Python is run, YAML is resolved. test_commands.py tests the commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BASE = {
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the pages speak of: files that they name, a run, the algorithm of its page."""
     folder = tmp_path_factory.mktemp("docs")
     synthetic(folder / "runs" / "plan-path-001", 2, 2)
@@ -46,9 +46,9 @@ def named(block: Block) -> str:
 
 
 @pytest.fixture(autouse=True)
-def there(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(here)
-    monkeypatch.syspath_prepend(str(here))
+def there(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workdir)
+    monkeypatch.syspath_prepend(str(workdir))
 
 
 def test_blocks_that_run_elsewhere_are_there() -> None:
@@ -94,7 +94,7 @@ def test_yaml_is_a_configuration(block: Block) -> None:
 
 
 def documents(block: Block) -> Iterator[dict[str, Any]]:
-    """What a block says: one configuration, or one a line where its lines are alternatives."""
+    """Return the configurations of a block: one, or one per line if its lines are alternatives."""
     lines = [line for line in block.text.splitlines() if line.strip()]
     keys = [line.split(":")[0] for line in lines]
     if len(set(keys)) < len(keys) and len(set(keys)) == 1:
@@ -110,12 +110,15 @@ def documents(block: Block) -> Iterator[dict[str, Any]]:
 def with_embedded(raw: dict[str, Any]) -> dict[str, Any]:
     """The same team on models that need no download."""
     policies = raw["team"]["policies"]
-    small = {name: told if isinstance(told, str) else {**told, "model": "seed"} for name, told in policies.items()}
-    return {**raw, "team": {**raw["team"], "policies": {name: small_model(told) for name, told in small.items()}}}
+    small = {
+        name: message if isinstance(message, str) else {**message, "model": "seed"}
+        for name, message in policies.items()
+    }
+    return {**raw, "team": {**raw["team"], "policies": {name: small_model(message) for name, message in small.items()}}}
 
 
-def small_model(told: Any) -> Any:
-    return told if not isinstance(told, str) or told in ("seed", "games") else "seed"
+def small_model(expected: Any) -> Any:
+    return expected if not isinstance(expected, str) or expected in ("seed", "games") else "seed"
 
 
 def test_there_are_blocks_of_every_kind() -> None:

@@ -128,16 +128,16 @@ def test_no_shell_replaces_a_word_of_a_command(command: Command) -> None:
 def test_a_page_names_what_a_command_needs(command: Command) -> None:
     """Files exist or are named beside the command, and so are placeholders; what takes long or a GPU is said."""
     page = text_of(command.page)
-    beside = page.replace(command.text, "")
-    for before, word in zip(command.words, command.words[1:], strict=False):
+    rest_of_page = page.replace(command.text, "")
+    for initial, word in zip(command.words, command.words[1:], strict=False):
         for name in set(PLACEHOLDER.findall(word)) - PLAIN:
-            assert re.search(rf"\b{name}\b|folder", beside), f"{name} is explained nowhere on the page"
-        for file in () if before in ("--out", "--export", "--index-url") else FILE.findall(word):
-            of_example = before == "--on" and "An example is a line of JSON" in page
+            assert re.search(rf"\b{name}\b|folder", rest_of_page), f"{name} is explained nowhere on the page"
+        for file in () if initial in ("--out", "--export", "--index-url") else FILE.findall(word):
+            of_example = initial == "--on" and "An example is a line of JSON" in page
             assert (ROOT / file).exists() or page.count(file) > 1 or of_example, f"{file} is named nowhere"
     for start, needed in NEEDS.items():
         if re.match(rf"(python )?{start}( |$)", " ".join(command.words)):
-            assert re.search(needed, beside), f"expected a sentence with {needed} on the page"
+            assert re.search(needed, rest_of_page), f"expected a sentence with {needed} on the page"
 
 
 def check_cadre(words: list[str], command: Command) -> None:
@@ -149,20 +149,20 @@ def check_cadre(words: list[str], command: Command) -> None:
     if name == "bench":
         check_script(["bench/speed.py", *(word for word in rest if word != "--help")])
         return
-    known = {option for one in (group.commands.get(name) or group).params for option in one.opts}
+    options = {option for item in (group.commands.get(name) or group).params for option in item.opts}
     if name.startswith("-") or rest == ["--help"] or (command.inline and not positional(rest)):
         # A mention, such as `cadre compare --max-tokens`.
-        assert name in group.commands or name in known, name
-        assert {word for word in rest if word.startswith("-")} <= known | {"--help"}, rest
+        assert name in group.commands or name in options, name
+        assert {word for word in rest if word.startswith("-")} <= options | {"--help"}, rest
         return
     above = group.make_context("cadre", [word.replace("STEP", "1") for word in words])
-    _, found, rest = group.resolve_command(above, [*above._protected_args, *above.args])
-    given = found.make_context(name, list(rest), parent=above).params
-    if name == "check" and given["target"] != "sandbox" and not PLACEHOLDER.search(given["target"]):
-        check_environment(given["target"], given["settings"] or [])
-    settings = [pair for pair in given.get("overrides") or [] if "=" in pair]
-    settings += [first_value(over) for over in given.get("over") or []]
-    target = given.get("recipe") or given.get("target") or given.get("folder") or ""
+    _, resolve_command, rest = group.resolve_command(above, [*above._protected_args, *above.args])
+    arguments = resolve_command.make_context(name, list(rest), parent=above).params
+    if name == "check" and arguments["target"] != "sandbox" and not PLACEHOLDER.search(arguments["target"]):
+        check_environment(arguments["target"], arguments["settings"] or [])
+    settings = [pair for pair in arguments.get("overrides") or [] if "=" in pair]
+    settings += [first_value(over) for over in arguments.get("over") or []]
+    target = arguments.get("recipe") or arguments.get("target") or arguments.get("folder") or ""
     if name in ("train", "eval", "audit", "fork", "sweep", "warm-start", "preference-pairs") and (target or settings):
         check_settings(str(target), settings)
 
@@ -189,19 +189,25 @@ def check_environment(target: str, pairs: list[str]) -> None:
 def check_settings(target: str, settings: list[str]) -> None:
     """Validate the settings with the recipe of a run, a placeholder or a recipe by name, as before a model loads."""
     name, run = target or "plan-path", Path(target).name
-    if env := next((one.removeprefix("env=") for one in settings if one.startswith("env=")), ""):
-        name = next(one for one in sorted(recipes(), key=len) if one.startswith(env))
+    if env := next((setting.removeprefix("env=") for setting in settings if setting.startswith("env=")), ""):
+        name = next(recipe for recipe in sorted(recipes(), key=len) if recipe.startswith(env))
     elif (ROOT / target).is_file():
         name = target
     elif target.endswith(".yaml") or PLACEHOLDER.search(target):  # the reader's own
         name = "plan-path"
     elif target.startswith("runs/"):
-        name = next((one for one in sorted(recipes(), key=len) if run.startswith(one)), RUNS.get(run, "plan-path"))
+        name = next(
+            (recipe for recipe in sorted(recipes(), key=len) if run.startswith(recipe)), RUNS.get(run, "plan-path")
+        )
     # What the reader has to have is left out: folders, and policies on other models.
-    settings = [one for one in settings if not re.match(r"env=|team\.|key=|.*reward_model|.*=[A-Z.]{3,}", one)]
+    settings = [
+        setting for setting in settings if not re.match(r"env=|team\.|key=|.*reward_model|.*=[A-Z.]{3,}", setting)
+    ]
     try:
         config = load(name, settings)
-        if not any(one.startswith("algorithm=") for one in settings):  # of some, validation plays in the sandbox
+        if not any(
+            setting.startswith("algorithm=") for setting in settings
+        ):  # of some, validation plays in the sandbox
             resolve(config, typed=typed_keys(settings))
     except (ConfigError, DataError) as error:
         if not re.search("pip install|settings.source|GPU|Ray", str(error)):
@@ -228,7 +234,7 @@ def check_script(words: list[str]) -> None:
         source += (path.parent / f"{shared[1]}.py").read_text(encoding="utf-8")
     parser = declared_parser(source)
     _, unknown = parser.parse_known_args([word for word in rest if word != "--help"])
-    assert not [one for one in unknown if one.startswith("-")], f"{path.name} has no option {unknown}"
+    assert not [item for item in unknown if item.startswith("-")], f"{path.name} has no option {unknown}"
     for word in unknown:
         is_known = word in recipes() or re.search(rf"\b{word}\b", source)
         assert is_known or PLACEHOLDER.search(word) or "/" in word or "." in word, word
@@ -240,8 +246,8 @@ def declared_parser(source: str) -> argparse.ArgumentParser:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument":
             names = [ast.literal_eval(name) for name in node.args]
-            wanted = [pair for pair in node.keywords if pair.arg in ("nargs", "action", "required", "dest")]
-            options = {str(pair.arg): ast.literal_eval(pair.value) for pair in wanted}
+            expected = [pair for pair in node.keywords if pair.arg in ("nargs", "action", "required", "dest")]
+            options = {str(pair.arg): ast.literal_eval(pair.value) for pair in expected}
             # Whatever is left over after the options is compared with the source.
             if names[0].startswith("-") or "nargs" not in options:
                 parser.add_argument(*names, **options)
@@ -298,7 +304,7 @@ def test_files_and_needs_that_a_page_does_not_name_are_found(text: str) -> None:
 
 def test_there_are_commands_of_every_kind() -> None:
     counted = {
-        program: sum(one.values[0].words[0] == program for one in COMMANDS)
+        program: sum(item.values[0].words[0] == program for item in COMMANDS)
         for program in ("cadre", "make", "python", "pip")
     }
     assert counted["cadre"] > 100

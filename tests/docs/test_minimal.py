@@ -22,7 +22,7 @@ def minimal() -> dict[str, Any]:
 
 
 def completion(ids: tuple[int, ...], prompt: tuple[int, ...] = (7, 8)) -> Sample:
-    logprobs = tuple(-0.5 * place for place in range(len(ids)))
+    logprobs = tuple(-0.5 * position for position in range(len(ids)))
     return Sample("tool", "shared", "", prompt, ids, logprobs, "stop", 0)
 
 
@@ -42,22 +42,22 @@ def test_tensors_hold_the_completion_behind_its_prompt(minimal: dict[str, Any]) 
 
 
 def test_completions_without_an_advantage_are_left_out(minimal: dict[str, Any]) -> None:
-    """Of rewards 0, 1, 2 the middle one is the mean; a group of equal rewards teaches nothing."""
+    """The middle reward of 0, 1, 2 is the mean; a group of equal rewards teaches nothing."""
     samples = [completion((1,)), completion((1, 2)), completion((1, 2, 3))]
     groups = [minimal["Decision"](samples, [0.0, 1.0, 2.0]), minimal["Decision"](samples, [1.0, 1.0, 1.0])]
-    ((kept, advantages),) = minimal["minibatches"](groups)
-    assert [len(one.token_ids) for one in kept] == [3, 1]
+    ((stored, advantages),) = minimal["minibatches"](groups)
+    assert [len(sample.token_ids) for sample in stored] == [3, 1]
     assert advantages == pytest.approx([math.sqrt(1.5), -math.sqrt(1.5)])
 
 
 def test_two_steps_train(
     minimal: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a quarter of the example's tasks a step."""
-    monkeypatch.setitem(minimal["train"].__globals__, "TASKS", 4)
-    before, after = asyncio.run(minimal["train"](steps=2, held_out=4))
-    assert 0.0 <= before <= 1.0
-    assert 0.0 <= after <= 1.0
+    """Steps have a sixteenth of the example's tasks."""
+    monkeypatch.setitem(minimal["train"].__globals__, "TASKS", 1)
+    initial, final = asyncio.run(minimal["train"](steps=2, held_out=1))
+    assert 0.0 <= initial <= 1.0
+    assert 0.0 <= final <= 1.0
     steps = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step")]
     rewards = [float(line.split()[3]) for line in steps]
     assert len(rewards) == 2

@@ -20,8 +20,8 @@ def test_one_step(recipe: str, tmp_path: Path) -> None:
     real = any("Qwen3" in model for model in models)
     folder = tiny.build(tmp_path / "tiny", "qwen3", max_position_embeddings=4096) if real else "seed"
     changes = [f"team.policies.*.model={folder}", "team.policies.*.dtype=float32", "evaluate.tasks=1", *SMALL]
-    done = call("train", recipe, *changes, "--run", str(tmp_path / "run"))
-    assert done.code == 0, done.err
+    result = call("train", recipe, *changes, "--run", str(tmp_path / "run"))
+    assert result.code == 0, result.err
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 1
 
 

@@ -63,15 +63,15 @@ def test_drawings_have_a_title_and_run_nothing(picture: Path) -> None:
 
 
 def test_the_errors_that_people_meet_name_every_extra() -> None:
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    told = (DOCS / "faults.md").read_text()
-    assert [extra for extra in known if extra != "dev" and f"`{extra}`" not in told] == []
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    content = (DOCS / "faults.md").read_text()
+    assert [extra for extra in extras if extra != "dev" and f"`{extra}`" not in content] == []
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     if any(find_spec(package) is None for package in ("mkdocs", "material", "latex2mathml")):
         pytest.skip("mkdocs-material and latex2mathml, of the extra docs, are not installed (make docs)")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     assert (tmp_path / "site" / "tutorial.html").is_file()

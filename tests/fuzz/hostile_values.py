@@ -1,4 +1,4 @@
-"""What somebody's file may hold in place of what belongs there, and how a file's text may be broken."""
+"""Hostile values for fields of a stranger's file, and ways to break a file's text."""
 
 from __future__ import annotations
 
@@ -38,48 +38,48 @@ def places(value: Any, above: Place = ()) -> Iterator[Place]:
         yield from places(inner, (*above, key))
 
 
-def changed(value: Any, place: Place, do: str, new: Any) -> Any:
+def changed(value: Any, position: Place, do: str, new: Any) -> Any:
     """A copy in which one place is set, left out, or stands under another name (in a list: stands twice)."""
     copied = copy.deepcopy(value)
     section = copied
-    for key in place[:-1]:
+    for key in position[:-1]:
         section = section[key]
     if do == "set":
-        section[place[-1]] = new
+        section[position[-1]] = new
         return copied
-    taken = section.pop(place[-1])
+    selected = section.pop(position[-1])
     if do == "rename" and isinstance(section, dict):
-        section[str(new)[:20]] = taken
+        section[str(new)[:20]] = selected
     elif do == "rename":
-        section.extend([taken, taken])
+        section.extend([selected, selected])
     return copied
 
 
 @st.composite
-def mutated(draw: st.DrawFn, whole: Any, most: int = 3) -> Any:
+def mutated(draw: st.DrawFn, full: Any, limit: int = 3) -> Any:
     """The value with one to `most` places changed."""
-    for _ in range(draw(st.integers(1, most))):
-        known = list(places(whole))
-        if not known:
-            return whole
+    for _ in range(draw(st.integers(1, limit))):
+        found_places = list(places(full))
+        if not found_places:
+            return full
         do = draw(st.sampled_from(["set", "set", "set", "drop", "rename"]))
-        whole = changed(whole, draw(st.sampled_from(known)), do, draw(VALUES))
-    return whole
+        full = changed(full, draw(st.sampled_from(found_places)), do, draw(VALUES))
+    return full
 
 
 PIECES = (b"[", b"{", b": ", b"\n- ", b"&a *a", b"!!python/object:os.system", b"\xff", b"\0", b"1e999", b"\n")
 
 
 @st.composite
-def broken(draw: st.DrawFn, whole: bytes) -> bytes:
+def broken(draw: st.DrawFn, full: bytes) -> bytes:
     """A file's bytes with a piece cut out, and others put in its place."""
-    start = draw(st.integers(0, len(whole)))
-    end = draw(st.integers(start, min(len(whole), start + 40)))
-    return whole[:start] + draw(st.binary(max_size=12) | st.sampled_from(PIECES)) + whole[end:]
+    start = draw(st.integers(0, len(full)))
+    end = draw(st.integers(start, min(len(full), start + 40)))
+    return full[:start] + draw(st.binary(max_size=12) | st.sampled_from(PIECES)) + full[end:]
 
 
 def refused_well(work: Callable[[], object]) -> bool:
-    """Whether the work is done, or refused by an error of ours in one paragraph that fits a screen. Others pass."""
+    """Return True if the work is done, or ends in an error of ours in one paragraph that fits a screen. Others pass."""
     try:
         work()
     except CadreError as error:

@@ -78,10 +78,10 @@ FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_c
 @given(data=st.data(), name=st.sampled_from(FILES))
 def test_any_description_of_a_model(data: st.DataObject, name: str, model: Path, work: Callable[[Path], Path]) -> None:
     folder = work(model)
-    whole = json.loads((folder / name).read_text())
+    full = json.loads((folder / name).read_text())
     if name == "tokenizer.json":  # its vocabulary is long, and a place in it the likeliest
-        whole["model"]["vocab"] = dict(list(whole["model"]["vocab"].items())[:4])
-    (folder / name).write_text(json.dumps(data.draw(mutated(whole))))
+        full["model"]["vocab"] = dict(list(full["model"]["vocab"].items())[:4])
+    (folder / name).write_text(json.dumps(data.draw(mutated(full))))
     assert refused_well(lambda: opened(folder))
 
 
@@ -89,24 +89,24 @@ def test_any_description_of_a_model(data: st.DataObject, name: str, model: Path,
 @given(data=st.data(), name=st.sampled_from((*FILES, "model.safetensors")))
 def test_any_bytes_in_a_model(data: st.DataObject, name: str, model: Path, work: Callable[[Path], Path]) -> None:
     folder = work(model)
-    whole = (folder / name).read_bytes()
-    (folder / name).write_bytes(data.draw(broken(whole[:3000])) + whole[3000:])
+    full = (folder / name).read_bytes()
+    (folder / name).write_bytes(data.draw(broken(full[:3000])) + full[3000:])
     assert refused_well(lambda: opened(folder))
 
 
 def test_weights_that_are_not_there_are_refused_and_not_drawn(model: Path, work: Callable[[Path], Path]) -> None:
     """transformers draws them at random, and says so in a log."""
     folder = work(model)
-    known = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**known, "num_hidden_layers": 3}))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     with pytest.raises(EngineError, match=r"not whole.* 9 are not there \(model\.layers\.2\."):
         opened(folder)
 
 
 def test_another_shape_is_refused(model: Path, work: Callable[[Path], Path]) -> None:
     folder = work(model)
-    known = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**known, "intermediate_size": 32}))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 32}))
     with pytest.raises(EngineError, match=r"do not fit its config\.json: model\.layers\.0\.mlp\.down_proj\.weight"):
         opened(folder)
 
@@ -133,13 +133,13 @@ def test_any_adapter(
     weights = {f"base_model.model.{name}": value for name, value in adapter.items()}
     for name in data.draw(st.lists(st.sampled_from(sorted(weights)), max_size=3, unique=True)):
         shape = data.draw(st.lists(st.integers(0, 4), max_size=3))
-        kept = data.draw(st.sampled_from(["shape", "type", "name", "none"]))
+        stored = data.draw(st.sampled_from(["shape", "type", "name", "none"]))
         value = weights.pop(name)
-        if kept == "shape":
+        if stored == "shape":
             weights[name] = value.to(data.draw(st.sampled_from(DTYPES)))
-        elif kept == "type":
+        elif stored == "type":
             weights[name] = torch.zeros(shape)
-        elif kept == "name":
+        elif stored == "name":
             weights[data.draw(st.text(min_size=1, max_size=8).filter(lambda text: text.isascii()))] = value
     save_file(weights, folder / "adapter_model.safetensors")
     parameters = {name: torch.nn.Parameter(value.clone()) for name, value in adapter.items()}
@@ -153,7 +153,7 @@ def test_any_bytes_in_an_adapter(
     folder = tmp_path_factory.getbasetemp() / "adapter"
     folder.mkdir(exist_ok=True)
     save_file({f"base_model.model.{name}": value for name, value in adapter.items()}, folder / "whole.safetensors")
-    whole = (folder / "whole.safetensors").read_bytes()
-    (folder / "adapter_model.safetensors").write_bytes(data.draw(broken(whole[:2000])) + whole[2000:])
+    full = (folder / "whole.safetensors").read_bytes()
+    (folder / "adapter_model.safetensors").write_bytes(data.draw(broken(full[:2000])) + full[2000:])
     parameters = {name: torch.nn.Parameter(value.clone()) for name, value in adapter.items()}
     assert refused_well(lambda: load_adapter(parameters, folder))

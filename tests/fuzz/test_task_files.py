@@ -50,8 +50,8 @@ def test_any_rows(data: st.DataObject, kind: Kind, file: Path) -> None:
 
 @given(data=st.data(), kind=st.sampled_from(sorted(ROWS)))
 def test_any_bytes(data: st.DataObject, kind: Kind, file: Path) -> None:
-    whole = "\n".join(map(json.dumps, ROWS[kind])).encode()
-    path = written(file, data.draw(broken(whole)))
+    full = "\n".join(map(json.dumps, ROWS[kind])).encode()
+    path = written(file, data.draw(broken(full)))
     assert refused_well(lambda: load_user_file(path, kind, {}))
 
 

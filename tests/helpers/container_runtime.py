@@ -19,29 +19,29 @@ PROBE = "user=65534\nCapEff=0000\nCapBnd=0000\nNoNewPrivs=1\nmemory=1048576\npro
 
 def options(words):
     """Return ([(name, value)], rest) of words that begin with options."""
-    given = []
+    arguments = []
     while words and words[0].startswith("--"):
         name, _, value = words.pop(0)[2:].partition("=")
-        given.append((name, value))
-    return given, words
+        arguments.append((name, value))
+    return arguments, words
 
 
 def run(words):
-    given, (image, *_) = options(words)
-    one = dict(given)
-    folder = os.path.join(STATE, one["name"])
-    target = next(value.partition(":")[0] for name, value in given if name == "tmpfs")
+    arguments, (image, *_) = options(words)
+    item = dict(arguments)
+    folder = os.path.join(STATE, item["name"])
+    target = next(value.partition(":")[0] for name, value in arguments if name == "tmpfs")
     paths = {target: f"{folder}/files"}
-    for value in (value for name, value in given if name == "mount"):
+    for value in (value for name, value in arguments if name == "mount"):
         fields = dict(field.partition("=")[::2] for field in value.split(","))
         paths[fields["target"]] = fields["source"]
     os.makedirs(f"{folder}/files")
     record = {
         "pid": os.getpid(),
         "image": image,
-        "processes": one["pids-limit"],
-        "labels": dict(value.partition("=")[::2] for name, value in given if name == "label"),
-        "environment": dict(value.partition("=")[::2] for name, value in given if name == "env"),
+        "processes": item["pids-limit"],
+        "labels": dict(value.partition("=")[::2] for name, value in arguments if name == "label"),
+        "environment": dict(value.partition("=")[::2] for name, value in arguments if name == "env"),
         "paths": paths,
     }
     with open(f"{folder}/record.json", "w") as file:
@@ -67,12 +67,12 @@ def record_of(name):
 
 
 def execute(words):
-    given, (name, *command) = options(words)
+    arguments, (name, *command) = options(words)
     record = record_of(name)
 
     def here(text):
-        for there, path in record["paths"].items():
-            text = text.replace(there, path)
+        for present, path in record["paths"].items():
+            text = text.replace(present, path)
         return text
 
     if any("cadre-probe" in word for word in command):
@@ -83,10 +83,10 @@ def execute(words):
         return 0
     os.setpgid(0, 0)
     open(os.path.join(STATE, name, f"pid-{os.getpid()}"), "w").close()
-    os.chdir(here(dict(given).get("workdir", "/workspace")))
+    os.chdir(here(dict(arguments).get("workdir", "/workspace")))
     environment = {**record["environment"], "PATH": os.environ["PATH"], "HOME": os.getcwd()}
     command = [here(word) for word in command]
-    data = sys.stdin.buffer.read() if "interactive" in dict(given) else b""
+    data = sys.stdin.buffer.read() if "interactive" in dict(arguments) else b""
     if data.startswith(b"{"):
         data = here(data.decode()).encode()
     return subprocess.run(command, input=data, env=environment, check=False).returncode

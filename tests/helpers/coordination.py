@@ -35,7 +35,7 @@ def write_speaker(folder: Path, marks: tuple[str, ...] = ()) -> Path:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a preset plays the game; `marks` are what the model may write beside digits."""
+    """A preset's way to play the game; `marks` are the model's characters beside digits."""
 
     learning_rate: float = 1e-2
     steps: int = 60

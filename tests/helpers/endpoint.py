@@ -13,13 +13,13 @@ class Endpoint(BaseHTTPRequestHandler):
     """Answers every chat completion with the last message, or with `reply`, and remembers what it was asked. It serves
     `echo` alone, with `statuses` first."""
 
-    asked: list[dict] = []
+    requests: list[dict] = []
     reply = ""
     statuses: list[int] = []
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append(body)
+        self.requests.append(body)
         message = {"role": "assistant", "content": body["messages"][-1]["content"]}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
         reply = json.dumps({"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
@@ -34,14 +34,14 @@ class Endpoint(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """With room for all connections of a batch: one that is turned away is tried again by the kernel a second later."""
+    """A server with room for all connections of a batch: the kernel retries a rejected one a second later."""
 
     request_queue_size = 256
 
 
 @contextmanager
 def serving() -> Iterator[str]:
-    """Within it the endpoint runs at this url."""
+    """Run the endpoint; yield its url."""
     server = Server(("127.0.0.1", 0), Endpoint)
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:

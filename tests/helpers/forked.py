@@ -51,7 +51,7 @@ def start_server() -> None:
     for name in PRELOADED:
         importlib.import_module(name)
     resource_tracker.ensure_running()
-    alive, ours = os.pipe()
+    alive, actual = os.pipe()
     with socket.socket(socket.AF_UNIX) as listener:
         address = connection.arbitrary_address("AF_UNIX")
         listener.bind(address)
@@ -60,7 +60,7 @@ def start_server() -> None:
         if not (pid := os.fork()):
             _serve(listener.detach(), alive)
     os.close(alive)
-    state = {"address": address, "alive_fd": ours, "pid": pid}
+    state = {"address": address, "alive_fd": actual, "pid": pid}
     vars(forkserver._forkserver).update({f"_forkserver_{name}": value for name, value in state.items()})
 
 
@@ -101,8 +101,8 @@ class Forked:
                 os.set_blocking(reader, True)
                 self.stdout = os.fdopen(reader, encoding="utf-8", errors="replace")
             environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
-            given = (code, self.args, str(cwd), environment, output, terminal is not None, f"{folder}/begun")
-            self._process = SERVER.Process(target=_run, args=given)
+            passed = (code, self.args, str(cwd), environment, output, terminal is not None, f"{folder}/begun")
+            self._process = SERVER.Process(target=_run, args=passed)
             self._process.start()
             deadline = time.monotonic() + 180
             while not os.path.exists(f"{folder}/begun"):  # a pipe that nobody writes to yet is at its end

@@ -110,14 +110,14 @@ class Pair(Env):
 class Moody(Digit):
     """Digit that fails on the digit 1, and on every one from the third step of a training of four tasks a step on."""
 
-    made: ClassVar[int] = 0
+    count: ClassVar[int] = 0
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        type(self).made += task.data["split"] == "train"
+        type(self).count += task.data["split"] == "train"
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        if self.task.data["split"] == "train" and (self.task.data["digit"] == 1 or self.made > 2 * (4 + 1)):
+        if self.task.data["split"] == "train" and (self.task.data["digit"] == 1 or self.count > 2 * (4 + 1)):
             raise ValueError("in a mood")
         return await super().step(actions)
 
@@ -242,10 +242,10 @@ class Scripted:
     """A sampler that answers by a function of the request and the sibling's index, and remembers what it was asked."""
 
     answer: Callable[[Request, int], str]
-    asked: list[Request] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
 
     async def sample(self, request: Request) -> list[Sample]:
-        self.asked.append(request)
+        self.requests.append(request)
         prompt = tuple("".join(message.content for message in request.messages).encode())
         texts = [self.answer(request, index) for index in range(request.count)]
         return [

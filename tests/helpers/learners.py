@@ -13,5 +13,5 @@ def weights(learner) -> dict[str, torch.Tensor]:
 
 
 def rollouts(learner, count=6, advantage=lambda k: (-1.0) ** k) -> list[TrainingSequence]:
-    drawn = sample(learner, *(request("go" * key, count, key, max_tokens=8 + key) for key in (1, 2, 3)))
-    return [datum(one, advantage(k)) for siblings in drawn for k, one in enumerate(siblings)]
+    samples = sample(learner, *(request("go" * key, count, key, max_tokens=8 + key) for key in (1, 2, 3)))
+    return [datum(sample, advantage(k)) for siblings in samples for k, sample in enumerate(siblings)]

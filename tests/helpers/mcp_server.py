@@ -19,7 +19,7 @@ TOOLS = {"add": NUMBER, "total": NOTHING, "fail": NOTHING, "sleep": NOTHING, "di
 TOOLS |= {"find": QUERY}
 
 
-class Server:
+class McpServer:
     """The state of one server: a total that `add` changes."""
 
     def __init__(self) -> None:
@@ -62,9 +62,9 @@ class Server:
 @contextmanager
 def http_server() -> Iterator[str]:
     """Serve over HTTP within the block; yields the address. All connections share a state."""
-    server = Server()
+    server = McpServer()
 
-    class Handler(BaseHTTPRequestHandler):
+    class McpHandler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             response = server.answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
             body = b"" if response is None else json.dumps(response).encode()
@@ -79,7 +79,7 @@ def http_server() -> Iterator[str]:
 
         def log_message(self, *_: Any) -> None: ...
 
-    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    web = ThreadingHTTPServer(("127.0.0.1", 0), McpHandler)
     Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{web.server_port}/mcp"
@@ -89,7 +89,7 @@ def http_server() -> Iterator[str]:
 
 
 def main() -> None:
-    server = Server()
+    server = McpServer()
     for line in sys.stdin:
         response = server.answer(json.loads(line))
         if response is not None:

@@ -21,11 +21,11 @@ def run_out_of_memory(
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     forward_pass, calls = learner.rank._runner.scorer.forward, list[Any]()
 
-    def short_of_memory(batch: Any, *given: Any) -> Any:
+    def short_of_memory(batch: Any, *arguments: Any) -> Any:
         calls.append(batch)
         if first <= len(calls) < first + times:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward_pass(batch, *given)
+        return forward_pass(batch, *arguments)
 
     monkeypatch.setattr(learner.rank._runner.scorer, "forward", short_of_memory)
     return calls

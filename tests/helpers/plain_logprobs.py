@@ -6,7 +6,7 @@ import torch
 
 
 def plain_logprobs(reference, completion, temperature: float) -> torch.Tensor:
-    """From one forward over the whole sequence, without padding, cache or batch."""
+    """Return log-probabilities of one forward over the sequence, without padding, cache or batch."""
     ids = torch.tensor([completion.prompt_ids + completion.token_ids])
     with torch.no_grad():
         scores = reference(ids).logits[0].float() / temperature

@@ -1,4 +1,4 @@
-"""What the tests of environments share: an episode of given texts, and the invented data as settings."""
+"""Shared parts of the environments' tests: an episode of given texts, and the invented data as settings."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -28,17 +28,17 @@ def play(env: Env, *texts: str | Mapping[str, str]) -> list[Reward]:
     async def episode() -> list[Reward]:
         rewards = []
         for text in texts:
-            asked = env.observe()
-            assert asked, "the episode is over already"
-            said = {role: text if isinstance(text, str) else text[role] for role in asked}
-            rewards.append(await env.step(said))
+            requests = env.observe()
+            assert requests, "the episode is over already"
+            answer = {role: text if isinstance(text, str) else text[role] for role in requests}
+            rewards.append(await env.step(answer))
         return rewards
 
     return asyncio.run(episode())
 
 
 def total(rewards: Sequence[Reward], role: str) -> float:
-    """What a role was paid over an episode, at alpha 1."""
+    """Return a role's reward over an episode, at alpha 1."""
     return sum(reward.team + reward.local.get(role, 0.0) for reward in rewards)
 
 
@@ -69,5 +69,5 @@ def prompt(env: ToolPlanner) -> str:
 
 
 def solved_by(env_class: type[ToolPlanner], program: str, tasks: Sequence) -> int:
-    """How many tasks a program solves, as the tool of the team form."""
+    """Count the tasks that a program solves, as the tool of the team form."""
     return sum(play(env_class(task), program)[0].parts["tool/goal"] == 1.0 for task in tasks)

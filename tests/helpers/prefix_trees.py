@@ -12,14 +12,14 @@ from tests.cadre.engines.tiny import update
 from tests.cadre.learn.sequences import sequence
 
 
-def apart(one, other):
-    assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).abs().max()) for name in one)
+def apart(first, second):
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).abs().max()) for name in first)
 
 
 def caught(learner, data):
-    """What the optimisers of all policies and heads are given, in place of a step, with the losses."""
-    found = {}
+    """Return the gradients that the optimisers of all policies and heads receive, with the losses."""
+    results = {}
     pairs = learner.rank._optimisers.items()
     optimisers = {name: pair.weights for name, pair in pairs}
     optimisers |= {f"{name}.head": pair.heads for name, pair in pairs if pair.heads}
@@ -27,8 +27,8 @@ def caught(learner, data):
     def catcher(name, optimiser):
         def catch(loss, norm):
             gradients = {key: weight.grad for key, weight in optimiser._parameters.items() if weight.grad is not None}
-            found.update({f"{name}.{key}": value.clone() for key, value in gradients.items()})
-            found[f"{name}.loss"] = torch.tensor(loss)
+            results.update({f"{name}.{key}": value.clone() for key, value in gradients.items()})
+            results[f"{name}.loss"] = torch.tensor(loss)
             optimiser.clear()
             return 1.0
 
@@ -38,7 +38,7 @@ def caught(learner, data):
         for name, optimiser in optimisers.items():
             patch.setattr(optimiser, "step", catcher(name, optimiser))
         update(learner, data)
-    return found
+    return results
 
 
 def check_bfloat16(learner, architecture, seed, form):
@@ -50,7 +50,7 @@ def check_bfloat16(learner, architecture, seed, form):
     """
     ids = [(*range(60), *range(70 + 9 * k, 79 + 9 * k)) for k in range(4)]
     draw, plain = random.Random(seed), learner(architecture, pack="padded")
-    data = [sequence(each, (False,) * 60 + (True,) * 9, draw=draw) for each in ids]
+    data = [sequence(row, (False,) * 60 + (True,) * 9, draw=draw) for row in ids]
     logprobs = plain.reference_logprobs(data)
     data = [dataclasses.replace(datum, logprobs=values) for datum, values in zip(data, logprobs, strict=True)]
     exact = caught(plain, data)
@@ -58,8 +58,8 @@ def check_bfloat16(learner, architecture, seed, form):
         bfloat16_errors(learner(architecture, pack=packing, dtype="bfloat16"), data, exact, form)
         for packing in ("prefix_tree", "padded")
     )
-    for mine, theirs in zip(shared, padded, strict=True):
-        assert 0.0 < mine < 2.0**0.5 * theirs
+    for gap, reference in zip(shared, padded, strict=True):
+        assert 0.0 < gap < 2.0**0.5 * reference
 
 
 def bfloat16_errors(half, data, exact, form):

@@ -39,8 +39,8 @@ class Recording(TorchDispatchMode):
         return result
 
     def undo(self):
-        for storage, before in self._before.values():
-            storage.copy_(before)
+        for storage, initial in self._before.values():
+            storage.copy_(initial)
 
 
 def record_operations(step):

@@ -19,7 +19,7 @@ async def nap() -> None:
 
 
 def finished(work: Awaitable[Any]) -> Any:
-    """What the work returns; one that would wait for ever fails the test instead."""
+    """Return the result of the work; work that would wait for ever fails the test instead."""
 
     async def bounded() -> Any:
         async with asyncio.timeout(60):

@@ -11,9 +11,10 @@ import pytest
 def few_of(values: Iterable[Any], quick: Iterable[Any]) -> list[Any]:
     """Return the values as parameters of a test, those that are not among `quick` marked slow."""
     few = list(quick)
-    given = list(values)
-    assert all(one in given for one in few), few
+    arguments = list(values)
+    assert all(item in arguments for item in few), few
     slow = pytest.mark.slow
     return [
-        one if one in few else pytest.param(*(one if isinstance(one, tuple) else (one,)), marks=slow) for one in given
+        item if item in few else pytest.param(*(item if isinstance(item, tuple) else (item,)), marks=slow)
+        for item in arguments
     ]

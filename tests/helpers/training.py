@@ -49,7 +49,7 @@ def weights(folder: Path, policy: str) -> bytes:
 
 
 def lines(folder: Path, name: str) -> list[dict]:
-    """What a run logged, times aside."""
+    """Return a run's logged lines without times."""
     records = jsonl.records(folder / name)
     timed = ("time/", "_per_s")
     return [{key: value for key, value in line.items() if not any(t in key for t in timed)} for line in records]

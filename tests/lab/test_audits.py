@@ -31,9 +31,9 @@ def test_an_audit_is_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     report = {**dict.fromkeys(("all", "tool", "tool/0"), PART), "tool/2": PART | {"decisions": 3}}
     audit.file.write_text(json.dumps({"report": report, "minutes": 1.5, "commit": "abc"}))
     audit.keep()
-    found = common.latest()
+    latest = common.latest()
     name = "audit.c3.plan-path.untrained"
     figures = ("correlation", "explained", "at_most", "minutes", "tool/0.correlation", "tool/2.correlation")
-    assert set(found) == {f"{name}.{figure}" for figure in figures}
-    kept = found[f"{name}.correlation"]
-    assert (kept["value"], kept["low"], kept["high"], kept["n"]) == (0.5, 0.25, 0.75, 40)
+    assert set(latest) == {f"{name}.{figure}" for figure in figures}
+    stored = latest[f"{name}.correlation"]
+    assert (stored["value"], stored["low"], stored["high"], stored["n"]) == (0.5, 0.25, 0.75, 40)

@@ -178,8 +178,8 @@ def test_no_model_can_end_an_answer(tmp_path: Path, tied: bool) -> None:
     assert len(ids) == 20 + 5
     assert tokenizer.decode(ids[2:22]) == text
     logits = model(torch.tensor([[*ids, *range(8, 40)]])).logits[0, len(ids) - 1 :]
-    others = torch.cat([logits[:, :END], logits[:, END + 1 :]], dim=1)
-    assert float((others.min(dim=1).values - logits[:, END]).min().detach()) > 30
+    rest = torch.cat([logits[:, :END], logits[:, END + 1 :]], dim=1)
+    assert float((rest.min(dim=1).values - logits[:, END]).min().detach()) > 30
 
 
 def test_arithmetic_of_a_shape() -> None:

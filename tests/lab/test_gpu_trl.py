@@ -30,8 +30,8 @@ def test_a_batch_that_does_not_divide_a_step_is_refused(capsys: pytest.CaptureFi
 
 def test_an_adapter_has_the_rank_of_cadres() -> None:
     pytest.importorskip("peft")
-    made = gpu_trl.adapter(gpu_trl.parse(["model", "out", "--lora-rank", "16", "--lora-alpha", "32"]))
-    assert (made.r, made.lora_alpha, made.target_modules) == (16, 32.0, "all-linear")
+    adapter = gpu_trl.adapter(gpu_trl.parse(["model", "out", "--lora-rank", "16", "--lora-alpha", "32"]))
+    assert (adapter.r, adapter.lora_alpha, adapter.target_modules) == (16, 32.0, "all-linear")
     assert (gpu_models.LORA.rank, gpu_models.LORA.alpha, gpu_models.LORA.targets) == (16, 32.0, "all-linear")
 
 

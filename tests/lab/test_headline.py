@@ -21,8 +21,8 @@ def headline_of(runs: Path) -> Headline:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_all_methods_share_tasks_prompts_and_sampling(task: str, tmp_path: Path) -> None:
-    line, known = headline_of(tmp_path), TASKS[task]
-    forms = {method: known.single if method in ("grpo", "single") else known.team for method in TRAINED}
+    line, benchmark = headline_of(tmp_path), TASKS[task]
+    forms = {method: benchmark.single if method in ("grpo", "single") else benchmark.team for method in TRAINED}
     configs = {name: load(f"{form}-{bench.RATES}", line.settings(task, name, 0)) for name, form in forms.items()}
     first = configs["L0"]
     for config in configs.values():
@@ -31,31 +31,31 @@ def test_all_methods_share_tasks_prompts_and_sampling(task: str, tmp_path: Path)
         assert all(policy.model == str(tmp_path / "coder") for policy in config.team.policies.values())
     assert [len(configs[name].team.policies) for name in TRAINED] == [1, 2, 2, 1, 1]
     assert configs["single"].algorithm == first.algorithm != configs["grpo"].algorithm
-    assert first.settings.get("source") == (str(tmp_path) if known.reads_data else None)
+    assert first.settings.get("source") == (str(tmp_path) if benchmark.reads_data else None)
 
 
 def test_finished_runs_become_lines_and_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two seeds of a team that learns and of an agent that does not; two untrained episodes solve three tasks of 8."""
     line = headline_of(tmp_path)
     for seed in (0, 1):
-        for method, after in (("L0", ALL), ("grpo", NONE)):
+        for method, final in (("L0", ALL), ("grpo", NONE)):
             folder = line.folder(bench.SHARING_TASK, method, seed)
             changes = [f"train.seed={seed}"] + (["algorithm={name: grpo, k: 8}"] if method == "grpo" else [])
-            write_run(folder, changes, {0: NONE, 1: after})
+            write_run(folder, changes, {0: NONE, 1: final})
             folder.with_suffix(".done").write_text(json.dumps({"commit": "abc1234"}))
-        drawn = line.folder(bench.SHARING_TASK, "best-of-n", seed)
-        drawn.mkdir(parents=True)
+        samples = line.folder(bench.SHARING_TASK, "best-of-n", seed)
+        samples.mkdir(parents=True)
         for part, solved in enumerate(({0, 1}, {1, 2})):
             outcomes = {name: [float(number in solved), 0.0] for number, name in enumerate(NAMES)}
-            (drawn / f"{part}.json").write_text(json.dumps({"outcomes": outcomes}))
-        (drawn / "n.json").write_text(json.dumps({"n": 2, "parts": [1, 1]}))
+            (samples / f"{part}.json").write_text(json.dumps({"outcomes": outcomes}))
+        (samples / "n.json").write_text(json.dumps({"n": 2, "parts": [1, 1]}))
     lines: dict[str, dict[str, object]] = {}
     monkeypatch.setattr(bench, "RESULTS", tmp_path)
-    monkeypatch.setattr(bench, "append_line", lambda file, one: lines.update({one["name"]: one | {"file": file}}))
+    monkeypatch.setattr(bench, "append_line", lambda file, item: lines.update({item["name"]: item | {"file": file}}))
     bench.record_task(line, bench.SHARING_TASK, METHODS, (0, 1), "the command")
     start = "headline.sudoku-outcome.coder."
     assert lines.pop("policies.L0.success")["value"] == 1.0
-    values = {name.removeprefix(start): one["value"] for name, one in lines.items()}
+    values = {name.removeprefix(start): item["value"] for name, item in lines.items()}
     assert values == {
         "L0.before.success": 0.0,
         "L0.success": 1.0,
@@ -81,4 +81,4 @@ def test_finished_runs_become_lines_and_curves(tmp_path: Path, monkeypatch: pyte
     both = (tmp_path / "headline-sudoku-outcome-coder.md").read_text()
     assert both.startswith(written)
     assert "\n\n## grpo, seed 1\n\nBy `another command`.\n" in both
-    assert all(one["file"] == "headline" and one["commit"] == "abc1234" for one in lines.values())
+    assert all(line["file"] == "headline" and line["commit"] == "abc1234" for line in lines.values())

@@ -22,7 +22,7 @@ def test_no_spread_is_uniform_play() -> None:
 
 
 def test_targets_are_the_softmax_of_sums_of_what_the_text_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With draws of their deviation itself: eight fields, the pot and two rounds with the card 1 each, both cards 2."""
+    """The draws equal their deviation: eight fields, the pot and two rounds with the card 1 each, both cards 2."""
     text = LATER.observation.messages[-1].content
     assert text.count("[") == 9
 
@@ -34,14 +34,14 @@ def test_targets_are_the_softmax_of_sums_of_what_the_text_says(monkeypatch: pyte
             return mean + self.sign * deviation
 
     monkeypatch.setattr(leduc_base.random_keys, "generator", lambda _name, _text, answer: Drawn(answer))
-    (first, *others) = leduc_base.target(LATER, 0.1)
+    (first, *rest) = leduc_base.target(LATER, 0.1)
     odds = math.exp(0.1 * (9 + 2 + 1 + 1 + 1))
-    assert first == pytest.approx(odds / (odds + len(others)))
-    assert others == pytest.approx([1 / (odds + len(others))] * len(others))
+    assert first == pytest.approx(odds / (odds + len(rest)))
+    assert rest == pytest.approx([1 / (odds + len(rest))] * len(rest))
 
 
 def test_divergence_of_a_model_that_knows_nothing() -> None:
-    """All of 512 tokens alike: two tokens an answer cost 2 ln 512, and the targets' entropy is taken off."""
+    """A uniform model of 512 tokens: two tokens an answer cost 2 ln 512, less the targets' entropy."""
     tokenizer = make_tokenizer({leduc_base.GAME: CHOICES})
     model = make_model(tokenizer)
     torch.nn.init.zeros_(model.get_output_embeddings().weight)

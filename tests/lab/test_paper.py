@@ -28,14 +28,14 @@ def test_every_row_is_a_recipe_of_the_same_size(game: str, ending: str) -> None:
 @pytest.mark.parametrize("name", paper.ABLATIONS)
 def test_an_ablation_changes_one_setting(name: str) -> None:
     plain, changed = load("plan-path", []), load("plan-path", list(paper.ABLATIONS[name]))
-    before, after = plain.model_dump(), changed.model_dump()
-    assert sum(before[section] != after[section] for section in before) == 1
+    initial_model_dump, final_model_dump = plain.model_dump(), changed.model_dump()
+    assert sum(initial_model_dump[section] != final_model_dump[section] for section in initial_model_dump) == 1
 
 
 def finished(folder: Path, success: tuple[float, float]) -> trainings.Run:
     """A complete run of two steps, written by hand."""
     folder.mkdir(parents=True)
-    (folder / "evaluations.jsonl").write_text("\n".join(json.dumps({"success": one}) for one in success))
+    (folder / "evaluations.jsonl").write_text("\n".join(json.dumps({"success": item}) for item in success))
     steps = [{"rollout/tokens": 100, "rollout/env_steps": 8, "rollout/episodes": 2} for _ in range(2)]
     (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, steps)))
     (folder / trainings.DONE).write_text(json.dumps({"minutes": 1.5, "processor_minutes": 2.5, "commit": "abc"}))
@@ -45,30 +45,30 @@ def finished(folder: Path, success: tuple[float, float]) -> trainings.Run:
 def test_figures_of_a_row_and_that_they_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "validate_commit", lambda commit: None)
     monkeypatch.setattr(common, "RESULTS", tmp_path / "results")
-    complete = [finished(tmp_path / f"run{number}", (0.1, after)) for number, after in enumerate((0.9, 1.0, 0.8))]
+    complete = [finished(tmp_path / f"run{number}", (0.1, final)) for number, final in enumerate((0.9, 1.0, 0.8))]
     bench = paper.Paper(tmp_path, [0, 1, 2], 1)
     bench.keep_row("team-shared", "plan-path", complete)
     bench.keep_row("team-prompted", "plan-path", complete)
-    found = common.latest()
-    assert found["table.team-shared.plan-path.success"]["value"] == 0.9
-    assert found["table.team-shared.plan-path.success"]["low"] == 0.8
-    assert found["table.team-prompted.plan-path.success"]["value"] == 0.1
-    assert found["table.team-shared.plan-path.tokens"]["value"] == 200
-    assert found["table.team-shared.plan-path.processor_minutes"]["commit"] == "abc"
-    assert "table.team-prompted.plan-path.tokens" not in found
-    assert found["plan-path.L0.success"]["value"] == found["plan-path.team.success"]["value"] == 0.9
-    assert found["plan-path.base.success"]["value"] == 0.1
-    before = (tmp_path / "results" / "paper.jsonl").read_text()
+    latest = common.latest()
+    assert latest["table.team-shared.plan-path.success"]["value"] == 0.9
+    assert latest["table.team-shared.plan-path.success"]["low"] == 0.8
+    assert latest["table.team-prompted.plan-path.success"]["value"] == 0.1
+    assert latest["table.team-shared.plan-path.tokens"]["value"] == 200
+    assert latest["table.team-shared.plan-path.processor_minutes"]["commit"] == "abc"
+    assert "table.team-prompted.plan-path.tokens" not in latest
+    assert latest["plan-path.L0.success"]["value"] == latest["plan-path.team.success"]["value"] == 0.9
+    assert latest["plan-path.base.success"]["value"] == 0.1
+    initial_content = (tmp_path / "results" / "paper.jsonl").read_text()
     bench.keep_row("team-shared", "plan-path", complete)
-    assert (tmp_path / "results" / "paper.jsonl").read_text() == before
+    assert (tmp_path / "results" / "paper.jsonl").read_text() == initial_content
 
 
 def test_complete_runs_are_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = []
     monkeypatch.setattr(trainings.Run, "train", lambda run, threads: trained.append(run.folder.name))
     bench = paper.Paper(tmp_path, [0], 2)
-    found = [finished(tmp_path / "done", (0.0, 1.0)), trainings.Run(tmp_path / "todo", "plan-path", 1)]
+    result = [finished(tmp_path / "done", (0.0, 1.0)), trainings.Run(tmp_path / "todo", "plan-path", 1)]
     calls = []
-    bench.train(found, lambda: calls.append(len(trained)))
+    bench.train(result, lambda: calls.append(len(trained)))
     assert trained == ["todo"]
     assert calls == [0, 1]

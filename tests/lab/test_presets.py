@@ -69,6 +69,6 @@ def test_what_is_kept_is_the_median_and_the_mean_over_seeds_and_tasks(
         (run.folder / "metrics.jsonl").write_text(json.dumps({"rollout/tokens": 7}) + "\n")
         (run.folder / "measured.json").write_text(json.dumps({"commit": "abc"}))
     presets.keep("gdpo", runs, [0, 1, 2])
-    found = common.latest()
-    assert [found[f"preset.gdpo.plan-path.{name}"]["value"] for name in ("success", "mean")] == [0.6, 0.6]
-    assert found["preset.gdpo.plan-path.mean"]["low"] == 0.4
+    latest = common.latest()
+    assert [latest[f"preset.gdpo.plan-path.{name}"]["value"] for name in ("success", "mean")] == [0.6, 0.6]
+    assert latest["preset.gdpo.plan-path.mean"]["low"] == 0.4

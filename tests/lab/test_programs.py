@@ -25,9 +25,9 @@ def run(name: str, *arguments: str) -> str:
     if name in NEEDS:
         skip_without(NEEDS[name])
     command = [sys.executable, "-m", f"lab.{name}", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 @pytest.mark.slow
@@ -39,20 +39,22 @@ def test_a_program_explains_itself(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALLEST)
 def test_a_program_does_its_smallest_work(name: str) -> None:
-    before = {path: path.stat().st_size for path in (ROOT / "results").iterdir()}
+    initial = {path: path.stat().st_size for path in (ROOT / "results").iterdir()}
     run(name, *SMALLEST[name])
-    assert {path: path.stat().st_size for path in (ROOT / "results").iterdir()} == before
+    assert {path: path.stat().st_size for path in (ROOT / "results").iterdir()} == initial
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_lab_imports_of_bench_its_helpers_alone(name: str) -> None:
-    own = ("from bench import", "from bench.common ", "from bench.hostile", "from bench.answering ")
-    assert [one for one in imports(SOURCES[name]) if "bench" in one.split()[1] and not one.startswith(own)] == []
+    allowed = ("from bench import", "from bench.common ", "from bench.hostile", "from bench.answering ")
+    assert [
+        item for item in imports(SOURCES[name]) if "bench" in item.split()[1] and not item.startswith(allowed)
+    ] == []
 
 
 def test_nothing_of_the_tests_is_imported() -> None:
     sources = [path.read_text() for folder in ("bench", "lab") for path in (ROOT / folder).rglob("*.py")]
-    assert [one for source in sources for one in imports(source) if one.split()[1].startswith("tests")] == []
+    assert [item for source in sources for item in imports(source) if item.split()[1].startswith("tests")] == []
 
 
 def imports(source: str) -> list[str]:

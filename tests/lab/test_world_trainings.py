@@ -91,8 +91,8 @@ def test_examples_of_hanabi_are_legal_moves_of_which_few_are_the_conventions() -
 def test_examples_of_searchers_and_writers_need_one_more_word_or_are_needed() -> None:
     skip_without("bm25s")
     lines = search_trainings.examples(300)
-    asked = "search\nWhat is the company that gerda rossi works for?"
-    assert lines[0] == {"role": "searcher", "before": [], "prompt": asked, "answer": "Search: gerda rossi"}
+    requests = "search\nWhat is the company that gerda rossi works for?"
+    assert lines[0] == {"role": "searcher", "before": [], "prompt": requests, "answer": "Search: gerda rossi"}
     answers = [line for line in lines if line["role"] == "writer"]
     right = [line for line in answers if len(line["answer"].split()) == 4]
     assert len(right) / len(answers) == pytest.approx(1 / 3, abs=0.15)

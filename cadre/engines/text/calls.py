@@ -146,9 +146,9 @@ class CallForm:
             inner = entry["function"] if isinstance(entry.get("function"), dict) else entry
             name = next((inner[key] for key in NAME_KEYS if key in inner), None)
             arguments: Any = next((inner[key] for key in ARGUMENT_KEYS if key in inner), {})
-            others = [key for key in inner if key not in (*NAME_KEYS, *ARGUMENT_KEYS, *BESIDE_CALL)]
-            if others and not any(key in inner for key in ARGUMENT_KEYS):
-                raise ValueError(f"{others[0]} stands outside of arguments")
+            unknown = [key for key in inner if key not in (*NAME_KEYS, *ARGUMENT_KEYS, *BESIDE_CALL)]
+            if unknown and not any(key in inner for key in ARGUMENT_KEYS):
+                raise ValueError(f"{unknown[0]} stands outside of arguments")
             calls.append((str(name), json.loads(arguments) if isinstance(arguments, str) else arguments))
         return calls, end
 

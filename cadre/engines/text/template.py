@@ -324,10 +324,10 @@ class Template:
         text, images = self.render(messages, generation=True, tools=tools), media_of(messages)
         if previous is None:
             return Prompt(self._encode(text, images, context), "first", images)
-        after = self._text_after(text, messages, previous, tools)
-        if after is None:
+        continuation = self._text_after(text, messages, previous, tools)
+        if continuation is None:
             return Prompt(self._encode(text, images, context), "new", images)
-        (rest, history), sample = after, previous.sample
+        (rest, history), sample = continuation, previous.sample
         new_images = media_of(messages[len(previous.messages) :])
         last = sample.token_ids[-1] if sample.token_ids else None
         # The turn is closed already, be it by another token. A token that opens the next turn stays, and so does one
@@ -406,16 +406,16 @@ class Template:
         written = self._write_last_turn(broken, offered, self._use_for(tools, messages))
         for end in map(self.token, self.call_ends):
             written = written.removesuffix(end)
-        after = text.removeprefix(rendered).lstrip("\n ")
-        if not (written and thought in written and text.startswith(rendered) and after.startswith(written)):
+        rest = text.removeprefix(rendered).lstrip("\n ")
+        if not (written and thought in written and text.startswith(rendered) and rest.startswith(written)):
             return None
-        return after.removeprefix(written), "realigned"
+        return rest.removeprefix(written), "realigned"
 
     def break_tokens(self, text: str, role: str = "user") -> str:
         """Return the text as a message by `role` has it in a prompt: with control tokens broken."""
-        found = self._control.find(text)
-        kept = self._own_tokens if found and role == "assistant" else frozenset[str]()
-        token = next((token for _, _, token in found if token not in kept), "")
+        matches = self._control.find(text)
+        allowed = self._own_tokens if matches and role == "assistant" else frozenset[str]()
+        token = next((token for _, _, token in matches if token not in allowed), "")
         if not token:
             return text
         self._warn_once(
@@ -424,7 +424,7 @@ class Template:
             token,
             self._name,
         )
-        return self._control.break_up(text, kept)
+        return self._control.break_up(text, allowed)
 
     # --- Answers --------------------------------------------------------------------------------------------------
 
@@ -680,13 +680,13 @@ class Template:
 
     def _missing_opening(self) -> str:
         """Return how the template opens answers if it has an opening and `add_generation_prompt` adds none, else ""."""
-        asked = [Message("user", "x")]
-        before, prompt = (self._try_to_write(asked, (), generation, ToolUse()) for generation in (False, True))
-        answered = self._try_to_write([*asked, Message("assistant", PROBE)], (), False, ToolUse())
-        if before is None or answered is None or before != prompt or not answered.startswith(before):
+        turns = [Message("user", "x")]
+        bare, prompt = (self._try_to_write(turns, (), generation, ToolUse()) for generation in (False, True))
+        answered = self._try_to_write([*turns, Message("assistant", PROBE)], (), False, ToolUse())
+        if bare is None or answered is None or bare != prompt or not answered.startswith(bare):
             return ""
-        opening, found, _ = answered[len(before) :].partition(PROBE)
-        return opening if found and opening.strip() else ""
+        opening, mark, _ = answered[len(bare) :].partition(PROBE)
+        return opening if mark and opening.strip() else ""
 
     def _extends_answers(self) -> bool:
         first = [Message("user", "x")]
@@ -726,9 +726,9 @@ def with_adapter_template(tokenizer: Any, folder: str | None) -> Any:
     if not templates or templates == tokenizer.chat_template:
         return tokenizer
     log.info("Prompts are written by the chat template of the adapter in %s, not by that of its base.", folder)
-    own = copy.copy(tokenizer)
-    own.chat_template = templates
-    return own
+    copied = copy.copy(tokenizer)
+    copied.chat_template = templates
+    return copied
 
 
 def _uses_tools(messages: Sequence[Message]) -> bool:

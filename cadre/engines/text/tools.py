@@ -161,8 +161,8 @@ def mark_calls_with_text(messages: Sequence[Message]) -> tuple[list[Message], li
     written, marked = list[Message](), list[tuple[Message, Message]]()
     for message in messages:
         if message.tool_calls and message.content:
-            first, *others = message.tool_calls
-            calls = (replace(first, name=f"qzxmark{len(marked)}x"), *others)
+            first, *rest = message.tool_calls
+            calls = (replace(first, name=f"qzxmark{len(marked)}x"), *rest)
             marked.append((replace(message, content="", tool_calls=calls), message))
             written.append(marked[-1][0])
         else:
@@ -287,14 +287,14 @@ def _probe(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool
         use = replace(use, system="dropped")
 
     # Calls: does it write them, in a form that can be read back?
-    found = _probe_calls(render_last_turn, use)
-    if found is None:
+    forms = _probe_calls(render_last_turn, use)
+    if forms is None:
         return replace(AS_TEXT, dropped="leaves out calls of tools")
-    if found.form is None and not parses_itself:
+    if forms.form is None and not parses_itself:
         return replace(AS_TEXT, dropped="writes calls of tools in a form that cannot be read back")
 
     # Calls and results, at once and after a later turn.
-    use, call = found, Message("assistant", "", PROBE_CALLS[:1])
+    use, call = forms, Message("assistant", "", PROBE_CALLS[:1])
     called = [QUESTION, call, RESULT_MESSAGES[0]]
     later = [*called, Message("assistant", "qzxdone"), Message("user", "qzxnext")]
     first, second = (str(arguments["qzxkey"]) for _, arguments in PROBES)

@@ -112,8 +112,8 @@ class DecodingBatch:
         prefilled = prefill(loaded, prompts, options.prefix_cache, options.form == "shared")
         numbers = [prefilled.numbers[prompt] for prompt in prompts]
         # A prompt that the prefix cache refused is let go of: the batch has a copy of its keys and values.
-        kept = [part if options.prefix_cache.holds([part]) else None for part in prefilled.slices]
-        self._prompt_slices = [kept[number] for number in numbers]
+        cached = [part if options.prefix_cache.holds([part]) else None for part in prefilled.slices]
+        self._prompt_slices = [cached[number] for number in numbers]
         prompt_numbers = torch.tensor(numbers, device=device)
         limit = max(request.limit for request in requests)
         cache = _make_cache(loaded, prefilled, prompt_numbers, limit, options)

@@ -178,8 +178,8 @@ class MicroBatchRunner:
             yield from make_microbatches(sequences, self.tokens, self._packing, width, repeat)
             return
         indices = partition_by_cost(sequences, self.ranks.size, self._packing, width)[self.ranks.rank]
-        own = [sequences[index] for index in indices]
-        parts = list(make_microbatches(own, self.tokens, self._packing, width, repeat))
+        part_sequences = [sequences[index] for index in indices]
+        parts = list(make_microbatches(part_sequences, self.tokens, self._packing, width, repeat))
         parts = [replace(part, indices=tuple(indices[index] for index in part.indices)) for part in parts]
         (count,) = self.ranks.max([len(parts)])
         yield from parts + [idle_microbatch(sequences[0].policy)] * (int(count) - len(parts))
@@ -197,7 +197,7 @@ class MicroBatchRunner:
         micro = next(self.split(sequences))
         batch = self.collate(micro)
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        allocated = torch.cuda.memory_allocated(device)
         with self.use_adapters(batch), self.checkpointing():
             self.score(batch, entropy_tokens)
         # Masters in float32 are copied in the precision of the forward, which does not grow with its tokens. Ranks
@@ -206,12 +206,12 @@ class MicroBatchRunner:
         copies = sum(weight.numel() for weight in weights if weight.dtype != self._precision.dtype)
         fixed = copies * self._precision.dtype.itemsize
         count = batch.token_ids.numel() if batch.tree is None else len(batch.tree.token_ids)
-        needed = max(1.0, (torch.cuda.max_memory_allocated(device) - before - fixed) / count)
+        needed = max(1.0, (torch.cuda.max_memory_allocated(device) - allocated - fixed) / count)
         fitting = int(MICROBATCH_FRACTION * (free_memory(device) - reserved - fixed) / needed)
         tokens = min(MAX_TOKENS, max(MIN_TOKENS, fitting // 1_024 * 1_024))
         # A rank that was idle has measured nothing. All take the least, so that the parts of each follow from the data.
-        (least,) = self.ranks.max([-tokens if micro.indices else -MAX_TOKENS])
-        self.tokens = -int(least)
+        (fewest,) = self.ranks.max([-tokens if micro.indices else -MAX_TOKENS])
+        self.tokens = -int(fewest)
         if isinstance(self.scorer, FSDPModule):
             self.scorer.reshard()
 
@@ -353,8 +353,8 @@ class MicroBatchRunner:
             # Else the gathered weights would serve the next forward too, although they may have changed before it.
             scorer.reshard()
         # Sequences of other ranks are zeros, so that the sum over ranks has everybody's.
-        own = dict(zip(parts, read([part[: sizes[index]] for index, part in parts.items()]), strict=True))
-        numbers = [number for index, size in enumerate(sizes) for number in own.get(index, (0.0,) * size)]
+        by_index = dict(zip(parts, read([part[: sizes[index]] for index, part in parts.items()]), strict=True))
+        numbers = [number for index, size in enumerate(sizes) for number in by_index.get(index, (0.0,) * size)]
         totals = iter(self.ranks.sum(numbers))
         return [tuple(islice(totals, size)) for size in sizes]
 

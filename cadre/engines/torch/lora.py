@@ -109,13 +109,13 @@ class Adapters:
             for policy in weights
             for name, parameter in self.parameters(policy).items()
         ]
-        own = [parameter.data for parameter, _ in parameters]
+        own_data = [parameter.data for parameter, _ in parameters]
         try:
             for parameter, other in parameters:
                 parameter.data = other
             yield
         finally:
-            for (parameter, _), data in zip(parameters, own, strict=True):
+            for (parameter, _), data in zip(parameters, own_data, strict=True):
                 parameter.data = data
 
     @contextmanager
@@ -187,8 +187,8 @@ class Adapters:
     def can_join(self, layers: Sequence[nn.Module]) -> bool:
         """Return True if all layers have adapters at the same places, as layers that share one compiled form need."""
         names = {id(module) for module in self._modules.values()}
-        places = [tuple(name for name, module in layer.named_modules() if id(module) in names) for layer in layers]
-        return len(set(places)) <= 1 and sum(map(len, places)) == len(self._modules)
+        names_of = [tuple(name for name, module in layer.named_modules() if id(module) in names) for layer in layers]
+        return len(set(names_of)) <= 1 and sum(map(len, names_of)) == len(self._modules)
 
     def _make_hook(self, name: str) -> Any:
         def add_adapters(module: Any, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -260,13 +260,13 @@ def describe_reach(model: Any, layers: Iterable[nn.Linear]) -> tuple[str, bool]:
     def size(linears: Iterable[nn.Linear]) -> int:
         return sum(linear.in_features * linear.out_features for linear in linears)
 
-    others = weights_without_adapters(model)
+    missing = weights_without_adapters(model)
     taking = size(linear_layers(model).values())
-    total = taking + sum(others.values())
+    total = taking + sum(missing.values())
     reach = f"adapters on {size(layers) / total:.0%} of the weights of the model's layers"
     if taking >= FULL_REACH * total:
         return reach, False
-    return f"{reach}; {', '.join(others)} are no linear layers and take none", True
+    return f"{reach}; {', '.join(missing)} are no linear layers and take none", True
 
 
 def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn.Linear]:
@@ -293,9 +293,9 @@ def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn
     for target in config.targets:
         if not any(matches(name, target) for name in linears):
             names = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
-            without = ", ".join(["the vocabulary projection", *weights_without_adapters(model)])
+            excluded = ", ".join(["the vocabulary projection", *weights_without_adapters(model)])
             raise EngineError(
                 f"Policy {policy!r}: lora.targets names {target!r}, and no layer that takes an adapter ends with that "
-                f"(these take none: {without}). Expected 'all-linear', or some of {names}."
+                f"(these take none: {excluded}). Expected 'all-linear', or some of {names}."
             )
     return {name: linear for name, linear in linears.items() if any(matches(name, end) for end in config.targets)}

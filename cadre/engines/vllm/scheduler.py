@@ -228,22 +228,22 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
         is_paused = self.pause_state != PauseState.UNPAUSED
         parts: list[Any] = []
         if self._can_plan and not is_paused:
-            parts, others = self._note_tokens(scheduler_output, model_runner_output, values)
-            scheduler_output = replace(scheduler_output, num_scheduled_tokens=others)
+            parts, remaining = self._note_tokens(scheduler_output, model_runner_output, values)
+            scheduler_output = replace(scheduler_output, num_scheduled_tokens=remaining)
         messages = super().update_from_output(scheduler_output, model_runner_output)
 
         add, token_wise = self._collector.add, self._token_wise
         for message in messages.values():
-            due: list[Any] = []
+            finished: list[Any] = []
             for output in message.outputs:
                 name = output.request_id
                 row = rows.get(name)  # None for a sequence that ended with an error instead of a token
                 part = add(output, None if row is None else values[row], is_paused or name in token_wise)
                 if part is not None:
-                    due.append(part)
+                    finished.append(part)
                     if part.finish_reason is not None:
                         self._token_wise.discard(name)
-            message.outputs = due
+            message.outputs = finished
         if is_paused:
             parts += self._collector.flush()
         if parts:
@@ -266,7 +266,7 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
         rows, sampled, requests = result.req_id_to_index, result.sampled_token_ids, self.requests
         size, longest = self._block_size, self.max_model_len - 1
         parts: list[Any] = []
-        others: dict[str, int] = {}
+        remaining: dict[str, int] = {}
         for name, count in planned.num_scheduled_tokens.items():
             request, row = requests.get(name), rows[name]
             tokens: Sequence[int] = sampled[row] if sampled else ()
@@ -283,7 +283,7 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
                 or tokens[0] in request.sampling_params.all_stop_token_ids
                 or name in self._token_wise
             ):
-                others[name] = count
+                remaining[name] = count
                 continue
             request.num_in_flight_tokens -= 1
             request.num_output_placeholders -= 1
@@ -293,4 +293,4 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
                 self.kv_cache_manager.cache_blocks(request, cached)
             if (part := self._collector.add_token(name, tokens[0], logprobs[row])) is not None:
                 parts.append(part)
-        return parts, others
+        return parts, remaining

@@ -1,4 +1,4 @@
-"""What one update learns from, from trees to sequences."""
+"""The data of one update, from trees to sequences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -41,8 +41,8 @@ def test_a_penalty_is_not_divided_by_a_deviation_that_it_made_itself(scale: floa
 
     def trained(first: float, second: float, **selection: str) -> list[float]:
         root = node(0, {"a": 2}, [leaf({"a": 0}, first), leaf({"a": 1}, second)], "p")
-        said = iter(reference.values())
-        learner = Learner(reference=lambda datum: (0.0, 0.0, 0.0, *next(said)))
+        text = iter(reference.values())
+        learner = Learner(reference=lambda datum: (0.0, 0.0, 0.0, *next(text)))
         plan = replace(named("grpo", kl=0.1), selection=CreditConfig(**selection))
         batch = build_batch([Tree(Task("t", {}), root)], plan, team_of(learner))
         return [datum.advantages[-1] for datum in batch.sequences]
@@ -61,7 +61,7 @@ def test_a_frozen_role_in_the_group_does_not_make_penalties_a_loss_for_all() -> 
         for scored in samples_of([Tree(Task("t", {}), root)])
     ]
     (group,) = compare_samples(samples, named("grpo").credit)
-    assert [(one.sample.role, one.advantages[0]) for one in group.samples] == [
+    assert [(sample.sample.role, sample.advantages[0]) for sample in group.samples] == [
         ("a", -1.0),
         ("a", 1.0),
         ("b", -1.0),
@@ -79,10 +79,10 @@ def test_the_loss_gets_its_reference_only_where_it_asks() -> None:
 
 @dataclass
 class ByLength:
-    seen: list[tuple[Sequence[Message], str]] = field(default_factory=list)
+    calls: list[tuple[Sequence[Message], str]] = field(default_factory=list)
 
     def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> list[float]:
-        self.seen += zip(prompts, completions, strict=True)
+        self.calls += zip(prompts, completions, strict=True)
         return [float(len(text)) for text in completions]
 
 
@@ -92,7 +92,7 @@ def test_a_reward_model_pays_in_place_of_the_environment() -> None:
     batch = build_batch([one_answer(100.0)], plan, replace(team_of(Learner()), reward_model=judge))
     assert batch.sequences[0].advantages[3:] == pytest.approx((5.0,) * 3)  # "p a 0"
     assert batch.metrics["reward_model/score"] == 5.0
-    assert judge.seen == [((Message("user", "p a"),), "p a 0")]
+    assert judge.calls == [((Message("user", "p a"),), "p a 0")]
     with pytest.raises(ConfigError, match="without one"):
         build_batch([one_answer(1.0)], plan, team_of(Learner()))
 
@@ -115,16 +115,16 @@ def test_what_is_selected_holds_for_critics_too() -> None:
 
 
 def test_the_distance_to_the_reference_saves_no_tree_of_equal_rewards() -> None:
-    """As its groups are dropped where trees are replaced; nobody is asked how far it is."""
-    asked = Learner()
+    """Its groups are dropped where trees are replaced, and no reference log-probability is computed."""
+    learner = Learner()
     for first, teaches in ((1.0, False), (0.0, True)):
         tree = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, pay) for i, pay in enumerate((first, 1.0))], "p"))
-        assert is_useful(named("magrpo", kl=0.1), team_of(asked))(tree) is teaches
-    assert asked.referred == []
+        assert is_useful(named("magrpo", kl=0.1), team_of(learner))(tree) is teaches
+    assert learner.referred == []
 
 
 def test_a_tree_teaches_where_the_reward_model_tells_its_siblings_apart() -> None:
-    """Whatever the environment pays: equally, or not at all alike where the model finds no difference."""
+    """The environment's rewards do not matter, equal or unequal, where the reward model gives equal scores."""
 
     class Judge:
         def __init__(self, *scores: float) -> None:
@@ -134,8 +134,8 @@ def test_a_tree_teaches_where_the_reward_model_tells_its_siblings_apart() -> Non
             return [self.scores[number % len(self.scores)] for number in range(len(completions))]
 
     plan = named("magrpo", reward_model="scorer")
-    for paid, scores, teaches in (((1.0, 1.0), (1.0, 2.0), True), ((0.0, 1.0), (3.0, 3.0), False)):
-        tree = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, paid[i]) for i in range(2)], "p"))
+    for reward, scores, teaches in (((1.0, 1.0), (1.0, 2.0), True), ((0.0, 1.0), (3.0, 3.0), False)):
+        tree = Tree(Task("t", {}), node(0, {"a": 2}, [leaf({"a": i}, reward[i]) for i in range(2)], "p"))
         assert is_useful(plan, replace(team_of(Learner()), reward_model=Judge(*scores)))(tree) is teaches
 
 

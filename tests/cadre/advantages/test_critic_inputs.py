@@ -1,4 +1,4 @@
-"""What a critic reads, word for word, and what it may never tell a policy."""
+"""The critic's inputs, word for word, and their separation from the policy's."""
 
 import asyncio
 from dataclasses import replace
@@ -69,11 +69,11 @@ def test_what_is_said_at_once_is_not_history_yet() -> None:
 
 @pytest.mark.parametrize(("reads", "policy"), [("joint", "critic"), ("own", "critic of a")])
 def test_siblings_share_the_sequence_of_a_critic_of_its_own(reads: Reads, policy: str) -> None:
-    actor, judge = Learner(), Learner((policy,), says=lambda datum, place: 0.5)
+    actor, judge = Learner(), Learner((policy,), says=lambda datum, position: 0.5)
     root = node(0, {"a": 3}, [leaf({"a": i}, float(i)) for i in range(3)], "x")
     chosen = rule(reads, policy=PolicyConfig(model="seed"))
     data, _ = asked(root, chosen, team_of(actor, judge))
-    assert actor.asked == []
+    assert actor.value_requests == []
     assert [datum.policy for datum in data] == ["shared"] * 3 + [policy]
     assert [datum.advantages[-1] for datum in data[:3]] == pytest.approx([-0.5, 0.5, 1.5])
     last = len(data[3].token_ids) - 1
@@ -86,12 +86,12 @@ def test_siblings_share_the_sequence_of_a_critic_of_its_own(reads: Reads, policy
 
 
 def test_a_critic_of_its_own_with_a_value_a_token_reads_the_answer_too() -> None:
-    judge = Learner(("critic of a",), says=lambda datum, place: float(place))
+    judge = Learner(("critic of a",), says=lambda datum, position: float(position))
     chosen = rule(gae_lambda=0.0, level="token", policy=PolicyConfig(model="seed"))
     data, _ = asked(one_answer(9.0).root, chosen, team_of(Learner(), judge))
-    policy, own = data
-    assert own.token_ids == (*b"p a", 7, 8)
-    assert own.targets.at == (2, 3, 4)
+    policy, critic_sequence = data
+    assert critic_sequence.token_ids == (*b"p a", 7, 8)
+    assert critic_sequence.targets.at == (2, 3, 4)
     assert policy.advantages[3:] == pytest.approx((1.0, 1.0, 5.0))  # 3 - 2, 4 - 3, 9 - 4
     assert policy.targets is None
 
@@ -113,25 +113,27 @@ def test_what_only_critics_may_know_never_reaches_a_policy(reads: Reads) -> None
     data, shown = asked(root, rule(reads, privileged=True), team)
     assert all(text.endswith(("\n\nsecret 0", "\n\nsecret 1")) for text in shown)
     for datum in data:
-        told = "secret" in bytes(datum.token_ids).decode()
-        assert told == (not any(datum.mask))
-        assert (datum.targets is not None) == told
-    assert not any("secret" in message.content for request in sampler.asked for message in request.messages)
+        is_visible = "secret" in bytes(datum.token_ids).decode()
+        assert is_visible == (not any(datum.mask))
+        assert (datum.targets is not None) == is_visible
+    assert not any("secret" in message.content for request in sampler.requests for message in request.messages)
     _, plain = asked(root, rule(reads), replace(team, learners=(Learner(),)))
     assert not any("secret" in text for text in plain)
 
 
 def test_heads_go_where_the_critics_sit() -> None:
     roles = {"a": "one", "b": "one", "c": "two"}
-    own = PolicyConfig(model="seed")
+    own_policy_config = PolicyConfig(model="seed")
     assert required_heads(rule("own"), roles) == {"one": ("a", "b"), "two": ("c",)}
-    assert required_heads(rule("own", policy=own), roles) == {f"critic of {role}": (role,) for role in roles}
-    assert required_heads(rule("joint", policy=own), roles) == {"critic": ("joint",)}
+    assert required_heads(rule("own", policy=own_policy_config), roles) == {
+        f"critic of {role}": (role,) for role in roles
+    }
+    assert required_heads(rule("joint", policy=own_policy_config), roles) == {"critic": ("joint",)}
     assert required_heads(rule("joint"), {"a": "one", "b": "one"}) == {"one": ("joint",)}
 
 
 def test_values_come_from_the_engine_that_owns_the_policy() -> None:
-    one, two = Learner(("one",), lambda *_: 1.0), Learner(("two",), lambda *_: 2.0)
+    one_learner, two = Learner(("one",), lambda *_: 1.0), Learner(("two",), lambda *_: 2.0)
     root = played_by(sequential(), a="two", b="one")
-    data, _ = asked(root, rule(gae_lambda=1.0), team_of(one, two, a="two", b="one"))
+    data, _ = asked(root, rule(gae_lambda=1.0), team_of(one_learner, two, a="two", b="one"))
     assert {datum.policy: datum.targets.values for datum in data} == {"one": (1.0,), "two": (2.0,)}

@@ -1,4 +1,4 @@
-"""What an update learns from, worked out by hand: cut and overlong completions, groups without spread, role weights."""
+"""The data of an update, worked out by hand: cut and overlong completions, zero-variance groups, role weights."""
 
 import dataclasses
 from collections import Counter
@@ -28,7 +28,7 @@ def lengthened(root: Node, role: str, *lengths: int) -> Node:
         tokens = {"token_ids": (5,) * length, "logprobs": (-1.0,) * length, "finish": "length" if cut else "stop"}
         return dataclasses.replace(sample, **tokens)
 
-    siblings = tuple(sized(one, length) for one, length in zip(root.samples[role], lengths, strict=True))
+    siblings = tuple(sized(sample, length) for sample, length in zip(root.samples[role], lengths, strict=True))
     return dataclasses.replace(root, samples={**root.samples, role: siblings})
 
 
@@ -76,29 +76,29 @@ def test_wrong_answers_of_unequal_length_are_no_group_to_learn_from_under_the_fi
     assert learned(root, overlong_buffer=4, without_std="drop") == {}
     assert learned(root, overlong_buffer=4) == pytest.approx({6: 0.5, 8: 0.0, 10: -0.5})
     root = lengthened(graded("a", 1.0, 0.0, 0.0), "a", 6, 8, 10)  # returns 1, -0.5, -1: mean -1/6
-    wanted = {6: 7 / 6, 8: -1 / 3, 10: -5 / 6}
-    assert learned(root, overlong_buffer=4, without_std="drop") == pytest.approx(wanted)
+    expected = {6: 7 / 6, 8: -1 / 3, 10: -5 / 6}
+    assert learned(root, overlong_buffer=4, without_std="drop") == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    ("most", "wanted"),
+    ("limit", "expected"),
     [
         (None, {5: 0.125, 7: -0.125}),  # 10 tokens, the role's: 0 and a quarter
         (7, {5: 0.25, 7: -0.25}),  # a half and all
         (20, {5: 0.125, 7: -0.125}),  # an observation allows no more than the role may say
     ],
 )
-def test_the_ramp_ends_where_the_observation_allows_no_more(most: int | None, wanted: dict[int, float]) -> None:
+def test_the_ramp_ends_where_the_observation_allows_no_more(limit: int | None, expected: dict[int, float]) -> None:
     """Mistake: an answer of all 7 tokens that its prompt allowed pays a quarter, as the role's own bound is 10."""
     root = lengthened(graded("a", 0.0, 0.0), "a", 5, 7)
-    root = dataclasses.replace(root, observations={"a": dataclasses.replace(root.observations["a"], max_tokens=most)})
-    assert learned(root, overlong_buffer=4) == pytest.approx(wanted)
+    root = dataclasses.replace(root, observations={"a": dataclasses.replace(root.observations["a"], max_tokens=limit)})
+    assert learned(root, overlong_buffer=4) == pytest.approx(expected)
 
 
 def test_a_buffer_longer_than_the_observation_allows_begins_at_the_first_token() -> None:
     root = lengthened(graded("a", 0.0, 0.0), "a", 1, 2)
-    seen = {"a": dataclasses.replace(root.observations["a"], max_tokens=2)}
-    root = dataclasses.replace(root, observations=seen)
+    recorded = {"a": dataclasses.replace(root.observations["a"], max_tokens=2)}
+    root = dataclasses.replace(root, observations=recorded)
     assert learned(root, overlong_buffer=8) == pytest.approx({1: 0.25, 2: -0.25})  # a half and all of it
 
 
@@ -111,11 +111,11 @@ def test_a_cut_completion_counts_in_its_group_and_is_not_trained() -> None:
 def test_zero_variance_groups_leave_the_denominators_when_they_are_dropped() -> None:
     trees = [Tree(Task(str(i), {}), graded("a", *pays)) for i, pays in enumerate([(1.0, 3.0), (2.0, 2.0)])]
     groups = assign(trees, GRADED)
-    kept, dropped = (CreditConfig(without_std=choice) for choice in ("keep", "drop"))
-    for chosen, count in ((kept, 4), (dropped, 2)):
-        drawn = data_of(groups, chosen)
-        assert len(drawn) == count
-        assert sequence_sum(1, Denominators.of(drawn)) == 1 / count
+    stored, dropped = (CreditConfig(without_std=choice) for choice in ("keep", "drop"))
+    for chosen, count in ((stored, 4), (dropped, 2)):
+        samples = data_of(groups, chosen)
+        assert len(samples) == count
+        assert sequence_sum(1, Denominators.of(samples)) == 1 / count
     assert sum(not group.has_variance for group in groups) / len(groups) == 0.5
 
 
@@ -166,21 +166,21 @@ def test_a_fraction_of_groups_is_that_of_each_policy_without_rounding() -> None:
         for policy, low in (("p", 0.0), ("q", 500.0))
         for number in range(100)
     ]
-    left = batch.drop_lowest_groups(assign(trees, GRADED), "lowest_mean", 0.29)
-    assert Counter(group.samples[0].sample.policy for group in left) == {"p": 71, "q": 71}
+    remaining = batch.drop_lowest_groups(assign(trees, GRADED), "lowest_mean", 0.29)
+    assert Counter(group.samples[0].sample.policy for group in remaining) == {"p": 71, "q": 71}
 
 
 def test_a_role_weighs_in_the_loss_what_it_is_given() -> None:
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": i}, 2.0 * i) for i in range(2)])
     groups = assign([Tree(Task("t", {}), root)], GRADED)
-    drawn = data_of(groups, CreditConfig(role_weights={"a": 0.25}))
-    found = {(datum.role, datum.advantages) for datum in drawn}
-    quarter, whole = (0.0, 0.0, 0.25, 0.25), (0.0, 0.0, 1.0, 1.0)
-    assert found == {
+    samples = data_of(groups, CreditConfig(role_weights={"a": 0.25}))
+    result = {(datum.role, datum.advantages) for datum in samples}
+    quarter, full = (0.0, 0.0, 0.25, 0.25), (0.0, 0.0, 1.0, 1.0)
+    assert result == {
         ("a", quarter),
         ("a", tuple(-value for value in quarter)),
-        ("b", whole),
-        ("b", tuple(-value for value in whole)),
+        ("b", full),
+        ("b", tuple(-value for value in full)),
     }
 
 
@@ -196,12 +196,12 @@ def played_out() -> Node:
 
 
 def weights(trees: Sequence[Node], rule: TreeWeight, aggregate: str = "sequence_sum") -> dict[str, list[float]]:
-    """By role, the weights of its samples."""
+    """Return the weights of the samples by role."""
     samples = samples_of([Tree(Task(str(number), {}), root) for number, root in enumerate(trees)])
-    found: dict[str, list[float]] = {}
+    results: dict[str, list[float]] = {}
     for scored in batch.weight_by_tree(samples, rule, LossConfig(aggregate=aggregate)):
-        found.setdefault(scored.sample.role, []).append(scored.weight)
-    return found
+        results.setdefault(scored.sample.role, []).append(scored.weight)
+    return results
 
 
 def test_what_weighs_alike_in_an_update_of_one_policy() -> None:

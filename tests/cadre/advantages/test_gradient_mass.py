@@ -1,4 +1,4 @@
-"""What an update is made of, by role."""
+"""The composition of an update's gradient, by role."""
 
 from dataclasses import replace
 
@@ -39,9 +39,9 @@ def test_a_share_by_tokens_and_by_sequences() -> None:
 
 
 def test_each_policy_is_a_whole_and_nothing_that_is_not_trained_counts() -> None:
-    apart = [replace(one, policy=one.role) for one in DATA]
+    separate = [replace(item, policy=item.role) for item in DATA]
     untrained = replace(DATA[0], mask=(False,) * 5)
-    figures = gradient_mass([*apart, untrained], LossConfig())
+    figures = gradient_mass([*separate, untrained], LossConfig())
     assert (figures["a/gradient_fraction"], figures["b/gradient_fraction"]) == (1.0, 1.0)
     assert figures["a/effective_samples"] == pytest.approx(1.6)
 

@@ -50,7 +50,7 @@ def test_a_plan_that_makes_the_next_answer_likelier_is_credited() -> None:
     assert advantages(batch, "b") == pytest.approx(reward)  # nobody acts after it
     assert batch.metrics["a/influence"] == pytest.approx(4 / 3)
     assert "b/influence" not in batch.metrics
-    assert [(one.policy, one.temperature) for one in learner.referred] == [("shared", 0.7)] * 3
+    assert [(sequence.policy, sequence.temperature) for sequence in learner.referred] == [("shared", 0.7)] * 3
 
 
 def test_log_probabilities_that_are_no_numbers_are_named() -> None:
@@ -66,7 +66,7 @@ def test_equal_steps_share_the_mean_of_their_influence() -> None:
 
 
 def test_a_step_that_is_not_quoted_word_for_word_has_no_influence_and_costs_no_pass() -> None:
-    learner = Learner(present=lambda one: pytest.fail("asked"))
+    learner = Learner(present=lambda datum: pytest.fail("asked"))
     batch = learned(episodes(("1", "2"), (1.0, 0.0), shown="{tag} b: 10 {tag}{plan}"), learner)
     assert advantages(batch, "a") == [1.0, -1.0]
     assert batch.metrics["a/influence"] == 0.0

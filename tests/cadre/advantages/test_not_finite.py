@@ -11,7 +11,7 @@ GROUP = node(0, {"a": 3}, [leaf({"a": 0}, 1.0), leaf({"a": 1}, 0.0), leaf({"a": 
 
 
 @pytest.mark.parametrize(
-    ("axis", "body", "wanted"),
+    ("axis", "body", "expected"),
     [
         ("baseline", "return [float('nan')] * 3", "mine.py:f returned nan; expected a finite number"),
         ("baseline", "return [0.0, float('inf'), 0.0]", "mine.py:f returned inf; expected a finite number"),
@@ -26,9 +26,9 @@ GROUP = node(0, {"a": 3}, [leaf({"a": 0}, 1.0), leaf({"a": 1}, 0.0), leaf({"a": 
         ("returns", "raise KeyError('x')", "algorithm.returns: mine.py:f: raised KeyError: 'x' at line 2 of mine.py"),
     ],
 )
-def test_it_is_named(axis: str, body: str, wanted: str, tmp_path: Path) -> None:
+def test_it_is_named(axis: str, body: str, expected: str, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(f"def f(*given):\n    {body}\n")
     axes = {"returns": "step", "group": "node", "baseline": "none", "scale": "none", axis: f"{tmp_path}/mine.py:f"}
     with pytest.raises((ConfigError, ContractError)) as caught:
         advantages(GROUP, *axes.values())
-    assert wanted in str(caught.value)
+    assert expected in str(caught.value)

@@ -63,11 +63,11 @@ def test_a_fault_is_named_before_anything_is_sampled(
 
 
 def test_it_stands_in_place_of_baseline_and_scale(tmp_path: Path) -> None:
-    own = f"algorithm.advantages={write(tmp_path, RANK)}"
-    assert resolve(load("plan-path", [*CUSTOM, own])).plan.credit.first.baseline.name.endswith("mine.py:f")
+    override = f"algorithm.advantages={write(tmp_path, RANK)}"
+    assert resolve(load("plan-path", [*CUSTOM, override])).plan.credit.first.baseline.name.endswith("mine.py:f")
     with pytest.raises(ConfigError, match=r"algorithm\.advantages: got .* beside a baseline or a scale"):
-        load("plan-path", [*CUSTOM, own, "algorithm.baseline=mean"]).algorithm.plan()
+        load("plan-path", [*CUSTOM, override, "algorithm.baseline=mean"]).algorithm.plan()
     with pytest.raises(ConfigError, match=r"algorithm\.scale: is missing; expected a baseline and a scale, or"):
         load("plan-path", [*CUSTOM, "algorithm.baseline=mean"]).algorithm.plan()
     with pytest.raises(ConfigError, match=r"without_std: got drop with the baseline .*mine\.py:f.*declare"):
-        resolve(load("plan-path", [*CUSTOM, own, "credit.without_std=drop"]))
+        resolve(load("plan-path", [*CUSTOM, override, "credit.without_std=drop"]))

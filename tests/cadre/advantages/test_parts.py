@@ -60,10 +60,10 @@ def test_groups_without_variance_in_any_part_have_none() -> None:
     loud = scored(
         "a", {"correct": 1.0, "format": 0.1}, {"correct": 0.0, "format": 0.1}, {"correct": 0.0, "format": 0.1}
     )
-    (kept, zero) = assign([Tree(Task("loud", {}), loud), Tree(Task("silent", {}), silent)], GDPO)
+    (stored, zero) = assign([Tree(Task("loud", {}), loud), Tree(Task("silent", {}), silent)], GDPO)
     assert [member.advantages[0] for member in zero.samples] == [0.0, 0.0]
     assert not zero.has_variance
-    assert kept.has_variance
+    assert stored.has_variance
     (weightless,) = assign(
         [Tree(Task("loud", {}), loud)], credit_of("step", "node", "mean", "std", parts={"correct": 0.0, "format": 1.0})
     )
@@ -72,7 +72,7 @@ def test_groups_without_variance_in_any_part_have_none() -> None:
     # deviation sqrt((2 + 1/2 + 1/2) / 5).
     root2, deviation = math.sqrt(2.0), math.sqrt(0.6)
     expected = [root2 / deviation, -1 / root2 / deviation, -1 / root2 / deviation]
-    assert [member.advantages[0] for member in kept.samples] == pytest.approx(expected)
+    assert [member.advantages[0] for member in stored.samples] == pytest.approx(expected)
 
 
 def test_over_the_batch_an_episode_counts_once_however_many_decisions_it_has() -> None:
@@ -161,7 +161,7 @@ def test_a_part_that_no_step_reports_is_named() -> None:
 
 
 def test_a_tree_that_reports_no_part_is_no_error_beside_others_that_do() -> None:
-    """As where every answer of a task was unreadable; dynamic sampling looks at one tree at a time."""
+    """This happens if every answer of a task was unreadable; dynamic sampling looks at one tree at a time."""
     silent = Tree(Task("silent", {}), scored("a", {"other": 1.0}, {"other": 0.0}))
     loud = Tree(Task("loud", {}), scored("a", {"correct": 1.0}, {"correct": 0.0}))
     team = team_of(Learner())

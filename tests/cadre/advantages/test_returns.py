@@ -1,4 +1,4 @@
-"""What a sample is worth, every number worked out by hand; the trees are small enough to draw."""
+"""Returns of samples, every number worked out by hand; the trees are small enough to draw."""
 
 import sys
 from dataclasses import replace
@@ -63,8 +63,8 @@ def test_what_an_episode_paid_does_not_hang_on_where_it_is_summed_from() -> None
 
 def test_the_first_that_pays_where_the_shape_ended_the_tree() -> None:
     """Nothing was carried on from the second decision, which paid nobody: all that was tried there is 0 so far."""
-    left = [replace(leaf({"a": index}), over=False, selected=False) for index in range(2)]
-    root = node(0, {"a": 1}, [inner({"a": 0}, node(1, {"a": 2}, left, tag="late-"))])
+    remaining = [replace(leaf({"a": index}), over=False, selected=False) for index in range(2)]
+    root = node(0, {"a": 1}, [inner({"a": 0}, node(1, {"a": 2}, remaining, tag="late-"))])
     assert advantages(root, "first_reward", "node", "none", "none")["a0"] == 0.0
 
 

@@ -17,8 +17,8 @@ def test_a_datum_trains_the_completion_with_its_end_and_never_the_prompt() -> No
 
 def test_every_sibling_is_trained_not_only_the_winner() -> None:
     groups = assign([Tree(Task("t", {}), sequential())], credit_of("step", "node", "mean", "none"))
-    drawn = make_sequences(
+    samples = make_sequences(
         [scored for group in groups for scored in group.samples], {"tool": Sampling(), "planner": Sampling()}
     )
-    assert sorted(datum.role for datum in drawn) == ["planner"] * 3 + ["tool"] * 3
+    assert sorted(datum.role for datum in samples) == ["planner"] * 3 + ["tool"] * 3
     assert sum(not group.has_variance for group in groups) / len(groups) == 0.0

@@ -14,18 +14,18 @@ CREDIT = comparison_of("reward_to_go", "node", "none", "none", gamma=0.5)
 
 def grown(acting: list[str]) -> Node:
     """An episode in which these act, letter by letter, one sibling each; 1 is paid at its end."""
-    past, made = Path(), []
+    past, created = Path(), []
     for letters in acting:
         samples = {role: (Sample(role, "p", role, (1,), (2,), (-1.0,), "stop", 0),) for role in letters}
-        seen = {role: Observation(role, ()) for role in letters}
+        recorded = {role: Observation(role, ()) for role in letters}
         turn, _ = past.next_round(letters)
-        made.append((turn, seen, samples))
-        past = past.extended(seen, {role: one for role, (one,) in samples.items()}, 0, 1.0)
+        created.append((turn, recorded, samples))
+        past = past.extended(recorded, {role: item for role, (item,) in samples.items()}, 0, 1.0)
     below: Node | None = None
-    for turn, seen, samples in reversed(made):
-        paid = Reward(1.0 if below is None else 0.0)
-        branch = Branch(dict.fromkeys(samples, 0), paid, below is None, False, True, below)
-        below = Node(0, seen, samples, (branch,), round=turn)
+    for turn, recorded, samples in reversed(created):
+        reward = Reward(1.0 if below is None else 0.0)
+        branch = Branch(dict.fromkeys(samples, 0), reward, below is None, False, True, below)
+        below = Node(0, recorded, samples, (branch,), round=turn)
     assert below is not None
     return below
 
@@ -54,5 +54,5 @@ def test_a_discount_is_taken_where_somebody_acts_again(acting: list[str], expect
 def test_critics_discount_as_returns_do() -> None:
     """y acts in the first turn and in the last: two turns begin on the way."""
     root = grown(["y", "x", "x", "x", "y"])
-    paid, (later,) = span(root, (), 0, "y", CREDIT)
-    assert (paid, later.weight) == (0.0, 0.25)
+    reward, (later,) = span(root, (), 0, "y", CREDIT)
+    assert (reward, later.weight) == (0.0, 0.25)

@@ -1,4 +1,4 @@
-"""AT-GRPO where a decision pays nobody: with a policy a role, the first one learns by what follows, or never."""
+"""AT-GRPO without a reward at a decision: with per-role policies the first role learns by the later one, or never."""
 
 import asyncio
 import json

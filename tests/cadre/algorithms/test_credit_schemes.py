@@ -97,8 +97,8 @@ def test_tree_grpo_sums_a_comparison_within_the_tree_and_one_within_the_task() -
     got = judged(branched(0.0, 4.0, 2.0), "tree_grpo")
     # the leaves 0, 4 and 2: task mean 2, variance (4 + 4 + 0) / 3 = 8 / 3; first tree (4 + 4) / 2 = 4
     within_task, within_tree = 2 / math.sqrt(8 / 3), 2 / math.sqrt(4)
-    wanted = {"a0": 0.0, "a1": 0.0, "sa0": -within_task - within_tree, "sa1": within_task + within_tree, "ta0": 0.0}
-    assert got == pytest.approx(wanted)
+    expected = {"a0": 0.0, "a1": 0.0, "sa0": -within_task - within_tree, "sa1": within_task + within_tree, "ta0": 0.0}
+    assert got == pytest.approx(expected)
 
 
 def test_the_deviation_is_that_of_the_leaves_and_not_of_the_means_of_shared_parts() -> None:
@@ -121,7 +121,7 @@ def test_every_leaf_counts_once_however_unequally_a_tree_fans_out() -> None:
     root = node(0, {"a": 2}, [inner({"a": 0}, twice), leaf({"a": 1}, 3.0)])
     # leaves 3 3 0 6 below the first answer, 3 below the second: mean 3, variance (0 + 0 + 9 + 9 + 0) / 5
     deviation = math.sqrt(18 / 5)
-    wanted = {
+    expected = {
         "a0": 0.0,
         "sa0": (2 - 3) / deviation,
         "sa1": 3 / deviation,
@@ -129,7 +129,7 @@ def test_every_leaf_counts_once_however_unequally_a_tree_fans_out() -> None:
         "ua1": 0.0,
         "ua2": -3 / deviation,
     }
-    assert judged(root, "arpo") == pytest.approx({**wanted, "a1": 0.0})
+    assert judged(root, "arpo") == pytest.approx({**expected, "a1": 0.0})
     lone = Custom(
         name="custom", shape="branch", returns="episode", group="task", baseline="leave_one_out", scale="none"
     ).plan()
@@ -151,8 +151,8 @@ def test_leaves_of_roles_that_are_paid_apart_are_leaves_of_each() -> None:
 def test_tree_rl_adds_what_a_step_gains_on_the_root_and_on_its_parent() -> None:
     got = judged(branched(0.0, 4.0, 5.0), "tree_rl")
     # V: root 3; first step 2 of two episodes, second 5; the leaves 0, 4 and 5
-    wanted = {"a0": (2 - 3 + 2 - 3) / math.sqrt(2), "a1": 4.0, "sa0": 0 - 3 + 0 - 2, "sa1": 4 - 3 + 4 - 2}
-    assert got == pytest.approx({**wanted, "ta0": 5 - 3 + 5 - 5})
+    expected = {"a0": (2 - 3 + 2 - 3) / math.sqrt(2), "a1": 4.0, "sa0": 0 - 3 + 0 - 2, "sa1": 4 - 3 + 4 - 2}
+    assert got == pytest.approx({**expected, "ta0": 5 - 3 + 5 - 5})
 
 
 def test_arpo_compares_over_the_task_and_bpo_siblings_alone() -> None:
@@ -169,10 +169,12 @@ def test_gigpo_adds_a_comparison_among_equal_observations() -> None:
     got = {scored.tree_sample.path or scored.tree_sample.index: scored.advantages[0] for scored in group.samples}
     # episodes earn 1 and 7; first steps are worth 0.5 and 4.5 from there on, second ones, of one observation, 1 and 5
     assert got == {0: -3 - 0.5 * 2, 1: 3 + 0.5 * 2, (0,): -3 - 0.5 * 2, (1,): 3 + 0.5 * 2}
-    other = [critics.node(1, {"a": 1}, [leaf({"a": 0}, pay)], tag) for pay, tag in ((1.0, "s"), (5.0, "u"))]
-    apart = [inner({"a": i}, child, pay) for i, (child, pay) in enumerate(zip(other, (0.0, 2.0), strict=True))]
-    (group,) = assign([Tree(Task("t", {}), critics.node(0, {"a": 2}, apart, "r"))], plan.credit)
-    assert {one.tree_sample.path: one.advantages[0] for one in group.samples if one.tree_sample.path} == {
+    other_root_node = [critics.node(1, {"a": 1}, [leaf({"a": 0}, pay)], tag) for pay, tag in ((1.0, "s"), (5.0, "u"))]
+    separate = [
+        inner({"a": i}, child, pay) for i, (child, pay) in enumerate(zip(other_root_node, (0.0, 2.0), strict=True))
+    ]
+    (group,) = assign([Tree(Task("t", {}), critics.node(0, {"a": 2}, separate, "r"))], plan.credit)
+    assert {sample.tree_sample.path: sample.advantages[0] for sample in group.samples if sample.tree_sample.path} == {
         (0,): -3.0,
         (1,): 3.0,
     }
@@ -189,7 +191,7 @@ def test_equal_texts_with_different_sounds_are_different_observations() -> None:
         late = [heard(child, digest) for child, digest in zip(late, digests, strict=True)]
         tries = [inner({"a": i}, child, pay) for i, (child, pay) in enumerate(zip(late, (0.0, 2.0), strict=True))]
         (group,) = assign([Tree(Task("t", {}), critics.node(0, {"a": 2}, tries, "r"))], plan.credit)
-        assert {one.tree_sample.path: one.advantages[0] for one in group.samples}[(0,)] == first
+        assert {sample.tree_sample.path: sample.advantages[0] for sample in group.samples}[(0,)] == first
 
 
 def test_a_group_says_something_where_either_comparison_does() -> None:

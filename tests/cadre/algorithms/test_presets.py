@@ -86,7 +86,7 @@ def test_a_lenient_learner_counts_the_best_that_follows(name: str, early: list[f
 
 def judged(name: str, root: Node) -> dict[str, float]:
     """Advantages under a critic whose values grow with what it has read."""
-    learner = Learner(says=lambda datum, place: (place + 1) / 10)
+    learner = Learner(says=lambda datum, position: (position + 1) / 10)
     lesson = build_batch([Tree(Task("t", {}), root)], named(name), team_of(learner))
     actors = [datum for datum in lesson.sequences if any(datum.mask)]
     return {sample.text: datum.advantages[-1] for sample, datum in zip(walk.samples(root), actors, strict=True)}
@@ -104,33 +104,33 @@ SAME_CREDIT = [
 
 def test_the_variants_differ_pairwise() -> None:
     plain = ALGORITHMS.keys() - {"custom", "ippo", "mappo", "rlhf", "magrpo_central"}
-    found = {name: advantages(name, own_rewards()) for name in sorted(plain)}
-    found |= {name: judged(name, own_rewards()) for name in ("ippo", "mappo", "rlhf")}
-    found["magrpo_central"] = advantages("magrpo_central", central_tree())
-    for one, other in itertools.combinations(found, 2):
-        same = any({one, other} <= names for names in SAME_CREDIT)
-        assert (found[one] == pytest.approx(found[other])) == same, (one, other)
+    result = {name: advantages(name, own_rewards()) for name in sorted(plain)}
+    result |= {name: judged(name, own_rewards()) for name in ("ippo", "mappo", "rlhf")}
+    result["magrpo_central"] = advantages("magrpo_central", central_tree())
+    for first, second in itertools.combinations(result, 2):
+        same = any({first, second} <= names for names in SAME_CREDIT)
+        assert (result[first] == pytest.approx(result[second])) == same, (first, second)
 
 
 def test_those_of_the_same_credit_differ_elsewhere() -> None:
     for names in SAME_CREDIT:
         plans = {name: named(name) for name in names}
-        for one, other in itertools.combinations(sorted(names), 2):
+        for first, second in itertools.combinations(sorted(names), 2):
             elsewhere = [
                 (plan.loss, plan.tree_weight, plan.shape.name, plan.preference, ALGORITHMS[name].policies)
-                for name, plan in ((one, plans[one]), (other, plans[other]))
+                for name, plan in ((first, plans[first]), (second, plans[second]))
             ]
-            assert elsewhere[0] != elsewhere[1], (one, other)
+            assert elsewhere[0] != elsewhere[1], (first, second)
 
 
 def own_rewards() -> Node:
     """`joint_tree` with rewards of the roles' own, so that it matters whether roles are compared with each other, and
     with steps without some of them; the second turn shows each role what the first did."""
-    without = {"a": Reward(1.0), "b": Reward(0.5, {"b": 1.0}), "a b": Reward(0.25)}
+    baseline = {"a": Reward(1.0), "b": Reward(0.5, {"b": 1.0}), "a b": Reward(0.25)}
     late_tries = [leaf({"a": i, "b": i}, 4.0 + 2 * i, b=5.0 * i) for i in range(3)]
-    late = node(1, {"a": 3, "b": 3}, [replace(branch, ablated=without) for branch in late_tries], tag="late-")
+    late = node(1, {"a": 3, "b": 3}, [replace(branch, ablated=baseline) for branch in late_tries], tag="late-")
     tries = [leaf({"a": 0, "b": 0}, 0.0, b=3.0), leaf({"a": 1, "b": 1}, 1.0), inner({"a": 2, "b": 2}, late, 2.0)]
-    return node(0, {"a": 3, "b": 3}, [replace(branch, ablated=without) for branch in tries])
+    return node(0, {"a": 3, "b": 3}, [replace(branch, ablated=baseline) for branch in tries])
 
 
 def test_cross_and_aligned_differ() -> None:
@@ -145,8 +145,8 @@ def test_unequally_many_siblings_crossed_by_hand() -> None:
     pays = {(0, 0): 0.0, (0, 1): 2.0, (0, 2): 4.0, (1, 0): 6.0, (1, 1): 1.0, (1, 2): 5.0}
     crossed = node(0, {"a": 2, "b": 3}, [leaf({"a": i, "b": j}, pay) for (i, j), pay in pays.items()])
     # a: (0 + 2 + 4) / 3 = 2 and (6 + 1 + 5) / 3 = 4; b: 3, 1.5 and 4.5; the mean of both is 3
-    wanted = {"a0": -1.0, "a1": 1.0, "b0": 0.0, "b1": -1.5, "b2": 1.5}
-    assert advantages("magrpo", crossed, joint="cross", k={"a": 2, "b": 3}) == pytest.approx(wanted)
+    expected = {"a0": -1.0, "a1": 1.0, "b0": 0.0, "b1": -1.5, "b2": 1.5}
+    assert advantages("magrpo", crossed, joint="cross", k={"a": 2, "b": 3}) == pytest.approx(expected)
     chosen = named("magrpo", joint="cross", k={"a": 2, "b": [3, 1]}).shape
     assert [chosen.count("b", turn, turn) for turn in range(3)] == [3, 1, 1]
     assert chosen.count("a", 5, 5) == 2

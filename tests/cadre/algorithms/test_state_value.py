@@ -19,13 +19,13 @@ from tests.helpers.games import Relay, scripted_team
 PLAIN = credit_of("reward_to_go", "state", "state_value", "")
 
 
-def decision(turn: int, said: str, branch: Any, signature: str = "", shown: str = "") -> Node:
+def decision(turn: int, text: str, branch: Any, signature: str = "", shown: str = "") -> Node:
     """Return a decision of role a with one completion."""
     root = node(turn, {"a": 1}, [branch])
     (sample,) = root.samples["a"]
-    observation = Observation("a", (Message("user", shown or f"on the way to {said}"),))
+    observation = Observation("a", (Message("user", shown or f"on the way to {text}"),))
     return replace(
-        root, observations={"a": observation}, samples={"a": (replace(sample, text=said),)}, signature=signature
+        root, observations={"a": observation}, samples={"a": (replace(sample, text=text),)}, signature=signature
     )
 
 
@@ -46,8 +46,8 @@ def three_at_the_door(signature: str = "door") -> list[Tree]:
     8."""
     ends = [("left", 4.0), (" left", 0.0), ("right", 8.0)]
     starts = []
-    for number, (said, reward) in enumerate(ends):
-        end = decision(1, said, leaf({"a": 0}, reward), signature)
+    for number, (text, reward) in enumerate(ends):
+        end = decision(1, text, leaf({"a": 0}, reward), signature)
         starts.append(decision(0, f"go {number}", inner({"a": 0}, end), "start"))
     return episodes(*starts)
 
@@ -70,7 +70,7 @@ def test_without_signatures_states_are_what_a_role_was_shown() -> None:
     return against the mean of 4 counts a third less: R - (R + 8) / 3."""
     assert advantages(three_at_the_door(""), PLAIN)["right"] == 0.0
     got = advantages(three_at_the_door(""), named("state_value", gamma=1.0).credit)
-    assert [got[said] for said in ("left", " left", "right")] == pytest.approx([0.0, -8 / 3, 8 / 3])
+    assert [got[text] for text in ("left", " left", "right")] == pytest.approx([0.0, -8 / 3, 8 / 3])
 
 
 def test_of_equal_actions_of_an_episode_the_first_counts() -> None:
@@ -80,8 +80,8 @@ def test_of_equal_actions_of_an_episode_the_first_counts() -> None:
     """
     again = decision(1, "on", leaf({"a": 0}, 5.0), "hall")
     first = decision(0, "on", inner({"a": 0}, again, 1.0), "hall")
-    other = decision(0, "off", leaf({"a": 0}, 2.0), "hall")
-    trees = episodes(first, other)
+    other_decision = decision(0, "off", leaf({"a": 0}, 2.0), "hall")
+    trees = episodes(first, other_decision)
     groups = assign(trees, PLAIN)
     got = [(scored.sample.text, scored.advantages[0]) for group in groups for scored in group.samples]
     assert sorted(got) == [("off", -2.0), ("on", 2.0), ("on", 2.0)]
@@ -93,8 +93,8 @@ def test_equal_returns_have_no_advantage() -> None:
 
 
 def test_states_of_other_tasks_and_roles_are_others() -> None:
-    one, two = three_at_the_door(), three_at_the_door()
-    groups = assign([*one, *two], PLAIN)
+    item, two = three_at_the_door(), three_at_the_door()
+    groups = assign([*item, *two], PLAIN)
     assert len(groups) == 4
     assert needs_signatures(PLAIN)
     assert not needs_signatures(named("gigpo").credit)
@@ -113,4 +113,4 @@ def test_the_environment_signs_its_states_where_the_credit_needs_it(signs: bool,
     rollout = Rollout(Signed, team, independent(2), 1.0, signs=signs)
     root = asyncio.run(grow(Signed(Task("t", {})), rollout, 1))
     assert root is not None
-    assert {one.signature for one in walk.nodes(root)} == expected
+    assert {visited.signature for visited in walk.nodes(root)} == expected

@@ -71,8 +71,8 @@ def test_median_and_median_deviation_by_hand(settings: dict) -> None:
     (group,) = assign([Tree(Task("t", {}), root)], credit)
     # the median is 2, the deviations 2, 1, 0, 2, 7 with the median 2
     assert [scored.advantages[0] for scored in group.samples] == [-1.0, -0.5, 0.0, 1.0, 3.5]
-    most = node(0, {"a": 3}, [leaf({"a": i}, pay) for i, pay in enumerate((1.0, 1.0, 4.0))])
-    (group,) = assign([Tree(Task("t", {}), most)], credit)
+    limit = node(0, {"a": 3}, [leaf({"a": i}, pay) for i, pay in enumerate((1.0, 1.0, 4.0))])
+    (group,) = assign([Tree(Task("t", {}), limit)], credit)
     assert [scored.advantages[0] for scored in group.samples] == [0.0, 0.0, 3.0]  # a deviation of 0 divides nothing
 
 
@@ -84,7 +84,7 @@ def test_the_beam_carries_two(settings: dict) -> None:
     # all agree, and the higher digits pay a little more
     assert [branch.selected for branch in root.branches] == [False, True, True]
     assert [branch.child is not None for branch in root.branches] == [False, True, True]
-    assert len(sampler.asked) == 2 * (1 + 2)
+    assert len(sampler.requests) == 2 * (1 + 2)
     assert not plan.shape.selects_all
     assert plan.tree_weight == "alike"
     assert {branch.child.weight for branch in root.branches if branch.child} == {0.5}
@@ -93,13 +93,13 @@ def test_the_beam_carries_two(settings: dict) -> None:
 def test_the_aggregate_lies_between_a_sum_and_a_mean(sections: dict) -> None:
     loss = LossConfig(**sections["loss"])
     data = [batch.sequence_of(sample, 1.0, 1.0) for sample in (long_sample(4), long_sample(16))]
-    whole = Denominators.of(data)
+    full = Denominators.of(data)
     aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
-    assert [aggregate(length, whole) for length in (4, 16)] == [1 / (2 * 2), 1 / (2 * 4)]
+    assert [aggregate(length, full) for length in (4, 16)] == [1 / (2 * 2), 1 / (2 * 4)]
     # with trees alike each of two has half of the update, whatever the loss makes of its length
     trees = [Tree(Task(str(n), {}), one_answer(sample)) for n, sample in enumerate((long_sample(4), long_sample(16)))]
     weighed = batch.weight_by_tree(samples_of(trees), "alike", loss)
-    parts = [scored.weight * length * aggregate(length, whole) for scored, length in zip(weighed, (4, 16), strict=True)]
+    parts = [scored.weight * length * aggregate(length, full) for scored, length in zip(weighed, (4, 16), strict=True)]
     assert parts[0] == pytest.approx(parts[1])
 
 
@@ -107,10 +107,11 @@ def long_sample(length: int) -> Sample:
     return replace(sample("a", "said"), token_ids=(3,) * length, logprobs=(-1.0,) * length)
 
 
-def one_answer(said: Sample) -> Node:
-    return replace(node(0, {"a": 1}, [leaf({"a": 0}, 1.0)]), samples={"a": (said,)})
+def one_answer(sample: Sample) -> Node:
+    return replace(node(0, {"a": 1}, [leaf({"a": 0}, 1.0)]), samples={"a": (sample,)})
 
 
+@pytest.mark.slow
 def test_it_trains(sections: dict, speaker: Path, tmp_path: Path, quiet: Console) -> None:
     chosen = configured(
         speaker,
@@ -123,14 +124,14 @@ def test_it_trains(sections: dict, speaker: Path, tmp_path: Path, quiet: Console
         train={"steps": 9, "tasks_per_step": 4},
     )
     _, run = play(chosen, tmp_path / "run", quiet)
-    before, after = run.evaluations()
-    assert after["reward"] >= before["reward"] + 0.5  # of at most 2
+    initial_evaluations, final_evaluations = run.evaluations()
+    assert final_evaluations["reward"] >= initial_evaluations["reward"] + 0.5  # of at most 2
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["rollout/episodes"] == 4 * 4  # two branches a decision, over two turns
 
 
 @pytest.mark.parametrize(
-    ("changes", "wanted"),
+    ("changes", "expected"),
     [
         ({"baseline": "my_algorithm.py:midle"}, ["algorithm.baseline", "midle", "Did you mean middle?"]),
         ({"shape": "other_kinds.py:flat"}, ["algorithm.shape", "returned int", "Shape"]),
@@ -141,12 +142,12 @@ def test_it_trains(sections: dict, speaker: Path, tmp_path: Path, quiet: Console
         ({"returns": "episode"}, ["algorithm.returns", "left behind"]),
     ],
 )
-def test_what_cannot_work_is_one_paragraph(settings: dict, changes: dict, wanted: list[str]) -> None:
+def test_what_cannot_work_is_one_paragraph(settings: dict, changes: dict, expected: list[str]) -> None:
     Path("broken.py").write_text("x = 1\n1 / 0\n")
     Path("other_kinds.py").write_text("def flat(k):\n    return 1\n\ndef flat_list(k):\n    return [1]\n")
     with pytest.raises(ConfigError) as caught:
         Custom(**{**settings, **changes}).plan()
-    for part in wanted:
+    for part in expected:
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
 

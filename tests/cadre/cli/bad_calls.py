@@ -594,15 +594,15 @@ def calls(starred_only: bool = False) -> list[list[str]]:
 
 def words(line: str) -> list[str]:
     """The words of a line, braces and brackets keeping theirs together."""
-    found: list[str] = []
+    results: list[str] = []
     depth = 0
     for word in line.split(" "):
         if depth:
-            found[-1] += f" {word}"
+            results[-1] += f" {word}"
         else:
-            found.append(word)
+            results.append(word)
         depth += word.count("{") - word.count("}")
-    return found
+    return results
 
 
 def plain_recipe(model: Path) -> str:

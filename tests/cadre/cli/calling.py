@@ -19,7 +19,7 @@ get_command = functools.cache(typer.main.get_command)
 
 @dataclass(frozen=True)
 class Done:
-    """What a call came to: its exit code, and what it wrote."""
+    """The outcome of a call: its exit code and its output."""
 
     code: int
     out: str

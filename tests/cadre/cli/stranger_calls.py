@@ -54,8 +54,8 @@ class Trap:
         self.mark, self.server = folder / "it-ran", socket.create_server(("127.0.0.1", 0))
         self.server.setblocking(False)
         self.address = f"http://127.0.0.1:{self.server.getsockname()[1]}"
-        for place in (folder, folder / "RUN"):
-            (place / f"{MODULE}.py").write_text(TRAP.format(mark=str(self.mark)))
+        for position in (folder, folder / "RUN"):
+            (position / f"{MODULE}.py").write_text(TRAP.format(mark=str(self.mark)))
         questions = ({"question": f"{number}?", "answer": f"a{number}"} for number in range(9))
         (folder / "private.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in questions))
         sys.path.insert(0, str(folder / "RUN"))
@@ -81,11 +81,11 @@ def main() -> None:
     parser.add_argument("--commands", nargs="*", choices=COMMANDS, default=list(COMMANDS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        tried, ran = play(Path(name).resolve(), options.only, options.commands)
-    print(f"{tried} calls, {len(ran)} of them ran something", *ran, sep="\n")
+        attempts, ran = play(Path(name).resolve(), options.only, options.commands)
+    print(f"{attempts} calls, {len(ran)} of them ran something", *ran, sep="\n")
     if options.write:
-        record("cli", "stranger.tried", [tried], "calls", COMMAND, tried)
-        record("cli", "stranger.ran", [len(ran)], "calls", COMMAND, tried)
+        record("cli", "stranger.tried", [attempts], "calls", COMMAND, attempts)
+        record("cli", "stranger.ran", [len(ran)], "calls", COMMAND, attempts)
 
 
 def play(folder: Path, only: str, commands: list[str]) -> tuple[int, list[str]]:
@@ -100,17 +100,17 @@ def play(folder: Path, only: str, commands: list[str]) -> tuple[int, list[str]]:
     Path("RUN/config.yaml").write_text(yaml.safe_dump({**config, "env": hostile["file"]}))
     call(*COMMANDS["eval"], "--trust")
     assert trap.has_run(), "the trap does not work"
-    tried, ran = 0, []
+    attempts, ran = 0, []
     for setting in text_settings():
         for kind, text in hostile.items() if only in setting.name else ():
             for value in setting.values(text):
                 Path("RUN/config.yaml").write_text(yaml.safe_dump(setting.put(config, value), sort_keys=False))
                 for command in commands:
-                    tried += 1
+                    attempts += 1
                     _call(command)
                     if trap.has_run():
                         ran.append(f"{command}: {setting.name} = {value!r} ({kind})")
-    return tried, ran
+    return attempts, ran
 
 
 def _call(command: str) -> None:

@@ -17,23 +17,23 @@ def test_version() -> None:
 
 
 def test_without_a_command_it_helps() -> None:
-    done = call()
-    assert done.code == 0
-    assert "reward-model" in done.out
-    assert "train" in done.out
+    result = call()
+    assert result.code == 0
+    assert "reward-model" in result.out
+    assert "train" in result.out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         (["tran"], "error: No such command 'tran'. Did you mean 'train'? See cadre --help.\n"),
         (["train"], "error: train: got no recipe; expected a bundled one or a YAML file, such as plan-path.\n"),
         (["train", "--bogus"], "error: train: No such option: --bogus. See cadre train --help.\n"),
     ],
 )
-def test_a_wrong_call_is_one_paragraph(arguments: list[str], wanted: str) -> None:
-    done = call(*arguments)
-    assert (done.code, done.err) == (2, wanted)
+def test_a_wrong_call_is_one_paragraph(arguments: list[str], expected: str) -> None:
+    result = call(*arguments)
+    assert (result.code, result.err) == (2, expected)
 
 
 def test_a_home_folder_is_found_behind_an_option(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_a_home_folder_is_found_behind_an_option(tmp_path: Path, monkeypatch: py
 
 
 def test_a_console_that_cannot_spell_a_path_escapes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where PYTHONIOENCODING or the locale is ASCII."""
+    """This is the case with an ASCII locale or PYTHONIOENCODING."""
     (tmp_path / "süß.jsonl").write_text("")
     out, err = (TextIOWrapper(BytesIO(), encoding="ascii", write_through=True) for _ in range(2))
     monkeypatch.setattr(sys, "argv", ["cadre", "status", str(tmp_path / "süß.jsonl")])

@@ -12,7 +12,7 @@ from tests.helpers.slow import few_of
 
 
 @pytest.fixture(scope="module")
-def place(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workdir(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all that the calls name."""
     folder = tmp_path_factory.mktemp("bad-calls")
     bad_calls.prepare(folder, speaker)
@@ -29,16 +29,16 @@ def test_there_are_many() -> None:
 
 
 @pytest.mark.parametrize("arguments", few_of(bad_calls.calls(), bad_calls.calls(starred_only=True)), ids=shlex.join)
-def test_a_bad_call_is_one_paragraph(arguments: list[str], place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
+def test_a_bad_call_is_one_paragraph(arguments: list[str], workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(workdir)
     monkeypatch.delenv("CADRE_DATA", raising=False)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    before = {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()}
-    done = call(*arguments)
-    assert done.code == 2, done
+    initial = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+    result = call(*arguments)
+    assert result.code == 2, result
     # The files of a run are named before the first of them runs, which may be needed to see what is wrong.
-    told = [line for line in done.err.splitlines() if not line.startswith("imports ")]
-    assert all(line.startswith("error: ") for line in told)
+    output = [line for line in result.err.splitlines() if not line.startswith("imports ")]
+    assert all(line.startswith("error: ") for line in output)
     # The contract of an environment is told with all that is wrong at once.
-    assert len(told) == 1 or (arguments[0] == "check" and len(told) > 1)
-    assert {path: path.stat().st_mtime_ns for path in place.rglob("*") if path.is_file()} == before
+    assert len(output) == 1 or (arguments[0] == "check" and len(output) > 1)
+    assert {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()} == initial

@@ -38,9 +38,9 @@ def run(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def evaluated(run: Path, *options: str) -> int:
-    done = call("eval", str(run), "--tasks", "2", "--json", *options)
-    assert done.code == 0, done.err
-    return json.loads(done.out)["checkpoint"]
+    result = call("eval", str(run), "--tasks", "2", "--json", *options)
+    assert result.code == 0, result.err
+    return json.loads(result.out)["checkpoint"]
 
 
 def test_the_best_is_the_first_of_equals_and_the_latest_is_usual(run: Path) -> None:
@@ -77,17 +77,17 @@ def test_export_writes_the_weights_of_the_checkpoint_that_is_named(run: Path, tm
 def test_a_run_from_another_machine_goes_on_with_the_base_where_it_is_here(
     run: Path, speaker: Path, tmp_path: Path
 ) -> None:
-    copied, here = tmp_path / "run", f"team.policies.shared.model={speaker}"
+    copied, present = tmp_path / "run", f"team.policies.shared.model={speaker}"
     shutil.copytree(run, copied)
     config = (copied / "config.yaml").read_text()
     (copied / "config.yaml").write_text(config.replace(str(speaker), "/there/model"))
     assert "/there/model" in (copied / "config.yaml").read_text()
     command = ["export", str(copied), "shared", str(tmp_path / "out"), "--at", "2"]
     assert "/there/model holds no config.json" in " ".join(call(*command).err.split())
-    done = call(*command[:4], here, "--at", "2")
-    assert (done.code, (tmp_path / "out" / "model.safetensors").is_file()) == (0, True), done.err
-    assert open_to_resume(copied, overrides=[here], force=True).policies["shared"].model == str(speaker)
-    assert fork_run(copied, 2, tmp_path / "fork", [here]).policies["shared"].model == str(speaker)
+    result = call(*command[:4], present, "--at", "2")
+    assert (result.code, (tmp_path / "out" / "model.safetensors").is_file()) == (0, True), result.err
+    assert open_to_resume(copied, overrides=[present], force=True).policies["shared"].model == str(speaker)
+    assert fork_run(copied, 2, tmp_path / "fork", [present]).policies["shared"].model == str(speaker)
     # The model that is here is the run's, so that another one is refused as before.
     with pytest.raises(ConfigError, match="has another model or adapter"):
         open_to_resume(run, overrides=["team.policies.shared.model=/there/model"], force=True)
@@ -95,14 +95,14 @@ def test_a_run_from_another_machine_goes_on_with_the_base_where_it_is_here(
 
 @pytest.mark.parametrize("ignored", ["loss.kl=1", "team.policies.shared.learner.epochs=2", "train.steps=9"])
 def test_an_export_refuses_changes_that_it_would_ignore(ignored: str, run: Path, tmp_path: Path) -> None:
-    done = call("export", str(run), "shared", str(tmp_path / "out"), ignored)
-    assert (done.code, f"export: got {ignored.partition('=')[0]}, which it would ignore" in done.err) == (2, True)
+    result = call("export", str(run), "shared", str(tmp_path / "out"), ignored)
+    assert (result.code, f"export: got {ignored.partition('=')[0]}, which it would ignore" in result.err) == (2, True)
     assert not (tmp_path / "out").exists()
 
 
 def test_an_export_takes_changes_of_how_its_weights_are_loaded(run: Path, tmp_path: Path) -> None:
-    done = call("export", str(run), "shared", str(tmp_path / "out"), "team.policies.shared.quantization=null")
-    assert (done.code, (tmp_path / "out" / "model.safetensors").is_file()) == (0, True), done.err
+    result = call("export", str(run), "shared", str(tmp_path / "out"), "team.policies.shared.quantization=null")
+    assert (result.code, (tmp_path / "out" / "model.safetensors").is_file()) == (0, True), result.err
 
 
 def test_a_fork_and_an_export_warn_of_another_base(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -119,8 +119,8 @@ def test_a_fork_and_an_export_warn_of_another_base(run: Path, tmp_path: Path, ca
         )
         for command in commands:
             caplog.clear()
-            done = call(*command)
-            assert (done.code, "has other weights than that" in caplog.text) == (0, warned), done.err
+            result = call(*command)
+            assert (result.code, "has other weights than that" in caplog.text) == (0, warned), result.err
 
 
 def test_a_device_may_be_changed_for_an_export(run: Path, tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_device_may_be_changed_for_an_export(run: Path, tmp_path: Path) -> Non
 
 def test_play_and_fork_take_it_too(run: Path, tmp_path: Path) -> None:
     assert call("play", str(run), "--best").code == 0
-    done = call("fork", str(run), "--best", "--run", str(tmp_path / "fork"))
-    assert done.code == 0, done.err
+    result = call("fork", str(run), "--best", "--run", str(tmp_path / "fork"))
+    assert result.code == 0, result.err
     assert checkpoint_steps(tmp_path / "fork" / "checkpoints") == [1]
 
 
@@ -138,9 +138,9 @@ def test_play_and_fork_take_it_too(run: Path, tmp_path: Path) -> None:
 def test_without_an_evaluation_there_is_no_best(command: list[str], speaker: Path, tmp_path: Path) -> None:
     goal = {"steps": 1, "tasks_per_step": 2}
     play(configured(speaker, train=goal, evaluate={"tasks": 0}), tmp_path / "run", Console(quiet=True))
-    done = call(*(str(tmp_path / "run") if word == "RUN" else word for word in command), "--best")
-    assert done.code == 2
-    assert "has made no evaluation" in done.err
+    result = call(*(str(tmp_path / "run") if word == "RUN" else word for word in command), "--best")
+    assert result.code == 2
+    assert "has made no evaluation" in result.err
 
 
 def test_what_cannot_be_found_is_said(run: Path, tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def steps(run: Path) -> list[int]:
     return [json.loads(line)["step"] for line in lines(run / "metrics.jsonl")]
 
 
-def told(done: Done) -> str:
-    return " ".join((done.out + done.err).split())
+def told(result: Done) -> str:
+    return " ".join((result.out + result.err).split())
 
 
 @pytest.mark.parametrize(
@@ -84,39 +84,39 @@ def told(done: Done) -> str:
 )
 def test_lost_metrics_are_named(damage: Callable[[list[str]], list[str]], named: str, run: Path) -> None:
     path = run / "metrics.jsonl"
-    kept = damage(lines(path))
-    path.write_text("".join(kept))
-    done = resumed()
-    assert done.code == 0, done.err
-    assert named in told(done)
-    assert "metrics.jsonl lacks the lines of step" in told(done)
+    stored = damage(lines(path))
+    path.write_text("".join(stored))
+    result = resumed()
+    assert result.code == 0, result.err
+    assert named in told(result)
+    assert "metrics.jsonl lacks the lines of step" in told(result)
     assert steps(run)[-1] == 3
     if "line 2" in named:
-        assert (run / "metrics.jsonl.damaged").read_text() == "".join(kept)
+        assert (run / "metrics.jsonl.damaged").read_text() == "".join(stored)
 
 
 def test_a_whole_run_says_nothing_of_losses(run: Path) -> None:
-    done = resumed()
-    assert done.code == 0
-    assert "lacks" not in told(done)
-    assert "damaged" not in told(done)
+    result = resumed()
+    assert result.code == 0
+    assert "lacks" not in told(result)
+    assert "damaged" not in told(result)
 
 
 @pytest.mark.parametrize("name", ["trees.jsonl", "annotations/credit.jsonl", "trees.index.jsonl"])
 def test_other_logs_that_are_cut(name: str, run: Path) -> None:
     path = run / name
     path.write_text(lines(path)[0])
-    done = resumed()
-    assert done.code == 0, done.err
+    result = resumed()
+    assert result.code == 0, result.err
     entries = [json.loads(line) for line in lines(run / "trees.index.jsonl")]
     assert len(entries) == len(lines(run / "trees.jsonl"))
 
 
 def test_a_lost_report_of_the_best_evaluation(run: Path) -> None:
     (run / "evaluations.jsonl").unlink()
-    done = resumed()
-    assert done.code == 0, done.err
-    assert "evaluations.jsonl lacks the report after 0 steps" in told(done)
+    result = resumed()
+    assert result.code == 0, result.err
+    assert "evaluations.jsonl lacks the report after 0 steps" in told(result)
 
 
 def reseal(checkpoint: Path) -> None:
@@ -209,8 +209,8 @@ UNFIT = [name for name in DAMAGES if name.startswith("optimiser") or name in ("w
 @pytest.mark.parametrize("name", few_of([name for name in DAMAGES if name not in UNFIT], CHECKS))
 def test_the_checkpoint_before_a_damaged_one_is_used(name: str, run: Path, caplog: pytest.LogCaptureFixture) -> None:
     DAMAGES[name](run / "checkpoints" / "step-000003")
-    done = resumed()
-    assert done.code == 0, done.err
+    result = resumed()
+    assert result.code == 0, result.err
     assert "step-000003" in caplog.text
     assert "is used: 1 steps after it are lost and made again" in caplog.text
     assert steps(run) == [0, 1, 2, 3]
@@ -232,9 +232,9 @@ def test_a_checkpoint_that_cannot_be_loaded_is_named_and_the_run_stays_as_it_is(
 def test_where_no_checkpoint_is_whole_it_is_one_paragraph(run: Path) -> None:
     for checkpoint in (run / "checkpoints").iterdir():
         (checkpoint / "state.json").write_text("")
-    done = resumed()
-    assert done.code == 2
-    assert "holds no whole checkpoint" in done.err
+    result = resumed()
+    assert result.code == 2
+    assert "holds no whole checkpoint" in result.err
 
 
 RECORDS = ["", "{}", "[]", '{"recipe": 1, "overrides": []}', '{"recipe": "", "overrides": "x"}']
@@ -253,8 +253,8 @@ def test_damaged_records_are_named_and_left_out(
     if name == "environment.json":
         text = text.replace("recipe", "machine").replace("overrides", "commits")
     (run / name).write_text(text)
-    done = resumed()
-    assert done.code == 0, done.err
+    result = resumed()
+    assert result.code == 0, result.err
     assert (name in caplog.text and "left out" in caplog.text) or text == "{}"
 
 
@@ -284,19 +284,19 @@ FILES = ["metrics.jsonl", "evaluations.jsonl", "trees.jsonl", "trees.index.jsonl
 FILES += ["annotations/credit.jsonl", "status.json", "command.json", "environment.json", "resumed.jsonl", "config.yaml"]
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("all_items", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", few_of(FILES, FILES[::3]))
-def test_no_record_makes_a_reader_fail_with_a_traceback(name: str, every: bool, run: Path) -> None:
+def test_no_record_makes_a_reader_fail_with_a_traceback(name: str, all_items: bool, run: Path) -> None:
     """Every text in every file, or none and one more of them."""
-    place = FILES.index(name)
-    texts = ODD if every else [ODD[0], ODD[1 + place % (len(ODD) - 1)]]
+    position = FILES.index(name)
+    texts = ODD if all_items else [ODD[0], ODD[1 + position % (len(ODD) - 1)]]
     for number, text in enumerate(texts):
         (run / name).write_bytes(text.encode(errors="surrogateescape") + b"\n")
         for command in READING[:3] if number else READING:
-            done = call(*command)  # raises what is no error of the user's
-            assert done.code in (0, 2)
-            for left in Path().glob("OUT*"):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            result = call(*command)  # raises what is no error of the user's
+            assert result.code in (0, 2)
+            for remaining in Path().glob("OUT*"):
+                shutil.rmtree(remaining) if remaining.is_dir() else remaining.unlink()
 
 
 PLACES = [*FILES, "checkpoints", "annotations"]
@@ -307,7 +307,7 @@ KINDS = ["link", "fifo", "folder"]
     ("kind", "name"),
     few_of(
         [(kind, name) for kind in KINDS for name in PLACES],
-        [(KINDS[place // 2 % 3], name) for place, name in enumerate(PLACES) if place % 4 == 0]
+        [(KINDS[position // 2 % 3], name) for position, name in enumerate(PLACES) if position % 4 == 0]
         + [("link", "trees.jsonl"), ("link", "checkpoints")],
     ),
 )
@@ -322,19 +322,19 @@ def test_links_and_other_things_are_not_followed(kind: str, name: str, run: Path
         os.mkfifo(target)
     else:
         target.mkdir()
-    before = (tmp_path / "elsewhere").stat().st_mtime_ns
+    initial = (tmp_path / "elsewhere").stat().st_mtime_ns
     for command in READING:
         assert call(*command).code in (0, 2)
     if kind == "link":
         assert resumed().code in (0, 2)
-        assert (tmp_path / "elsewhere").stat().st_mtime_ns == before
+        assert (tmp_path / "elsewhere").stat().st_mtime_ns == initial
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
 def test_a_fork_of_a_log_whose_line_has_no_step(name: str, run: Path) -> None:
     (run / name).write_text("{}\n")
-    done = call("fork", "RUN", "--at", "1", "--run", "OUT")
-    assert done.code != 0
-    assert f"{name}, line 1: step" in told(done)
-    assert "Traceback" not in done.err
+    result = call("fork", "RUN", "--at", "1", "--run", "OUT")
+    assert result.code != 0
+    assert f"{name}, line 1: step" in told(result)
+    assert "Traceback" not in result.err
     assert not (run.parent / "OUT").exists()

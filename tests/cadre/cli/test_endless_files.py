@@ -27,12 +27,12 @@ def _ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def refused(*arguments: str) -> str:
-    """What a call that is refused says."""
-    done: Done = call(*arguments)
-    assert done.code == 2, done
-    assert done.err.startswith("error: ")
-    assert len(done.err.splitlines()) == 1
-    return done.err
+    """Return the error message of a call that must fail."""
+    result: Done = call(*arguments)
+    assert result.code == 2, result
+    assert result.err.startswith("error: ")
+    assert len(result.err.splitlines()) == 1
+    return result.err
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "play"])
@@ -52,11 +52,11 @@ def test_a_recipe_is_a_regular_file(command: str, kind: str) -> None:
             path.write_bytes(b"#" * (2 << 20))
         else:
             path.write_text("env: plan-path", encoding="utf-16")
-        told = refused(command, str(path))
+        message = refused(command, str(path))
     why = {"large": "it holds more than 1 MiB", "utf-16": "not UTF-8", "socket": "No such device or address"}
     why = why.get(kind, "it is no regular file")
-    assert str(path) in told
-    assert why in told
+    assert str(path) in message
+    assert why in message
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def described(**numbers: object) -> str:
     """A folder with the embedded model, under another description."""
     folder = Path("model")
     copytree(embedded_models()["seed"], folder)
-    known = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**known, **numbers}))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **numbers}))
     return str(folder)
 
 
@@ -108,16 +108,16 @@ def described(**numbers: object) -> str:
     ids=str,
 )
 def test_a_model_is_refused_by_its_size(numbers: dict[str, object], parameters: str, dry: tuple[str]) -> None:
-    told = refused("train", "plan-path", f"team.policies.shared={described(**numbers)}", *dry)
-    assert parameters in told
+    message = refused("train", "plan-path", f"team.policies.shared={described(**numbers)}", *dry)
+    assert parameters in message
     assert not Path("RUN").exists()
 
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "hidden_size", "vocab_size"])
 @pytest.mark.parametrize("value", [0, -5, "1000000000", None, float("inf"), True])
 def test_a_model_is_described_by_whole_numbers(key: str, value: object) -> None:
-    told = refused("train", "plan-path", f"team.policies.shared={described(**{key: value})}", "--dry-run")
-    assert f"{key} is {value!r}, no whole number from 1 on" in told
+    message = refused("train", "plan-path", f"team.policies.shared={described(**{key: value})}", "--dry-run")
+    assert f"{key} is {value!r}, no whole number from 1 on" in message
 
 
 @pytest.mark.parametrize(

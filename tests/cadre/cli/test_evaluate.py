@@ -58,9 +58,9 @@ def recipe(speaker: Path, tmp_path: Path) -> str:
 
 
 def test_a_recipe_is_played_without_its_training_data(recipe: str) -> None:
-    done = call("eval", recipe, "--all")
-    assert done.code == 0, done.err
-    assert done.out.splitlines() == [
+    result = call("eval", recipe, "--all")
+    assert result.code == 0, result.err
+    assert result.out.splitlines() == [
         "success    100.0% of 7 held-out tasks (95% interval 64.6% to 100.0%)",
         "reward     +0.25 an episode",
         "decisions  1.0 an episode",
@@ -73,18 +73,18 @@ def test_a_recipe_is_played_without_its_training_data(recipe: str) -> None:
 def test_settings_of_the_evaluation_such_as_other_data(recipe: str, tmp_path: Path) -> None:
     episodes = tmp_path / "new" / "episodes.jsonl"
     changes = ("settings.data=second", "sampling.max_tokens=2")
-    done = call("eval", recipe, *changes, "--tasks", "2", "--first", "3", "--episodes", str(episodes), "--json")
-    assert done.code == 0, done.err
-    assert json.loads(done.out)["max_tokens"] == {"speaker": 2}
+    result = call("eval", recipe, *changes, "--tasks", "2", "--first", "3", "--episodes", str(episodes), "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["max_tokens"] == {"speaker": 2}
     trees = [json.loads(line) for line in episodes.read_text().splitlines()]
     assert [tree["task"]["id"] for tree in trees] == ["second-3", "second-4"]
 
 
 def test_a_model_plays_every_role_of_the_environment_beside_it(speaker: Path, recipe: str, tmp_path: Path) -> None:
-    done = call("eval", str(speaker), f"env={tmp_path}/once.py:Once", "sampling.max_tokens=1", "--tasks", "3")
-    assert done.code == 0, done.err
-    assert "100.0% of 3 held-out tasks" in done.out
-    assert "token limit: speaker 1" in done.out
+    result = call("eval", str(speaker), f"env={tmp_path}/once.py:Once", "sampling.max_tokens=1", "--tasks", "3")
+    assert result.code == 0, result.err
+    assert "100.0% of 3 held-out tasks" in result.out
+    assert "token limit: speaker 1" in result.out
 
 
 def test_a_run_is_played_on_other_data_and_as_before_training(speaker: Path, tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_a_run_is_played_on_other_data_and_as_before_training(speaker: Path, tmp
     assert call("train", str(tmp_path / "once.yaml"), "--run", run).code == 0
     (tmp_path / "once.py").write_text(GAME)
     for options in ([], ["--base"], ["settings.data=second"], ["--untrained", "speaker"]):
-        done = call("eval", run, *options, "--tasks", "2")
-        assert (done.code, "of 2 held-out tasks" in done.out) == (0, True), done.err
+        result = call("eval", run, *options, "--tasks", "2")
+        assert (result.code, "of 2 held-out tasks" in result.out) == (0, True), result.err
     played = call("play", run, "settings.data=second", "--task", "6")
     assert (played.code, "second" in played.out) == (0, True), played.err
     assert "reward team +0.25 (said +1.00): solved" in played.out
@@ -111,8 +111,8 @@ def test_a_run_is_played_on_other_data_and_as_before_training(speaker: Path, tmp
 
 
 def test_only_a_run_has_kept_trees(recipe: str) -> None:
-    done = call("play", recipe, "--step", "1")
-    assert (done.code, "which is no run" in done.err) == (2, True)
+    result = call("play", recipe, "--step", "1")
+    assert (result.code, "which is no run" in result.err) == (2, True)
 
 
 def test_changes_of_a_training_are_taken_along(recipe: str) -> None:
@@ -123,8 +123,8 @@ def test_changes_of_a_training_are_taken_along(recipe: str) -> None:
         "learner.learning_rate=1",
         "loss.kl=0.1",
     )
-    done = call("eval", recipe, *pasted, "sampling={max_tokens: 2}", "--tasks", "1")
-    assert (done.code, "token limit: speaker 2" in done.out) == (0, True), done.err
+    result = call("eval", recipe, *pasted, "sampling={max_tokens: 2}", "--tasks", "1")
+    assert (result.code, "token limit: speaker 2" in result.out) == (0, True), result.err
 
 
 GREEDY = {

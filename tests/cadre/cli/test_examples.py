@@ -1,4 +1,4 @@
-"""What README prints and what examples/ holds runs as it stands: it passes the check and trains two steps."""
+"""The examples of the README and of examples/ run unchanged: they pass the check and train two steps."""
 
 import asyncio
 import json
@@ -27,10 +27,10 @@ def block(language: str, index: int = 0) -> str:
 
 def trained(recipe: str, folder: Path) -> str:
     small = ["train.steps=2", "train.tasks_per_step=2", "evaluate.tasks=2"]
-    done = call("train", recipe, *small, "--run", str(folder))
-    assert done.code == 0, done.err
+    result = call("train", recipe, *small, "--run", str(folder))
+    assert result.code == 0, result.err
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
-    return done.out
+    return result.out
 
 
 def test_the_team_in_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +71,8 @@ def test_the_python_of_the_docs_runs_as_printed(tmp_path: Path, monkeypatch: pyt
 
 def test_a_planner_and_two_workers_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    done = call("check", "examples/sum.py:Sum")
-    assert (done.code, done.out.count("ok  Sum")) == (0, 6), done.err
+    result = call("check", "examples/sum.py:Sum")
+    assert (result.code, result.out.count("ok  Sum")) == (0, 6), result.err
     printed = trained("examples/sum.yaml", tmp_path / "run")
     assert re.search(r"reward planner [+-]\d.\d\d, left [+-]\d.\d\d, right [+-]\d.\d\d\s", printed)
 
@@ -82,12 +82,12 @@ def test_two_agents_that_know_nothing_of_cadre(tmp_path: Path, monkeypatch: pyte
     tasks = (ROOT / "examples" / "programs" / "tasks.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "tasks.jsonl").write_text("".join(tasks[:5]))
     settings = ["run=examples/programs/plain.py:main", "roles=[scout,walker]", f"tasks={tmp_path / 'tasks.jsonl'}"]
-    done = call("check", "program", *settings)
-    assert done.code == 0, done.err
-    assert "4 of 4 tasks, played again with the same answers, asked for the same" in done.out
+    result = call("check", "program", *settings)
+    assert result.code == 0, result.err
+    assert "4 of 4 tasks, played again with the same answers, asked for the same" in result.out
     small = ["train.steps=1", "train.tasks_per_step=1", "evaluate.tasks=1", "sampling.max_tokens=8"]
-    done = call("train", "examples/programs/plain.yaml", *small, "--run", str(tmp_path / "run"))
-    assert done.code == 0, done.err
+    result = call("train", "examples/programs/plain.yaml", *small, "--run", str(tmp_path / "run"))
+    assert result.code == 0, result.err
 
 
 PROGRAMS = ROOT / "examples" / "programs"
@@ -96,18 +96,18 @@ PROGRAMS = ROOT / "examples" / "programs"
 @pytest.mark.parametrize("recipe", sorted(path.name for path in PROGRAMS.glob("*.yaml")))
 def test_every_program_has_a_recipe_that_reads_its_file(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    told = load(f"examples/programs/{recipe}")
-    run = told.settings["run"]
+    message = load(f"examples/programs/{recipe}")
+    run = message.settings["run"]
     file = run[-1] if isinstance(run, list) else run.removesuffix(":main")
     assert Path(file).with_suffix(".yaml").name == recipe
     assert make_launch(run, "fork", InstanceLimits(), "", {}).is_function == file.endswith(".py")
-    assert told.algorithm.name == "at_grpo"
-    assert {policy.lora is not None for policy in told.team.policies.values()} == {True}
+    assert message.algorithm.name == "at_grpo"
+    assert {policy.lora is not None for policy in message.team.policies.values()} == {True}
 
 
 def test_every_two_agents_have_a_recipe() -> None:
-    made = {path.stem for path in PROGRAMS.glob("*agents.*") if path.suffix in (".py", ".sh")}
-    assert made == {path.stem for path in PROGRAMS.glob("*agents.yaml")}
+    created = {path.stem for path in PROGRAMS.glob("*agents.*") if path.suffix in (".py", ".sh")}
+    assert created == {path.stem for path in PROGRAMS.glob("*agents.yaml")}
 
 
 @pytest.mark.skipif(not (shutil.which("jq") and shutil.which("curl")), reason="needs jq and curl")

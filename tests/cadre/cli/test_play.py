@@ -25,9 +25,9 @@ def branch(choice: dict[str, int], team: float, selected: bool, **more: Any) -> 
     return Branch(choice, reward, **{"over": False, "success": False, "selected": selected} | more)
 
 
-def node(seen: dict[str, str], said: dict[str, list[str]], branches: list[Branch]) -> Node:
-    observations = {role: Observation(role, (Message("user", text),)) for role, text in seen.items()}
-    samples = {role: tuple(sample(role, text) for text in texts) for role, texts in said.items()}
+def node(recorded: dict[str, str], answer: dict[str, list[str]], branches: list[Branch]) -> Node:
+    observations = {role: Observation(role, (Message("user", text),)) for role, text in recorded.items()}
+    samples = {role: tuple(sample(role, text) for text in texts) for role, texts in answer.items()}
     return Node(0, observations, samples, tuple(branches))
 
 
@@ -117,9 +117,9 @@ def test_calls_that_are_sent_apart_from_the_text_are_shown() -> None:
 
 
 def test_so_they_are_in_kept_trees() -> None:
-    said = sample("clerk", "", calls=(ToolCall("c", "roll", '{"sides": 6}'),))
-    kept = replace(node({"clerk": "Roll."}, {}, [branch({"clerk": 0}, 1.0, True)]), samples={"clerk": (said,)})
-    assert list(format_tree(KeptTree(0, 0, Tree(Task("t", {}), kept))))[-1].endswith('#0: roll({"sides": 6})')
+    text = sample("clerk", "", calls=(ToolCall("c", "roll", '{"sides": 6}'),))
+    stored = replace(node({"clerk": "Roll."}, {}, [branch({"clerk": 0}, 1.0, True)]), samples={"clerk": (text,)})
+    assert list(format_tree(KeptTree(0, 0, Tree(Task("t", {}), stored))))[-1].endswith('#0: roll({"sides": 6})')
 
 
 CLERK = """
@@ -165,7 +165,7 @@ def test_an_episode_of_an_endpoint_shows_its_calls(tmp_path: Path, monkeypatch: 
         policies = {"far": {"model": "echo", "url": url, "frozen": True}}
         recipe = {"env": f"{tmp_path}/clerk.py:Clerk", "team": {"policies": policies, "roles": {"clerk": "far"}}}
         (tmp_path / "clerk.yaml").write_text(json.dumps(recipe | {"algorithm": {"name": "grpo", "k": 2}}))
-        done = call("play", str(tmp_path / "clerk.yaml"))
-    lines = done.out.splitlines()
-    said = [lines[number + 1] for number, line in enumerate(lines) if line.startswith("clerk (far) says")]
-    assert said == ['double({"number": 3})'] * 2, done.out + done.err
+        result = call("play", str(tmp_path / "clerk.yaml"))
+    lines = result.out.splitlines()
+    text = [lines[number + 1] for number, line in enumerate(lines) if line.startswith("clerk (far) says")]
+    assert text == ['double({"number": 3})'] * 2, result.out + result.err

@@ -20,7 +20,7 @@ from tests.helpers.training import configured, play
 def test_a_run_says_what_it_does(
     speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, real = [], sample_step
+    recorded, real = [], sample_step
     folder = tmp_path / "run"
 
     async def looking(training: Training, step: int) -> SampledTrees:
@@ -29,24 +29,29 @@ def test_a_run_says_what_it_does(
             import asyncio
 
             await asyncio.sleep(0.1)
-            seen.append(read_status(folder))
+            recorded.append(read_status(folder))
         return sampled
 
     monkeypatch.setattr(loop, "sample_step", looking)
     monkeypatch.setattr(progress, "STATUS_SECONDS", 0.01)
     play(configured(speaker, train={"steps": 5, "tasks_per_step": 4, "max_staleness": 2}), folder, quiet)
-    (during,) = seen
+    (during,) = recorded
     assert (during["runs"], during["step"], during["learning"]) == (True, 1, False)
     assert (during["ready"], during["sampling"]) == ([1, 2], [3])
     assert during["staleness"]["speaker/staleness"] == 0.0
-    after = json.loads(CliRunner().invoke(app, ["status", str(folder), "--json"]).output)
-    assert (after["runs"], after["step"], after["sampling"], after["ready"]) == (False, 5, [], [])
-    assert after["staleness"]["rollout/staleness_max"] == 2
-    assert after["tokens_per_s"] > 0
+    final_report = json.loads(CliRunner().invoke(app, ["status", str(folder), "--json"]).output)
+    assert (final_report["runs"], final_report["step"], final_report["sampling"], final_report["ready"]) == (
+        False,
+        5,
+        [],
+        [],
+    )
+    assert final_report["staleness"]["rollout/staleness_max"] == 2
+    assert final_report["tokens_per_s"] > 0
 
 
 def test_in_words() -> None:
-    said = {
+    text = {
         "runs": True,
         "written": 100.0,
         "step": 4,
@@ -58,7 +63,7 @@ def test_in_words() -> None:
         "staleness": {"tool/staleness": 1.5},
         "tokens_per_s": 1234.4,
     }
-    assert format_status(said, 103.0) == [
+    assert format_status(text, 103.0) == [
         "run        running, step 4 of 30; written 3 s ago",
         "doing      learning and sampling step 7",
         "ahead      2 steps sampled and waiting, at most 2 updates ahead",

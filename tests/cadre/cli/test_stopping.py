@@ -16,7 +16,7 @@ import pytest
 from cadre import cli
 
 
-def stopped(arguments: list[str], after: float, number: signal.Signals, folder: Path) -> tuple[int, str]:
+def stopped(arguments: list[str], final: float, number: signal.Signals, folder: Path) -> tuple[int, str]:
     """The exit code of a command that gets the signal so many seconds after it has begun, and what it told."""
     # The marker is there once Python itself is up; what it does before is its own.
     begun = folder / "begun"
@@ -31,20 +31,20 @@ def stopped(arguments: list[str], after: float, number: signal.Signals, folder: 
     )
     while not begun.exists():
         time.sleep(0.005)
-    time.sleep(after)
+    time.sleep(final)
     process.send_signal(number)
-    told, _ = process.communicate(timeout=60)
-    return process.returncode, told
+    output, _ = process.communicate(timeout=60)
+    return process.returncode, output
 
 
-@pytest.mark.parametrize("after", [0.1, 0.6])
+@pytest.mark.parametrize("final", [0.1, 0.6])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_in_the_first_second_leaves_no_traceback(
-    after: float, number: signal.Signals, code: int, tmp_path: Path
+    final: float, number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    got, told = stopped(["train", "plan-path", "--run", "out"], after, number, tmp_path)
-    assert got in (code, 130), told  # a training that has begun saves, and then ends with 130
-    assert "Traceback" not in told
+    got, message = stopped(["train", "plan-path", "--run", "out"], final, number, tmp_path)
+    assert got in (code, 130), message  # a training that has begun saves, and then ends with 130
+    assert "Traceback" not in message
 
 
 def test_a_signal_that_an_import_ignored_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

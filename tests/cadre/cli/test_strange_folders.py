@@ -82,10 +82,10 @@ def test_what_reads_a_run_runs_none_of_its_code(name: str, roles: bool, run: Pat
     marker = with_evil_env(run)
     if not roles:
         changed(run, lambda config: config["team"].pop("roles"))
-    done = call(*READING[name])
+    result = call(*READING[name])
     assert not marker.exists()
     if roles and name not in ("trees", "report"):  # which need packages that may not be here
-        assert done.code == 0, done.err
+        assert result.code == 0, result.err
 
 
 def functions(run: Path) -> dict[str, Callable[[dict[str, Any]], object]]:
@@ -107,34 +107,34 @@ def functions(run: Path) -> dict[str, Callable[[dict[str, Any]], object]]:
 @pytest.mark.parametrize("where", ["aggregate", "baseline", "shape", "setting", "held out"])
 def test_code_in_any_setting_is_not_run(where: str, command: str, run: Path) -> None:
     changed(run, functions(run)[where])
-    done = call(*{**READING, **PLAYING}[command])
+    result = call(*{**READING, **PLAYING}[command])
     assert not (run.parent / "it-ran").exists()
     if command in PLAYING:
-        assert done.code == 2
-        assert str(run / "evil.py") in done.err
+        assert result.code == 2
+        assert str(run / "evil.py") in result.err
 
 
 @pytest.mark.parametrize("name", PLAYING)
 def test_what_plays_names_the_file_and_asks_for_trust(name: str, run: Path) -> None:
     marker = with_evil_env(run)
-    before = sorted(path for path in run.rglob("*") if path.is_file())
+    initial = sorted(path for path in run.rglob("*") if path.is_file())
     refused = call(*PLAYING[name])
     assert refused.code == 2
     assert f"{run / 'evil.py'} (env)" in refused.err
     assert "--trust" in refused.err
     assert not marker.exists()
-    assert sorted(path for path in run.rglob("*") if path.is_file()) == before
-    done = call(*PLAYING[name], "--trust", *(["--force"] if name == "resume" else []))
-    assert done.code == 0, done.err
+    assert sorted(path for path in run.rglob("*") if path.is_file()) == initial
+    result = call(*PLAYING[name], "--trust", *(["--force"] if name == "resume" else []))
+    assert result.code == 0, result.err
     assert marker.exists()
-    assert f"imports {run / 'evil.py'} (env)" in done.err
+    assert f"imports {run / 'evil.py'} (env)" in result.err
 
 
 def test_a_file_that_the_user_trained_with_is_named_and_played(run: Path) -> None:
-    """In a copy of the run, too."""
-    done = call(*PLAYING["eval"])
-    assert done.code == 0
-    assert "games.py (env)" in done.err
+    """The same holds for a copy of the run."""
+    result = call(*PLAYING["eval"])
+    assert result.code == 0
+    assert "games.py (env)" in result.err
 
 
 def test_code_that_the_user_has_replaced_is_not_run(run: Path, tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_a_file_beside_the_run_wants_trust_and_is_named_before_it_runs(run: Path
     file.write_text(f"import sys\nsys.stderr.write('RAN')\n{file.read_text()}")
     changed(run, lambda config: config.update(env=f"{file}:Pair"))
     assert f"{file} (env)" in call(*PLAYING["eval"]).err
-    done = call(*PLAYING["eval"], "--trust")
-    assert done.err.index(f"imports {file} (env)") < done.err.index("RAN")
+    result = call(*PLAYING["eval"], "--trust")
+    assert result.err.index(f"imports {file} (env)") < result.err.index("RAN")
 
 
 @pytest.mark.parametrize("way", ["a link in the folder", "a link into the folder", "a way around", "a folder below"])
@@ -193,10 +193,10 @@ REACHES: dict[str, Callable[[dict[str, Any]], object]] = {
 }
 
 
-@pytest.mark.parametrize("what", REACHES)
+@pytest.mark.parametrize("kind", REACHES)
 @pytest.mark.parametrize("command", ["eval", "fork", "resume"])
-def test_what_a_configuration_reaches_beside_files_wants_trust(what: str, command: str, run: Path) -> None:
-    changed(run, REACHES[what])
+def test_what_a_configuration_reaches_beside_files_wants_trust(kind: str, command: str, run: Path) -> None:
+    changed(run, REACHES[kind])
     refused = call(*PLAYING[command])
     assert (refused.code, "--trust" in refused.err) == (2, True)
     assert not (run.parent / "it-ran").exists()
@@ -216,11 +216,14 @@ def test_export_asks_before_code_of_a_checkpoint_runs(run: Path) -> None:
 def test_a_recipe_of_the_users_own_needs_no_trust(run: Path, trained: Path) -> None:
     """Resuming with the recipe that the user names: its settings are theirs."""
     recipe = trained.parent / "RECIPE"
-    own = json.loads(recipe.read_text())
-    own["team"]["policies"]["shared"] = {"model": own["team"]["policies"]["shared"], "trust_remote_code": True}
-    (run.parent / "own.yaml").write_text(json.dumps(own))
-    done = call("train", "own.yaml", "train.steps=2", "--run", "RUN", "--resume", "--force")
-    assert done.code == 0, done.err
+    own_content = json.loads(recipe.read_text())
+    own_content["team"]["policies"]["shared"] = {
+        "model": own_content["team"]["policies"]["shared"],
+        "trust_remote_code": True,
+    }
+    (run.parent / "own.yaml").write_text(json.dumps(own_content))
+    result = call("train", "own.yaml", "train.steps=2", "--run", "RUN", "--resume", "--force")
+    assert result.code == 0, result.err
 
 
 def test_changes_that_a_folder_notes_are_not_the_users(run: Path, trained: Path) -> None:
@@ -234,57 +237,57 @@ def test_changes_that_a_folder_notes_are_not_the_users(run: Path, trained: Path)
     assert (refused.code, "sandbox.level" in refused.err, "--trust" in refused.err) == (2, True, True)
 
 
-@pytest.mark.parametrize("what", ["a command", "a weak sandbox", "another machine's Ray"])
-def test_a_change_on_the_command_line_is_the_users(what: str, run: Path) -> None:
-    changed(run, REACHES[what])
-    own = {
+@pytest.mark.parametrize("kind", ["a command", "a weak sandbox", "another machine's Ray"])
+def test_a_change_on_the_command_line_is_the_users(kind: str, run: Path) -> None:
+    changed(run, REACHES[kind])
+    own_settings = {
         "a command": "settings.run=[touch, it-ran]",
         "a weak sandbox": "sandbox.level=process",
         "another machine's Ray": "cluster.address=ray://192.0.2.1:10001",
     }
-    for other in (value for name, value in own.items() if name != what):
+    for second in (value for name, value in own_settings.items() if name != kind):
         with pytest.raises(ConfigError, match="--trust"):
-            find_target("RUN", [other])
-    assert find_target("RUN", [own[what]]).run == Path("RUN")
+            find_target("RUN", [second])
+    assert find_target("RUN", [own_settings[kind]]).run == Path("RUN")
 
 
 @pytest.fixture(scope="module")
-def own(trained: Path) -> Path:
+def own_run(trained: Path) -> Path:
     """A run that is begun on this machine, with what a stranger's would have to ask for."""
     recipe, run = trained.parent / "RECIPE", trained.parent / "OWN"
     assert call("train", str(recipe), "team.policies.shared.trust_remote_code=true", "--run", str(run)).code == 0
     return run
 
 
-def test_a_run_that_was_begun_here_needs_no_trust(own: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(own)
-    assert call("eval", str(own), "--tasks", "1").code == 0
+def test_a_run_that_was_begun_here_needs_no_trust(own_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(own_run)
+    assert call("eval", str(own_run), "--tasks", "1").code == 0
     assert call("eval", str(tmp_path / "link"), "--tasks", "1").code == 0
-    assert call("fork", str(own), "--at", "1", "--run", str(tmp_path / "fork")).code == 0
+    assert call("fork", str(own_run), "--at", "1", "--run", str(tmp_path / "fork")).code == 0
     assert call("eval", str(tmp_path / "fork"), "--tasks", "1").code == 0
-    assert call("train", "train.steps=2", "--run", str(own), "--resume").code == 0
+    assert call("train", "train.steps=2", "--run", str(own_run), "--resume").code == 0
 
 
-@pytest.mark.parametrize("other", ["a copy", "in its place", "another machine", "another reach"])
+@pytest.mark.parametrize("second", ["a copy", "in its place", "another machine", "another reach"])
 def test_what_is_not_that_run_needs_trust(
-    other: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    second: str, own_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = own
-    if other == "a copy":
-        run = shutil.copytree(own, tmp_path / "copy")
-    elif other == "another machine":
+    run = own_run
+    if second == "a copy":
+        run = shutil.copytree(own_run, tmp_path / "copy")
+    elif second == "another machine":
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     else:
-        own.rename(own.with_name("ELSEWHERE"))
-        if other == "in its place":
-            shutil.copytree(own.with_name("ELSEWHERE"), own)
+        own_run.rename(own_run.with_name("ELSEWHERE"))
+        if second == "in its place":
+            shutil.copytree(own_run.with_name("ELSEWHERE"), own_run)
         else:
-            own.with_name("ELSEWHERE").rename(own)
-            changed(own, REACHES["another machine"])
+            own_run.with_name("ELSEWHERE").rename(own_run)
+            changed(own_run, REACHES["another machine"])
     refused = call("eval", str(run), "--tasks", "1")
-    if other == "in its place":
-        shutil.rmtree(own)
-        own.with_name("ELSEWHERE").rename(own)
+    if second == "in its place":
+        shutil.rmtree(own_run)
+        own_run.with_name("ELSEWHERE").rename(own_run)
     assert (refused.code, "--trust" in refused.err) == (2, True)
 
 
@@ -299,8 +302,8 @@ def test_an_odd_note_of_the_command_is_no_traceback(content: str, run: Path, tmp
         path.symlink_to(tmp_path / "real")
     else:
         path.write_text("[" * 100_000 if content == "deep" else '{"root": "' + "x" * (1 << 25) + '"}')
-    done = call(*PLAYING["eval"])
-    assert done.code == 0, done.err
+    result = call(*PLAYING["eval"])
+    assert result.code == 0, result.err
 
 
 def test_from_python(run: Path) -> None:
@@ -342,7 +345,7 @@ def takes(setting: TextSetting, text: str, folder: Path) -> bool:
     """Return True if the setting takes the text in some shape without a question."""
     key = ".".join(setting.key)
     return not all(
-        any(found.setting.startswith(key) for found in find_access(setting.put(PLAIN_CONFIG, value), folder))
+        any(result.setting.startswith(key) for result in find_access(setting.put(PLAIN_CONFIG, value), folder))
         for value in setting.values(text)
     )
 
@@ -439,6 +442,6 @@ def test_held_out_tasks_of_another_environment_do_not_import_that_of_the_run(run
     (run.parent / "tasks.jsonl").write_text('{"question": "1?", "answer": "1"}\n{"question": "2?", "answer": "2"}\n')
     roles = "team.roles={reasoner: shared, tool: shared}"
     data = [f"settings.data={run.parent / 'tasks.jsonl'}", "settings.held_out=1", "settings.turns=1"]
-    done = call("eval", str(run), "--tasks", "1", "env=maths", roles, *data)
-    assert not marker.exists(), done.err
-    assert done.code == 0, done.err
+    result = call("eval", str(run), "--tasks", "1", "env=maths", roles, *data)
+    assert not marker.exists(), result.err
+    assert result.code == 0, result.err

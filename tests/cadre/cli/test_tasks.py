@@ -44,11 +44,11 @@ class Broken(Env):
 
 
 def test_a_sound_environment_shows_the_first_prompts() -> None:
-    done = call("check", "examples/taboo.py:Taboo")
-    assert done.code == 0
-    assert done.out.count("ok  Taboo") == 6
-    assert "First prompt of clue as the embedded model reads it" in done.out
-    assert "<|user|>Describe this word" in done.out
+    result = call("check", "examples/taboo.py:Taboo")
+    assert result.code == 0
+    assert result.out.count("ok  Taboo") == 6
+    assert "First prompt of clue as the embedded model reads it" in result.out
+    assert "<|user|>Describe this word" in result.out
 
 
 LONG = """
@@ -88,10 +88,10 @@ def test_a_long_prompt_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
 
 def test_every_fault_is_a_paragraph_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
-    done = call("check", f"{tmp_path}/broken.py:Broken")
-    assert done.code == 2
-    told = done.err.splitlines()
-    assert [line.partition(";")[0] for line in told] == [
+    result = call("check", f"{tmp_path}/broken.py:Broken")
+    assert result.code == 2
+    output = result.err.splitlines()
+    assert [line.partition(";")[0] for line in output] == [
         "error: Broken.success: missing",
         "error: Broken.step: got a plain function",
         "error: Broken.observe: for speaker got a list [Message(role='planner', content='Go.')] as messages",
@@ -101,18 +101,18 @@ def test_every_fault_is_a_paragraph_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("import nowhere_at_all", "failed to load at line 1: ModuleNotFoundError"),
         ("class Broken(", "failed to load at line 1: SyntaxError"),
         ("Broken = 3", "has no environment 'Broken'"),
     ],
 )
-def test_a_file_that_does_not_load(tmp_path: Path, text: str, wanted: str) -> None:
+def test_a_file_that_does_not_load(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "broken.py").write_text(text)
-    done = call("check", f"{tmp_path}/broken.py:Broken")
-    assert (done.code, len(done.err.splitlines())) == (2, 1)
-    assert wanted in done.err
+    result = call("check", f"{tmp_path}/broken.py:Broken")
+    assert (result.code, len(result.err.splitlines())) == (2, 1)
+    assert expected in result.err
 
 
 @pytest.mark.parametrize("line", ["import time; time.sleep(0.5)", "await __import__('asyncio').sleep(60)"])
@@ -122,17 +122,17 @@ def test_a_step_that_takes_too_long_ends_the_check_with_a_paragraph(line: str, t
         "from tests.helpers.games import Digit\n\n\nclass Hangs(Digit):\n    async def step(self, actions):\n"
         f"        {line}\n        return await super().step(actions)\n"
     )
-    done = call("check", f"{path}:Hangs", "--step-seconds", "0.2")
-    assert done.code == 2
-    assert done.err.startswith("error: Hangs.step: not done after 0.2 s")
-    assert "--step-seconds" in done.err
-    assert len(done.err.splitlines()) == 1
+    result = call("check", f"{path}:Hangs", "--step-seconds", "0.2")
+    assert result.code == 2
+    assert result.err.startswith("error: Hangs.step: not done after 0.2 s")
+    assert "--step-seconds" in result.err
+    assert len(result.err.splitlines()) == 1
 
 
 def test_what_is_written_passes_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = call("init", "my_task")
-    assert (done.code, done.err) == (0, "")
+    result = call("init", "my_task")
+    assert (result.code, result.err) == (0, "")
     assert resolve(load("my_task.yaml")).env_spec.roles == ("lookout", "pilot")
     tested = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_task.py"],
@@ -147,9 +147,9 @@ def test_what_is_written_passes_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", ["My", "a-b", "1x", "../x", "class", "none", "task", "env", "json", "cadre"])
 def test_other_names_are_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    done = call("init", name)
-    assert done.code == 2
-    assert "my_task" in done.err or f"my_{name}" in done.err
+    result = call("init", name)
+    assert result.code == 2
+    assert "my_task" in result.err or f"my_{name}" in result.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -166,27 +166,27 @@ def test_serve_env_runs_the_app_of_the_task_with_its_settings(monkeypatch: pytes
 
     fake = SimpleNamespace(Config=lambda app, **options: app, Server=FakeServer)
     monkeypatch.setitem(sys.modules, "uvicorn", fake)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as selected:
+        port = selected.getsockname()[1]
         refused = call("serve-env", "sokoban", "--port", str(port))
     assert (refused.code, served.pop()) == (2, ("sokoban", {}, "train", 64))
     assert f"--port: got {port} on 127.0.0.1, which cannot be had" in refused.err
 
-    done = call("serve-env", "sokoban", "turns=2", "--split", "test", "--port", str(port), "--sessions", "3")
-    assert done.code == 0
+    result = call("serve-env", "sokoban", "turns=2", "--split", "test", "--port", str(port), "--sessions", "3")
+    assert result.code == 0
     assert served == [("sokoban", {"turns": 2}, "test", 3), "app", ("127.0.0.1", port)]
-    assert f"http://127.0.0.1:{port}" in done.out
+    assert f"http://127.0.0.1:{port}" in result.out
 
 
 def test_serve_env_without_openenv_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openenv.core.env_server", None)
-    done = call("serve-env", "sokoban")
-    assert done.code == 2
-    assert "openenv needs the package openenv" in done.err
-    assert "pip install" in done.err
+    result = call("serve-env", "sokoban")
+    assert result.code == 2
+    assert "openenv needs the package openenv" in result.err
+    assert "pip install" in result.err
 
 
 def test_the_tools_that_the_check_called_have_a_line() -> None:
-    done = call("check", "almanac")
-    assert done.code == 0, done.err
-    assert "ok  tools that were called: calculate, search" in done.out.splitlines()
+    result = call("check", "almanac")
+    assert result.code == 0, result.err
+    assert "ok  tools that were called: calculate, search" in result.out.splitlines()

@@ -14,14 +14,14 @@ from tests.helpers import forked
 
 
 def told(folder: Path, *arguments: str, **environment: str) -> str:
-    """What `cadre` prints in a folder, under its own name."""
+    """Return the output of `cadre` in a folder, run under its own name."""
     code = "import sys; sys.argv[0] = 'cadre'; from cadre.cli import main; main()"
     _, printed = forked.run(arguments, folder, code, environment)
     return printed
 
 
 def asked(words: str, folder: Path) -> list[str]:
-    """What bash is told for the last of these words."""
+    """Return the completions that bash gets for the last of these words."""
     position = str(len(words.split(" ")) - 1)
     return told(folder, _CADRE_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=position).split()
 

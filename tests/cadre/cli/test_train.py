@@ -1,4 +1,4 @@
-"""What `cadre train` says at the end: where to look, or how to go on."""
+"""The last lines of `cadre train`: where to look, or how to resume."""
 
 import json
 import tempfile
@@ -21,9 +21,9 @@ def recipe(folder: Path, model: Path) -> str:
 
 def test_a_run_ends_with_where_to_look(speaker: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run))
-    assert done.code == 0, done.err
-    lines = done.out.splitlines()
+    result = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run))
+    assert result.code == 0, result.err
+    lines = result.out.splitlines()
     assert lines[0].startswith(f"run {run}: ")
     assert lines[0].endswith("games.py:Pair, grpo, independent(2), 1 policy")
     assert lines[-5].startswith("success on 2 held-out tasks: ")
@@ -40,8 +40,8 @@ def test_ranks_leave_nothing_among_the_temporary_files(
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     monkeypatch.setattr(tempfile, "tempdir", None)
     run = tmp_path / "run"
-    done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "learner.ranks=2", "--run", str(run))
-    assert done.code == 0, done.err
+    result = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "learner.ranks=2", "--run", str(run))
+    assert result.code == 0, result.err
     assert not list((tmp_path / "temporary").glob("cadre-*"))
 
 
@@ -50,9 +50,9 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
 ) -> None:
     monkeypatch.setattr(loop, "run_training", lambda *arguments: (Team({}, {}, {}), 0))
     plain, run = recipe(tmp_path, speaker), tmp_path / "run"
-    done = call("train", plain, "--run", str(run))
-    assert done.code == 130
-    assert done.out.splitlines()[-2:] == [
+    result = call("train", plain, "--run", str(run))
+    assert result.code == 130
+    assert result.out.splitlines()[-2:] == [
         "Stopped after 0 of 1 steps; saved. Go on with:",
         f"  cadre train --run {run} --resume",
     ]
@@ -76,12 +76,12 @@ def test_one_that_was_stopped_in_its_last_evaluation_is_not_done(
     run = tmp_path / "run"
     with monkeypatch.context() as stopped:
         stopped.setattr(loop, "evaluate_step", AsyncMock())
-        done = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run))
-    assert done.code == 130
-    assert "Stopped in the evaluation after 1 steps; saved. Go on with:" in done.out
-    done = call("train", "--run", str(run), "--resume")
-    assert done.code == 0, done.err
-    assert "held-out tasks:" not in done.out  # there is one report
+        result = call("train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run))
+    assert result.code == 130
+    assert "Stopped in the evaluation after 1 steps; saved. Go on with:" in result.out
+    result = call("train", "--run", str(run), "--resume")
+    assert result.code == 0, result.err
+    assert "held-out tasks:" not in result.out  # there is one report
     more = call("train", "--run", str(run), "--resume", "train.steps=2")
     assert "after 1 steps, " in more.out.splitlines()[-5]
 
@@ -94,16 +94,16 @@ def test_nothing_is_asked_of_held_out_tasks_that_are_not_played(speaker: Path, t
         "        return Digit.tasks(split)\n"
     )
     chosen = [f"env={file}:Mine", "team.roles={speaker: shared}", "evaluate.tasks=0"]
-    done = call("train", recipe(tmp_path, speaker), *chosen, "--run", str(tmp_path / "run"))
-    assert done.code == 0, done.err
-    assert "cadre eval" not in done.out
+    result = call("train", recipe(tmp_path, speaker), *chosen, "--run", str(tmp_path / "run"))
+    assert result.code == 0, result.err
+    assert "cadre eval" not in result.out
 
 
 def test_a_dry_run_writes_nothing(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     plain = recipe(tmp_path, speaker)
-    done = call("train", plain, "--dry-run")
-    assert done.code == 0, done.err
-    assert "4 training and 4 held-out tasks" in done.out
+    result = call("train", plain, "--dry-run")
+    assert result.code == 0, result.err
+    assert "4 training and 4 held-out tasks" in result.out
     assert [path.name for path in tmp_path.iterdir()] == ["plain.yaml"]
     assert json.loads(Path(plain).read_text())["train"]["steps"] == 1

@@ -1,4 +1,4 @@
-"""What commands write under a name of the user's: whole or not at all, on a full disk and after a kill."""
+"""Outputs under a name of the user's are complete or absent, on a full disk and after a kill."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OUTPUTS = {
 
 
 @pytest.fixture(scope="module")
-def place(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run, a recipe, a model, pairs and answers."""
     folder = tmp_path_factory.mktemp("outputs")
     (folder / "RECIPE").write_text(plain_recipe(speaker))
@@ -47,7 +47,7 @@ def place(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def full_at(size: int) -> Iterator[None]:
-    """Within it the system refuses to let a file grow beyond so many bytes."""
+    """Limit the size of files to so many bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -64,55 +64,57 @@ def words_of(name: str) -> list[str]:
 
 
 @pytest.fixture
-def here(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(place)
-    yield place
-    for path in place.glob("*OUT*"):
+def workdir(prepared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(prepared)
+    yield prepared
+    for path in prepared.glob("*OUT*"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @pytest.mark.parametrize("size", [0, 1000])
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_on_a_full_disk_it_is_one_sentence_and_a_second_try_works(name: str, size: int, here: Path) -> None:
+def test_on_a_full_disk_it_is_one_sentence_and_a_second_try_works(name: str, size: int, workdir: Path) -> None:
     with full_at(size):
-        done = call(*words_of(name))
-    if done.code == 0:  # what is written is smaller than that
+        result = call(*words_of(name))
+    if result.code == 0:  # what is written is smaller than that
         assert size > 0
         return
-    assert done.code == 2
-    told = [line for line in done.err.splitlines() if not line.startswith("imports ")]
+    assert result.code == 2
+    output = [line for line in result.err.splitlines() if not line.startswith("imports ")]
     if name == "episodes":  # what was played before has its progress there
-        assert done.err.count("error: ") == 1
-        told = told[-1:]
-    assert [line[:7] for line in told] == ["error: "]
-    assert "File too large" in done.err
-    assert not (here / "OUT").exists()
+        assert result.err.count("error: ") == 1
+        output = output[-1:]
+    assert [line[:7] for line in output] == ["error: "]
+    assert "File too large" in result.err
+    assert not (workdir / "OUT").exists()
     again = call(*words_of(name))
     assert again.code == 0, again.err
-    assert (here / "OUT").exists()
+    assert (workdir / "OUT").exists()
 
 
 def run(words: list[str], folder: Path, code: str) -> tuple[int, str]:
     """Return the exit code of a program that imports no torch, and what it wrote."""
     command = [sys.executable, "-c", code, *words]
-    done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return done.returncode, done.stdout
+    result = subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return result.returncode, result.stdout
 
 
 @pytest.mark.parametrize("name", few_of(["export", "fork", "view", "episodes", "warm-start"], ["fork"]))
-def test_killed_before_it_has_its_name_a_second_try_works(name: str, here: Path) -> None:
+def test_killed_before_it_has_its_name_a_second_try_works(name: str, workdir: Path) -> None:
     code = (
         "import os, signal\nfrom cadre import files\nfrom cadre.cli import main\n"
         "files._give_name = lambda built, out: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main()\n"
     )
-    ended, printed = (run if name == "fork" else forked.run)(words_of(name), here, code)
+    ended, printed = (run if name == "fork" else forked.run)(words_of(name), workdir, code)
     assert ended == -signal.SIGKILL, printed
-    assert not (here / "OUT").exists()
+    assert not (workdir / "OUT").exists()
     again = call(*words_of(name))
     assert again.code == 0, again.err
-    assert (here / "OUT").exists()
-    assert not (here / ".partial-OUT").exists()
+    assert (workdir / "OUT").exists()
+    assert not (workdir / ".partial-OUT").exists()
 
 
 def test_a_fork_that_was_killed_is_no_run(here: Path) -> None:
@@ -121,18 +123,18 @@ def test_a_fork_that_was_killed_is_no_run(here: Path) -> None:
         "resume._copy_history = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main()\n"
     )
-    assert run(OUTPUTS["fork"], here, code)[0] == -signal.SIGKILL
+    assert run(OUTPUTS["fork"], workdir, code)[0] == -signal.SIGKILL
     resumed = call("train", "--run", "OUT", "--resume")
     assert resumed.code == 2
     assert "holds no config.yaml" in resumed.err
     assert call(*OUTPUTS["fork"]).code == 0
     assert call("train", "train.steps=2", "--run", "OUT", "--resume").code == 0
-    assert [json.loads(line)["step"] for line in (here / "OUT" / "metrics.jsonl").read_text().splitlines()] == [0, 1]
+    assert [json.loads(line)["step"] for line in (workdir / "OUT" / "metrics.jsonl").read_text().splitlines()] == [0, 1]
 
 
-def test_a_fork_without_its_checkpoint_never_begins_anew(here: Path) -> None:
+def test_a_fork_without_its_checkpoint_never_begins_anew(workdir: Path) -> None:
     assert call(*OUTPUTS["fork"]).code == 0
-    shutil.rmtree(here / "OUT" / "checkpoints")
+    shutil.rmtree(workdir / "OUT" / "checkpoints")
     resumed = call("train", "--run", "OUT", "--resume")
     assert resumed.code == 2
     assert "has made steps and holds no checkpoint" in resumed.err

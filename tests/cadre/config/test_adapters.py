@@ -73,11 +73,11 @@ def test_what_is_said_is_as_likely_as_peft_says(settings: dict, written: str, tm
     assert policy.lora.rank == 4
     engine = TorchEngine(policy.model, {"x": policy}, seed=0)
     try:
-        said = asyncio.run(engine.sample(request("Say 7", 2, 0, "x", max_tokens=6)))
+        text = asyncio.run(engine.sample(request("Say 7", 2, 0, "x", max_tokens=6)))
     finally:
         engine.close()
     peft = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(SEED), folder).eval()
-    for sample in said:
+    for sample in text:
         ids = torch.tensor([[*sample.prompt_ids, *sample.token_ids]])
         with torch.no_grad():
             logprobs = peft(ids).logits[0].log_softmax(-1)
@@ -100,15 +100,15 @@ def test_a_run_begins_from_an_export_and_goes_on(tmp_path: Path, recipe: str) ->
 
 def test_an_adapter_plays_by_itself(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "px")
-    found = find_target(str(folder), ["env=plan-path", "settings.prompts=compact"])
-    (policy,) = resolve_for_evaluation(found.config).policies.values()
+    result = find_target(str(folder), ["env=plan-path", "settings.prompts=compact"])
+    (policy,) = resolve_for_evaluation(result.config).policies.values()
     assert (policy.model, policy.lora.path) == ("seed", str(folder))
     frozen = find_target(str(folder), ["env=plan-path", "team.policies.*.frozen=true"])
     assert resolve_for_evaluation(frozen.config).policies
 
 
 @pytest.mark.parametrize(
-    ("settings", "wanted"),
+    ("settings", "expected"),
     [
         ({"use_dora": True}, "use_dora=True"),
         ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
@@ -125,21 +125,21 @@ def test_an_adapter_plays_by_itself(tmp_path: Path) -> None:
         ({"base_model_name_or_path": "Qwen/Qwen3-1.7B"}, "is for Qwen/Qwen3-1.7B, and the policy's model is seed"),
     ],
 )
-def test_other_adapters_are_refused(settings: dict, wanted: str, tmp_path: Path, recipe: str) -> None:
+def test_other_adapters_are_refused(settings: dict, expected: str, tmp_path: Path, recipe: str) -> None:
     folder = adapter(tmp_path / "px")
     described = json.loads((folder / "adapter_config.json").read_text())
     (folder / "adapter_config.json").write_text(json.dumps({**described, **settings}))
     with pytest.raises(ConfigError, match=r"team\.policies\.x\.lora\.path") as caught:
         load(recipe, [f"team.policies.x.lora.path={folder}"])
-    assert wanted in str(caught.value)
+    assert expected in str(caught.value)
 
 
 def test_what_is_written_beside_the_path_has_to_be_the_same(tmp_path: Path, recipe: str) -> None:
     folder = adapter(tmp_path / "px")
     path = f"team.policies.x.lora.path={folder}"
-    for other in ("rank=8", "alpha=16", "targets=[q_proj]"):
-        with pytest.raises(ConfigError, match=f"lora.{other.partition('=')[0]}: got"):
-            load(recipe, [path, f"team.policies.x.lora.{other}"])
+    for second in ("rank=8", "alpha=16", "targets=[q_proj]"):
+        with pytest.raises(ConfigError, match=f"lora.{second.partition('=')[0]}: got"):
+            load(recipe, [path, f"team.policies.x.lora.{second}"])
     assert load(recipe, [path, "team.policies.x.lora.rank=4", "team.policies.x.lora.alpha=8"])
     with pytest.raises(ConfigError, match=r"is for .*/models/seed, and the policy's model is games"):
         load(recipe, [path, "team.policies.x.model=games"])

@@ -27,31 +27,31 @@ def steady(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "total_and_free", lambda device: (32 * GIB, 32 * GIB))
 
 
-def the_engine(found: ResourceEstimate) -> EngineEstimate:
-    (engine,) = found.engines
+def the_engine(resource_estimate: ResourceEstimate) -> EngineEstimate:
+    (engine,) = resource_estimate.engines
     return engine
 
 
-def held(found: ResourceEstimate) -> int:
-    return sum(engine.held for engine in found.engines)
+def held(resource_estimate: ResourceEstimate) -> int:
+    return sum(engine.held for engine in resource_estimate.engines)
 
 
 def loaded(recipe: str, *more: str) -> Config:
-    own = [] if recipe.startswith("plan-path") else [f"settings.source={source()}"]
-    held = ["settings.held_out=1"] if recipe.startswith("pairs-humaneval") else []
+    data_source = [] if recipe.startswith("plan-path") else [f"settings.source={source()}"]
+    held_out = ["settings.held_out=1"] if recipe.startswith("pairs-humaneval") else []
     data = ["settings.data=humaneval", "settings.held_out=1"] if recipe.startswith("pairs-coop") else []
-    return load(recipe, [*own, *held, *data, *more])
+    return load(recipe, [*data_source, *held_out, *data, *more])
 
 
 @pytest.mark.parametrize("recipe", few_of(LARGE, LARGE[:1]))
 def test_every_large_recipe(recipe: str) -> None:
     chosen = loaded(recipe)
-    found = estimate_resources(chosen)
-    assert set(found.samples) == set(chosen.team.roles)
-    assert min(found.tasks) >= 1
-    told = "\n".join(format_estimate(found))
-    assert f"a step: {sum(found.samples.values()):,} samples" in told
-    engine = the_engine(found)
+    result = estimate_resources(chosen)
+    assert set(result.samples) == set(chosen.team.roles)
+    assert min(result.tasks) >= 1
+    message = "\n".join(format_estimate(result))
+    assert f"a step: {sum(result.samples.values()):,} samples" in message
+    engine = the_engine(result)
     assert engine.held == engine.parameters * 2 + engine.trained * 16
 
 
@@ -61,15 +61,15 @@ def test_without_data_an_invented_task_stands_in(recipe: str, monkeypatch: pytes
     small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1, 1, 1, 1)
     monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
     chosen = load(recipe, [])
-    found = estimate_resources(chosen)
-    assert min(found.samples.values()) > 0
-    (first, *_) = format_estimate(found)
+    result = estimate_resources(chosen)
+    assert min(result.samples.values()) > 0
+    (first, *_) = format_estimate(result)
     assert ("data not read" in first) is not recipe.startswith(("plan-path", "almanac"))
 
 
 def test_two_whole_models_have_two_of_everything() -> None:
-    found = estimate_resources(loaded("maths-qwen3-1.7b"))
-    assert held(found) == 2 * 1_720_574_976 * 16
+    result = estimate_resources(loaded("maths-qwen3-1.7b"))
+    assert held(result) == 2 * 1_720_574_976 * 16
 
 
 def test_a_source_that_holds_nothing_is_still_refused() -> None:
@@ -78,7 +78,7 @@ def test_a_source_that_holds_nothing_is_still_refused() -> None:
 
 
 def test_samples_of_a_step_by_hand() -> None:
-    """AT-GRPO draws k a decision: 4 turns of two roles; MAGRPO 4 at the root and 4 below each of 4 branches."""
+    """Samples per decision: AT-GRPO k, 4 turns of two roles; MAGRPO 4 at the root and 4 below each of 4 branches."""
     assert estimate_resources(loaded("maths-qwen3-1.7b")).samples == {"reasoner": 4 * 4 * 128, "tool": 4 * 4 * 128}
     pairs = estimate_resources(loaded("pairs-humaneval-qwen2.5-coder-3b"))
     assert pairs.samples == {"aux": (4 + 16) * 2, "main": (4 + 16) * 2}
@@ -94,11 +94,11 @@ def test_adapters_of_one_base_share_it() -> None:
 
 
 def test_the_command() -> None:
-    done = CliRunner().invoke(app, ["train", "plan-path-qwen3-1.7b", "--dry-run"])
-    assert done.exit_code == 0, done.output
-    assert "1,720,574,976 parameters" in done.output
-    assert "it does NOT fit the memory of this machine (32 GiB)" in done.output
-    assert "set learner.gradient_checkpointing=true, or train adapters" in done.output
+    result = CliRunner().invoke(app, ["train", "plan-path-qwen3-1.7b", "--dry-run"])
+    assert result.exit_code == 0, result.output
+    assert "1,720,574,976 parameters" in result.output
+    assert "it does NOT fit the memory of this machine (32 GiB)" in result.output
+    assert "set learner.gradient_checkpointing=true, or train adapters" in result.output
 
 
 def test_memory_by_hand() -> None:
@@ -128,9 +128,9 @@ def test_memory_by_hand() -> None:
 
 def test_a_sequence_that_is_longer_than_a_micro_batch_stands_alone() -> None:
     """A prompt of the 123 characters that were met, and 96 tokens."""
-    found = estimate_resources(load("plan-path-lora", ["learner.tokens_per_microbatch=8"]))
-    assert found.characters == 123
-    assert the_engine(found).microbatch == 123 // 3 + 96
+    result = estimate_resources(load("plan-path-lora", ["learner.tokens_per_microbatch=8"]))
+    assert result.characters == 123
+    assert the_engine(result).microbatch == 123 // 3 + 96
 
 
 @pytest.mark.parametrize(
@@ -145,11 +145,11 @@ def test_a_copy_from_before_training_is_counted_where_one_is_asked_for(change: s
 
 
 def test_a_critic_of_its_own_is_counted_and_samples_nothing() -> None:
-    found = estimate_resources(load("plan-path-mappo"))
-    engines = {engine.names[0]: engine for engine in found.engines}
+    result = estimate_resources(load("plan-path-mappo"))
+    engines = {engine.names[0]: engine for engine in result.engines}
     assert engines["critic"].cache == 0 < engines["shared"].cache
     assert engines["critic"].microbatch == engines["shared"].microbatch > 0
-    assert held(found) == 2 * engines["shared"].parameters * 16
+    assert held(result) == 2 * engines["shared"].parameters * 16
 
 
 def test_a_policy_that_is_not_asked_in_the_task_that_was_tried(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a dry run says of a GPU that is pretended, by numbers worked out by hand."""
+"""The dry run's estimate for a simulated GPU, by numbers worked out by hand."""
 
 from types import SimpleNamespace
 
@@ -39,8 +39,8 @@ def estimated(*changes: str, recipe: str = RECIPE) -> ResourceEstimate:
     return estimate_resources(load(recipe, list(changes)))
 
 
-def the_engine(found: ResourceEstimate) -> EngineEstimate:
-    (engine,) = found.engines
+def the_engine(resource_estimate: ResourceEstimate) -> EngineEstimate:
+    (engine,) = resource_estimate.engines
     return engine
 
 
@@ -116,8 +116,8 @@ def test_the_first_gpu_is_one_device_with_its_number_and_without(
 
 
 def test_ranks_divide_a_model_so_that_nothing_is_said_of_one_gpu(gpu: SimpleNamespace) -> None:
-    found = estimated(*WHOLE, "learner.ranks=2", "sampling.engine=torch")
-    assert found.is_divided
-    text = "\n".join(format_estimate(found))
+    result = estimated(*WHOLE, "learner.ranks=2", "sampling.engine=torch")
+    assert result.is_divided
+    text = "\n".join(format_estimate(result))
     assert "the engines are divided among processes" in text
     assert "fit" not in text

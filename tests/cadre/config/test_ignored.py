@@ -354,7 +354,7 @@ def typed(overrides: list[str]) -> Experiment:
 
 
 def is_of(setting: str, case: str) -> bool:
-    """Whether a setting is that of a case, in whose key `*` is any name."""
+    """Return True if a setting belongs to a case, in whose key `*` is any name."""
     parts, names = case.partition(" ")[0].split("."), setting.split(".")
     return len(parts) == len(names) and all(part in ("*", name) for part, name in zip(parts, names, strict=True))
 
@@ -368,8 +368,8 @@ def test_every_condition_has_a_case() -> None:
     declared = {
         condition.words
         for section in sections()
-        for one in section.model_fields.values()
-        for condition in (*section.conditions, *one.metadata)
+        for model_field in section.model_fields.values()
+        for condition in (*section.conditions, *model_field.metadata)
         if isinstance(condition, ReadIf)
     }
     reached = {words for failing, _ in CASES.values() for _, words in ignored_settings(resolve(chosen(failing)))}
@@ -451,10 +451,10 @@ def test_values_and_influences_are_refused_where_a_teacher_gives_advantages(algo
 
 
 def test_a_policys_own_settings_count_where_another_sampler_draws() -> None:
-    own = "team.policies.b.sampling={engine: vllm, graphs: true}"
+    override = "team.policies.b.sampling={engine: vllm, graphs: true}"
     team = "team={policies: {a: seed, b: {model: seed}}, roles: {tool: a, planner: b}}"
     with pytest.raises(ConfigError, match=r"team\.policies\.b\.sampling\.graphs has no effect"):
-        typed([team, own, TORCH])
+        typed([team, override, TORCH])
     typed([team, "team.policies.a.sampling.graphs=true", "team.policies.b.sampling.engine=vllm", TORCH])
     # One policy of two reads what is set for both.
     typed([team, "sampling={graphs: true, engine: torch}", "team.policies.b.sampling.engine=vllm"])

@@ -34,6 +34,6 @@ def test_where_it_cannot_work_it_is_refused(overrides: tuple[str, ...], message:
 
 def test_policies_of_one_base_share_it_only_if_both_are_quantised() -> None:
     team = "team={policies: {a: {model: seed, lora: {}}, b: {model: seed, lora: {}}}, roles: {tool: a, planner: b}}"
-    one, both = "team.policies.a.quantization=4bit", "team.policies.b.quantization=4bit"
-    assert resolved(team, one).engines == [["a"], ["b"]]
-    assert resolved(team, one, both).engines == [["a", "b"]]
+    item, both = "team.policies.a.quantization=4bit", "team.policies.b.quantization=4bit"
+    assert resolved(team, item).engines == [["a"], ["b"]]
+    assert resolved(team, item, both).engines == [["a", "b"]]

@@ -54,9 +54,9 @@ def test_what_is_held_out_is_kept_from_training_whatever_set_it_is(tmp_path: Pat
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chosen))
     sets = {"train": str(tmp_path / "all.jsonl"), "test": str(tmp_path / "few.jsonl")}
     raw = {"env": "maths-vote", "team": "seed", "algorithm": "grpo", "settings": sets}
-    other = {"settings": {"test": str(tmp_path / "other.jsonl")}}
+    second = {"settings": {"test": str(tmp_path / "other.jsonl")}}
     assert len(resolve(parse(raw)).env_spec.tasks("train")) == 3
-    experiment = resolve(parse({**raw, "evaluate": other}))
+    experiment = resolve(parse({**raw, "evaluate": second}))
     assert len(experiment.env_spec.tasks("train")) == len(experiment.held_out.tasks("test")) == 2
     with pytest.raises(ConfigError, match=r"^evaluate.settings.train: .* change what is trained on"):
         resolve(parse({**raw, "evaluate": {"settings": {"train": "gsm8k"}}}))
@@ -76,22 +76,22 @@ def test_a_start_of_training_plans_and_resolves_once(
     chosen = configured(speaker, train={"steps": 1, "tasks_per_step": 1}, evaluate={"tasks": 1})
     (tmp_path / "digit.yaml").write_text(dump(chosen))
     monkeypatch.setattr(command, "console", quiet)
-    done = CliRunner().invoke(app, ["train", str(tmp_path / "digit.yaml"), "--run", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
+    result = CliRunner().invoke(app, ["train", str(tmp_path / "digit.yaml"), "--run", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
     assert sorted(called) == ["_resolve_players", "plan_of"]
 
 
 def test_evaluation_never_looks_at_the_training_split(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = configured(speaker)
-    asked: list[str] = []
+    requests: list[str] = []
     env_class = resolve_module.EnvSpec(chosen.env, {}).env_class
     monkeypatch.setattr(
-        resolve_module.EnvSpec, "tasks", lambda self, split: asked.append(split) or env_class.tasks(split)
+        resolve_module.EnvSpec, "tasks", lambda self, split: requests.append(split) or env_class.tasks(split)
     )
     resolve_for_evaluation(chosen)
-    assert asked == []
+    assert requests == []
     resolve(chosen)
-    assert "train" in asked
+    assert "train" in requests
 
 
 def test_a_setting_without_a_default_has_to_be_given(tmp_path: Path) -> None:

@@ -31,15 +31,15 @@ def recorded(folder: Path) -> dict[str, float]:
 
 
 def test_by_the_device_or_as_set(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 32 GiB a quarter, which two engines share."""
+    """Two engines share a quarter of 32 GiB."""
     has(monkeypatch, 32.1)
-    found = []
+    results = []
     for policies, sampling in ((("p",), {}), (("p", "q"), {}), (("p", "q"), {"memory": 1.5})):
         team = build_team(resolve(configured(speaker, "Pair", policies, sampling={"max_tokens": 2, **sampling})))
-        found.append(measured_sampling_memory(team))
+        results.append(measured_sampling_memory(team))
         for engine in {*team.samplers.values()}:
             engine.close()
-    assert found == [{"p": 8.0}, {"p": 4.0, "q": 4.0}, {"p": 1.5, "q": 1.5}]
+    assert results == [{"p": 8.0}, {"p": 4.0, "q": 4.0}, {"p": 1.5, "q": 1.5}]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_graphs_are_refused_on_a_cpu_before_a_model_is_loaded(speaker: Path, mon
 )
 def test_graphs_are_as_the_policies_say(speaker: Path, team: bool | None, policy: bool | None, chosen: object) -> None:
     """And nobody's word leaves them to the device."""
-    own = {} if policy is None else {"graphs": policy}
-    policies = {"p": {"model": str(speaker), "sampling": own}, "q": {"model": str(speaker)}}
+    own_settings = {} if policy is None else {"graphs": policy}
+    policies = {"p": {"model": str(speaker), "sampling": own_settings}, "q": {"model": str(speaker)}}
     roles = {"policies": policies, "roles": {"left": "p", "right": "q"}}
     resolved = resolve(configured(speaker, "Pair", team=roles, sampling={"max_tokens": 2, "graphs": team}))
     assert make_engine_spec(resolved, ["p"], None, None).engine.graphs is chosen

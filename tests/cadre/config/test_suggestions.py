@@ -14,7 +14,7 @@ from cadre.errors import ConfigError, ContractError, as_sentence
 
 
 @pytest.mark.parametrize(
-    ("override", "meant"),
+    ("override", "intended"),
     [
         ("lr=1e-3", "learner.learning_rate"),
         ("learner.lr=1e-3", "learning_rate"),  # the section is written already
@@ -31,10 +31,10 @@ from cadre.errors import ConfigError, ContractError, as_sentence
         ("lerner.epochs=2", "learner"),  # the nearest name, as before
     ],
 )
-def test_the_setting_that_was_meant(override: str, meant: str) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_the_setting_that_was_meant(override: str, intended: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         load("plan-path", [override])
-    assert f": unknown option. Did you mean {meant}? Expected one of " in str(told.value)
+    assert f": unknown option. Did you mean {intended}? Expected one of " in str(caught.value)
 
 
 def test_every_suggested_setting_exists_and_no_name_is_given_twice() -> None:
@@ -51,7 +51,7 @@ def test_from_python_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "expected"),
     [
         (
             "train.steps=many",
@@ -69,11 +69,11 @@ def test_from_python_too() -> None:
         ("loss.function=ppoo", "loss.function: got 'ppoo'; expected file.py:function."),
     ],
 )
-def test_values_are_told_in_plain_words(override: str, told: str) -> None:
+def test_values_are_told_in_plain_words(override: str, expected: str) -> None:
     with pytest.raises(ConfigError) as error:
         resolve(load("plan-path", [override]))
     text = str(error.value)
-    assert told in text
+    assert expected in text
     assert "?." not in text
 
 
@@ -83,9 +83,9 @@ def test_files_and_runs_beside_the_one_that_is_missing(tmp_path: Path, monkeypat
     (tmp_path / "runs/corridor-001").mkdir(parents=True)
     (tmp_path / "runs/corridor-001/config.yaml").write_text("env: plan-path\n")
     for missing, near in (("corridr.yaml", "corridor.yaml"), ("runs/corridor-999", "runs/corridor-001")):
-        with pytest.raises(ConfigError, match=rf"Did you mean {near}\?") as told:
+        with pytest.raises(ConfigError, match=rf"Did you mean {near}\?") as caught:
             find_target(missing)
-        assert len(str(told.value)) < 250
+        assert len(str(caught.value)) < 250
     with pytest.raises(ConfigError, match=r"no such folder"):
         find_target("runs/corridor-999")
 
@@ -122,10 +122,10 @@ def test_the_advice_is_about_the_code_where_the_code_is_wrong(line: str, advice:
     (tmp_path / "own.py").write_text(STEP.format(line=line))
     with pytest.raises(ContractError) as error:
         asyncio.run(check_env(EnvSpec(f"{tmp_path}/own.py:Own", {})))
-    told = str(error.value)
-    assert "raised" in told
-    assert advice in told
-    assert ("A model may say anything" in told) == advice.startswith("A model")
+    message = str(error.value)
+    assert "raised" in message
+    assert advice in message
+    assert ("A model may say anything" in message) == advice.startswith("A model")
 
 
 def test_a_class_without_settings(tmp_path: Path) -> None:

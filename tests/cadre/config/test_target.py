@@ -1,4 +1,4 @@
-"""What a name stands for: a run, a model, a recipe or a file."""
+"""The target that a name stands for: a run, a model, a recipe or a file."""
 
 from pathlib import Path
 

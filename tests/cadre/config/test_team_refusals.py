@@ -22,18 +22,18 @@ def resolved(team: dict, algorithm: str = "grpo", **more):
 
 
 @pytest.mark.parametrize(
-    ("name", "fits", "refused", "wanted"),
+    ("name", "fits", "refused", "expected"),
     [
         ("matpo", [ONE, FROZEN], [TWO], "trains one policy that plays all roles"),
         ("flow_grpo", [FROZEN], [ONE, TWO], "trains one role"),
         ("m_grpo", [TWO, FROZEN], [ONE], "a policy of its own for each role"),
     ],
 )
-def test_a_preset_is_about_a_team(name: str, fits: list, refused: list, wanted: str) -> None:
+def test_a_preset_is_about_a_team(name: str, fits: list, refused: list, expected: str) -> None:
     for team in fits:
         resolved(team, name)
     for team in refused:
-        with pytest.raises(ConfigError, match=wanted) as caught:
+        with pytest.raises(ConfigError, match=expected) as caught:
             resolved(team, name)
         assert "\n" not in str(caught.value)
 
@@ -60,14 +60,14 @@ def test_a_misspelt_role_is_named_with_the_role_that_it_stands_for() -> None:
         resolved(team)
 
 
-@pytest.mark.parametrize(("split", "said"), [("train", "got no training tasks"), ("test", "has 0 held-out tasks")])
-def test_an_empty_split_is_refused(split: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("split", "expected"), [("train", "got no training tasks"), ("test", "has 0 held-out tasks")])
+def test_an_empty_split_is_refused(split: str, expected: str, tmp_path: Path) -> None:
     lines = (Path(GAMES).read_text(), "class Empty(Pair):", "    @classmethod", "    def tasks(cls, split):")
     (tmp_path / "empty.py").write_text(
         "\n".join([*lines, f"        return [] if split == {split!r} else Pair.tasks(split)"])
     )
     chosen = {"env": f"{tmp_path}/empty.py:Empty", "team": ONE, "algorithm": "grpo"}
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=expected):
         resolve(parse(chosen))
     if split == "test":
         assert resolve(parse({**chosen, "evaluate": {"tasks": 0}}))

@@ -33,7 +33,7 @@ def team(model: Path, **policies: dict) -> dict:
 
 
 @pytest.fixture
-def there(monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM is installed, and every engine of it is a stand-in."""
     monkeypatch.setattr(checks, "find_spec", lambda name: object())
     monkeypatch.setattr(vllm_sampler, "start_engine", FakeBackend.start)
@@ -59,7 +59,7 @@ def test_an_unknown_engine_is_refused_with_the_nearest_name(speaker: Path) -> No
     refused(speaker, r"sampling\.engine: got 'vlm'", sampling={"engine": "vlm"})
 
 
-@pytest.mark.usefixtures("there")
+@pytest.mark.usefixtures("fake_vllm")
 def test_what_vllm_does_not_take(speaker: Path) -> None:
     in_turns = {"vllm": {"colocated": True}, "learner": {"ranks": 2}}
     refused(speaker, r"learner\.ranks: got 2 for shared with vllm\.colocated", **in_turns)
@@ -69,59 +69,59 @@ def test_what_vllm_does_not_take(speaker: Path) -> None:
     refused(speaker, r"policies\.a\.device: got cuda:1.*CUDA_VISIBLE_DEVICES", team=second)
 
 
-@pytest.mark.usefixtures("there")
+@pytest.mark.usefixtures("fake_vllm")
 def test_adapters_of_one_base_share_one_engine_of_vllm_and_one_learner(speaker: Path) -> None:
-    made = build_team(played(speaker, team=team(speaker, a=ADAPTERS, b=ADAPTERS)), train=True)
-    assert made.samplers["a"] is made.samplers["b"]
-    assert not isinstance(made.samplers["a"], TorchEngine)
-    assert [learner.policies for learner in made.learners] == [("a", "b")]
-    made.close()
+    built_team = build_team(played(speaker, team=team(speaker, a=ADAPTERS, b=ADAPTERS)), train=True)
+    assert built_team.samplers["a"] is built_team.samplers["b"]
+    assert not isinstance(built_team.samplers["a"], TorchEngine)
+    assert [learner.policies for learner in built_team.learners] == [("a", "b")]
+    built_team.close()
 
 
-@pytest.mark.usefixtures("there")
+@pytest.mark.usefixtures("fake_vllm")
 def test_policies_choose_for_themselves(speaker: Path) -> None:
     chosen = team(speaker, a={**ADAPTERS, "sampling": {"engine": "torch"}}, b=ADAPTERS)
-    made = build_team(played(speaker, team=chosen), train=True)
-    assert isinstance(made.samplers["a"], TorchEngine)
-    assert not isinstance(made.samplers["b"], TorchEngine)
-    made.close()
+    built_team = build_team(played(speaker, team=chosen), train=True)
+    assert isinstance(built_team.samplers["a"], TorchEngine)
+    assert not isinstance(built_team.samplers["b"], TorchEngine)
+    built_team.close()
 
 
-@pytest.mark.usefixtures("there")
+@pytest.mark.usefixtures("fake_vllm")
 def test_who_only_plays_needs_no_torch_model(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TorchEngine, "__init__", lambda *arguments: pytest.fail("a model was loaded twice"))
-    made = build_team(played(speaker))
-    made.close()
+    team = build_team(played(speaker))
+    team.close()
 
 
-def test_the_settings_reach_the_engine(speaker: Path, monkeypatch: pytest.MonkeyPatch, there: None) -> None:
-    seen = []
+@pytest.mark.usefixtures("fake_vllm")
+def test_the_settings_reach_the_engine(speaker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = []
 
     async def start(chosen):
-        seen.append(chosen.arguments)
+        recorded.append(chosen.arguments)
         return await FakeBackend.start(chosen)
 
     monkeypatch.setattr(vllm_sampler, "start_engine", start)
     sections = {"sampling": {"engine": "vllm", "memory": 0.5}, "vllm": {"context": 40, "sequences": 7}}
     build_team(played(speaker, **sections)).close()
-    wanted = {"max_model_len": 40, "max_num_seqs": 7, "kv_cache_memory_bytes": 1 << 29, "dtype": "float32"}
-    assert wanted.items() <= seen[0].items()
+    expected = {"max_model_len": 40, "max_num_seqs": 7, "kv_cache_memory_bytes": 1 << 29, "dtype": "float32"}
+    assert expected.items() <= recorded[0].items()
 
 
+@pytest.mark.usefixtures("fake_vllm")
 @pytest.mark.parametrize("chosen", [None, True, False])
-def test_the_pace_reaches_the_engine(
-    speaker: Path, monkeypatch: pytest.MonkeyPatch, there: None, chosen: bool | None
-) -> None:
+def test_the_pace_reaches_the_engine(speaker: Path, monkeypatch: pytest.MonkeyPatch, chosen: bool | None) -> None:
     """Unset it is that of a CPU, where equal seeds give equal runs."""
-    seen = []
+    recorded = []
 
     async def start(launch):
-        seen.append(launch.deterministic)
+        recorded.append(launch.deterministic)
         return await FakeBackend.start(launch)
 
     monkeypatch.setattr(vllm_sampler, "start_engine", start)
     build_team(played(speaker, train={"deterministic": chosen})).close()
-    assert seen == [chosen is not False]
+    assert recorded == [chosen is not False]
 
 
 def test_a_run_says_which_engine_samples(speaker: Path, tmp_path: Path) -> None:
@@ -131,23 +131,22 @@ def test_a_run_says_which_engine_samples(speaker: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["engines"] == {"shared": "torch"}
 
 
-@pytest.mark.usefixtures("there")
-@pytest.mark.parametrize(("engine", "colocated", "apart"), [("vllm", False, True), ("vllm", True, False)])
+@pytest.mark.usefixtures("fake_vllm")
+@pytest.mark.parametrize(("engine", "colocated", "separate"), [("vllm", False, True), ("vllm", True, False)])
 def test_sampling_goes_on_beside_learning_but_for_one_card(
-    speaker: Path, monkeypatch: pytest.MonkeyPatch, engine: str, colocated: bool, apart: bool
+    speaker: Path, monkeypatch: pytest.MonkeyPatch, engine: str, colocated: bool, separate: bool
 ) -> None:
     monkeypatch.setattr(vllm_engine, "check_gpu_settings", lambda config, on_gpu: None)
     sections = {"vllm": {"colocated": colocated}, "train": {"steps": 4, "tasks_per_step": 4, "max_staleness": 1}}
-    made = build_team(played(speaker, **sections), train=True)
-    assert made.apart is apart
-    assert isinstance(made.learners[0], AsyncLearner if apart else ColocatedLearner)
-    made.close()
+    team = build_team(played(speaker, **sections), train=True)
+    assert team.apart is separate
+    assert isinstance(team.learners[0], AsyncLearner if separate else ColocatedLearner)
+    team.close()
     assert not build_team(played(speaker, sampling={})).apart
 
 
-def test_a_training_hands_every_version_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Console, there: None
-) -> None:
+@pytest.mark.usefixtures("fake_vllm")
+def test_a_training_hands_every_version_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quiet: Console) -> None:
     started: list[FakeBackend] = []
 
     async def start(chosen):
@@ -160,7 +159,7 @@ def test_a_training_hands_every_version_over(
     chosen = configured(model, "Handshake", **VLLM, team=adapters, train={"steps": 2, "tasks_per_step": 2})
     _, run = play(chosen, tmp_path / "run", quiet)
     (backend,) = started
-    handed = [said[1] for said in backend.calls if said[0] == "adapter"]
+    handed = [call[1] for call in backend.calls if call[0] == "adapter"]
     assert sorted(handed) == ["a-v0", "a-v1", "a-v2", "b-v0", "b-v1", "b-v2"]
     assert sorted(backend.loras.values()) == ["a-v2", "b-v2"]
     assert [line["left/staleness"] for line in run.metrics()] == [0.0, 0.0]
@@ -184,11 +183,11 @@ LARGE = {"device": "auto", "dtype": "bfloat16"}
 
 @pytest.mark.usefixtures("large_models_on_one_gpu")
 def test_auto_is_vllm_for_large_models_on_a_gpu(speaker: Path) -> None:
-    one = played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO)
-    assert one.vllm_policies == ["a", "b"]
-    assert one.colocated
-    assert one.config.sampling.engine == "auto"  # so that a run's configuration suits other machines
-    assert "colocated: null" in dump(one.config)
+    experiment = played(speaker, team=team(speaker, a=LARGE, b=LARGE), **AUTO)
+    assert experiment.vllm_policies == ["a", "b"]
+    assert experiment.colocated
+    assert experiment.config.sampling.engine == "auto"  # so that a run's configuration suits other machines
+    assert "colocated: null" in dump(experiment.config)
 
 
 @pytest.mark.usefixtures("large_models_on_one_gpu")

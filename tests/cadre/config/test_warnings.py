@@ -24,7 +24,7 @@ ROLES = {"tool": "shared", "planner": "shared"}
 
 
 @pytest.mark.parametrize(
-    ("env", "settings", "model", "told"),
+    ("env", "settings", "model", "expected"),
     [
         ("plan-path", COMPACT, "seed", ""),
         ("sokoban-single-agent", COMPACT, "seed", ""),
@@ -35,11 +35,11 @@ ROLES = {"tool": "shared", "planner": "shared"}
         ("tests.helpers.games:Digit", {}, "Qwen/Qwen3-1.7B", ""),
     ],
 )
-def test_who_is_told(env: str, settings: dict[str, Any], model: str, told: str) -> None:
+def test_who_is_told(env: str, settings: dict[str, Any], model: str, expected: str) -> None:
     raw = {"env": env, "settings": settings, "team": model, "algorithm": "at_grpo"}
     paragraphs = find_warnings(resolve_for_evaluation(parse(raw)))
-    assert len(paragraphs) == bool(told)
-    assert told in "".join(paragraphs)
+    assert len(paragraphs) == bool(expected)
+    assert expected in "".join(paragraphs)
 
 
 def test_a_central_team_is_judged_by_what_it_plays() -> None:
@@ -64,8 +64,8 @@ def test_a_penalty_about_the_base_of_an_adapter_is_told_of(reference: str, count
     shared = experiment.policies["shared"]
     assert shared.lora is not None
     begun = shared.model_copy(update={"lora": shared.lora.model_copy(update={"path": "adapter"})})
-    told = find_training_warnings(replace(experiment, policies={"shared": begun}))
-    assert [text.count("Set kl.reference=start") for text in told] == [1] * count
+    message = find_training_warnings(replace(experiment, policies={"shared": begun}))
+    assert [text.count("Set kl.reference=start") for text in message] == [1] * count
 
 
 def test_a_training_prints_it_once(tmp_path: Path) -> None:
@@ -100,12 +100,12 @@ def test_tasks_that_are_trained_on_and_held_out_are_told_of(tmp_path: Path) -> N
         "    def success(self): return True\n"
     )
     (tmp_path / "same.py").write_text(game)
-    told = {}
+    messages = {}
     for shared in (0, 3):
         raw = {"env": f"{tmp_path}/same.py:Same", "settings": {"shared": shared}, "team": "games", "algorithm": "grpo"}
-        told[shared] = find_training_warnings(resolve(parse(raw)))
-    assert told[0] == []
-    assert "held-out task test-0 is also a training task, 3 of 5 are" in told[3][0]
+        messages[shared] = find_training_warnings(resolve(parse(raw)))
+    assert messages[0] == []
+    assert "held-out task test-0 is also a training task, 3 of 5 are" in messages[3][0]
 
 
 def test_every_task_of_a_list_is_compared() -> None:
@@ -119,8 +119,8 @@ def test_every_task_of_a_list_is_compared() -> None:
         training_tasks=train,
         held_out_tasks=held_out,
     )
-    (told,) = _warn_shared_tasks(facts)
-    assert "50 of 50 are" in told
+    (warn_shared_tasks,) = _warn_shared_tasks(facts)
+    assert "50 of 50 are" in warn_shared_tasks
 
 
 def test_the_reference_of_an_adapter_is_told_of_unless_it_is_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +149,8 @@ def test_the_reference_of_an_adapter_is_told_of_unless_it_is_where_it_begins(mon
 def test_an_end_by_evaluations_that_are_not_made_is_told_of() -> None:
     """Mistake: a recipe says `patience: 3` and trains to its last step without a word."""
     raw = {"env": "sudoku", "settings": COMPACT, "team": "seed", "algorithm": "at_grpo", "train": {"patience": 3}}
-    told = find_training_warnings(resolve(parse({**raw, "evaluate": {"tasks": 2}})))
-    assert any(text.startswith("warning: train.patience has no effect here") for text in told)
+    message = find_training_warnings(resolve(parse({**raw, "evaluate": {"tasks": 2}})))
+    assert any(text.startswith("warning: train.patience has no effect here") for text in message)
     assert find_training_warnings(resolve(parse({**raw, "evaluate": {"tasks": 2, "every": 1}}))) == []
 
 
@@ -158,9 +158,9 @@ def test_an_end_by_evaluations_that_are_not_made_is_told_of() -> None:
 def test_a_rate_that_never_reaches_its_peak_is_told_of(steps: int, count: int) -> None:
     raw = {"env": "plan-path", "settings": COMPACT, "team": "seed", "algorithm": "at_grpo"}
     raw |= {"train": {"steps": steps}, "learner": {"warmup_steps": 50}}
-    found = [text for text in find_training_warnings(resolve(parse(raw))) if "warmup_steps" in text]
-    assert len(found) == count
-    assert all("rises for 50 steps" in text and "ends at 40.0% of learner.learning_rate" in text for text in found)
+    result = [text for text in find_training_warnings(resolve(parse(raw))) if "warmup_steps" in text]
+    assert len(result) == count
+    assert all("rises for 50 steps" in text and "ends at 40.0% of learner.learning_rate" in text for text in result)
 
 
 def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tmp_path: Path) -> None:

@@ -17,40 +17,40 @@ def folders(tmp_path_factory):
 @pytest.fixture
 def engine(folders):
     """Make engines that are closed after the test: `engine()`, `engine("gemma2", seed=3)`."""
-    made = []
+    created = []
 
     def make(model="llama", **settings):
-        made.append(tiny.engine(folders.get(model, model), **settings))
-        return made[-1]
+        created.append(tiny.engine(folders.get(model, model), **settings))
+        return created[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for item in created:
+        item.close()
 
 
 @pytest.fixture
 def learner(folders):
     """Make learners, each with its engine, that are closed after the test: `learner(learning_rate=1e-3)`."""
-    made = []
+    created = []
 
     def make(model="llama", **settings):
-        made.append(tiny.learner(folders.get(model, model), **settings))
-        return made[-1]
+        created.append(tiny.learner(folders.get(model, model), **settings))
+        return created[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for item in created:
+        item.close()
 
 
 @pytest.fixture
 def team(folders):
     """Make engines of several adapters that are closed after the test: `team({"tool": 4}, learning_rate=1e-2)`."""
-    made = []
+    created = []
 
     def make(ranks, model="llama", **settings):
-        made.append(tiny.team(folders.get(model, model), ranks, **settings))
-        return made[-1]
+        created.append(tiny.team(folders.get(model, model), ranks, **settings))
+        return created[-1]
 
     yield make
-    for one in made:
-        one.close()
+    for item in created:
+        item.close()

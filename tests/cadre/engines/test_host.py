@@ -58,10 +58,10 @@ def test_anothers_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_a_killed_process_left_goes_when_the_next_makes_one() -> None:
     code = "from cadre.engines import host; print(host.make_scratch('weights', host.shared_folder()), flush=True)"
-    _, left = run(f"{code}; import os; os.kill(os.getpid(), 9)")
-    assert Path(left).exists()
+    _, remaining = run(f"{code}; import os; os.kill(os.getpid(), 9)")
+    assert Path(remaining).exists()
     run(code)
-    assert not Path(left).exists()
+    assert not Path(remaining).exists()
 
 
 def test_a_fork_leaves_its_parents(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_fork_leaves_its_parents(tmp_path: Path) -> None:
 
 def test_a_command_that_is_stopped_leaves_none() -> None:
     """Ctrl-C where nobody hears it but the command line, which does not wait for the interpreter's end."""
-    code, left = run(
+    code, remaining = run(
         "from cadre.cli import stoppable\n"
         "from cadre.engines.vllm.adapters import AdapterFiles\n"
         "with stoppable():\n"
@@ -87,8 +87,8 @@ def test_a_command_that_is_stopped_leaves_none() -> None:
         "    raise KeyboardInterrupt\n"
     )
     assert code == 130
-    assert left.startswith(str(host.shared_folder()))
-    assert not Path(left).exists()
+    assert remaining.startswith(str(host.shared_folder()))
+    assert not Path(remaining).exists()
 
 
 KILLED = """

@@ -30,14 +30,14 @@ def test_siblings_are_asked_for_with_seeds_of_their_own(endpoint: str) -> None:
     samples = sampled(OpenAISampler("echo", endpoint, "NO_SUCH_KEY"), temperature=0.5, max_tokens=7)
     assert [sample.text for sample in samples] == ["river", "river"]
     assert samples[0].token_ids == ()
-    first, second = Endpoint.asked[-2:]
+    first, second = Endpoint.requests[-2:]
     assert (first["temperature"], first["max_tokens"]) == (0.5, 7)
     assert first["seed"] != second["seed"]
     assert not {"stop", "top_k", "chat_template_kwargs"} & first.keys()
 
 
 def test_what_looks_like_a_control_token_is_broken_for_the_endpoint(endpoint: str) -> None:
-    """In texts, in calls and what they return, and in what tools are for: its tokenizer is not known."""
+    """This holds in texts, calls, results and descriptions of tools, as the endpoint's tokenizer is not known."""
     hostile = "a<|im_end|>b</s>"
     messages = (
         Message("user", hostile),
@@ -46,17 +46,17 @@ def test_what_looks_like_a_control_token_is_broken_for_the_endpoint(endpoint: st
     )
     request = Request("guess", "far", messages, 1, Sampling(), key=3, tools=(Tool("add", hostile, {"title": hostile}),))
     asyncio.run(OpenAISampler("echo", endpoint, "NO_SUCH_KEY").sample(request))
-    asked = json.dumps([Endpoint.asked[-1][part] for part in ("messages", "tools")])
-    assert ("<|im_end|>" in asked, "</s>" in asked, asked.count("< |im_end|>b< /s>")) == (False, False, 5)
+    sent = json.dumps([Endpoint.requests[-1][part] for part in ("messages", "tools")])
+    assert ("<|im_end|>" in sent, "</s>" in sent, sent.count("< |im_end|>b< /s>")) == (False, False, 5)
 
 
 def test_what_only_some_endpoints_know_is_asked_for_where_it_is_set(endpoint: str) -> None:
     sampler = OpenAISampler("echo", endpoint, "NO_SUCH_KEY", enable_thinking=False)
     texts = [sample.text for sample in sampled(sampler, "a river, and more", top_k=4, stop=(" and", ","))]
     assert texts == ["a river", "a river"]
-    asked = Endpoint.asked[-1]
-    assert (asked["stop"], asked["top_k"]) == ([" and", ","], 4)
-    assert asked["chat_template_kwargs"] == {"enable_thinking": False}
+    requests = Endpoint.requests[-1]
+    assert (requests["stop"], requests["top_k"]) == ([" and", ","], 4)
+    assert requests["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 @pytest.mark.parametrize(
@@ -105,16 +105,16 @@ def test_a_router_s_error_within_a_reply_is_the_same(endpoint: str, monkeypatch:
 def test_an_endpoint_that_wants_the_limit_by_its_new_name_gets_it(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for OpenAI's reasoning models; the name is remembered, and other endpoints know the old one alone."""
+    """OpenAI's reasoning models do so; the name is remembered, and other endpoints get the old one alone."""
     sampler = OpenAISampler("echo", endpoint, "NO_SUCH_KEY")
-    said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    text = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
     reply = Endpoint.do_POST
 
     def refuse_old_name(self: Endpoint) -> None:
         length = int(self.headers["Content-Length"])
         raw = self.rfile.read(length)
         if "max_tokens" in json.loads(raw):
-            monkeypatch.setattr(Endpoint, "reply", json.dumps({"error": {"message": said, "param": "max_tokens"}}))
+            monkeypatch.setattr(Endpoint, "reply", json.dumps({"error": {"message": text, "param": "max_tokens"}}))
             Endpoint.statuses.append(400)
         else:
             monkeypatch.setattr(Endpoint, "reply", "")
@@ -126,7 +126,7 @@ def test_an_endpoint_that_wants_the_limit_by_its_new_name_gets_it(
     for _ in range(2):
         (sample,) = asyncio.run(sampler.sample(request))
         assert sample.text == "river"
-    assert [asked.get("max_completion_tokens") for asked in Endpoint.asked[-3:]] == [None, 7, 7]
+    assert [sequence.get("max_completion_tokens") for sequence in Endpoint.requests[-3:]] == [None, 7, 7]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
@@ -190,12 +190,12 @@ def test_null_with_nothing_in_its_place_is_an_error_that_says_so(
 
 def test_null_beside_calls_stays_null_in_the_history(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Endpoint, "reply", completion("tool_calls", content=None, tool_calls=[CALL]))
-    said = Message("assistant", "", (ToolCall("c", "add", "{}"),))
-    messages = (Message("user", "?"), said, Message("tool", "4", tool_call_id="c"), Message("assistant", ""))
+    text = Message("assistant", "", (ToolCall("c", "add", "{}"),))
+    messages = (Message("user", "?"), text, Message("tool", "4", tool_call_id="c"), Message("assistant", ""))
     request = Request("guess", "far", messages, 1, Sampling(), key=3, tools=(Tool("add"),))
     (sample,) = asyncio.run(OpenAISampler("echo", endpoint, "NO_SUCH_KEY").sample(request))
-    assert sample.message == said
-    assert [message["content"] for message in Endpoint.asked[-1]["messages"]] == ["?", None, "4", ""]
+    assert sample.message == text
+    assert [message["content"] for message in Endpoint.requests[-1]["messages"]] == ["?", None, "4", ""]
 
 
 @pytest.mark.parametrize(
@@ -210,9 +210,9 @@ def test_thinking_of_an_endpoint_is_told_apart(
     endpoint: str, message: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Endpoint, "reply", completion("stop", **message))
-    made = sampled(OpenAISampler("echo", endpoint, "NO_SUCH_KEY"))[0]
-    assert made.message == Message("assistant", "4", thinking="2 and 2")
-    assert answer_text(made) == "4"
+    created = sampled(OpenAISampler("echo", endpoint, "NO_SUCH_KEY"))[0]
+    assert created.message == Message("assistant", "4", thinking="2 and 2")
+    assert answer_text(created) == "4"
 
 
 @pytest.mark.parametrize(

@@ -70,8 +70,8 @@ ARCHITECTURES = {
 
 def build(folder: Path, architecture: str = "llama", template: str | None = CHATML, **changes: object) -> Path:
     """A model of two layers and 260 tokens whose logits are far from uniform, in `folder`."""
-    kind, config_kind, own = ARCHITECTURES[architecture]
-    settings = {"vocab_size": 260, **SHAPE, **own, **changes}
+    kind, config_kind, family_settings = ARCHITECTURES[architecture]
+    settings = {"vocab_size": 260, **SHAPE, **family_settings, **changes}
     save(lambda: kind(config_kind(**settings)), folder)
     byte_tokenizer(template).save_pretrained(folder)
     return folder
@@ -125,7 +125,7 @@ def request(text: str, count: int = 1, key: int = 1, policy: str = "p", **sampli
 
 
 def sample(side: TorchEngine | TorchLearner, *requests: Request) -> list[list[Sample]]:
-    """All requests at once, in an event loop of their own."""
+    """Run all requests at once in a new event loop."""
     engine = side.engine if isinstance(side, TorchLearner) else side
     return asyncio.run(gather(*(engine.sample(request) for request in requests)))
 

@@ -65,27 +65,27 @@ def noise(seconds: float, seed: int = 0) -> Sound:
 
 def request(text: str, *sounds: Sound, count: int = 1, policy: str = "p", **sampling: object) -> Request:
     """A request of role `r` with one user message that holds these sounds."""
-    asked = (Message("user", text, sounds=sounds),)
-    return Request("r", policy, asked, count, Sampling(**{"max_tokens": 12, **sampling}), key=1)  # type: ignore[arg-type]
+    requests = (Message("user", text, sounds=sounds),)
+    return Request("r", policy, requests, count, Sampling(**{"max_tokens": 12, **sampling}), key=1)  # type: ignore[arg-type]
 
 
-def own(model: Any, extractor: Any, one: Sample) -> torch.Tensor:
+def own(model: Any, extractor: Any, sample: Sample) -> torch.Tensor:
     """Log-probabilities of a completion by the model's own forward on what its own feature extractor makes."""
-    ids = torch.tensor([one.prompt_ids + one.token_ids])
-    heard = [samples(it) for it in one.images if isinstance(it, Sound)]
+    ids = torch.tensor([sample.prompt_ids + sample.token_ids])
+    heard = [samples(it) for it in sample.images if isinstance(it, Sound)]
     inputs: dict[str, torch.Tensor] = {}
     if heard and model.config.model_type == "voxtral":
         # As `VoxtralProcessor` makes them: padded to whole windows, which are stacked.
         padded = [np.pad(values, (0, -len(values) % RATE)) for values in heard]
-        made = [extractor(values, sampling_rate=RATE, return_tensors="pt", truncation=False) for values in padded]
-        cut = [one["input_features"].reshape(8, -1, 100).transpose(0, 1) for one in made]
+        created = [extractor(values, sampling_rate=RATE, return_tensors="pt", truncation=False) for values in padded]
+        cut = [item["input_features"].reshape(8, -1, 100).transpose(0, 1) for item in created]
         inputs = {"input_features": torch.cat(cut)}
     elif heard:
-        made = extractor(
+        created = extractor(
             heard, sampling_rate=RATE, padding="max_length", return_attention_mask=True, return_tensors="pt"
         )
-        inputs = {"input_features": made["input_features"], "feature_attention_mask": made["attention_mask"]}
+        inputs = {"input_features": created["input_features"], "feature_attention_mask": created["attention_mask"]}
     with torch.no_grad():
         logprobs = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).logits[0].log_softmax(-1)
-    before = len(one.prompt_ids)
-    return logprobs[before - 1 : -1].gather(1, ids[0, before:, None]).squeeze(1)
+    initial = len(sample.prompt_ids)
+    return logprobs[initial - 1 : -1].gather(1, ids[0, initial:, None]).squeeze(1)

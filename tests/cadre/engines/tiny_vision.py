@@ -100,20 +100,20 @@ def noise(width: int, height: int, seed: int = 0) -> Image:
 
 def request(text: str, *images: Image, count: int = 1, policy: str = "p", **sampling: object) -> Request:
     """A request of role `r` with one user message that holds these pictures."""
-    asked = (Message("user", text, images=images),)
-    return Request("r", policy, asked, count, Sampling(**{"max_tokens": 12, **sampling}), key=1)
+    requests = (Message("user", text, images=images),)
+    return Request("r", policy, requests, count, Sampling(**{"max_tokens": 12, **sampling}), key=1)
 
 
-def own(model: Any, processor: Any, one: Sample) -> torch.Tensor:
+def own(model: Any, processor: Any, sample: Sample) -> torch.Tensor:
     """Log-probabilities of a completion by the model's own forward on what its own processor makes of the pictures."""
-    ids = torch.tensor([one.prompt_ids + one.token_ids])
+    ids = torch.tensor([sample.prompt_ids + sample.token_ids])
     inputs = {}
-    if one.images:
-        made = processor(images=[[pixels(image) for image in one.images]], return_tensors="pt")
-        inputs = {name: value for name, value in made.items() if isinstance(value, torch.Tensor)}
+    if sample.images:
+        created = processor(images=[[pixels(image) for image in sample.images]], return_tensors="pt")
+        inputs = {name: value for name, value in created.items() if isinstance(value, torch.Tensor)}
     if "image_grid_thw" in inputs:
         inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
     with torch.no_grad():
         logprobs = model(input_ids=ids, **inputs).logits[0].log_softmax(-1)
-    before = len(one.prompt_ids)
-    return logprobs[before - 1 : -1].gather(1, ids[0, before:, None]).squeeze(1)
+    initial = len(sample.prompt_ids)
+    return logprobs[initial - 1 : -1].gather(1, ids[0, initial:, None]).squeeze(1)

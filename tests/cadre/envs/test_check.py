@@ -88,14 +88,14 @@ def test_a_program_that_draws_numbers_passes(name: str) -> None:
 class ObserveMoves(Digit):
     def observe(self):
         self.count = getattr(self, "count", 0) + 1
-        seen = super().observe()
-        return seen if self.count % 2 else {}
+        recorded = super().observe()
+        return recorded if self.count % 2 else {}
 
 
 class DrawsWhatItShows(Relay):
     def observe(self):
-        seen = super().observe()
-        return {role: Observation(role, (Message("user", str(random.random())),)) for role in seen}
+        recorded = super().observe()
+        return {role: Observation(role, (Message("user", str(random.random())),)) for role in recorded}
 
 
 class SharedState(Relay):
@@ -129,7 +129,7 @@ class Leaky(Digit):
         return [Task(f"{split}-{i}", {"digit": i}) for i in range(3)]
 
 
-class Endless(Digit):
+class EndlessEnv(Digit):
     def observe(self):
         return Digit(self.task).observe()
 
@@ -143,7 +143,7 @@ class Endless(Digit):
         (NotFinite, "expected a finite number"),
         (PaysStrangers, "did not act"),
         (Leaky, "also a training task"),
-        (Endless, "not over after"),
+        (EndlessEnv, "not over after"),
     ],
 )
 def test_broken_environments_are_named(env: type[Env], complaint: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ class Bare(Env):
     """Nothing but its name."""
 
 
-class Plain(Digit):
+class PlainEnv(Digit):
     def step(self, actions):
         self.said = actions["speaker"]
         return Reward(team=1.0)
@@ -217,7 +217,7 @@ class AsyncObserve(Digit):
                 "Bare.roles: missing; expected the names",
             ],
         ),
-        (Plain, ["Plain.step: got a plain function; expected `async def step"]),
+        (PlainEnv, ["PlainEnv.step: got a plain function; expected `async def step"]),
         (Method, ["Method.success: got a method; expected a property"]),
         (OneName, ["OneName.roles: got 'speaker'; expected a tuple"]),
         (Slashed, ["Slashed.roles: got the name 'a/b'; expected a letter"]),
@@ -230,8 +230,8 @@ class AsyncObserve(Digit):
 def test_faults_of_the_declaration_are_told_together(env: type[Env], paragraphs: list[str]) -> None:
     report = asyncio.run(examine(game_of(env)))
     assert len(report.broken) == len(paragraphs)
-    for told, wanted in zip(report.broken, paragraphs, strict=True):
-        assert told.startswith(wanted)
+    for message, expected in zip(report.broken, paragraphs, strict=True):
+        assert message.startswith(expected)
 
 
 def shows(observation: object) -> type[Env]:
@@ -267,7 +267,7 @@ def seen(*messages: object) -> dict[str, Observation]:
 
 
 @pytest.mark.parametrize(
-    ("env", "wanted"),
+    ("env", "expected"),
     [
         (
             shows(None),
@@ -302,8 +302,8 @@ def seen(*messages: object) -> dict[str, Observation]:
         (given(Task("a", {"number": 1})), "observe: raised KeyError: 'digit'"),
     ],
 )
-def test_values_of_the_wrong_kind(env: type[Env], wanted: str) -> None:
-    assert any(wanted in paragraph for paragraph in asyncio.run(examine(game_of(env))).broken)
+def test_values_of_the_wrong_kind(env: type[Env], expected: str) -> None:
+    assert any(expected in paragraph for paragraph in asyncio.run(examine(game_of(env))).broken)
 
 
 @pytest.mark.parametrize("number", [1, True, np.float32(0.5), np.int64(2), np.array(0.5)])
@@ -360,7 +360,7 @@ class Lost(Digit):
 
 
 @pytest.mark.parametrize(
-    ("env", "wanted"),
+    ("env", "expected"),
     [
         (
             Fails,
@@ -377,8 +377,8 @@ class Lost(Digit):
         (Lost, r"Lost.tasks\('train'\): raised FileNotFoundError: .* of test_check.py"),
     ],
 )
-def test_what_the_users_code_raises_is_a_paragraph(env: type[Env], wanted: str) -> None:
-    with pytest.raises(ContractError, match=wanted):
+def test_what_the_users_code_raises_is_a_paragraph(env: type[Env], expected: str) -> None:
+    with pytest.raises(ContractError, match=expected):
         asyncio.run(check_env(game_of(env)))
 
 
@@ -408,12 +408,12 @@ def test_a_fault_is_told_once_however_often_it_is_met() -> None:
     assert len(report.broken) == 1
 
 
-class Silent(Relay):
+class SilentEnv(Relay):
     roles = ("scout", "runner", "judge")
 
 
 def test_what_is_allowed_and_seldom_meant_is_noted() -> None:
-    report = asyncio.run(examine(game_of(Silent)))
+    report = asyncio.run(examine(game_of(SilentEnv)))
     assert report.broken == ()
     assert [note.partition(";")[0] for note in report.notes] == ["judge never acted in 4 episodes"]
     (note,) = asyncio.run(examine(game_of(pays(Reward(team=1.0))))).notes
@@ -437,7 +437,7 @@ class Board:
         self.cells = [0, 0, 0, 0]
 
 
-class Shallow(Relay):
+class ShallowFork(Relay):
     """Its forks have one board together."""
 
     def __init__(self, task: Task) -> None:
@@ -448,23 +448,23 @@ class Shallow(Relay):
         return copy.copy(self)
 
     def observe(self):
-        seen = super().observe()
+        recorded = super().observe()
         shown = Message("user", f"{self.board.cells}")
-        return {role: replace(one, messages=(*one.messages, shown)) for role, one in seen.items()}
+        return {role: replace(request, messages=(*request.messages, shown)) for role, request in recorded.items()}
 
     async def step(self, actions):
         self.board.cells[3] += 1
         return await super().step(actions)
 
 
-class ShallowMended(Shallow):
+class ShallowMended(ShallowFork):
     def fork(self):
         fork = copy.copy(self)
         fork.board, fork.past = copy.deepcopy(self.board), list(self.past)
         return fork
 
 
-class ShallowLeftOut(Shallow):
+class ShallowLeftOut(ShallowFork):
     def fork(self):
         return Env.fork(self)
 
@@ -535,13 +535,13 @@ class CallsTools(Digit):
 
     def observe(self):
         tools = (Tool("add", "Adds.", self.schema),)
-        return {role: replace(one, tools=tools) for role, one in super().observe().items()}
+        return {role: replace(item, tools=tools) for role, item in super().observe().items()}
 
     async def step_samples(self, samples):
         (sample,) = samples.values()
         for call in sample.message.tool_calls:
             CALLED.append(json.loads(call.arguments))
-        return await self.step({role: one.text for role, one in samples.items()})
+        return await self.step({role: sample.text for role, sample in samples.items()})
 
 
 CALLED: list[dict] = []
@@ -556,19 +556,19 @@ class BreaksOnCalls(CallsTools):
 
 
 @pytest.mark.parametrize(
-    ("broken", "wanted", "mended"),
+    ("broken", "expected", "mended"),
     [
-        (Shallow, ["moved the original in self.board;", "Copy self.board in fork()"], ShallowMended),
-        (Shallow, ["or leave out fork()"], ShallowLeftOut),
+        (ShallowFork, ["moved the original in self.board;", "Copy self.board in fork()"], ShallowMended),
+        (ShallowFork, ["or leave out fork()"], ShallowLeftOut),
         (OfTheClass, ["OfTheClass.heard", "an attribute of self in __init__"], OfTheClassMended),
         (EatsItsTask, ["changed the task itself, in data['left']", "copy.deepcopy(task.data)"], EatsItsOwn),
         (Draws, ["seed random.Random from the task"], DrawsSeeded),
     ],
 )
-def test_what_is_advised_mends_it(broken: type[Env], wanted: list[str], mended: type[Env]) -> None:
+def test_what_is_advised_mends_it(broken: type[Env], expected: list[str], mended: type[Env]) -> None:
     with pytest.raises(ContractError) as caught:
         asyncio.run(check_env(game_of(broken)))
-    for part in wanted:
+    for part in expected:
         assert part in str(caught.value)
     assert "Draw nothing unseeded" not in str(caught.value) or broken is Draws
     for tasks in TASKS.values():

@@ -28,11 +28,11 @@ def saved(picture, kind, **options):
 def test_a_path_bytes_and_an_array_of_equal_pixels_are_one_picture(tmp_path):
     data = saved(pillow.fromarray(ARRAY), "PNG")
     (tmp_path / "a.png").write_bytes(data)
-    made = [cadre.image(source) for source in (ARRAY, data, tmp_path / "a.png", str(tmp_path / "a.png"))]
-    assert len(set(made)) == 1
-    assert (made[0].width, made[0].height) == (3, 2)
-    assert (pixels(made[0]) == ARRAY).all()
-    assert cadre.image(made[0]) is made[0]
+    image = [cadre.image(source) for source in (ARRAY, data, tmp_path / "a.png", str(tmp_path / "a.png"))]
+    assert len(set(image)) == 1
+    assert (image[0].width, image[0].height) == (3, 2)
+    assert (pixels(image[0]) == ARRAY).all()
+    assert cadre.image(image[0]) is image[0]
 
 
 def test_size_counts_beside_the_pixels():
@@ -68,7 +68,7 @@ def frames():
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "expected"),
     [
         ("nowhere.png", "image 'nowhere.png': it does not exist; expected a PNG, JPEG or WebP file"),
         ("/dev/zero", "image '/dev/zero': it is no plain file"),
@@ -85,8 +85,8 @@ def frames():
         (None, "image: got None; expected a path"),
     ],
 )
-def test_what_is_no_picture_is_told(source, told):
-    with pytest.raises(DataError, match=told if "|" in told else re.escape(told)):
+def test_what_is_no_picture_is_told(source, expected):
+    with pytest.raises(DataError, match=expected if "|" in expected else re.escape(expected)):
         cadre.image(source)
 
 
@@ -105,10 +105,10 @@ def test_a_large_file_is_not_read_whole(tmp_path, monkeypatch):
 
 def test_a_board_by_hand():
     """Three cells of four pixels: a wall fills its cell, a disc of 2.8 across has its middle, a goal its inner part."""
-    drawn = pixels(board(["#SG"], {"#": "wall", "S": "walker", "G": "goal"}, 4))
-    assert drawn.shape == (4, 12, 3)
-    assert (drawn[:, :4] == WALL).all()
-    assert (drawn[1, 5] == BLUE).all()
-    assert (drawn[0, 4] == FREE).all()
-    assert (drawn[1:3, 9:11] == GREEN).all()
-    assert (drawn[0, 8:] == FREE).all()
+    samples = pixels(board(["#SG"], {"#": "wall", "S": "walker", "G": "goal"}, 4))
+    assert samples.shape == (4, 12, 3)
+    assert (samples[:, :4] == WALL).all()
+    assert (samples[1, 5] == BLUE).all()
+    assert (samples[0, 4] == FREE).all()
+    assert (samples[1:3, 9:11] == GREEN).all()
+    assert (samples[0, 8:] == FREE).all()

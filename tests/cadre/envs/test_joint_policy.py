@@ -33,8 +33,8 @@ class Two(Pair):
         return "1 and 2"
 
 
-def answer(**said: str) -> str:
-    return "\n".join(f"=== {role} ===\n{text}" for role, text in said.items())
+def answer(**answer: str) -> str:
+    return "\n".join(f"=== {role} ===\n{text}" for role, text in answer.items())
 
 
 @pytest.mark.parametrize("env", [Pair, Relay, Two])
@@ -56,31 +56,31 @@ def test_the_parts_reach_their_roles_and_the_team_is_paid_for_all() -> None:
 
 
 def test_what_else_the_environment_says_of_itself_is_said() -> None:
-    done: list[str] = []
+    result: list[str] = []
 
-    class Held(Two):
+    class HeldTask(Two):
         repeatable = False
 
         async def until_ready(self) -> None:
-            done.append("ready")
+            result.append("ready")
 
         def close(self) -> None:
-            done.append("closed")
+            result.append("closed")
 
         def render(self) -> str:
             return "a board"
 
-    env = centralised(Held)(Task("t", {}), turns=1)
+    env = centralised(HeldTask)(Task("t", {}), turns=1)
     asyncio.run(env.until_ready())
     assert env.render() == "a board"
     env.close()
-    assert (env.repeatable, env.fork().repeatable, done) == (False, False, ["ready", "closed"])
+    assert (env.repeatable, env.fork().repeatable, result) == (False, False, ["ready", "closed"])
     assert centralised(Two)(Task("t", {}), turns=1).repeatable
 
 
 def test_what_several_roles_see_is_one_prompt_that_says_how_to_answer() -> None:
-    left = Observation("left", (Message("user", "a"), Message("assistant", "b"), Message("user", "c")))
-    (message,) = joint_prompt({"left": left, "right": Observation("right", (Message("user", "d"),))})
+    remaining = Observation("left", (Message("user", "a"), Message("assistant", "b"), Message("user", "c")))
+    (message,) = joint_prompt({"left": remaining, "right": Observation("right", (Message("user", "d"),))})
     assert message.role == "user"
     assert "=== left ===\n[user]\na\n[assistant]\nb\n[user]\nc\n\n=== right ===\nd" in message.content
     assert message.content.endswith("=== left ===\n(what left says)\n=== right ===\n(what right says)")
@@ -114,8 +114,8 @@ CUTS = {
 
 @pytest.mark.parametrize("case", CUTS)
 def test_an_answer_is_cut_at_its_marks(case: str) -> None:
-    text, left, right = CUTS[case]
-    assert split_joint_text(text, ["left", "right"]) == {"left": left, "right": right}
+    text, remaining, right = CUTS[case]
+    assert split_joint_text(text, ["left", "right"]) == {"left": remaining, "right": right}
 
 
 LINES = st.lists(st.sampled_from(["=== left ===", "=== right ===", "===", "=== left", " ", "\x0b", "\u2028x", "é\x00"]))
@@ -133,19 +133,19 @@ def test_any_text_gives_each_role_a_part_of_it(lines: list[str], rest: str) -> N
 
 def test_a_hostile_text_takes_no_longer_than_its_length() -> None:
     text = ("=" * 50_000 + " " * 50_000 + "\n=== left ===\n") * 50
-    before = time.process_time()
+    initial_process_time = time.process_time()
     assert split_joint_text(text, ["left", "right"])["right"] == ""
-    assert time.process_time() - before < 1.0
+    assert time.process_time() - initial_process_time < 1.0
 
 
 def test_a_tree_of_the_team_has_the_returns_of_joint_actions() -> None:
-    said = (answer(left="1", right="2"), answer(left="1", right="1"))
+    text = (answer(left="1", right="2"), answer(left="1", right="1"))
     central = centralised(Two)
-    team, sampler = scripted_team(central, lambda request, index: said[index])
+    team, sampler = scripted_team(central, lambda request, index: text[index])
     root = asyncio.run(grow(central(Task("t", {})), Rollout(central, team, shapes.full(2), 1.0), 7))
     assert root is not None
     assert [branch.reward.team for branch in root.branches] == [1.0, 0.25]
-    assert [request.role for request in sampler.asked] == ["team"]
+    assert [request.role for request in sampler.requests] == ["team"]
 
 
 def test_the_only_role_is_the_team() -> None:
@@ -162,6 +162,6 @@ def test_the_only_role_is_the_team() -> None:
 
 
 def test_what_is_said_together_is_taken_apart_again() -> None:
-    said = {"a": "one\ntwo", "b": "three"}
-    assert split_joint_text(joint_text(said), ["a", "b"]) == said
+    text = {"a": "one\ntwo", "b": "three"}
+    assert split_joint_text(joint_text(text), ["a", "b"]) == text
     assert joint_text({"a": "alone"}) == "alone"

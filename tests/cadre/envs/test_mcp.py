@@ -75,7 +75,7 @@ def test_a_fork_of_a_state_has_a_server_in_that_state() -> None:
         "é 11",
         "é 21",
     ]
-    assert [call(one, "total") for one in (server, *forks)] == ["é 1", "é 11", "é 21"]
+    assert [call(item, "total") for item in (server, *forks)] == ["é 1", "é 11", "é 21"]
     assert call(totals(), "total") == "é 0"
     shared = totals(stateless=True)
     assert copy.deepcopy(shared) is shared
@@ -136,18 +136,18 @@ class Totals(Env):
 
     roles = ("clerk",)
     tools = {"clerk": [McpServer(COMMAND, only=["add", "total"])]}
-    said = ""
+    text = ""
 
     def observe(self) -> dict[str, Observation]:
-        return {} if self.said else {"clerk": Observation("clerk", (Message("user", "What is the total?"),))}
+        return {} if self.text else {"clerk": Observation("clerk", (Message("user", "What is the total?"),))}
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        self.said = actions["clerk"] or "nothing"
+        self.text = actions["clerk"] or "nothing"
         return Reward(local={"clerk": float(self.success)})
 
     @property
     def success(self) -> bool:
-        return self.said == "42"
+        return self.text == "42"
 
     @classmethod
     def tasks(cls, split: str, **settings: Any) -> Sequence[Task]:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from cadre.envs import mcp
 from cadre.envs.mcp import McpServer
 from cadre.envs.tools import ServerLost, run_call
 from cadre.errors import ReplayDiverged
 from cadre.rollout.failures import failure_of
 from cadre.types import Tool, ToolCall
-from cadre_programs import mcp
 
 
 class FakeConnection:
@@ -44,9 +44,9 @@ def test_a_fork_in_another_state_is_a_failure_of_the_machine(server: McpServer) 
     """Mistake: the fork acts in a state of which the conversation before it says something else."""
     FakeConnection.texts = ["7", "7", "8", "9"]
     assert asyncio.run(server.call("draw", {})) == "7"
-    alike, other = copy.deepcopy(server), copy.deepcopy(server)
+    alike, second = copy.deepcopy(server), copy.deepcopy(server)
     assert asyncio.run(alike.call("draw", {})) == "8"
-    tools = {"draw": SimpleNamespace(validate=lambda text: {}, prepare=other._connect, function=None)}
+    tools = {"draw": SimpleNamespace(validate=lambda text: {}, prepare=second._connect, function=None)}
     with pytest.raises(ReplayDiverged, match="returned '9' for draw in place of '7'") as caught:
         asyncio.run(run_call(tools, ToolCall("c", "draw", "{}"), 5.0, 100))  # type: ignore[arg-type]
     failure = failure_of(caught.value)
@@ -58,14 +58,14 @@ def test_a_call_that_a_fork_makes_again_has_the_time_limit_of_a_call(
 ) -> None:
     FakeConnection.texts = ["7", "7"]
     assert asyncio.run(server.call("draw", {})) == "7"
-    other = copy.deepcopy(server)
+    second = copy.deepcopy(server)
 
     async def hang(self: FakeConnection, name: str, arguments: object) -> str:
         await asyncio.sleep(1000.0)
         return "7"
 
     monkeypatch.setattr(FakeConnection, "call", hang)
-    tools = {"draw": SimpleNamespace(validate=lambda text: {}, prepare=other._connect, function=None)}
+    tools = {"draw": SimpleNamespace(validate=lambda text: {}, prepare=second._connect, function=None)}
     with pytest.raises(ReplayDiverged, match=r"did not answer draw within 0\.02 s when a fork"):
         asyncio.run(run_call(tools, ToolCall("c", "draw", "{}"), 0.02, 100))  # type: ignore[arg-type]
 

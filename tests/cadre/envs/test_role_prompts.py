@@ -11,13 +11,15 @@ from tests.helpers.playing import play
 
 def test_a_role_sees_its_prompt_first_and_others_see_none() -> None:
     spec = EnvSpec("plan-path", {"prompts": "full"}, prompts={"planner": "Be brief."})
-    env, plain = (made.make(made.tasks("test")[0]) for made in (spec, EnvSpec("plan-path", {"prompts": "full"})))
+    env, plain = (
+        created.make(created.tasks("test")[0]) for created in (spec, EnvSpec("plan-path", {"prompts": "full"}))
+    )
     assert env.observe() == plain.observe()
     play(env, "print('U')")
     play(plain, "print('U')")
-    first, *others = env.observe()["planner"].messages
+    first, *rest = env.observe()["planner"].messages
     assert first == Message("system", "Be brief.")
-    assert tuple(others) == plain.observe()["planner"].messages
+    assert tuple(rest) == plain.observe()["planner"].messages
     assert isinstance(env, PlanPath)
 
 

@@ -29,16 +29,16 @@ def wav(values: np.ndarray, channels: int = 1, width: int = 2, rate: int = 16_00
 
 
 def test_files_bytes_and_arrays_make_equal_sounds(tmp_path: Path) -> None:
-    made = sound(TONE, rate=16_000)
-    assert (made.rate, made.length) == (16_000, 1600)
-    assert np.abs(samples(made) - TONE).max() < 1e-4
-    (tmp_path / "tone.wav").write_bytes(made.wav)
-    whole = (TONE * 32767).round().astype(np.int16)
-    stereo = wav(np.stack([whole, whole], axis=1), channels=2)
-    equal = [sound(tmp_path / "tone.wav"), sound(made.wav), sound(whole, rate=16_000), sound(stereo), sound(made)]
-    assert all(one == made for one in equal)
-    assert sound(TONE, rate=8_000) != made
-    assert "digest" in repr(Message("user", "Hi", sounds=(made,)))
+    created = sound(TONE, rate=16_000)
+    assert (created.rate, created.length) == (16_000, 1600)
+    assert np.abs(samples(created) - TONE).max() < 1e-4
+    (tmp_path / "tone.wav").write_bytes(created.wav)
+    full = (TONE * 32767).round().astype(np.int16)
+    stereo = wav(np.stack([full, full], axis=1), channels=2)
+    equal = [sound(tmp_path / "tone.wav"), sound(created.wav), sound(full, rate=16_000), sound(stereo), sound(created)]
+    assert all(item == created for item in equal)
+    assert sound(TONE, rate=8_000) != created
+    assert "digest" in repr(Message("user", "Hi", sounds=(created,)))
     assert "sounds" not in repr(Message("user", "Hi"))
 
 
@@ -77,7 +77,7 @@ def test_a_header_that_claims_more_than_there_is_reads_what_there_is() -> None:
 
 
 def test_a_run_keeps_each_sound_once_and_reads_it_again(tmp_path: Path) -> None:
-    made = sound(TONE, rate=16_000)
-    save_media(tmp_path, [made, made])
-    assert [path.name for path in (tmp_path / SOUNDS).iterdir()] == [f"{made.digest}.wav"]
-    assert read_medium(tmp_path, made.digest, SOUNDS) == made.wav
+    created = sound(TONE, rate=16_000)
+    save_media(tmp_path, [created, created])
+    assert [path.name for path in (tmp_path / SOUNDS).iterdir()] == [f"{created.digest}.wav"]
+    assert read_medium(tmp_path, created.digest, SOUNDS) == created.wav

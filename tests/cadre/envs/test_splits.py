@@ -11,9 +11,9 @@ def test_the_first_attempt_that_is_not_refused_is_taken() -> None:
 
 
 def test_draws_end_with_the_settings_that_had_no_task() -> None:
-    tried: list[int] = []
+    attempts: list[int] = []
     with pytest.raises(
         ConfigError, match=r"got size 1, kind 'odd', with which none of 4000 draws .* 'train'; expected"
     ):
-        drawn("train", tried.append, {"size": 1, "kind": "odd"})
-    assert tried == list(range(TRIES))
+        drawn("train", attempts.append, {"size": 1, "kind": "odd"})
+    assert attempts == list(range(TRIES))

@@ -91,9 +91,12 @@ def test_the_records_are_public() -> None:
 
 
 def test_a_schema_is_made_from_hints_and_the_docstring() -> None:
-    made = tool(add).tool
-    assert (made.name, made.description) == ("add", "Return the sum of two numbers,\nwhatever they are.")
-    assert made.parameters == {
+    wrapped_tool = tool(add).tool
+    assert (wrapped_tool.name, wrapped_tool.description) == (
+        "add",
+        "Return the sum of two numbers,\nwhatever they are.",
+    )
+    assert wrapped_tool.parameters == {
         "type": "object",
         "additionalProperties": False,
         "properties": {
@@ -111,9 +114,9 @@ def test_a_schema_is_made_from_hints_and_the_docstring() -> None:
 
 
 def test_another_name_and_description() -> None:
-    made = tool(add, name="plus", description="Adds.")
-    assert (made.tool.name, made.tool.description, made(1, 2)) == ("plus", "Adds.", 3)
-    assert tool(made, name="sum").tool.description == "Adds."
+    wrapped_tool = tool(add, name="plus", description="Adds.")
+    assert (wrapped_tool.tool.name, wrapped_tool.tool.description, wrapped_tool(1, 2)) == ("plus", "Adds.", 3)
+    assert tool(wrapped_tool, name="sum").tool.description == "Adds."
 
 
 def no_hint(value): ...  # type: ignore[no-untyped-def]
@@ -159,8 +162,8 @@ class Shop:
     def __init__(self) -> None:
         self.lock = threading.Lock()
 
-    def buy(self, thing: str) -> str:
-        return thing
+    def buy(self, value: str) -> str:
+        return value
 
 
 class StubbornShop(Shop):
@@ -177,12 +180,12 @@ class SharedShop(Shop):
 @pytest.mark.parametrize("kind", [Shop, StubbornShop])
 def test_a_tool_that_cannot_be_copied_is_named_before_an_episode(of: Any, kind: type[Shop]) -> None:
     """Mistake: "cannot pickle '_thread.lock' object" in a file of Cadre's, for every episode."""
-    env = type("Sums", (Env,), {"tools": {"solver": [of(kind())]}})
+    env = type("SumsWithTool", (Env,), {"tools": {"solver": [of(kind())]}})
     with pytest.raises(
-        ConfigError, match=r"Sums\.tools: got <.*Shop.*, which copy\.deepcopy cannot copy .*_thread\.lock"
+        ConfigError, match=r"SumsWithTool\.tools: got <.*Shop.*, which copy\.deepcopy cannot copy .*_thread\.lock"
     ):
         check_tools(env, ["solver"])
-    check_tools(type("Sums", (Env,), {"tools": {"solver": [of(SharedShop())]}}), ["solver"])
+    check_tools(type("SumsWithTool", (Env,), {"tools": {"solver": [of(SharedShop())]}}), ["solver"])
 
 
 @pytest.mark.parametrize(
@@ -268,7 +271,7 @@ def fail(how: str) -> Any:
 
 
 class Panic(BaseException):
-    """As libraries in Rust raise."""
+    """An exception in the form of libraries in Rust."""
 
 
 async def await_cancelled() -> None:
@@ -373,14 +376,14 @@ def test_a_call_has_a_time_limit_and_ends(function: Any) -> None:
 # An environment with tools
 
 
-class Sums(Env):
+class SumsWithTool(Env):
     """A role that has to say the sum of a task's numbers. It has a function, its own method and a notebook."""
 
     roles = ("solver",)
 
     def __init__(self, task: Task, rounds: int = 1) -> None:
         super().__init__(task)
-        self.said: list[str] = []
+        self.texts: list[str] = []
         self.rounds, self.looked = rounds, 0
 
     def look(self, index: int) -> int:
@@ -391,20 +394,20 @@ class Sums(Env):
     tools = {"solver": [add, look, Notebook()]}
 
     def observe(self) -> dict[str, Observation]:
-        if len(self.said) == self.rounds:
+        if len(self.texts) == self.rounds:
             return {}
         messages = [Message("user", "Add them.")]
-        for text in self.said:
+        for text in self.texts:
             messages += [Message("assistant", text), Message("user", "Again.")]
         return {"solver": Observation("solver", tuple(messages))}
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        self.said.append(actions["solver"])
+        self.texts.append(actions["solver"])
         return Reward(local={"solver": float(self.success)})
 
     @property
     def success(self) -> bool:
-        return bool(self.said) and self.said[-1] == str(sum(self.task.data["numbers"]))
+        return bool(self.texts) and self.texts[-1] == str(sum(self.task.data["numbers"]))
 
     @classmethod
     def tasks(cls, split: str, **settings: Any) -> Sequence[Task]:
@@ -412,21 +415,21 @@ class Sums(Env):
 
 
 def sums(rounds: int = 1) -> Any:
-    return EnvSpec(Sums, {"rounds": rounds}).make(Task("t", {"numbers": [40, 2]}))
+    return EnvSpec(SumsWithTool, {"rounds": rounds}).make(Task("t", {"numbers": [40, 2]}))
 
 
 def sample(text: str, *calls: tuple[str, Any], role: str = "solver") -> Sample:
-    made = tuple(ToolCall(f"call_{n}", name, json.dumps(arguments)) for n, (name, arguments) in enumerate(calls))
-    return Sample(role, "p", text, (1,), (2,), (0.0,), "stop", 0, Message("assistant", "" if calls else text, made))
+    created = tuple(ToolCall(f"call_{n}", name, json.dumps(arguments)) for n, (name, arguments) in enumerate(calls))
+    return Sample(role, "p", text, (1,), (2,), (0.0,), "stop", 0, Message("assistant", "" if calls else text, created))
 
 
 def step(env: Env, *samples: Sample) -> Reward:
-    return asyncio.run(env.step_samples({one.role: one for one in samples}))
+    return asyncio.run(env.step_samples({sample.role: sample for sample in samples}))
 
 
 def test_calls_are_answered_in_the_conversation_and_the_answer_is_stepped() -> None:
     env = sums()
-    assert [one.name for one in env.observe()["solver"].tools] == ["add", "look", "write", "read"]
+    assert [item.name for item in env.observe()["solver"].tools] == ["add", "look", "write", "read"]
     reward = step(env, sample("", ("look", {"index": 0}), ("look", {"index": "1"})))
     assert reward == Reward(parts={"tools/calls": 2.0, "tools/errors": 1.0, "tools/malformed": 0.0})
     step(env, sample("", ("add", {"first": 40})))
@@ -467,19 +470,19 @@ def test_a_later_turn_that_continues_the_conversation_has_the_calls() -> None:
 def test_forks_share_no_state_of_tools(shallow: bool) -> None:
     """Mistake: siblings write into one notebook, and each reads what the others wrote."""
 
-    class Shallow(Sums):
+    class Shallow(SumsWithTool):
         def fork(self) -> Any:
             return copy.copy(self)
 
-    env: Any = EnvSpec(Shallow if shallow else Sums, {}).make(Task("t", {"numbers": [1, 2]}))
+    env: Any = EnvSpec(Shallow if shallow else SumsWithTool, {}).make(Task("t", {"numbers": [1, 2]}))
     step(env, sample("", ("write", {"line": "before"})))
     twins = [env.fork(), env.fork()]
     for twin, line in zip(twins, "ab", strict=True):
         step(twin, sample("", ("write", {"line": line}), ("look", {"index": 0})))
         step(twin, sample("", ("read", {})))
-    last = [one.observe()["solver"].messages[-1].content for one in (*twins, env)]
+    last = [item.observe()["solver"].messages[-1].content for item in (*twins, env)]
     assert last == ['["before", "a"]', '["before", "b"]', "1 lines"]
-    assert [one.looked for one in (*twins, env)] == [1, 1, 0]
+    assert [item.looked for item in (*twins, env)] == [1, 1, 0]
     fresh = sums()
     step(fresh, sample("", ("read", {})))
     assert fresh.observe()["solver"].messages[-1].content == "[]"
@@ -492,7 +495,7 @@ def test_a_turn_has_so_many_completions_with_calls() -> None:
         step(env, sample("", ("look", {"index": 0})))
     assert env.observe()["solver"].messages[-1].content == f"40{LAST_TURN}"
     assert step(env, sample("again", ("look", {"index": 0}))).local == {"solver": 0.0}
-    assert env.said == ["again"]
+    assert env.texts == ["again"]
 
 
 def test_many_calls_at_once_are_run_in_part() -> None:
@@ -516,7 +519,7 @@ def test_a_call_that_is_none_is_told_and_counted() -> None:
     step(env, sample("", ("seek", {})))
     assert env.observe()["solver"].messages[-1].content.startswith("Error: there is no tool seek; there are add, look")
     assert step(env, broken).local == {"solver": 0.0}
-    assert env.said == [broken.text]
+    assert env.texts == [broken.text]
 
 
 def test_a_tool_and_the_step_get_no_thinking() -> None:
@@ -524,12 +527,12 @@ def test_a_tool_and_the_step_get_no_thinking() -> None:
     message = Message("assistant", "", (ToolCall("call_0", "look", '{"index": 0}'),), thinking="Look first.")
     step(env, replace(sample(""), text="<think>Look first.</think>...", message=message))
     assert env.observe()["solver"].messages[1] == message
-    said = Message("assistant", "42", thinking="40 and 2")
-    answer = replace(sample("<think>40 and 2</think>42"), message=said)
+    text = Message("assistant", "42", thinking="40 and 2")
+    answer = replace(sample("<think>40 and 2</think>42"), message=text)
     assert step(env.fork(), answer).local == {"solver": 1.0}
     env.keeps_thinking = True
     assert step(env, answer).local == {"solver": 0.0}
-    assert env.said == ["<think>40 and 2</think>42"]
+    assert env.texts == ["<think>40 and 2</think>42"]
 
 
 class Both(Env):
@@ -537,18 +540,18 @@ class Both(Env):
 
     roles = ("left", "right")
     tools = {"left": [add]}
-    said: Mapping[str, str] = {}
+    answers: Mapping[str, str] = {}
 
     def observe(self) -> dict[str, Observation]:
-        return {} if self.said else {role: Observation(role, (Message("user", "Go."),)) for role in self.roles}
+        return {} if self.answers else {role: Observation(role, (Message("user", "Go."),)) for role in self.roles}
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        self.said = dict(actions)
+        self.answers = dict(actions)
         return Reward(local={"left": 1.0, "right": 2.0})
 
     @property
     def success(self) -> bool:
-        return bool(self.said)
+        return bool(self.answers)
 
     @classmethod
     def tasks(cls, split: str, **settings: Any) -> Sequence[Task]:
@@ -557,14 +560,14 @@ class Both(Env):
 
 def test_a_role_waits_for_the_calls_of_another_that_acts_at_once() -> None:
     env = with_tools(Both)(Task("t", {}))
-    assert [len(one.tools) for one in env.observe().values()] == [1, 0]
+    assert [len(item.tools) for item in env.observe().values()] == [1, 0]
     step(env, sample("", ("add", {"first": 1}), role="left"), sample("r", role="right"))
     assert list(env.observe()) == ["left"]
     assert step(env, sample("l", role="left")).local == {"left": 1.0, "right": 2.0}
-    assert env.said == {"left": "l", "right": "r"}  # type: ignore[attr-defined]
+    assert env.answers == {"left": "l", "right": "r"}  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("env", [Sums, Both])
+@pytest.mark.parametrize("env", [SumsWithTool, Both])
 def test_the_contract_holds_with_tools(env: type[Env]) -> None:
     assert len(asyncio.run(check_env(EnvSpec(env, {}), 2))) == 6
 
@@ -596,15 +599,15 @@ def test_a_missing_client_of_mcp_is_named_with_its_extra(monkeypatch: pytest.Mon
 
 
 def test_settings_of_tools_are_checked_before_an_episode() -> None:
-    class Unknown(Sums):
+    class Unknown(SumsWithTool):
         tools = {"nobody": [add]}
 
-    class Unhinted(Sums):
+    class Unhinted(SumsWithTool):
         tools = [no_hint]
 
     with pytest.raises(ConfigError, match=r"Unknown.tools: got 'nobody'; expected roles of it: solver"):
         EnvSpec(Unknown, {})
     with pytest.raises(ConfigError, match="has no type hint"):
         EnvSpec(Unhinted, {})
-    with pytest.raises(ConfigError, match=r"algorithm.central: got true, and Sums has tools"):
-        EnvSpec(Sums, {}, central=True)
+    with pytest.raises(ConfigError, match=r"algorithm.central: got true, and SumsWithTool has tools"):
+        EnvSpec(SumsWithTool, {}, central=True)

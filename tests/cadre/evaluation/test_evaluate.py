@@ -38,8 +38,8 @@ def test_pass_at_k_by_hand(samples: int, right: int, k: int, value: float) -> No
 
 @pytest.mark.parametrize(("samples", "right", "k"), [(5, 2, 3), (6, 1, 4), (6, 3, 2)])
 def test_pass_at_k_equals_counting(samples: int, right: int, k: int) -> None:
-    drawn = list(itertools.combinations([True] * right + [False] * (samples - right), k))
-    assert pass_at_k(samples, right, k) == pytest.approx(sum(map(any, drawn)) / len(drawn))
+    sampled = list(itertools.combinations([True] * right + [False] * (samples - right), k))
+    assert pass_at_k(samples, right, k) == pytest.approx(sum(map(any, sampled)) / len(sampled))
 
 
 def test_pass_at_k_is_unbiased() -> None:
@@ -146,7 +146,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
 
 
 def test_an_episode_that_fails_is_one_that_is_not_solved() -> None:
-    """Of each task one of four is right and one fails: 1 of 4, and not 0."""
+    """One of four episodes per task is right and one fails: 1 of 4, and not 0."""
 
     class Touchy(Digit):
         async def step(self, actions: dict[str, str]) -> Reward:

@@ -31,19 +31,19 @@ def test_the_model_of_games_plays_at_random(recipe: str, figure: str, low: float
 
 
 def test_the_figures_are_those_of_the_prompts_that_the_roles_see() -> None:
-    said = [f"team.prompts.player_{number}=Answer the second action." for number in range(2)]
-    plain, prompted = (resolve(load("tiny-hanabi", changes)).env_spec.choices() for changes in ([], said))
-    assert [one.observation.messages[-1] for one in prompted] == [one.observation.messages[-1] for one in plain]
-    assert {one.observation.messages[0].content for one in prompted} == {"Answer the second action."}
+    text = [f"team.prompts.player_{number}=Answer the second action." for number in range(2)]
+    plain, prompted = (resolve(load("tiny-hanabi", changes)).env_spec.choices() for changes in ([], text))
+    assert [item.observation.messages[-1] for item in prompted] == [item.observation.messages[-1] for item in plain]
+    assert {item.observation.messages[0].content for item in prompted} == {"Answer the second action."}
     assert (
         resolve(load("tiny-hanabi", ["algorithm={name: magrpo_central, k: 2}", "team=games"])).env_spec.choices() == ()
     )
 
 
 def test_eval_prints_them(tmp_path: Path) -> None:
-    done = call("eval", "kuhn-poker", "--tasks", "2", "--json")
-    assert done.code == 0
-    assert 0.4 < json.loads(done.out)["exact"]["exploitability"] < 0.75
+    result = call("eval", "kuhn-poker", "--tasks", "2", "--json")
+    assert result.code == 0
+    assert 0.4 < json.loads(result.out)["exact"]["exploitability"] < 0.75
     assert "exploitability 0.6" in call("eval", "kuhn-poker", "--tasks", "2").out
 
 

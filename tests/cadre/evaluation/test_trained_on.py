@@ -1,4 +1,4 @@
-"""Whether an evaluation's tasks are tasks that the run learned from."""
+"""Evaluation tasks that the run was trained on are found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(path: Path, *words: str) -> str:
 
 
 def seen(run: Path, trained: dict[str, object], **chosen: object) -> dict[str, int | None]:
-    """What is said of all held-out tasks of a run, with settings of this evaluation."""
+    """Return the message about all held-out tasks of a run, with settings of this evaluation."""
     run.mkdir(exist_ok=True)
     (run / "config.yaml").write_text(dump(parse({**RAW, "settings": trained})))
     evaluated = resolve_for_evaluation(parse({**RAW, "settings": {**trained, **chosen}})).held_out
@@ -33,10 +33,10 @@ def seen(run: Path, trained: dict[str, object], **chosen: object) -> dict[str, i
 
 
 def test_tasks_that_were_trained_on_are_counted(tmp_path: Path) -> None:
-    mine, other = written(tmp_path / "mine.jsonl", *WORDS[:8]), written(tmp_path / "other.jsonl", *WORDS[6:])
-    trained: dict[str, object] = {"train": mine, "test": written(tmp_path / "test.jsonl", WORDS[7])}
+    train_file, second = written(tmp_path / "mine.jsonl", *WORDS[:8]), written(tmp_path / "other.jsonl", *WORDS[6:])
+    trained: dict[str, object] = {"train": train_file, "test": written(tmp_path / "test.jsonl", WORDS[7])}
     assert seen(tmp_path / "run", trained) == {"trained_on": 0}
-    assert seen(tmp_path / "run", trained, test=other) == {"trained_on": 1}  # the other one was kept from training
+    assert seen(tmp_path / "run", trained, test=second) == {"trained_on": 1}  # the other one was kept from training
     again = written(tmp_path / "again.jsonl", *WORDS[:8])
     assert seen(tmp_path / "run", trained, test=again) == {"trained_on": 7}
     assert seen(tmp_path / "run", trained, test=written(tmp_path / "new.jsonl", *WORDS[8:])) == {"trained_on": 0}
@@ -52,9 +52,9 @@ def test_where_the_training_data_is_not_here_nothing_is_claimed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data").mkdir()
-    mine, home = written(tmp_path / "mine.jsonl", *WORDS), folder(tmp_path / "data")
+    train_file, home = written(tmp_path / "mine.jsonl", *WORDS), folder(tmp_path / "data")
     monkeypatch.setenv("CADRE_CACHE", str(tmp_path / "cache"))
-    trained: dict[str, object] = {"train": mine, "test": "aime24", "source": home}
+    trained: dict[str, object] = {"train": train_file, "test": "aime24", "source": home}
     run = tmp_path / "run"
     assert seen(run, trained, test="math500") == {"trained_on": 0}
     assert seen(run, {**trained, "train": str(tmp_path / "gone.jsonl")}, test="math500") == {"trained_on": None}
@@ -67,7 +67,7 @@ def test_where_the_training_data_is_not_here_nothing_is_claimed(
 @pytest.mark.parametrize(("count", "words"), [(0, ""), (3, "trained on 3 of these 8 tasks"), (None, "not known")])
 def test_the_report_says_so(count: int | None, words: str) -> None:
     report = {"tasks": 8, "success": 0.5, "low": 0.2, "high": 0.8, "reward": 1.0, "tokens": 4.0, "parts": {}}
-    told = "\n".join(
+    message = "\n".join(
         format_report({**report, "failures": 0, "temperature": 0.0, "max_tokens": {}, "trained_on": count})
     )
-    assert words in told if words else "trained on" not in told
+    assert words in message if words else "trained on" not in message

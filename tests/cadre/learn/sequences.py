@@ -13,8 +13,8 @@ from cadre.types import TrainingSequence
 def sequence(ids, mask, policy="p", temperature=1.0, draw=None) -> TrainingSequence:
     """A sequence with sampled log-probabilities and advantages where it is trained on, the same for the same ids."""
     draw = draw or random.Random(repr(tuple(ids)))
-    logprobs = tuple(-4.0 * draw.random() if kept else 0.0 for kept in mask)
-    advantages = tuple(draw.choice((-1.0, 1.0)) * (0.1 + draw.random()) if kept else 0.0 for kept in mask)
+    logprobs = tuple(-4.0 * draw.random() if stored else 0.0 for stored in mask)
+    advantages = tuple(draw.choice((-1.0, 1.0)) * (0.1 + draw.random()) if stored else 0.0 for stored in mask)
     return TrainingSequence(policy, "r", tuple(ids), tuple(mask), logprobs, advantages, 0, temperature)
 
 
@@ -30,10 +30,10 @@ def sequences(draw, policies=("p",), longest=12):
         cut = source.choice((len(ids), source.randint(0, len(ids))))
         ids, mask = ids[:cut], mask[:cut]
         for _turn in range(source.randint(1, 2)):
-            prompt, said = source.randint(not ids, longest), source.randint(1, longest)
+            prompt, randint = source.randint(not ids, longest), source.randint(1, longest)
             # Few different tokens, so that siblings agree for a while.
-            ids += tuple(source.randrange(3) for _ in range(prompt + said))
-            mask += (False,) * prompt + (True,) * said
+            ids += tuple(source.randrange(3) for _ in range(prompt + randint))
+            mask += (False,) * prompt + (True,) * randint
         grown[policy].append((ids, mask))
         data.append(sequence(ids, mask, policy, source.choice((1.0, 1.0, 0.7)), source))
     return data

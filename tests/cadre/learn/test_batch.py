@@ -38,8 +38,8 @@ def test_collate_pads_on_the_right():
 
 
 def test_what_was_before_is_the_samplers_unless_it_is_known():
-    known = dataclasses.replace(datum(1, 2), old=(0.0, -3.0, -2.0), reference=(0.0, -5.0, -4.0))
-    batch = collate([datum(1, 2), known], torch.device("cpu"))
+    with_reference = dataclasses.replace(datum(1, 2), old=(0.0, -3.0, -2.0), reference=(0.0, -5.0, -4.0))
+    batch = collate([datum(1, 2), with_reference], torch.device("cpu"))
     assert batch.old.tolist() == [[0.0, -1.0, -1.0], [0.0, -3.0, -2.0]]
     assert batch.reference.tolist() == [[0.0, -1.0, -1.0], [0.0, -5.0, -4.0]]
 

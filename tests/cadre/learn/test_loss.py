@@ -16,8 +16,8 @@ def column(*values, dtype=torch.float64):
 
 
 def tokens(logprobs, old, advantages, mask, sampled=None, reference=None, entropy=None):
-    """What the loss reads; the sampler and the reference are the old policy unless they are given."""
-    sampled, reference = (old if given is None else given for given in (sampled, reference))
+    """Return the loss's inputs; the sampler and the reference are the old policy unless they are given."""
+    sampled, reference = (old if arguments is None else arguments for arguments in (sampled, reference))
     entropy = torch.zeros_like(old) if entropy is None else entropy
     return Tokens(logprobs, old, sampled, advantages, mask, entropy, reference)
 
@@ -132,8 +132,8 @@ def test_sequence_ratio_by_hand():
 def test_in_a_sequence_ratio_every_token_passes_the_gradient_of_its_own_advantage(ratios):
     """Mistake: the plain sequence ratio, under which every token gets the mean of the advantages (GSPO, eq. 14)."""
     new = column(*(math.log(ratio) for ratio in ratios)).requires_grad_()
-    given = tokens(new, column(0.0, 0.0), column(2.0, -1.0), torch.ones(1, 2, dtype=torch.bool))
-    loss, _ = policy_loss(given, each(1.0), LossConfig(ratio="sequence"))
+    arguments = tokens(new, column(0.0, 0.0), column(2.0, -1.0), torch.ones(1, 2, dtype=torch.bool))
+    loss, _ = policy_loss(arguments, each(1.0), LossConfig(ratio="sequence"))
     loss.backward()
     mean = math.sqrt(ratios[0] * ratios[1])
     assert new.grad.tolist() == [pytest.approx([-2.0 * mean, 1.0 * mean])]
@@ -170,8 +170,8 @@ def test_on_policy_all_losses_have_the_same_gradient():
 def test_kl_in_the_loss_by_hand():
     # k2 = (log pi - log reference)^2 / 2: at differences 0.4 and -0.2 it is 0.08 and 0.02, its slopes 0.4 and -0.2.
     new, old = column(-1.0, -2.0).requires_grad_(), column(-1.0, -2.0)
-    given = tokens(new, old, column(0.0, 0.0), old < 0, reference=column(-1.4, -1.8))
-    loss, figures = policy_loss(given, each(0.5), LossConfig(kl=0.1))
+    arguments = tokens(new, old, column(0.0, 0.0), old < 0, reference=column(-1.4, -1.8))
+    loss, figures = policy_loss(arguments, each(0.5), LossConfig(kl=0.1))
     loss.backward()
     assert loss.item() == pytest.approx(0.5 * 0.1 * (0.08 + 0.02))
     assert new.grad.tolist() == [pytest.approx([0.5 * 0.1 * 0.4, 0.5 * 0.1 * -0.2])]
@@ -183,8 +183,8 @@ def test_kl_is_weighed_for_the_present_policy_without_a_gradient():
     # ratios 2 and 1/2 to the old policy; differences 0.4 and -0.2 from the reference
     new = column(-1.0, -2.0).requires_grad_()
     old = new.detach() - column(math.log(2.0), math.log(0.5))
-    given = tokens(new, old, column(0.0, 0.0), old < 0, reference=column(-1.4, -1.8))
-    loss, _ = policy_loss(given, each(0.5), LossConfig(kl=0.1))
+    arguments = tokens(new, old, column(0.0, 0.0), old < 0, reference=column(-1.4, -1.8))
+    loss, _ = policy_loss(arguments, each(0.5), LossConfig(kl=0.1))
     loss.backward()
     assert loss.item() == pytest.approx(0.5 * 0.1 * (2 * 0.08 + 0.5 * 0.02))
     assert new.grad.tolist() == [pytest.approx([0.5 * 0.1 * 2 * 0.4, 0.5 * 0.1 * 0.5 * -0.2])]
@@ -195,27 +195,29 @@ def test_kl_is_weighed_for_the_present_policy_without_a_gradient():
 def test_the_gradient_of_kl_is_exact_over_samples_of_another_policy(ratio, correction):
     """Over a vocabulary of four, every token with its probability under what sampled it."""
     generator = torch.Generator().manual_seed(2)
-    logits, before, reference = (torch.randn(4, generator=generator, dtype=torch.float64) for _ in range(3))
+    logits, initial_randn, reference = (torch.randn(4, generator=generator, dtype=torch.float64) for _ in range(3))
     sampled = (
-        before + 0.1 * torch.randn(4, generator=generator, dtype=torch.float64) if correction != "none" else before
+        initial_randn + 0.1 * torch.randn(4, generator=generator, dtype=torch.float64)
+        if correction != "none"
+        else initial_randn
     )
-    before, reference, sampled = (values.log_softmax(0) for values in (before, reference, sampled))
+    initial_randn, reference, sampled = (values.log_softmax(0) for values in (initial_randn, reference, sampled))
     logits.requires_grad_()
     now = logits.log_softmax(0)
     exact = torch.autograd.grad((now.exp() * (now - reference)).sum(), logits, retain_graph=True)[0]
-    rows = [values.unsqueeze(1) for values in (now, before, torch.zeros(4), sampled, reference)]
-    given = tokens(rows[0], rows[1], rows[2], torch.ones(4, 1, dtype=torch.bool), rows[3], rows[4])
+    rows = [values.unsqueeze(1) for values in (now, initial_randn, torch.zeros(4), sampled, reference)]
+    arguments = tokens(rows[0], rows[1], rows[2], torch.ones(4, 1, dtype=torch.bool), rows[3], rows[4])
     config = LossConfig(ratio=ratio, correction=correction, correction_high=100.0, kl=0.3)
-    loss, _ = policy_loss(given, sampled.exp(), config)
+    loss, _ = policy_loss(arguments, sampled.exp(), config)
     (got,) = torch.autograd.grad(loss, logits)
     assert got.tolist() == pytest.approx((0.3 * exact).tolist())
 
 
-@pytest.mark.parametrize(("done", "left"), [(0.0, 1.0), (0.25, 0.75), (1.0, 0.0), (1.5, 0.0)])
-def test_bonus_and_penalty_fall_with_the_run_where_that_is_asked_for(done, left):
-    falling = annealed(LossConfig(entropy=0.2, kl=0.4, schedule="linear"), done)
-    assert (falling.entropy, falling.kl) == pytest.approx((0.2 * left, 0.4 * left))
-    assert annealed(LossConfig(entropy=0.2, kl=0.4), done).kl == 0.4
+@pytest.mark.parametrize(("result", "remaining"), [(0.0, 1.0), (0.25, 0.75), (1.0, 0.0), (1.5, 0.0)])
+def test_bonus_and_penalty_fall_with_the_run_where_that_is_asked_for(result, remaining):
+    falling = annealed(LossConfig(entropy=0.2, kl=0.4, schedule="linear"), result)
+    assert (falling.entropy, falling.kl) == pytest.approx((0.2 * remaining, 0.4 * remaining))
+    assert annealed(LossConfig(entropy=0.2, kl=0.4), result).kl == 0.4
 
 
 def test_entropy_lowers_the_loss_and_its_gradient_passes():
@@ -257,16 +259,16 @@ RHO = column(math.log(0.5), math.log(3.0), math.log(2.0))
 )
 def test_importance_weights_by_hand(kind, level, weights, changed):
     config = LossConfig(correction=kind, correction_level=level, correction_low=0.6, correction_high=2.5)
-    found, where = importance(RHO, RHO < 99, config)
-    assert found[0].tolist() == pytest.approx(weights)
+    result, where = importance(RHO, RHO < 99, config)
+    assert result[0].tolist() == pytest.approx(weights)
     assert int(where.sum()) == changed
 
 
 def test_a_correction_weighs_the_objective_and_not_the_ratio():
     # The learner's own old log-probabilities are twice the sampler's: weight 2 cut to 1.5, ratio 1.
     new = column(math.log(0.4)).requires_grad_()
-    given = tokens(new, new.detach(), column(3.0), new < 0, sampled=column(math.log(0.2)))
-    loss, figures = policy_loss(given, each(1.0), LossConfig(correction="truncate", correction_high=1.5))
+    arguments = tokens(new, new.detach(), column(3.0), new < 0, sampled=column(math.log(0.2)))
+    loss, figures = policy_loss(arguments, each(1.0), LossConfig(correction="truncate", correction_high=1.5))
     loss.backward()
     assert loss.item() == pytest.approx(-4.5)
     assert new.grad.item() == pytest.approx(-4.5)

@@ -75,10 +75,10 @@ def test_steps_that_are_not_finite_move_nothing(gradient, loss):
     weight, optimiser = make()
     weight.grad = torch.tensor([1.0, 1.0])
     optimiser.step(0.0)
-    before, moments = weight.tolist(), {name: tensor.clone() for name, tensor in optimiser.moments().items()}
+    initial_tolist, moments = weight.tolist(), {name: tensor.clone() for name, tensor in optimiser.moments().items()}
     weight.grad = torch.tensor(gradient)
     optimiser.step(loss)
-    assert weight.tolist() == before
+    assert weight.tolist() == initial_tolist
     assert all(torch.equal(tensor, moments[name]) for name, tensor in optimiser.moments().items())
     assert (optimiser.applied, optimiser.skips, optimiser.skipped) == (1, 1, 1)
     weight.grad = torch.tensor([1.0, 1.0])
@@ -88,11 +88,11 @@ def test_steps_that_are_not_finite_move_nothing(gradient, loss):
 
 def test_saved_state_goes_on_to_the_bit(tmp_path):
     gradients = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
-    straight, one = make()
+    straight, item = make()
     broken, two = make()
     for index, gradient in enumerate(gradients):
         straight.grad, broken.grad = gradient.clone(), gradient.clone()
-        one.step(0.0)
+        item.step(0.0)
         two.step(0.0)
         if index == 2:
             two.save(tmp_path)
@@ -109,9 +109,9 @@ def test_state_of_other_weights_is_refused(tmp_path):
     weight.grad = torch.ones(2)
     optimiser.step(0.0)
     optimiser.save(tmp_path)
-    other = Optimiser({"v": nn.Parameter(torch.zeros(2))}, LearnerConfig(), 10)
+    other_optimiser = Optimiser({"v": nn.Parameter(torch.zeros(2))}, LearnerConfig(), 10)
     with pytest.raises(EngineError, match="'w'"):
-        other.load(tmp_path)
+        other_optimiser.load(tmp_path)
 
 
 def test_saved_moments_in_bfloat16_take_half_and_are_rounded(tmp_path):

@@ -45,7 +45,7 @@ def tokens_of(*rows: tuple[list[float], float]) -> Tokens:
 
 
 def test_a_loss_has_its_settings_and_the_weights_of_the_aggregate(tmp_path: Path) -> None:
-    """Of the three tokens, weighed 0.5 and 0.25: -A log pi is 1, 2 and -3, the gap 0.25 each, beta 0.5.
+    """Three tokens, weighed 0.5 and 0.25: -A log pi is 1, 2 and -3, the gap 0.25 each, beta 0.5.
 
     0.5 * (1 + 2 + 2 * 0.125) + 0.25 * (-3 + 0.125) = 1.625 - 0.71875; the gradient is weight * (-A + beta).
     """
@@ -97,11 +97,11 @@ def _with_count(pair, count):
 def test_bundled_losses_are_written_in_the_same_way(ratio: str, tmp_path: Path) -> None:
     """A file that imports one gives the same loss and gradient as its name."""
     bundled = loss_functions.LOSSES[ratio]
-    given = {"clip_low": 0.05, "clip_high": 0.1}
-    settings = {name: value for name, value in given.items() if name in inspect.signature(bundled).parameters}
+    arguments = {"clip_low": 0.05, "clip_high": 0.1}
+    settings = {name: value for name, value in arguments.items() if name in inspect.signature(bundled).parameters}
     text = f"from cadre.learn.loss_functions import {bundled.__name__} as f\n"
     results = []
-    for config in (own(tmp_path, text, **settings), LossConfig(ratio=ratio, **given)):
+    for config in (own(tmp_path, text, **settings), LossConfig(ratio=ratio, **arguments)):
         logprobs = torch.tensor([[-0.5, -1.0], [-2.0, -0.1]]).requires_grad_()
         old = torch.tensor([[-0.7, -1.01], [-1.5, -0.1]])
         advantages = torch.tensor([[1.0, 1.0], [-2.0, -2.0]])

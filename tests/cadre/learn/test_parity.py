@@ -42,7 +42,7 @@ REFERENCE = drawn(4, OLD, 0.3)
 
 def ratios(new: Rows, level: str) -> Rows:
     """pi / pi_old a token; at the level of sequences, its exponential mean logarithm (`importance_sampling_level`)."""
-    logs = [[a - b for a, b in zip(row, before, strict=True)] for row, before in zip(new, OLD, strict=True)]
+    logs = [[a - b for a, b in zip(row, initial, strict=True)] for row, initial in zip(new, OLD, strict=True)]
     if level == "sequence":
         logs = [[sum(row) / len(row)] * len(row) for row in logs]
     return [[math.exp(value) for value in row] for row in logs]
@@ -50,17 +50,17 @@ def ratios(new: Rows, level: str) -> Rows:
 
 def clipped(new: Rows, low: float, high: float, level: str = "token", delta: float | None = None) -> Rows:
     """-min(r A, clip(r, 1 - epsilon, 1 + epsilon_high) A); with two-sided clipping r is first at most `delta`."""
-    found = []
+    results = []
     for row, advantage in zip(ratios(new, level), ADVANTAGES, strict=True):
         capped = [ratio if delta is None else min(ratio, delta) for ratio in row]
         bounded = [min(max(ratio, 1 - low), 1 + high) for ratio in row]
-        found.append([-min(a * advantage, b * advantage) for a, b in zip(capped, bounded, strict=True)])
-    return found
+        results.append([-min(a * advantage, b * advantage) for a, b in zip(capped, bounded, strict=True)])
+    return results
 
 
-def cispo(new: Rows, most: float) -> Rows:
+def cispo(new: Rows, limit: float) -> Rows:
     """-min(r, epsilon_high) A log pi, the weight at where we are now: no gradient passes through it."""
-    weights = [[min(ratio, most) for ratio in row] for row in ratios(NEW, "token")]
+    weights = [[min(ratio, limit) for ratio in row] for row in ratios(NEW, "token")]
     return [
         [-weight * advantage * value for weight, value in zip(row, values, strict=True)]
         for row, values, advantage in zip(weights, new, ADVANTAGES, strict=True)
@@ -69,15 +69,15 @@ def cispo(new: Rows, most: float) -> Rows:
 
 def weighted(losses: Rows, mode: str, cap: float) -> Rows:
     """The correction against vLLM's mismatch: exp(old - sampled), at most `cap`, or 0 above it."""
-    found = []
+    results = []
     for row, old, sampled in zip(losses, OLD, SAMPLED, strict=True):
         gaps = [a - b for a, b in zip(old, sampled, strict=True)]
         if mode.startswith("sequence"):
             gaps = [sum(gaps)] * len(gaps)
         rho = [math.exp(gap) for gap in gaps]
-        kept = [min(one, cap) if mode.endswith("truncate") else one * (one <= cap) for one in rho]
-        found.append([weight * loss for weight, loss in zip(kept, row, strict=True)])
-    return found
+        stored = [min(item, cap) if mode.endswith("truncate") else item * (item <= cap) for item in rho]
+        results.append([weight * loss for weight, loss in zip(stored, row, strict=True)])
+    return results
 
 
 def grpo(losses: Rows) -> float:
@@ -106,37 +106,37 @@ def padded(rows: Rows) -> torch.Tensor:
 
 def ours(config: LossConfig) -> tuple[float, Rows]:
     """The loss and its gradient by token."""
-    each = zip(LENGTHS, ADVANTAGES, strict=True)
-    data = [TrainingSequence("p", "r", (0,) * n, (True,) * n, (0.0,) * n, (a,) * n, 0) for n, a in each]
-    whole, aggregate = Denominators.of(data, config.divisor), AGGREGATES[config.aggregate]
-    weights = torch.tensor([aggregate(length, whole) for length in LENGTHS], dtype=torch.float64)
+    item = zip(LENGTHS, ADVANTAGES, strict=True)
+    data = [TrainingSequence("p", "r", (0,) * n, (True,) * n, (0.0,) * n, (a,) * n, 0) for n, a in item]
+    full, aggregate = Denominators.of(data, config.divisor), AGGREGATES[config.aggregate]
+    weights = torch.tensor([aggregate(length, full) for length in LENGTHS], dtype=torch.float64)
     new = padded(NEW).requires_grad_()
     advantages = torch.tensor(ADVANTAGES, dtype=torch.float64).unsqueeze(1).expand_as(new)
     mask = ~new.isnan()
-    given = Tokens(new, padded(OLD), padded(SAMPLED), advantages, mask, torch.zeros_like(new), padded(REFERENCE))
-    loss, _ = policy_loss(given, weights, config)
+    arguments = Tokens(new, padded(OLD), padded(SAMPLED), advantages, mask, torch.zeros_like(new), padded(REFERENCE))
+    loss, _ = policy_loss(arguments, weights, config)
     loss.backward()
     assert new.grad is not None
     return loss.item(), [row[:length] for row, length in zip(new.grad.tolist(), LENGTHS, strict=True)]
 
 
-def slopes(theirs: Callable[[Rows], float], step: float = 1e-6) -> Rows:
+def slopes(reference: Callable[[Rows], float], step: float = 1e-6) -> Rows:
     """Finite differences of a value at NEW."""
 
     def moved(row: int, column: int, by: float) -> Rows:
-        return [[value + by * ((r, c) == (row, column)) for c, value in enumerate(one)] for r, one in enumerate(NEW)]
+        return [[value + by * ((r, c) == (row, column)) for c, value in enumerate(item)] for r, item in enumerate(NEW)]
 
     return [
-        [(theirs(moved(r, c, step)) - theirs(moved(r, c, -step))) / (2 * step) for c in range(length)]
+        [(reference(moved(r, c, step)) - reference(moved(r, c, -step))) / (2 * step) for c in range(length)]
         for r, length in enumerate(LENGTHS)
     ]
 
 
-def assert_equal(config: LossConfig, theirs: Callable[[Rows], float]) -> None:
+def assert_equal(config: LossConfig, reference: Callable[[Rows], float]) -> None:
     loss, gradient = ours(config)
-    assert loss == pytest.approx(theirs(NEW), abs=1e-12)
-    for own, wanted in zip(gradient, slopes(theirs), strict=True):
-        assert own == pytest.approx(wanted, abs=1e-8)
+    assert loss == pytest.approx(reference(NEW), abs=1e-12)
+    for slope, expected in zip(gradient, slopes(reference), strict=True):
+        assert slope == pytest.approx(expected, abs=1e-8)
 
 
 MEANS: Sequence[tuple[dict, Callable[[Rows], float]]] = [
@@ -198,17 +198,17 @@ def test_kl_to_the_reference() -> None:
 
     def theirs(new: Rows) -> float:
         losses = clipped(new, 0.2, 0.2)
-        apart = [
+        separate = [
             [ratio * (a - b) ** 2 / 2 for a, b, ratio in zip(*rows, strict=True)]
             for rows in zip(new, REFERENCE, ratios, strict=True)
         ]
-        return grpo([[a + 0.3 * b for a, b in zip(*rows, strict=True)] for rows in zip(losses, apart, strict=True)])
+        return grpo([[a + 0.3 * b for a, b in zip(*rows, strict=True)] for rows in zip(losses, separate, strict=True)])
 
     assert_equal(LossConfig(kl=0.3, aggregate="sequence_mean"), theirs)
 
 
 def test_reinforce_is_grpo_without_a_ratio() -> None:
-    """On the data that the policy itself sampled GRPO's gradient is that of A log pi."""
+    """GRPO's gradient on the policy's own samples is that of A log pi."""
 
     def theirs(new: Rows) -> float:
         return dr_grpo([[-a * value for value in row] for row, a in zip(new, ADVANTAGES, strict=True)])

@@ -17,7 +17,7 @@ def work(length):
 
 
 def cost(share, shares):
-    """By the tokens of its tree one by one: a token at depth d costs 2 * 3 * WIDTH + 2 d + 1."""
+    """Return the cost token by token: a token at depth d costs 2 * 3 * WIDTH + 2 d + 1."""
     if not shares:
         return sum(work(computed_length(datum)) for datum in share)
     nodes = {(policy, ids[: end + 1]) for policy, ids in map(path, share) for end in range(len(ids))}

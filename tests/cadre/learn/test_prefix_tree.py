@@ -16,13 +16,13 @@ def test_every_ancestor_is_attended_to_once(data, lengths):
         tree = PrefixTree.of(sorted(data, key=prefix_tree.path))
         blocks, prefixes = prefix_tree.cover(tree)
     paths = [tuple(path.tolist()) for path in tree.paths]
-    wanted = {(path[i], path[j]) for path in paths for i in range(len(path)) for j in range(i + 1)}
-    found = [(b.nodes[i], b.nodes[j]) for b in blocks for i in range(len(b.prefix), b.size) for j in range(i + 1)]
-    found += [
+    expected = {(path[i], path[j]) for path in paths for i in range(len(path)) for j in range(i + 1)}
+    result = [(b.nodes[i], b.nodes[j]) for b in blocks for i in range(len(b.prefix), b.size) for j in range(i + 1)]
+    result += [
         (node, key) for prefix in prefixes for node in range(prefix.start, prefix.end) for key in prefix.block.nodes
     ]
-    assert len(found) == len(set(found))
-    assert set(found) == wanted
+    assert len(result) == len(set(result))
+    assert set(result) == expected
 
 
 @settings(max_examples=30, deadline=None)
@@ -31,17 +31,19 @@ def test_a_node_is_a_policy_and_a_prefix(data):
     data = sorted(data, key=prefix_tree.path)
     tree = PrefixTree.of(data)
     read = [
-        (one.policy, one.token_ids[: depth + 1]) for one in data for depth in range(prefix_tree.computed_length(one))
+        (sample.policy, sample.token_ids[: depth + 1])
+        for sample in data
+        for depth in range(prefix_tree.computed_length(sample))
     ]
     assert len(tree.token_ids) == len(set(read))
     named = {}
-    for one, path in zip(data, tree.paths, strict=True):
-        assert tree.token_ids[path].tolist() == list(one.token_ids[: prefix_tree.computed_length(one)])
+    for datum, path in zip(data, tree.paths, strict=True):
+        assert tree.token_ids[path].tolist() == list(datum.token_ids[: prefix_tree.computed_length(datum)])
         assert tree.depths[path].tolist() == list(range(len(path)))
         for depth, node in enumerate(path.tolist()):
-            assert named.setdefault(node, (one.policy, one.token_ids[: depth + 1])) == (
-                one.policy,
-                one.token_ids[: depth + 1],
+            assert named.setdefault(node, (datum.policy, datum.token_ids[: depth + 1])) == (
+                datum.policy,
+                datum.token_ids[: depth + 1],
             )
     above = {
         (node, key) for path in tree.paths for i, node in enumerate(path.tolist()) for key in path[: i + 1].tolist()
@@ -79,8 +81,8 @@ def test_a_tree_of_repeated_starts_has_the_same_paths(data, repeated):
         patch.setattr(prefix_tree, "LEAST_REPEATED", 0)
         tree = PrefixTree.of(data, share(data, repeat=True))
     above = set()
-    for one, path in zip(data, tree.paths, strict=True):
-        assert tree.token_ids[path].tolist() == list(one.token_ids[: prefix_tree.computed_length(one)])
+    for datum, path in zip(data, tree.paths, strict=True):
+        assert tree.token_ids[path].tolist() == list(datum.token_ids[: prefix_tree.computed_length(datum)])
         assert tree.depths[path].tolist() == list(range(len(path)))
         above |= {(node, key) for i, node in enumerate(path.tolist()) for key in path[: i + 1].tolist()}
     ends = tree.ends.tolist()

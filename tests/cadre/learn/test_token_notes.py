@@ -4,16 +4,16 @@ from cadre.learn.token_notes import TokenNote, TokenNotes
 from cadre.types import SamplePosition, TrainingSequence
 
 
-def datum(place: SamplePosition | None) -> TrainingSequence:
-    return TrainingSequence("p", "r", (1, 2, 3), (False, True, True), (0.0,) * 3, (0.0,) * 3, 0, position=place)
+def datum(position: SamplePosition | None) -> TrainingSequence:
+    return TrainingSequence("p", "r", (1, 2, 3), (False, True, True), (0.0,) * 3, (0.0,) * 3, 0, position=position)
 
 
 def test_the_first_note_of_a_sample_is_kept_without_its_prompt() -> None:
-    notes, here = TokenNotes(1), (0, (2,), "r", 1)
-    assert notes.wants(datum(here))
-    notes.add(datum(here), [0.0, -1.0, -2.0], [0.0, 0.5, 0.25])
-    assert not notes.wants(datum(here))
-    assert notes.drain() == [TokenNote(here, (-1.0, -2.0), (0.5, 0.25))]
+    notes, present = TokenNotes(1), (0, (2,), "r", 1)
+    assert notes.wants(datum(present))
+    notes.add(datum(present), [0.0, -1.0, -2.0], [0.0, 0.5, 0.25])
+    assert not notes.wants(datum(present))
+    assert notes.drain() == [TokenNote(present, (-1.0, -2.0), (0.5, 0.25))]
     assert notes.drain() == []
 
 

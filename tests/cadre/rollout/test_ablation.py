@@ -84,8 +84,8 @@ class Crowd(Crew):
     roles: ClassVar[tuple[str, ...]] = tuple("abcdefg")
 
 
-def grown(env: type[Env], said: dict[str, list[str]], ablation: str, k: int = 1, **options: Any) -> Node:
-    team, _ = scripted_team(env, lambda request, index: said[request.role][index])
+def grown(env: type[Env], text: dict[str, list[str]], ablation: str, k: int = 1, **options: Any) -> Node:
+    team, _ = scripted_team(env, lambda request, index: text[request.role][index])
     rollout = Rollout(env, team, shapes.independent(k), 1.0, ablation=ablation, **options)
     root = asyncio.run(grow(env(TASK), rollout, 7))
     assert root is not None
@@ -123,7 +123,7 @@ def test_two_agents_by_hand_with_a_default_that_does_something() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_shapley_values_share_out_what_all_add_to_nobody(count: int) -> None:
-    """Whatever a set of roles is paid, the values sum to R(all) - R(nobody)."""
+    """The values sum to R(all) - R(nobody) for any rewards of the sets of roles."""
     roles = "abcde"[:count]
     draw = random.Random(count).gauss
     absences = [set_ for size in range(1, count + 1) for set_ in itertools.combinations(roles, size)]
@@ -153,11 +153,11 @@ def test_a_role_is_paid_by_its_own_reward() -> None:
 def test_ablated_steps_leave_no_trace_but_their_rewards() -> None:
     """The judge of a branch has been asked once, each ablated one too; equal ablated actions are stepped once, their
     forks are closed, and the tree is otherwise that of a rollout without them."""
-    said = {"a": ["2", "2"], "b": ["3", "5"]}
-    plain = grown(Duo, said, "none", k=2)
+    text = {"a": ["2", "2"], "b": ["3", "5"]}
+    plain = grown(Duo, text, "none", k=2)
     Duo.stepped.clear()
     Crew.closed = Duo.closed = 0
-    root = grown(Duo, said, "each", k=2)
+    root = grown(Duo, text, "each", k=2)
     assert sorted(Duo.stepped) == sorted([("2", "3"), ("2", "5"), ("", "3"), ("", "5"), ("2", "")])
     assert Duo.closed == 3  # the forks of the ablated steps; those of the branches are the episodes'
     rewards = [reward for branch in root.branches for reward in (branch.reward, *branch.ablated.values())]
@@ -170,8 +170,8 @@ def test_ablated_steps_leave_no_trace_but_their_rewards() -> None:
 
 
 def test_nothing_ablated_is_trained_on() -> None:
-    said = {"a": ["2", "1"], "b": ["3", "5"]}
-    root, plan = grown(Duo, said, "each", k=2), named("counterfactual", k=2)
+    text = {"a": ["2", "1"], "b": ["3", "5"]}
+    root, plan = grown(Duo, text, "each", k=2), named("counterfactual", k=2)
     team, _ = scripted_team(Duo, lambda request, index: "")
     sequences = build_batch([Tree(TASK, root)], plan, team).sequences
     assert len(sequences) == 4
@@ -185,7 +185,7 @@ def test_the_presets_compare_a_role_with_itself_on_the_task() -> None:
     def judged(name: str, **options: Any) -> dict[str, float]:
         groups = assign([Tree(TASK, root)], named(name, k=2, **options).credit)
         members = [scored for group in groups for scored in group.samples]
-        return {f"{one.sample.role}{one.tree_sample.index}": one.advantages[0] for one in members}
+        return {f"{member.sample.role}{member.tree_sample.index}": member.advantages[0] for member in members}
 
     assert judged("counterfactual") == pytest.approx({"a0": 1.0, "a1": -1.0, "b0": 1.0, "b1": -1.0})
     assert judged("shapley") == pytest.approx({"a0": 2.0, "a1": -2.0, "b0": 2.0, "b1": -2.0})
@@ -201,25 +201,29 @@ def test_returns_are_summed_before_they_are_normalised_as_in_sharp() -> None:
     """Shapley values of a: 1/2, 1 and 3/2, as an absent agent leaves nothing of the product; rewards 1, 2 and 3. With
     the weight 3 and 1 of the part that is 4, 4 and 1 their sums are 7.5, 11 and 11.5: mean 10, deviation sqrt(19/6)."""
 
-    class Told(Duo):
+    class ToldReward(Duo):
         async def step(self, actions: dict[str, str]) -> Reward:
             reward = await super().step(actions)
             return replace(reward, parts={"a/tool": 1.0 if actions["a"] == "3" else 4.0})
 
-    root = grown(Told, {"a": ["1", "2", "3"], "b": ["1", "1", "1"]}, "all", k=3)
+    root = grown(ToldReward, {"a": ["1", "2", "3"], "b": ["1", "1", "1"]}, "all", k=3)
 
     def judged(**options: Any) -> dict[str, float]:
         credit = named("shapley", k=3, broadcast=3.0, part_weights={"a/tool": 1.0}, **options).credit
         groups = assign([Tree(TASK, root)], credit)
-        return {one.sample.role + one.sample.text: one.advantages[0] for group in groups for one in group.samples}
+        return {
+            sample.sample.role + sample.sample.text: sample.advantages[0]
+            for group in groups
+            for sample in group.samples
+        }
 
     deviation = math.sqrt((2.5**2 + 1.0 + 1.5**2) / 3)
     summed = judged(normalise="sum")
     assert [summed[f"a{n}"] for n in (1, 2, 3)] == pytest.approx([-2.5 / deviation, 1 / deviation, 1.5 / deviation])
     # Apart: values and rewards are -sqrt(3/2), 0, sqrt(3/2), the part sqrt(1/2) twice and -sqrt(2).
     root32, root2 = math.sqrt(1.5), math.sqrt(2.0)
-    apart = judged()
-    assert [apart[f"a{n}"] for n in (1, 2, 3)] == pytest.approx(
+    separate = judged()
+    assert [separate[f"a{n}"] for n in (1, 2, 3)] == pytest.approx(
         [-4 * root32 + root2 / 2, root2 / 2, 4 * root32 - root2]
     )
 
@@ -230,11 +234,11 @@ def test_contributions_are_standardised_over_the_run_and_bent_as_in_ccpo() -> No
     plan, state = named("counterfactual", k=3, normalise="history"), {}
     team, _ = scripted_team(Duo, lambda request, index: "")
 
-    def judged(*said: str) -> list[float]:
-        root = grown(Duo, {"a": list(said), "b": ["1"] * len(said)}, "each", k=len(said))
+    def judged(*text: str) -> list[float]:
+        root = grown(Duo, {"a": list(text), "b": ["1"] * len(text)}, "each", k=len(text))
         groups = build_batch([Tree(TASK, root)], plan, team, state).groups
-        members = [one for group in groups for one in group.samples if one.sample.role == "a"]
-        return [one.advantages[0] for one in sorted(members, key=lambda one: one.tree_sample.index)]
+        members = [sample for group in groups for sample in group.samples if sample.sample.role == "a"]
+        return [member.advantages[0] for member in sorted(members, key=lambda scored: scored.tree_sample.index)]
 
     assert judged("1", "3") == pytest.approx([-1.0, 1.0])  # nothing to standardise by
     assert (state["a/return/mean"], state["a/return/variance"]) == pytest.approx((2.0, 1.0))
@@ -250,15 +254,17 @@ def test_contributions_are_standardised_over_the_run_and_bent_as_in_ccpo() -> No
 def test_a_part_is_added_with_its_own_weight() -> None:
     """Part 4 - 2 = 2 off 3: +1 and -1 unscaled, times 2, beside contributions of 1 and 1 and no broadcast."""
 
-    class Told(Duo):
+    class ToldReward(Duo):
         async def step(self, actions: dict[str, str]) -> Reward:
             reward = await super().step(actions)
             return replace(reward, parts={"tool": float(actions["b"] or 0)})
 
-    root = grown(Told, {"a": ["1", "2"], "b": ["4", "2"]}, "all", k=2)
+    root = grown(ToldReward, {"a": ["1", "2"], "b": ["4", "2"]}, "all", k=2)
     credit = named("shapley", k=2, broadcast=0.5, part_weights={"tool": 2.0}, scale="none").credit
     groups = assign([Tree(TASK, root)], credit)
-    got = {one.sample.role + one.sample.text: one.advantages[0] for group in groups for one in group.samples}
+    got = {
+        sample.sample.role + sample.sample.text: sample.advantages[0] for group in groups for sample in group.samples
+    }
     assert got == pytest.approx({"a1": 2.0, "a2": -2.0, "b4": 2.0, "b2": -2.0})
 
 
@@ -309,7 +315,7 @@ def test_the_rollout_of_an_experiment_ablates_as_its_credit_needs(speaker: Any) 
 
 
 def test_an_audit_reads_counterfactual_credit(speaker: Any) -> None:
-    """What is credited is what is executed: both are the step's own reward, and its ablated steps play no part."""
+    """Credit and execution both use the step's own reward; its ablated steps play no part."""
     experiment = resolve(recipe(Duo, speaker, name="counterfactual", k=2, scale="none"), Duo)
     team, _ = scripted_team(Duo, lambda request, index: {"a": "12", "b": "34"}[request.role][index])
     settings = AuditSettings(tasks=1, plays=1)
@@ -339,14 +345,16 @@ def test_whole_trees_grow_with_ablated_steps_in_time() -> None:
 
 def test_a_default_action_stands_for_a_role_that_may_call_tools() -> None:
     class Tooled(Duo):
-        seen: ClassVar[list[Any]] = []
+        messages: ClassVar[list[Any]] = []
 
         def observe(self) -> dict[str, Observation]:
-            return {role: replace(seen, tools=(Tool("add"),)) for role, seen in super().observe().items()}
+            return {role: replace(recorded, tools=(Tool("add"),)) for role, recorded in super().observe().items()}
 
         async def step_samples(self, samples: Any) -> Reward:
-            self.seen += [one.message for one in samples.values() if isinstance(one, Sample) and not one.text]
+            self.messages += [
+                sample.message for sample in samples.values() if isinstance(sample, Sample) and not sample.text
+            ]
             return await super().step_samples(samples)
 
     grown(Tooled, {"a": ["1"], "b": ["2"]}, "each")
-    assert Tooled.seen == [Message("assistant", "")] * 2
+    assert Tooled.messages == [Message("assistant", "")] * 2

@@ -65,14 +65,14 @@ def test_no_round_begins_while_another_sampler_s_batch_is_under_way() -> None:
 
     async def episode(number: int) -> None:
         for turn in range(4):
-            mine = samplers[(number + turn) % 2]
-            await mine.ask(f"{number}.{turn}")
+            own_result = samplers[(number + turn) % 2]
+            await own_result.ask(f"{number}.{turn}")
             await nap()
 
     class Watched(Batching):
         async def run(self, batch: Sequence[Any]) -> None:
             await asyncio.sleep(0)  # the other batch of this round begins too
-            assert all(len(one.batches) <= len(self.batches) + 1 for one in samplers)
+            assert all(len(sampler.batches) <= len(self.batches) + 1 for sampler in samplers)
             await super().run(batch)
 
     samplers[:] = [Watched(), Watched()]
@@ -105,14 +105,14 @@ def test_outside_together_a_request_leaves_alone() -> None:
 
 def test_the_first_to_fail_ends_the_others_before_its_error_is_raised() -> None:
     sampler = Batching()
-    gone = []
+    missing = []
 
     async def waits() -> None:
         try:
             await sampler.ask("never")
         finally:
             await asyncio.sleep(0.01)  # no round begins meanwhile
-            gone.append(list(sampler.batches))
+            missing.append(list(sampler.batches))
 
     async def fails() -> None:
         await nap()
@@ -121,7 +121,7 @@ def test_the_first_to_fail_ends_the_others_before_its_error_is_raised() -> None:
     async def branch() -> None:
         with pytest.raises(ValueError, match="broken"):
             await gather(waits(), fails(), waits())
-        assert gone == [[], []]
+        assert missing == [[], []]
         await sampler.ask("after")
 
     finished(gather(sampler.ask("first"), branch()))
@@ -168,7 +168,7 @@ def test_cancelled_while_it_waits_and_while_its_batch_is_under_way() -> None:
     st.sets(st.integers(0, 12), max_size=2),
 )
 def test_equal_work_makes_equal_batches(plan: Any, failing: set[int]) -> None:
-    """Whatever takes how long, and though some of it fails and is caught further up.
+    """Batches do not depend on timing, and failures that are caught further up do not change them.
 
     A plan is a number of requests in turn, or a list of plans that run together.
     """
@@ -251,7 +251,7 @@ def test_one_branch_that_raises_ends_there_and_equal_work_makes_equal_batches() 
             shown = (Message("user", f"{self.task.data['index']} turn {self.turn}"),)
             return {role: Observation(role, shown) for role in self.roles} if self.turn < 4 else {}
 
-    made = []
+    created = []
     for _ in range(2):
         sampler = Batching()
         trees, failures = played(Cracked, sampler, shapes.full(2))
@@ -259,8 +259,8 @@ def test_one_branch_that_raises_ends_there_and_equal_work_makes_equal_batches() 
         assert failures == []
         reasons = {branch.failure.reason for branch in final_branches(trees[1].root) if branch.failure}
         assert reasons == {"raised"}
-        made.append(sampler.batches)
-    assert made[0] == made[1]
+        created.append(sampler.batches)
+    assert created[0] == created[1]
 
 
 def test_a_sampler_s_error_ends_the_call() -> None:
@@ -309,10 +309,10 @@ def test_calls_one_after_the_other_may_belong_to_one_scope() -> None:
         return batching.current_barrier()
 
     async def run() -> None:
-        one, other = batching.SharedBarrier(), batching.SharedBarrier()
-        first, second = await one.gather(here(), here())
-        (third,) = await one.gather(here())
-        (fourth,) = await other.gather(here())
+        shared_barrier, other_shared_barrier = batching.SharedBarrier(), batching.SharedBarrier()
+        first, second = await shared_barrier.gather(here(), here())
+        (third,) = await shared_barrier.gather(here())
+        (fourth,) = await other_shared_barrier.gather(here())
         assert first is second is third
         assert fourth is not first
         assert (await gather(here()))[0] not in (first, fourth)

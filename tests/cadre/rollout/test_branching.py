@@ -21,17 +21,17 @@ def grown(shape, env=Relay, turns: int = 3, key: int = 7) -> tuple[Node, list[Re
     team, sampler = scripted_team(env, answer)
     rollout = Rollout(lambda task: env(task, turns), team, shape, 1.0)
     (tree,), _ = asyncio.run(grow_many([Task("t", {})], rollout, key))
-    return tree.root, sampler.asked
+    return tree.root, sampler.requests
 
 
 def test_two_episodes_and_a_branch_of_each() -> None:
-    root, asked = grown(branch(2, WHERE["random"]))
+    root, requests = grown(branch(2, WHERE["random"]))
     assert len(list(walk.episodes(root))) == 4
     counts = [len(node.branches) for node in walk.nodes(root)]
     assert (counts[0], sorted(counts)[-3:]) == (2, [2, 2, 2])  # the first decision and one in each episode
     # the first decision, five more in each episode, and what the branches played to their end
-    places = sorted(len(decision.path) for decision in walk.tree_samples([wrapped(root)]) if decision.index == 1)
-    assert len(asked) == 1 + 2 * 5 + sum(6 - depth for depth in places if depth)
+    positions = sorted(len(decision.path) for decision in walk.tree_samples([wrapped(root)]) if decision.index == 1)
+    assert len(requests) == 1 + 2 * 5 + sum(6 - depth for depth in positions if depth)
 
 
 def wrapped(root: Node) -> Tree:
@@ -41,15 +41,15 @@ def wrapped(root: Node) -> Tree:
 def test_a_branch_is_played_from_the_state_that_it_was_sampled_in() -> None:
     root, _ = grown(branch(2, WHERE["random"], decisions=2, siblings=2, rounds=2))
     for path in walk.episodes(root):
-        said: list[str] = []
-        for node, taken in path:
+        texts: list[str] = []
+        for node, selected in path:
             ((role, observation),) = node.observations.items()
-            assert observation.messages[0].content.endswith(f"past={','.join(said)}")
-            text = node.samples[role][taken.choice[role]].text
+            assert observation.messages[0].content.endswith(f"past={','.join(texts)}")
+            text = node.samples[role][selected.choice[role]].text
             if role == "scout":
                 note = text
             else:
-                said.append(f"{note}>{text}")
+                texts.append(f"{note}>{text}")
 
 
 def test_the_decision_that_is_chosen_is_the_most_worth() -> None:
@@ -63,9 +63,9 @@ def test_the_decision_that_is_chosen_is_the_most_worth() -> None:
 
 def test_equal_keys_give_equal_trees_and_others_do_not() -> None:
     shape = branch(2, WHERE["random"], decisions=2, rounds=2)
-    first, again, other = (grown(shape, key=key)[0] for key in (7, 7, 8))
+    first, again, other_grown = (grown(shape, key=key)[0] for key in (7, 7, 8))
     assert first == again
-    assert first != other
+    assert first != other_grown
 
 
 def test_the_budget_ends_the_rounds() -> None:
@@ -81,7 +81,10 @@ def test_roles_that_act_at_once_branch_together_and_shares_add_up() -> None:
         assert len({len(siblings) for siblings in node.samples.values()}) == 1
         assert [branch.choice["left"] for branch in node.branches] == list(range(len(node.branches)))
     leaves = [
-        node.weight / len(node.branches) for node in walk.nodes(root) for one in node.branches if one.child is None
+        node.weight / len(node.branches)
+        for node in walk.nodes(root)
+        for branch in node.branches
+        if branch.child is None
     ]
     assert sum(leaves) == pytest.approx(1.0)
 

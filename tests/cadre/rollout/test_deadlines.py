@@ -180,7 +180,7 @@ def test_the_systems_clock_may_jump(monkeypatch: pytest.MonkeyPatch) -> None:
     [("step", asyncio.sleep), ("step", time.sleep), ("observe", time.sleep), ("__init__", time.sleep)],
 )
 def test_an_episode_that_hangs_is_dropped_and_the_others_go_on(method: str, hang: Callable[..., Any]) -> None:
-    class Hanging(Digit):
+    class HangingEnv(Digit):
         def __init__(self, task: Any) -> None:
             super().__init__(task)
             if method == "__init__" and task.data["digit"] == 1:
@@ -197,17 +197,17 @@ def test_an_episode_that_hangs_is_dropped_and_the_others_go_on(method: str, hang
             return await super().step(actions)
 
     limits = EpisodesConfig(retries=1, step_seconds=SHORT)
-    team, _ = scripted_team(Hanging, lambda request, index: "1")
-    rollout = Rollout(Hanging, team, shapes.greedy(2), 1.0, limits)
+    team, _ = scripted_team(HangingEnv, lambda request, index: "1")
+    rollout = Rollout(HangingEnv, team, shapes.greedy(2), 1.0, limits)
     began = time.monotonic()
-    trees, dropped = asyncio.run(grow_many(list(Hanging.tasks("train"))[:4], rollout, 0))
+    trees, dropped = asyncio.run(grow_many(list(HangingEnv.tasks("train"))[:4], rollout, 0))
     assert len(trees) == 3
     assert [failure.reason for failure in dropped] == ["deadline"]
     assert time.monotonic() - began < 5
 
 
 def test_the_calls_of_an_episode_have_a_deadline_together_and_models_take_none_of_it() -> None:
-    class Slow(Relay):
+    class SlowEnv(Relay):
         def __init__(self, task: Any, nap: float = 0.0) -> None:
             super().__init__(task, 2)
             self.nap = nap
@@ -221,10 +221,10 @@ def test_the_calls_of_an_episode_have_a_deadline_together_and_models_take_none_o
         return "a"
 
     def played(nap: float) -> Any:
-        team, _ = scripted_team(Slow, answer)
+        team, _ = scripted_team(SlowEnv, answer)
         limits = EpisodesConfig(retries=0, step_seconds=0, seconds=0.3)
-        rollout = Rollout(lambda task: Slow(task, nap), team, shapes.greedy(1), 1.0, limits)
-        return asyncio.run(grow_many(list(Slow.tasks("train"))[:1], rollout, 0))
+        rollout = Rollout(lambda task: SlowEnv(task, nap), team, shapes.greedy(1), 1.0, limits)
+        return asyncio.run(grow_many(list(SlowEnv.tasks("train"))[:1], rollout, 0))
 
     trees, _ = played(0.0)  # four answers of 0.1 s are more than the episode may take
     assert len(trees) == 1
@@ -259,9 +259,9 @@ def test_the_line_that_blocks_the_loop_is_logged(
         await asyncio.gather(deadline(60).awaiting(stuck()), deadline(60).awaiting(asyncio.sleep(1.0)))
 
     asyncio.run(both())
-    told = [message for message in caplog.messages if "A call has blocked all episodes for 1 s at line" in message]
-    assert len(told) in (1, 2)
-    assert "of test_deadlines.py, in stuck" in told[0]
+    messages = [message for message in caplog.messages if "A call has blocked all episodes for 1 s at line" in message]
+    assert len(messages) in (1, 2)
+    assert "of test_deadlines.py, in stuck" in messages[0]
 
 
 def test_a_call_that_only_waits_is_not_logged(

@@ -58,37 +58,37 @@ def names(tasks: Sequence[Task]) -> list[str]:
 
 
 def test_spare_tasks_depend_on_the_step_alone_and_are_not_the_steps_own() -> None:
-    own = TASKS[2:5]
-    first, again = (list(replacement_tasks(TASKS, own, 3, 0)) for _ in range(2))
+    step_tasks = TASKS[2:5]
+    first, again = (list(replacement_tasks(TASKS, step_tasks, 3, 0)) for _ in range(2))
     assert first == again
-    assert sorted(names([*first, *own])) == sorted(names(TASKS))
-    assert first != list(replacement_tasks(TASKS, own, 4, 0))
-    assert first != list(replacement_tasks(TASKS, own, 3, 1))
+    assert sorted(names([*first, *step_tasks])) == sorted(names(TASKS))
+    assert first != list(replacement_tasks(TASKS, step_tasks, 4, 0))
+    assert first != list(replacement_tasks(TASKS, step_tasks, 3, 1))
     # What the step's own tasks are changes which spare ones are left out, never their order.
     everyone = list(replacement_tasks(TASKS, [], 3, 0))
-    assert first == [task for task in everyone if task not in own]
+    assert first == [task for task in everyone if task not in step_tasks]
 
 
 def test_as_many_are_sampled_as_are_missing_until_enough_teach() -> None:
-    own = [TASKS[0], TASKS[1]]  # the digits 0 and 1: one of them teaches
-    spare = list(replacement_tasks(TASKS, own, 3, 0))
+    step_tasks = [TASKS[0], TASKS[1]]  # the digits 0 and 1: one of them teaches
+    spare = list(replacement_tasks(TASKS, step_tasks, 3, 0))
     until = next(index for index, task in enumerate(spare) if task.data["digit"] == 1) + 1
-    got = sampled(own, rounds=8)
+    got = sampled(step_tasks, rounds=8)
     assert got.replaced == until
-    assert names([tree.task for tree in got.trees]) == names([*own, *spare[:until]])
+    assert names([tree.task for tree in got.trees]) == names([*step_tasks, *spare[:until]])
     assert [tree.task.data["digit"] for tree in got.trees].count(1) == 2
 
 
 def test_rounds_bound_it_and_two_missing_are_sampled_together() -> None:
-    own = [TASKS[0], TASKS[2]]
-    spare = replacement_tasks(TASKS, own, 3, 0)
+    step_tasks = [TASKS[0], TASKS[2]]
+    spare = replacement_tasks(TASKS, step_tasks, 3, 0)
     first = list(islice(spare, 2))
     right = sum(task.data["digit"] == 1 for task in first)
-    got = sampled(own, rounds=1)
-    assert names([tree.task for tree in got.trees]) == names([*own, *first])
+    got = sampled(step_tasks, rounds=1)
+    assert names([tree.task for tree in got.trees]) == names([*step_tasks, *first])
     assert got.replaced == 2
-    assert sampled(own, rounds=2).replaced == 4 - right
-    assert sampled(own, rounds=0).replaced == 0
+    assert sampled(step_tasks, rounds=2).replaced == 4 - right
+    assert sampled(step_tasks, rounds=0).replaced == 0
 
 
 def test_it_ends_where_no_task_is_left() -> None:
@@ -106,29 +106,29 @@ def test_what_a_frozen_policy_says_teaches_nothing() -> None:
 
 
 def test_a_spare_task_that_fails_is_counted_and_stops_nothing() -> None:
-    own = [TASKS[0]]
-    broken = next(replacement_tasks(TASKS, own, 3, 0)).id
+    step_tasks = [TASKS[0]]
+    broken = next(replacement_tasks(TASKS, step_tasks, 3, 0)).id
 
-    class Fragile(Digit):
+    class FragileTask(Digit):
         async def step(self, actions: dict[str, str]) -> Reward:
             if self.task.id == broken:
                 raise ValueError("broken")
             return await super().step(actions)
 
-    got = sampled(own, rounds=1, env=Fragile)
+    got = sampled(step_tasks, rounds=1, env=FragileTask)
     assert [failure.task.id for failure in got.failures] == [broken]
     assert got.replaced == 1
 
 
 def test_a_resumed_run_refills_with_the_same_tasks(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     sections = {"credit": {"without_std": "drop", "truncated": "mask"}, "algorithm": {"name": "at_grpo", "k": 4}}
-    whole, half = (
+    full, half = (
         configured(speaker, train={"steps": steps, "tasks_per_step": 2, "replacements": 2, "trees_kept": 6}, **sections)
         for steps in (4, 2)
     )
-    play(whole, tmp_path / "whole", quiet)
+    play(full, tmp_path / "whole", quiet)
     play(half, tmp_path / "half", quiet)
-    play(whole, tmp_path / "half", quiet, resume=True)
+    play(full, tmp_path / "half", quiet, resume=True)
     assert weights(tmp_path / "half", "shared") == weights(tmp_path / "whole", "shared")
     trees, again = ((tmp_path / name / "trees.jsonl").read_text() for name in ("whole", "half"))
     assert trees == again
@@ -142,6 +142,6 @@ def test_every_task_of_a_step_has_noise_of_its_own_replacements_too() -> None:
     team, sampler = scripted_team(Digit, only_ones_differ)
     replacements = Replacements(replacement_tasks(TASKS, TASKS[:2], step=3, seed=0), 4, lambda tree: False)
     rollout = Rollout(Digit, team, PLAN.shape, PLAN.credit.alpha)
-    drawn = asyncio.run(episodes.sample_step(TASKS[:2], replacements, rollout, 7, lambda count: lambda: None))
-    assert drawn.replaced == 6
-    assert len({request.key for request in sampler.asked}) == 8
+    samples = asyncio.run(episodes.sample_step(TASKS[:2], replacements, rollout, 7, lambda count: lambda: None))
+    assert samples.replaced == 6
+    assert len({request.key for request in sampler.requests}) == 8

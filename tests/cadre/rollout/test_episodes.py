@@ -27,25 +27,25 @@ def played(
     env: type[Env], limits: EpisodesConfig = ONCE_MORE, sampler: Any = None, shape: shapes.Shape | None = None
 ) -> tuple[list[Tree], list[Failure], list[Failure]]:
     """The trees of four tasks, what was dropped, and every failure."""
-    told: list[Failure] = []
+    messages: list[Failure] = []
     team = team_of(env, sampler) if sampler else scripted_team(env, lambda request, index: str(index))[0]
-    rollout = Rollout(env, team, shape or shapes.greedy(2), 1.0, limits, told.append)
+    rollout = Rollout(env, team, shape or shapes.greedy(2), 1.0, limits, messages.append)
     trees, dropped = finished(grow_many(list(env.tasks("train"))[:4], rollout, 0))
-    return trees, dropped, told
+    return trees, dropped, messages
 
 
 def failing(how_often: int, digits: Sequence[int] = (1, 2), error: Exception | None = None) -> type[Digit]:
     """Digit whose tasks of these digits fail in their first so many episodes."""
-    made: Counter[int] = Counter()
+    counter: Counter[int] = Counter()
 
     class Failing(Slow):
         def __init__(self, task: Task) -> None:
             super().__init__(task)
-            made[task.data["digit"]] += 1
+            counter[task.data["digit"]] += 1
 
         async def step(self, actions: dict[str, str]) -> Reward:
             digit = self.task.data["digit"]
-            if digit in digits and made[digit] <= how_often:
+            if digit in digits and counter[digit] <= how_often:
                 raise error or ValueError("bad luck")
             return await super().step(actions)
 
@@ -54,48 +54,48 @@ def failing(how_often: int, digits: Sequence[int] = (1, 2), error: Exception | N
 
 def test_an_episode_that_failed_by_bad_luck_ends_as_if_it_had_not() -> None:
     """Nothing is drawn a second time, so what shares a batch with what is the same too."""
-    whole, again = Batching(), Batching()
-    expected, _, _ = played(failing(0), sampler=whole)
-    trees, dropped, told = played(failing(1), sampler=again)
+    full, again = Batching(), Batching()
+    expected, _, _ = played(failing(0), sampler=full)
+    trees, dropped, message = played(failing(1), sampler=again)
     assert trees == expected
     assert dropped == []
-    assert sorted((failure.task.data["digit"], failure.reason, failure.dropped) for failure in told) == [
+    assert sorted((failure.task.data["digit"], failure.reason, failure.dropped) for failure in message) == [
         (1, "raised", False),
         (2, "raised", False),
     ]
-    assert again.batches == whole.batches
+    assert again.batches == full.batches
 
 
 def test_later_decisions_share_their_batches_with_the_others_after_a_retry() -> None:
-    made: Counter[str] = Counter()
+    counter: Counter[str] = Counter()
 
     class Unlucky(Relay):
         lucky = True
 
         def __init__(self, task: Task) -> None:
             super().__init__(task, 2)
-            made[task.id] += 1
+            counter[task.id] += 1
 
         async def step(self, actions: dict[str, str]) -> Reward:
-            if not self.lucky and self.task.id == "train-1" and self.past and made["train-1"] == 1:
+            if not self.lucky and self.task.id == "train-1" and self.past and counter["train-1"] == 1:
                 raise OSError("gone")
             return await super().step(actions)
 
     lucky = Batching()
     expected, _, _ = played(Unlucky, sampler=lucky)
     Unlucky.lucky = False
-    made.clear()
+    counter.clear()
     unlucky = Batching()
-    trees, _, told = played(Unlucky, sampler=unlucky)
-    assert len(told) == 1
+    trees, _, message = played(Unlucky, sampler=unlucky)
+    assert len(message) == 1
     assert trees == expected
     assert unlucky.batches == lucky.batches
 
 
 def test_one_that_fails_each_time_is_dropped_and_the_error_is_told() -> None:
-    trees, dropped, told = played(failing(9))
+    trees, dropped, message = played(failing(9))
     assert [tree.task.data["digit"] for tree in trees] == [0, 3]
-    assert Counter((failure.task.id, failure.dropped) for failure in told) == Counter(
+    assert Counter((failure.task.id, failure.dropped) for failure in message) == Counter(
         (f"train-{digit}", last) for digit in (1, 2) for last in (False, True)
     )
     assert {failure.error.partition(" at line")[0] for failure in dropped} == {"ValueError: bad luck"}
@@ -126,14 +126,14 @@ def test_what_is_nobodys_episode_ends_the_call(error: Exception) -> None:
 def test_a_sampler_that_fails_is_no_failure_of_an_episode() -> None:
     """However it fails; the others' episodes are not played on without those whose answers it lost."""
 
-    class Broken:
+    class BrokenEpisode:
         async def sample(self, request: Request) -> list[Sample]:
             raise RuntimeError("CUDA out of memory")
 
-    team = Team({"guesser": "far"}, {"far": Broken()}, {"guesser": Sampling()})  # type: ignore[dict-item]
-    asked = team.sample(Observation("guesser", (Message("user", "1"),)), 2, 0, None)
+    team = Team({"guesser": "far"}, {"far": BrokenEpisode()}, {"guesser": Sampling()})  # type: ignore[dict-item]
+    requests = team.sample(Observation("guesser", (Message("user", "1"),)), 2, 0, None)
     with pytest.raises(EngineError, match=r"Role 'guesser': policy 'far' .* RuntimeError: CUDA out of memory"):
-        asyncio.run(asked)
+        asyncio.run(requests)
 
 
 def test_past_a_share_of_failures_it_stops_at_once_and_says_why() -> None:
@@ -152,13 +152,13 @@ def replace_limits(**changes: Any) -> EpisodesConfig:
 
 @pytest.mark.parametrize("ending", [SystemExit(0), asyncio.CancelledError(), type("Odd", (BaseException,), {})()])
 def test_an_environment_cannot_end_the_run(ending: BaseException) -> None:
-    class Ending(Digit):
+    class EndingEpisode(Digit):
         async def step(self, actions: dict[str, str]) -> Reward:
             if self.task.data["digit"] == 1:
                 raise ending
             return await super().step(actions)
 
-    trees, dropped, _ = played(Ending)
+    trees, dropped, _ = played(EndingEpisode)
     assert len(trees) == 3
     assert dropped[0].reason == "contract"
 
@@ -182,13 +182,13 @@ def test_every_call_is_inside_the_boundary(method: str) -> None:
 
 
 def test_a_conversation_that_is_no_text_fails_its_episode() -> None:
-    class Torn(Digit):
+    class TornEpisode(Digit):
         def observe(self) -> dict[str, Observation]:
-            seen = super().observe()
+            recorded = super().observe()
             half = Message("user", "\ud800")
-            return {role: Observation(role, (half,)) for role in seen} if self.task.data["digit"] == 2 else seen
+            return {role: Observation(role, (half,)) for role in recorded} if self.task.data["digit"] == 2 else recorded
 
-    _, dropped, _ = played(Torn)
+    _, dropped, _ = played(TornEpisode)
     assert [failure.reason for failure in dropped] == ["contract"]
     assert "surrogate" in dropped[0].error
 
@@ -206,6 +206,6 @@ def test_prompts_that_do_not_fit_fail_their_episodes() -> None:
 
 
 def test_without_limits_nothing_is_tried_again() -> None:
-    _, dropped, told = played(failing(1), NO_LIMITS)
-    assert told == dropped
-    assert len(told) == 2
+    _, dropped, message = played(failing(1), NO_LIMITS)
+    assert message == dropped
+    assert len(message) == 2

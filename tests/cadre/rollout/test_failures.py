@@ -87,14 +87,14 @@ def grown(
 ) -> tuple[list[Tree], list[Failure], list[Failure]]:
     """The trees of four tasks, those that were dropped, and every failure that was reported."""
 
-    class Failing(Chain):
+    class FailingEnv(Chain):
         pass
 
-    Failing.fails_at = fails_at or {}
+    FailingEnv.fails_at = fails_at or {}
     reported: list[Failure] = []
     team = Team({"a": "p"}, {"p": sampler or Numbers()}, {"a": Sampling()})  # type: ignore[dict-item]
-    rollout = Rollout(Failing, team, shape, 1.0, EpisodesConfig(**limits), reported.append)
-    trees, dropped = finished(grow_many(list(Failing.tasks("train")), rollout, 0))
+    rollout = Rollout(FailingEnv, team, shape, 1.0, EpisodesConfig(**limits), reported.append)
+    trees, dropped = finished(grow_many(list(FailingEnv.tasks("train")), rollout, 0))
     return trees, dropped, reported
 
 
@@ -124,9 +124,9 @@ def test_one_failing_sibling_is_a_branch_with_a_reward_in_every_shape(shape: sha
     assert failed.reward.team <= min(branch.reward.team for branch in trees[0].root.branches[:3])
     assert all(branch.failure is None for branch in trees[0].root.branches[:3])
     assert any(path[-1][1].success for path in walk.episodes(trees[0].root))
-    kept = [failure for failure in reported if failure.branches]
-    assert len(kept) == 4  # one a tree
-    assert all(0.0 < failure.lost < 1.0 for failure in kept)
+    stored = [failure for failure in reported if failure.branches]
+    assert len(stored) == 4  # one a tree
+    assert all(0.0 < failure.lost < 1.0 for failure in stored)
 
 
 def test_greedy_goes_on_with_the_next_best_where_the_best_has_failed() -> None:
@@ -227,8 +227,8 @@ def sample(text: str = "x") -> Sample:
 
 
 def node(*branches: Branch) -> Node:
-    seen = {"a": Observation("a", (Message("user", "?"),))}
-    return Node(0, seen, {"a": tuple(sample(str(number)) for number in range(len(branches)))}, branches)
+    recorded = {"a": Observation("a", (Message("user", "?"),))}
+    return Node(0, recorded, {"a": tuple(sample(str(number)) for number in range(len(branches)))}, branches)
 
 
 def after(index: int, team: float, child: Node | None = None, failure: BranchFailure | None = None, **local: float):
@@ -248,9 +248,9 @@ def test_a_failed_episode_is_worth_the_lowest_of_its_siblings() -> None:
     tree = node(
         after(0, 1, node(after(0, 2))), after(1, 0, node(after(0, 5))), after(2, 4, node(after(0, 0, failure=OVERLONG)))
     )
-    paid = set_failure_rewards(tree, "lowest", 1.0)
-    assert returns(paid) == [3.0, 5.0, 3.0]
-    assert returns(paid, "reward_to_go") == [3.0, 5.0, 3.0]
+    reward = set_failure_rewards(tree, "lowest", 1.0)
+    assert returns(reward) == [3.0, 5.0, 3.0]
+    assert returns(reward, "reward_to_go") == [3.0, 5.0, 3.0]
 
 
 def test_one_that_had_earned_less_than_all_others_is_paid_nothing_for_failing() -> None:
@@ -261,8 +261,8 @@ def test_one_that_had_earned_less_than_all_others_is_paid_nothing_for_failing() 
 def test_steps_are_compared_too_where_the_sibling_itself_goes_on() -> None:
     """A step of 0.5 that fails is no better than one of 0.1 that leads to 0.9."""
     tree = node(after(0, 0.1, node(after(0, 0.9))), after(1, 0.5, failure=OVERLONG))
-    paid = set_failure_rewards(tree, "lowest", 1.0)
-    assert returns(paid, "step") == pytest.approx([0.1, 0.1])
+    reward = set_failure_rewards(tree, "lowest", 1.0)
+    assert returns(reward, "step") == pytest.approx([0.1, 0.1])
 
 
 def test_local_rewards_fall_by_role() -> None:
@@ -278,8 +278,8 @@ def test_parts_that_are_trained_on_fall_too() -> None:
     failed = Branch({"a": 2}, Reward(), True, False, failure=OVERLONG)
     root = node(*complete, failed)
     for rule, cost in (("lowest", -0.5), (-2.0, -2.0)):
-        paid = set_failure_rewards(root, rule, 1.0, ["cost"]).branches[-1].reward
-        assert paid == Reward(0.0 if rule == "lowest" else -2.0, {}, {"cost": cost})
+        rewards = set_failure_rewards(root, rule, 1.0, ["cost"]).branches[-1].reward
+        assert rewards == Reward(0.0 if rule == "lowest" else -2.0, {}, {"cost": cost})
     assert set_failure_rewards(root, "lowest", 1.0).branches[-1].reward.parts == {}
 
 
@@ -292,11 +292,11 @@ def test_a_number_is_paid_once_beside_what_was_earned() -> None:
 
 def test_left_out_branches_take_their_samples_with_them() -> None:
     inner = node(after(0, 1), after(1, 2, failure=NO_SANDBOX))
-    kept = without_unrewarded(node(after(0, 0, failure=NO_SANDBOX), after(1, 3, inner)))
-    assert kept is not None
-    assert [one.text for one in kept.samples["a"]] == ["1"]
-    assert [branch.choice for branch in kept.branches] == [{"a": 0}]
-    assert len(kept.branches[0].child.branches) == 1  # type: ignore[union-attr]
+    stored = without_unrewarded(node(after(0, 0, failure=NO_SANDBOX), after(1, 3, inner)))
+    assert stored is not None
+    assert [sample.text for sample in stored.samples["a"]] == ["1"]
+    assert [branch.choice for branch in stored.branches] == [{"a": 0}]
+    assert len(stored.branches[0].child.branches) == 1  # type: ignore[union-attr]
     assert without_unrewarded(node(after(0, 0, failure=NO_SANDBOX))) is None
 
 

@@ -25,7 +25,7 @@ def grown(env: Env, answer, chosen: shapes.Shape, key: int = 7) -> tuple[Node, l
     team, sampler = scripted_team(type(env), answer)
     root = asyncio.run(grow(env, Rollout(type(env), team, chosen, 1.0), key))
     assert root is not None
-    return root, sampler.asked
+    return root, sampler.requests
 
 
 def index_or_note(request: Request, index: int) -> str:
@@ -41,9 +41,9 @@ def relay(turns: int = 2) -> Relay:
 
 
 def test_greedy_selects_the_argmax_of_every_decision() -> None:
-    root, asked = grown(relay(), index_or_note, shapes.greedy(3))
-    assert [request.role for request in asked] == ["scout", "runner", "scout", "runner"]
-    assert all(request.count == 3 for request in asked)
+    root, requests = grown(relay(), index_or_note, shapes.greedy(3))
+    assert [request.role for request in requests] == ["scout", "runner", "scout", "runner"]
+    assert all(request.count == 3 for request in requests)
     assert [branch.child is not None for branch in root.branches] == [False, False, True]  # "aaa" pays most
     (path,) = walk.episodes(root)
     assert [branch.reward.team for _, branch in path] == [0.0, 1.0, 0.0, 1.0]
@@ -76,16 +76,16 @@ def test_each_sibling_is_judged_on_its_own_copy_of_the_one_state() -> None:
 
 def test_a_prompt_shows_the_state_that_is_stepped() -> None:
     """Mistake: step() on one copy and the prompt from another. The second turn must know how the first one ended."""
-    _, asked = grown(relay(), index_or_note, shapes.greedy(3))
-    second = asked[2].messages[0].content
+    _, requests = grown(relay(), index_or_note, shapes.greedy(3))
+    second = requests[2].messages[0].content
     assert second.endswith("past=aaa>aaa")
     assert "turn=1" in second
 
 
 def test_the_second_role_is_asked_after_the_first_has_acted() -> None:
     """Mistake: all prompts of a sequential turn are built before anybody acts."""
-    _, asked = grown(relay(1), index_or_note, shapes.greedy(3))
-    assert "note=aaa" in asked[1].messages[0].content
+    _, requests = grown(relay(1), index_or_note, shapes.greedy(3))
+    assert "note=aaa" in requests[1].messages[0].content
 
 
 def test_grpo_trains_every_episode_not_only_the_longest() -> None:
@@ -108,8 +108,8 @@ def test_grpo_trains_every_episode_not_only_the_longest() -> None:
 
 
 def test_independent_parts_at_the_root_and_never_branches_again() -> None:
-    root, asked = grown(relay(), index_or_note, shapes.independent(3))
-    assert Counter(request.count for request in asked) == {3: 1, 1: 9}
+    root, requests = grown(relay(), index_or_note, shapes.independent(3))
+    assert Counter(request.count for request in requests) == {3: 1, 1: 9}
     assert len(list(walk.episodes(root))) == 3
 
 
@@ -122,7 +122,7 @@ def test_full_plays_every_joint_action_out(joint: shapes.Joint, leaves: int) -> 
 
 @pytest.mark.parametrize("stop_at", [None, 0.5])
 def test_branches_that_are_over_where_a_tree_stops_are_episodes(stop_at: float | None) -> None:
-    """All four are right: whether the tree would have grown further changes nothing, as nothing is left to play."""
+    """All four are right: nothing is left to play, so it does not matter whether the tree would have grown further."""
     root, _ = grown(Digit(Task("t", {"digit": 3})), lambda request, index: "3", shapes.full(4, stop_at=stop_at))
     assert [path[-1][1].success for path in walk.episodes(root)] == [True] * 4
 
@@ -141,8 +141,8 @@ def test_branches_that_are_not_over_where_a_tree_stops_are_no_episodes() -> None
 
 def test_siblings_by_role_and_turn() -> None:
     by_role = {"scout": 3, "runner": (2, 1)}
-    root, asked = grown(relay(3), index_or_note, shapes.greedy(by_role))
-    assert [(request.role, request.count) for request in asked] == [
+    root, requests = grown(relay(3), index_or_note, shapes.greedy(by_role))
+    assert [(request.role, request.count) for request in requests] == [
         ("scout", 3),
         ("runner", 2),
         ("scout", 3),
@@ -151,8 +151,8 @@ def test_siblings_by_role_and_turn() -> None:
         ("runner", 1),  # the last number repeats
     ]
     assert [len(node.branches) for node in walk.nodes(root)] == [3, 2, 3, 1, 3, 1]
-    _, asked = grown(relay(2), index_or_note, shapes.greedy((4, 2)))
-    assert [request.count for request in asked] == [4, 4, 2, 2]
+    _, requests = grown(relay(2), index_or_note, shapes.greedy((4, 2)))
+    assert [request.count for request in requests] == [4, 4, 2, 2]
     # (3 * 2) leaves of the first turn, and below each of them 3 * 1
     acting = [("scout",), ("runner",)] * 2
     assert shapes.count_leaves(shapes.full(by_role), acting) == 18
@@ -181,7 +181,7 @@ def test_equal_actions_are_stepped_once_and_the_tree_is_the_same(
 ) -> None:
     stepped: list[dict[str, str]] = []
 
-    class Counted(Pair):
+    class CountedForks(Pair):
         async def step(self, actions: dict[str, str]) -> Reward:
             stepped.append(actions)
             return await super().step(actions)
@@ -193,11 +193,11 @@ def test_equal_actions_are_stepped_once_and_the_tree_is_the_same(
     def answer(request, index):
         return str(index % 2)
 
-    once, _ = grown(Counted(Task("t", {}), 2), answer, shaped)
+    once, _ = grown(CountedForks(Task("t", {}), 2), answer, shaped)
     few = len(stepped)
     monkeypatch.setattr(growing, "step_copies", plainly)
-    each, _ = grown(Counted(Task("t", {}), 2), answer, shaped)
-    assert once == each
+    item, _ = grown(CountedForks(Task("t", {}), 2), answer, shaped)
+    assert once == item
     assert few < len(stepped) - few
 
 
@@ -214,10 +214,10 @@ def test_noise_is_keyed_by_node_and_role_and_differs_between_them() -> None:
 
 
 def test_what_a_role_said_last_goes_with_its_next_request() -> None:
-    _, asked = grown(relay(), index_or_note, shapes.greedy(3))
-    assert asked[0].previous is None
-    assert asked[2].previous is not None
-    assert asked[2].previous.sample.text == "aaa"
+    _, requests = grown(relay(), index_or_note, shapes.greedy(3))
+    assert requests[0].previous is None
+    assert requests[2].previous is not None
+    assert requests[2].previous.sample.text == "aaa"
 
 
 def test_a_failing_environment_is_counted_and_does_not_stop_the_others() -> None:
@@ -237,13 +237,13 @@ def test_a_failing_environment_is_counted_and_does_not_stop_the_others() -> None
 
 
 def test_an_environment_that_never_ends_is_stopped() -> None:
-    class Endless(Digit):
+    class EndlessTree(Digit):
         def observe(self):
             return Digit(self.task).observe()
 
-    team, _ = scripted_team(Endless, lambda request, index: "0")
+    team, _ = scripted_team(EndlessTree, lambda request, index: "0")
     with pytest.raises(ContractError, match="not over after"):
-        asyncio.run(grow(Endless(Task("t", {"digit": 0})), Rollout(Endless, team, shapes.greedy(1), 1.0), 0))
+        asyncio.run(grow(EndlessTree(Task("t", {"digit": 0})), Rollout(EndlessTree, team, shapes.greedy(1), 1.0), 0))
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=8), st.integers())
@@ -259,9 +259,9 @@ def test_argmax_breaks_ties_evenly_and_sampling_follows_the_score() -> None:
     ties = Counter(shapes.greedy(3).select([1.0, 0.0, 1.0], random.Random(seed))[0] for seed in range(2000))
     assert set(ties) == {0, 2}
     assert 850 < ties[0] < 1150  # within five deviations of 1000
-    drawn = Counter(shapes.SELECTIONS["sample"]([0.0, 1.0, 3.0], random.Random(seed))[0] for seed in range(2000))
-    assert set(drawn) == {1, 2}
-    assert 1400 < drawn[2] < 1600  # three quarters
+    samples = Counter(shapes.SELECTIONS["sample"]([0.0, 1.0, 3.0], random.Random(seed))[0] for seed in range(2000))
+    assert set(samples) == {1, 2}
+    assert 1400 < samples[2] < 1600  # three quarters
 
 
 class Errand(Env):
@@ -310,36 +310,36 @@ def errand(turns: int = 1, to: str = "team") -> Errand:
 
 def test_a_decision_that_pays_nobody_is_worth_what_follows_it() -> None:
     """Mistake: siblings of such a decision all earn 0, and the role never learns."""
-    root, asked = grown(errand(), by_number, shapes.greedy(2, lookahead=2))
+    root, requests = grown(errand(), by_number, shapes.greedy(2, lookahead=2))
     got = worth_of(root)
     # a plan of 0 or 1, the better report 1 below either, the better answer 1 below that
     assert [got[(), "leader", index] for index in range(2)] == [2.0, 3.0]
     assert [got[(0,), "worker", index] for index in range(2)] == [1.0, 2.0]
     assert [got[(1,), "worker", index] for index in range(2)] == [2.0, 3.0]
     assert [got[(1, 1), "leader", index] for index in range(2)] == [2.0, 3.0]
-    assert len(asked) == 1 + 2 + 4
+    assert len(requests) == 1 + 2 + 4
     # the paper's own return, and its tree, are still there
-    plain, asked = grown(errand(), by_number, shapes.greedy(2))
-    assert len(asked) == 3
+    plain, requests = grown(errand(), by_number, shapes.greedy(2))
+    assert len(requests) == 3
     assert {value for (path, _, _), value in worth_of(plain).items() if len(path) < 2} == {0.0}
 
 
 def test_one_episode_is_carried_on_and_it_is_the_best_that_was_found() -> None:
-    root, asked = grown(errand(turns=2), by_number, shapes.greedy(2, lookahead=2))
+    root, requests = grown(errand(turns=2), by_number, shapes.greedy(2, lookahead=2))
     (path,) = walk.episodes(root)
     assert [branch.choice for _, branch in path] == [{"leader": 1}, {"worker": 1}, {"leader": 1}] * 2
-    assert len(asked) == 2 * (1 + 2 + 4)  # only the episode itself goes on to the second turn
+    assert len(requests) == 2 * (1 + 2 + 4)  # only the episode itself goes on to the second turn
     got = worth_of(root)
     assert got[(), "leader", 0] == 2.0  # what the first turn pays: the second is another decision's
-    left = root.branches[0]
-    assert left.child is not None
-    assert not left.selected
-    assert [branch.selected for branch in left.child.branches] == [False, True]
+    remaining = root.branches[0]
+    assert remaining.child is not None
+    assert not remaining.selected
+    assert [branch.selected for branch in remaining.child.branches] == [False, True]
 
 
 def test_looking_ahead_is_bounded_and_what_lies_beyond_is_played_by_one_sibling() -> None:
-    root, asked = grown(errand(), by_number, shapes.greedy(2, lookahead=1))
-    assert len(asked) == 1 + 2 + 2
+    root, requests = grown(errand(), by_number, shapes.greedy(2, lookahead=1))
+    assert len(requests) == 1 + 2 + 2
     got = worth_of(root)
     for index in range(2):
         report = root.branches[index].child
@@ -357,8 +357,8 @@ def test_a_step_that_judges_with_nothing_is_paid() -> None:
             reward = await super().step(actions)
             return reward if reward.team else Reward(local=dict.fromkeys(actions, 0.0))
 
-    _, asked = grown(Judged(Task("t", {})), by_number, shapes.greedy(2, lookahead=2))
-    assert len(asked) == 3
+    _, requests = grown(Judged(Task("t", {})), by_number, shapes.greedy(2, lookahead=2))
+    assert len(requests) == 3
 
 
 def test_a_role_that_nobody_pays_on_the_way_waits_for_the_end() -> None:
@@ -380,8 +380,8 @@ def test_what_follows_equal_actions_is_played_once_and_is_worth_the_same() -> No
     def answer(request: Request, index: int) -> str:
         return str(min(index, 1))
 
-    root, asked = grown(errand(), answer, shapes.greedy(4, lookahead=2))
-    assert len(asked) == 1 + 2 + 4
+    root, requests = grown(errand(), answer, shapes.greedy(4, lookahead=2))
+    assert len(requests) == 1 + 2 + 4
     assert [branch.child is None for branch in root.branches] == [False, False, True, True]
     got = worth_of(root)
     assert [got[(), "leader", index] for index in range(4)] == [2.0, 3.0, 3.0, 3.0]
@@ -402,7 +402,7 @@ def test_what_was_played_side_by_side_shares_the_weight_of_one_decision() -> Non
 
 
 def test_a_branch_is_chosen_by_alpha_times_the_team_and_the_local_reward() -> None:
-    """Where alpha is 0 the local reward alone decides, where it is large the team's."""
+    """The local reward alone decides at alpha 0, the team's at a large alpha."""
 
     class Torn(Digit):
         async def step(self, actions: dict[str, str]) -> Reward:
@@ -422,10 +422,10 @@ def test_a_task_that_is_drawn_twice_in_a_step_is_played_twice() -> None:
     team, sampler = scripted_team(Digit, by_number)
     task = Digit.tasks("train")[0]
     asyncio.run(grow_many([task, task], Rollout(Digit, team, shapes.greedy(2), 1.0), 7))
-    first, second = (request.key for request in sampler.asked)
+    first, second = (request.key for request in sampler.requests)
     assert first != second
     asyncio.run(grow_many([task], Rollout(Digit, team, shapes.greedy(2), 1.0), 7, first=1))
-    assert sampler.asked[-1].key == second
+    assert sampler.requests[-1].key == second
 
 
 def test_what_the_shape_leaves_behind_is_closed_and_in_the_end_the_episode() -> None:
@@ -445,16 +445,16 @@ def test_what_the_shape_leaves_behind_is_closed_and_in_the_end_the_episode() -> 
             return await super().step(actions)
 
     team, _ = scripted_team(Pair, lambda request, index: str(index))
-    made = Closing(Task("t", {}), 2)
-    rollout = Rollout(lambda task: made, team, shapes.greedy(3), 1.0)
-    asyncio.run(grow_many([made.task], rollout, 7))
+    closing = Closing(Task("t", {}), 2)
+    rollout = Rollout(lambda task: closing, team, shapes.greedy(3), 1.0)
+    asyncio.run(grow_many([closing.task], rollout, 7))
     assert len(forks) == 6
-    assert closed[-1] is made
+    assert closed[-1] is closing
     assert len(closed) == 5  # two siblings at each of two decisions, and the whole
 
 
 def test_who_acts_is_waited_for() -> None:
-    class Slow(Digit):
+    class SlowStep(Digit):
         acts = False
 
         async def until_ready(self) -> None:
@@ -466,6 +466,6 @@ def test_who_acts_is_waited_for() -> None:
             return super().observe()
 
     team, _ = scripted_team(Digit, lambda request, index: "1")
-    rollout = Rollout(Slow, team, shapes.greedy(2), 1.0)
-    trees, failures = asyncio.run(grow_many(Slow.tasks("train")[:1], rollout, 7))
+    rollout = Rollout(SlowStep, team, shapes.greedy(2), 1.0)
+    trees, failures = asyncio.run(grow_many(SlowStep.tasks("train")[:1], rollout, 7))
     assert (len(trees), failures) == (1, [])

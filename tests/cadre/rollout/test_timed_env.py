@@ -1,4 +1,4 @@
-"""What an environment hands over is checked where it is played: rewards are numbers, observations conversations."""
+"""The outputs of an environment are checked when it is played: rewards are numbers, observations conversations."""
 
 from __future__ import annotations
 
@@ -90,25 +90,25 @@ def test_an_observation_is_a_conversation(observations: Any) -> None:
         TimedEnv.made(Showing, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).observe()
 
 
-@pytest.mark.parametrize(("success", "taken"), [(True, True), (np.bool_(False), False), (torch.tensor(True), True)])
-def test_success_is_a_bool(success: Any, taken: bool) -> None:
-    class Judged(Digit):
+@pytest.mark.parametrize(("success", "selected"), [(True, True), (np.bool_(False), False), (torch.tensor(True), True)])
+def test_success_is_a_bool(success: Any, selected: bool) -> None:
+    class JudgedReward(Digit):
         @property
         def success(self) -> Any:
             return success
 
-    assert TimedEnv.made(Judged, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).success is taken
+    assert TimedEnv.made(JudgedReward, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).success is selected
 
 
 @pytest.mark.parametrize("success", [None, "yes", 1.0, np.ones(2)])
 def test_other_successes_are_refused(success: Any) -> None:
-    class Judged(Digit):
+    class JudgedReward(Digit):
         @property
         def success(self) -> Any:
             return success
 
     with pytest.raises(ContractError, match="expected True or False"):
-        _ = TimedEnv.made(Judged, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).success
+        _ = TimedEnv.made(JudgedReward, Task("t", {"digit": 1}), ("speaker",), NO_LIMITS).success
 
 
 def test_a_task_that_no_file_can_hold_is_refused() -> None:

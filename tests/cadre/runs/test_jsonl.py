@@ -38,7 +38,7 @@ def test_a_cut_line_longer_than_a_block_is_found(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "lines.jsonl"
     jsonl.append(path, {"step": 0})
-    before, write = path.read_bytes(), os.write
+    initial_content, write = path.read_bytes(), os.write
     room = [5]
 
     def full(descriptor: int, data: bytes) -> int:
@@ -51,7 +51,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(jsonl, "os", SimpleNamespace(**{**vars(os), "write": full}))
     with pytest.raises(RunError, match="No space left"):
         jsonl.append(path, {"step": 1})
-    assert path.read_bytes() == before
+    assert path.read_bytes() == initial_content
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a step leaves behind for people to look at: trees within the budget, what is said of them, what was left out."""
+"""Kept trees of a step: those within the budget, their descriptions, and what was left out."""
 
 import json
 from dataclasses import replace
@@ -25,11 +25,11 @@ def lines(path: Path) -> list[dict]:
 def test_every_sample_is_named_by_decision_role_and_sibling(tmp_path: Path) -> None:
     keeping(tmp_path).keep(0, record(tree("t", 0.0, 2.0)))
     (line,) = lines(tmp_path / "annotations" / "credit.jsonl")
-    said = {(sample["node"], sample["role"], sample["index"]): sample for sample in line["samples"]}
-    assert set(said) == {(0, "tool", 0), (0, "tool", 1), (1, "planner", 0), (1, "planner", 1)}
-    assert [said[1, "planner", index]["advantage"] for index in (0, 1)] == [-1.0, 1.0]
-    assert said[0, "tool", 0]["left_out"] == "no spread"
-    assert "left_out" not in said[1, "planner", 0]
+    text = {(sample["node"], sample["role"], sample["index"]): sample for sample in line["samples"]}
+    assert set(text) == {(0, "tool", 0), (0, "tool", 1), (1, "planner", 0), (1, "planner", 1)}
+    assert [text[1, "planner", index]["advantage"] for index in (0, 1)] == [-1.0, 1.0]
+    assert text[0, "tool", 0]["left_out"] == "no spread"
+    assert "left_out" not in text[1, "planner", 0]
     (line,) = lines(tmp_path / "annotations" / "tokens.jsonl")
     assert line["samples"] == [
         {"node": 1, "role": "planner", "index": 1, "logprobs": [-0.5, -0.25], "entropy": [0.1, 0.2]}
@@ -38,20 +38,20 @@ def test_every_sample_is_named_by_decision_role_and_sibling(tmp_path: Path) -> N
 
 def test_what_was_left_out_is_told_with_the_reason(tmp_path: Path) -> None:
     keeping(tmp_path, trees_kept=1).keep(4, record(tree("t", 0.0, 2.0), tree("u", 1.0, 1.0), replaced=1))
-    told = {(line["kind"], line.get("task")): line for line in lines(tmp_path / "left_out.jsonl")}
-    assert all(line["step"] == 4 for line in told.values())
-    assert told["failed", "broken"]["reason"] == "raised: ValueError: no goal"
-    assert told["no spread", "t"]["groups"] == [{"role": "tool", "decision": 0, "samples": 2, "return": 0.0}]
-    assert (told["no spread", "t"]["whole"], told["no spread", "u"]["whole"]) == (False, True)
-    assert told["not kept", None]["reason"] == "train.trees_kept is 1"
-    assert told["not kept", None]["trees"] == 1
+    message = {(line["kind"], line.get("task")): line for line in lines(tmp_path / "left_out.jsonl")}
+    assert all(line["step"] == 4 for line in message.values())
+    assert message["failed", "broken"]["reason"] == "raised: ValueError: no goal"
+    assert message["no spread", "t"]["groups"] == [{"role": "tool", "decision": 0, "samples": 2, "return": 0.0}]
+    assert (message["no spread", "t"]["whole"], message["no spread", "u"]["whole"]) == (False, True)
+    assert message["not kept", None]["reason"] == "train.trees_kept is 1"
+    assert message["not kept", None]["trees"] == 1
 
 
 def test_a_group_that_was_dropped_as_one_of_the_lowest_is_not_said_to_lack_a_gain() -> None:
     """Of means 0 and 1 the lower half is left out: both siblings of the planner in t, one of which has a gain."""
     dropping = CreditConfig(drop_groups="lowest_mean", drop_fraction=0.25)
-    kept = record(tree("t", -1.0, 0.0), tree("u", 1.0, 3.0), chosen=dropping)
-    streams = annotate_trees(kept.sampled.trees, kept.batch, (), dropping)
+    stored = record(tree("t", -1.0, 0.0), tree("u", 1.0, 3.0), chosen=dropping)
+    streams = annotate_trees(stored.sampled.trees, stored.batch, (), dropping)
     reasons = {
         (number, sample["node"], sample["index"]): sample.get("left_out")
         for number, samples in streams["credit"].items()
@@ -64,10 +64,10 @@ def test_a_group_that_was_dropped_as_one_of_the_lowest_is_not_said_to_lack_a_gai
 def test_groups_that_are_dropped_for_equal_rewards_are_told_of() -> None:
     """Their returns differ by a length penalty alone."""
     dropping = CreditConfig(without_std="drop")
-    kept = record(tree("t", 0.0, 2.0))
-    groups = [replace(group, reward_std=0.0) for group in kept.batch.groups]
-    told = list(left_out_lines(kept.sampled, replace(kept.batch, groups=groups), dropping))
-    (line,) = [line for line in told if line["kind"] == "no spread"]
+    stored = record(tree("t", 0.0, 2.0))
+    groups = [replace(group, reward_std=0.0) for group in stored.batch.groups]
+    message = list(left_out_lines(stored.sampled, replace(stored.batch, groups=groups), dropping))
+    (line,) = [line for line in message if line["kind"] == "no spread"]
     assert (line["whole"], [group["role"] for group in line["groups"]]) == (True, ["tool", "planner"])
     assert "groups with equal rewards are dropped" in line["reason"]
 
@@ -84,8 +84,8 @@ def test_no_tree_is_kept_beyond_the_budget_and_that_is_told(tmp_path: Path) -> N
     for step in range(3):
         small.keep(step, record(tree("t", 0.0, 2.0), tree("u", 0.0, 1.0)))
     assert (tmp_path / "trees.jsonl").stat().st_size < 2_000
-    told = [line for line in lines(tmp_path / "left_out.jsonl") if line["kind"] == "not kept"]
-    assert "train.trees_megabytes" in told[-1]["reason"]
+    message = [line for line in lines(tmp_path / "left_out.jsonl") if line["kind"] == "not kept"]
+    assert "train.trees_megabytes" in message[-1]["reason"]
 
 
 def test_a_resumed_step_is_written_as_it_was(tmp_path: Path) -> None:

@@ -82,13 +82,13 @@ def test_episodes_that_failed_are_told_as_a_share() -> None:
     assert "success 50%  failed 37.5%  4 s left" in out.getvalue()
 
 
-@pytest.mark.parametrize(("updates", "told"), [((0, 0), True), ((0, 1), False), ((), False)])
-def test_a_step_that_moved_no_policy_says_so(updates: tuple[int, ...], told: bool) -> None:
+@pytest.mark.parametrize(("updates", "expected"), [((0, 0), True), ((0, 1), False), ((), False)])
+def test_a_step_that_moved_no_policy_says_so(updates: tuple[int, ...], expected: bool) -> None:
     out = io.StringIO()
     progress = Progress(Console(file=out, soft_wrap=True), steps=2)
     counts = {"rollout/success": 0.5, "rollout/tokens": 40.0, "time/wait_s": 3.0, "time/learn_s": 1.0}
     progress.step(0, counts | {f"policy{number}/updates": float(value) for number, value in enumerate(updates)})
-    assert ("no update" in out.getvalue()) == told
+    assert ("no update" in out.getvalue()) == expected
 
 
 def test_a_step_whose_completions_are_all_left_out_moved_no_policy() -> None:

@@ -24,7 +24,7 @@ from tests.helpers.training import configured
 
 def written(file: Path, answers: list[str], time: int) -> str:
     """A file of problems, changed at a time of its own, as clocks are coarse."""
-    rows = [json.dumps({"id": str(n), "question": f"Which? {n}", "answer": said}) for n, said in enumerate(answers)]
+    rows = [json.dumps({"id": str(n), "question": f"Which? {n}", "answer": answer}) for n, answer in enumerate(answers)]
     file.write_text("\n".join(rows) + "\n")
     os.utime(file, (time, time))
     return str(file)
@@ -55,26 +55,26 @@ def start(chosen: Config, folder: Path, console: Console, resume: bool = False, 
     team.close()
 
 
-@pytest.mark.parametrize(("split", "said"), [("train", "training"), ("test", "held-out")])
-def test_other_tasks_need_force(split: str, said: str, speaker: Path, tmp_path: Path, quiet: Console) -> None:
+@pytest.mark.parametrize(("split", "expected"), [("train", "training"), ("test", "held-out")])
+def test_other_tasks_need_force(split: str, expected: str, speaker: Path, tmp_path: Path, quiet: Console) -> None:
     files = {name: written(tmp_path / f"{name}.jsonl", ["1", "2"], 100) for name in ("train", "test")}
     files["test"] = str(tmp_path / "test.jsonl")
     (tmp_path / "test.jsonl").write_text('{"question": "Which? 9", "answer": "9"}\n')
     chosen = maths(speaker, files["train"], files["test"])
     start(chosen, tmp_path / "run", quiet)
     start(chosen, tmp_path / "run", quiet, resume=True)
-    before = (tmp_path / "run" / "environment.json").read_text()
+    initial_content = (tmp_path / "run" / "environment.json").read_text()
     Path(files[split]).write_text('{"question": "Which? 7", "answer": "8"}\n')
-    with pytest.raises(RunError, match=f"the {said} tasks are not those .* --force"):
+    with pytest.raises(RunError, match=f"the {expected} tasks are not those .* --force"):
         start(chosen, tmp_path / "run", quiet, resume=True)
-    assert (tmp_path / "run" / "environment.json").read_text() == before
+    assert (tmp_path / "run" / "environment.json").read_text() == initial_content
     reports = [len(Run.open(tmp_path / "run").evaluations())]
     start(chosen, tmp_path / "run", quiet, resume=True, force=True)
     start(chosen, tmp_path / "run", quiet, resume=True)  # which made them its own
     # Reports of other held-out tasks are set aside, and no best checkpoint is chosen among both.
-    kept = Run.open(tmp_path / "run").evaluations()
+    stored = Run.open(tmp_path / "run").evaluations()
     assert (tmp_path / "run" / "evaluations-1.jsonl").exists() == (split == "test")
-    assert ([report["step"] for report in kept], *reports) == ([1] if split == "test" else [0, 1], 2)
+    assert ([report["step"] for report in stored], *reports) == ([1] if split == "test" else [0, 1], 2)
 
 
 def test_held_out_tasks_that_settings_change_are_no_other_data(speaker: Path, tmp_path: Path, quiet: Console) -> None:
@@ -83,8 +83,8 @@ def test_held_out_tasks_that_settings_change_are_no_other_data(speaker: Path, tm
     (tmp_path / "1.jsonl").write_text('{"question": "Who? 1", "answer": "1"}\n')
     (tmp_path / "2.jsonl").write_text('{"question": "Who? 2", "answer": "1"}\n')
     start(maths(speaker, train, files[0]), tmp_path / "run", quiet)
-    other = open_to_resume(tmp_path / "run", overrides=[f"evaluate.settings.test={files[1]}"])
-    team, _ = run_training(resolve(other.config), other, quiet, True)
+    other_reopened = open_to_resume(tmp_path / "run", overrides=[f"evaluate.settings.test={files[1]}"])
+    team, _ = run_training(resolve(other_reopened.config), other_reopened, quiet, True)
     team.close()
 
 
@@ -95,10 +95,10 @@ def test_what_is_made_by_rule_has_no_digest(speaker: Path) -> None:
 
 
 def test_a_digest_is_of_what_tasks_hold_and_of_their_order() -> None:
-    one, two = Task("1", {"a": [1, "x"]}), Task("2", {"b": None})
-    assert hash_tasks([one, two]) == hash_tasks([Task("1", {"a": (1, "x")}), two])
-    others = [[two, one], [one], [Task("3", one.data), two], [Task("1", {"a": [1, "y"]}), two]]
-    assert len({hash_tasks(tasks) for tasks in others} | {hash_tasks([one, two])}) == 5
+    task, two = Task("1", {"a": [1, "x"]}), Task("2", {"b": None})
+    assert hash_tasks([task, two]) == hash_tasks([Task("1", {"a": (1, "x")}), two])
+    rest = [[two, task], [task], [Task("3", task.data), two], [Task("1", {"a": [1, "y"]}), two]]
+    assert len({hash_tasks(tasks) for tasks in rest} | {hash_tasks([task, two])}) == 5
     assert hash_tasks([Task("1", {"held": object()})]) == hash_tasks([Task("1", {"held": object()})])
     assert hash_tasks(GeneratedTasks(2, lambda index: {"n": index}, "t", read=True)) == hash_tasks(
         [Task("t-0", {"n": 0}), Task("t-1", {"n": 1})]

@@ -52,7 +52,7 @@ class Fake:
     """A tracker that remembers; `fails` is asked before each drawing."""
 
     fails: Callable[[int], bool] = lambda step: False
-    drawn: list[list[tuple[int, Mapping[str, float]]]] = field(default_factory=list)
+    points: list[list[tuple[int, Mapping[str, float]]]] = field(default_factory=list)
     closed: int = 0
 
     def begin(self, run: trackers.TrackedRun) -> Fake:
@@ -64,7 +64,7 @@ class Fake:
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         if self.fails(step):
             raise ConnectionError("gone")
-        self.drawn[-1].append((step, numbers))
+        self.points[-1].append((step, numbers))
 
     def close(self) -> None:
         self.closed += 1
@@ -80,7 +80,7 @@ def test_everything_is_told_once_in_the_order_in_which_it_came_about(
 ) -> None:
     fake = with_fake(monkeypatch, Fake())
     told(tmp_path / "run", "wandb", "wandb")
-    assert (fake.drawn, fake.closed) == ([TOLD], 1)
+    assert (fake.points, fake.closed) == ([TOLD], 1)
 
 
 def test_a_run_that_goes_on_is_drawn_anew_up_to_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,7 +88,7 @@ def test_a_run_that_goes_on_is_drawn_anew_up_to_there(tmp_path: Path, monkeypatc
     run = told(tmp_path / "run", "wandb")
     run.rewind(1)
     run.close()
-    assert fake.drawn == [TOLD, TOLD[:2]]
+    assert fake.points == [TOLD, TOLD[:2]]
 
 
 def test_one_that_fails_is_left_out_with_a_warning_and_the_others_go_on(
@@ -96,7 +96,7 @@ def test_one_that_fails_is_left_out_with_a_warning_and_the_others_go_on(
 ) -> None:
     fake = with_fake(monkeypatch, Fake(lambda step: step == 1))
     run = told(tmp_path / "run", "wandb", "tensorboard")
-    assert fake.drawn == [TOLD[:2]]
+    assert fake.points == [TOLD[:2]]
     assert len(run.metrics()) == 2
     assert caplog.messages == ["wandb is told no more of this run, which goes on: ConnectionError: gone"]
     assert drawn_by_tensorboard(run.folder, "tool/reward") == [(0, 0.5), (1, 1.0)]
@@ -138,12 +138,12 @@ def test_wandb_by_its_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         log=lambda numbers, step: calls.append((step, numbers)), finish=lambda: calls.append("finish")
     )
 
-    def init(**given: Any) -> Any:
-        calls.append({name: given[name] for name in ("project", "name", "group", "dir")})
+    def init(**arguments: Any) -> Any:
+        calls.append({name: arguments[name] for name in ("project", "name", "group", "dir")})
         return session
 
     fake = ModuleType("wandb")
-    vars(fake).update(init=init, Settings=lambda **given: given, Error=RuntimeError)
+    vars(fake).update(init=init, Settings=lambda **arguments: arguments, Error=RuntimeError)
     monkeypatch.setitem(sys.modules, "wandb", fake)
     run = told(tmp_path / "run", "wandb")
     begun = {"project": "mine", "name": "run", "group": "run", "dir": run.folder}
@@ -179,17 +179,17 @@ def test_mlflow_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     told(tmp_path / "run", "mlflow")
     client = mlflow.MlflowClient()
-    (drawn,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
-    assert (drawn.info.run_name, drawn.info.status) == ("run", "FINISHED")
-    assert drawn.data.params["algorithm.k"] == "4"
-    of_role = client.get_metric_history(drawn.info.run_id, "tool/reward")
+    (samples,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    assert (samples.info.run_name, samples.info.status) == ("run", "FINISHED")
+    assert samples.data.params["algorithm.k"] == "4"
+    of_role = client.get_metric_history(samples.info.run_id, "tool/reward")
     assert [(metric.step, metric.value) for metric in of_role] == [(0, 0.5), (1, 1.0)]
-    assert drawn.data.metrics["parts/right_"] == 0.0
+    assert samples.data.metrics["parts/right_"] == 0.0
 
 
 def test_trackio_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     trackio = pytest.importorskip("trackio", reason="trackio, of the extra trackio, is not installed")
     told(tmp_path / "run", "trackio")
-    (drawn,) = trackio.Api().runs("mine")
-    assert drawn.name == "run"
+    (samples,) = trackio.Api().runs("mine")
+    assert samples.name == "run"

@@ -23,23 +23,23 @@ def through_json(tree: Tree) -> Tree:
 def rich() -> Tree:
     """A tree that has all that a tree can have, but images and sounds."""
     tool = Tool("add", "Adds.", {"digest": "d", "width": 1, "height": 2})
-    seen = Observation("a", (Message("user", "Go."),), (tool,), ("end",), 9, "second")
+    recorded = Observation("a", (Message("user", "Go."),), (tool,), ("end",), 9, "second")
     call = Message("assistant", "so", (ToolCall("c", "add", '{"a": 1}'),), thinking="hm")
-    said = Sample(
+    text = Sample(
         "a", "m", "x", (1, 2), (3, 4), (-0.5, -math.inf), "length", 7, call, "clean", ((1, 8),), call_error="no"
     )
-    other = replace(said, prompt_ids=(1, 2, 5), failure=BranchFailure("time", "late", margin=0.5))
+    second = replace(text, prompt_ids=(1, 2, 5), failure=BranchFailure("time", "late", margin=0.5))
     failed = Branch({"a": 1}, Reward(), True, False, failure=BranchFailure("raised", "ValueError", kept=True))
     left_out = Branch({"a": 0}, Reward(1.0, {"a": -0.1}, {"goal": math.nan}), False, False, selected=False)
     went = Branch({"a": 0}, Reward(2.0), False, False, True, sequential(), {"kind": "t"}, None, {"a": Reward(0.5)})
-    node = Node(1, {"a": seen}, {"a": (said, other)}, (failed, left_out, went), "seed", 0.5, {"kind": "x"}, 3, "s")
+    node = Node(1, {"a": recorded}, {"a": (text, second)}, (failed, left_out, went), "seed", 0.5, {"kind": "x"}, 3, "s")
     return Tree(Task("t", {"limit": math.inf, "grid": ["S."]}), node)
 
 
 def test_a_tree_comes_back_as_it_was() -> None:
     tree = rich()
     again = through_json(tree)
-    parts = [each.root.branches[1].reward.parts.pop("goal") for each in (tree, again)]
+    parts = [item.root.branches[1].reward.parts.pop("goal") for item in (tree, again)]
     assert all(map(math.isnan, parts))
     assert again == tree
 
@@ -52,18 +52,18 @@ def test_what_is_written() -> None:
     assert [branch["child"] for branch in first["branches"] if "child" in branch] == [1]
     assert "weight" not in first
     assert not any("child" in branch for branch in second["branches"])
-    (other,) = [sample for sample in encode(rich())["nodes"][0]["samples"]["a"] if "prompt_ids" in sample]
-    assert other["prompt_ids"] == [1, 2, 5]
+    (first_sample,) = [sample for sample in encode(rich())["nodes"][0]["samples"]["a"] if "prompt_ids" in sample]
+    assert first_sample["prompt_ids"] == [1, 2, 5]
     assert encode(rich())["task"]["data"]["limit"] == {NOT_FINITE: "inf"}
 
 
 def test_a_deep_tree_is_written_and_read_without_recursion() -> None:
     node = two_turns()
-    for _ in range(20_000):
+    for _ in range(3_000):
         above = two_turns()
         node = replace(above, branches=(replace(above.branches[0], child=node),))
     again = through_json(Tree(Task("t", {}), node))
-    assert sum(1 for _ in walk.nodes(again.root)) == 20_002
+    assert sum(1 for _ in walk.nodes(again.root)) == 3_002
 
 
 def at_first(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, Any]], object]:
@@ -71,7 +71,7 @@ def at_first(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("change", "wanted"),
+    ("change", "expected"),
     [
         (lambda tree: tree.update(nodes=[]), "nodes: list should have at least 1 item"),
         (lambda tree: tree.pop("task"), "task: field required"),
@@ -92,10 +92,10 @@ def at_first(change: Callable[[dict[str, Any]], object]) -> Callable[[dict[str, 
         (at_first(lambda node: node["samples"]["a"][0].update(token_ids="x")), "samples.a.0.token_ids: "),
     ],
 )
-def test_a_tree_that_contradicts_itself_is_refused(change: Callable[[dict[str, Any]], object], wanted: str) -> None:
+def test_a_tree_that_contradicts_itself_is_refused(change: Callable[[dict[str, Any]], object], expected: str) -> None:
     value = json.loads(json.dumps(encode(Tree(Task("t", {}), two_turns()))))
     change(value)
-    with pytest.raises(ValueError, match=wanted) as raised:
+    with pytest.raises(ValueError, match=expected) as raised:
         decode_tree(value)
     assert "\n" not in str(raised.value)
 

@@ -21,37 +21,37 @@ def shade(value: int) -> Image:
 
 
 def tree_of(*images: Image) -> Tree:
-    seen = Observation("p", (Message("user", "What is it?", images=images),))
+    recorded = Observation("p", (Message("user", "What is it?", images=images),))
     sample = Sample("p", "m", "grey", (1, 9, 9), (2,), (-0.5,), "stop", 0, images=images)
     branch = Branch({"p": 0}, Reward(1.0), over=True, success=True)
-    return Tree(Task("t", {}), Node(0, {"p": seen}, {"p": (sample,)}, (branch,)))
+    return Tree(Task("t", {}), Node(0, {"p": recorded}, {"p": (sample,)}, (branch,)))
 
 
 def test_a_tree_names_its_pictures_by_digest() -> None:
-    one = tree_of(shade(1), shade(2))
-    record = json.loads(json.dumps(encode(one)))
+    item = tree_of(shade(1), shade(2))
+    record = json.loads(json.dumps(encode(item)))
     (message,) = record["nodes"][0]["observations"]["p"]["messages"]
     assert message["images"] == [{"digest": shade(v).digest, "width": 3, "height": 2} for v in (1, 2)]
-    assert set(iterate_media(one)) == {shade(1), shade(2)}
+    assert set(iterate_media(item)) == {shade(1), shade(2)}
 
 
 def test_each_is_written_once_and_read_by_its_digest(tmp_path: Path) -> None:
     save_media(tmp_path, [shade(1), shade(2), shade(1)])
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()}
+    initial = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()}
     save_media(tmp_path, [shade(1)])
-    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()} == before
-    assert sorted(before) == sorted(f"{shade(v).digest}.png" for v in (1, 2))
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "pictures").iterdir()} == initial
+    assert sorted(initial) == sorted(f"{shade(v).digest}.png" for v in (1, 2))
     assert read_medium(tmp_path, shade(2).digest) == shade(2).png
 
 
 def test_what_they_take_is_known_with_those_that_come(tmp_path: Path) -> None:
     save_media(tmp_path, [shade(1)])
     first, second, third = (len(shade(value).png) for value in (1, 2, 3))
-    kept = MediaStore(tmp_path)
-    assert kept.size_with([shade(1), shade(2)]) == first + second
-    kept.save([shade(1), shade(3)])
-    assert kept.size_with([shade(2)]) == first + second + third
-    assert kept.size_with([]) == MediaStore(tmp_path).size_with([]) == first + third
+    stored = MediaStore(tmp_path)
+    assert stored.size_with([shade(1), shade(2)]) == first + second
+    stored.save([shade(1), shade(3)])
+    assert stored.size_with([shade(2)]) == first + second + third
+    assert stored.size_with([]) == MediaStore(tmp_path).size_with([]) == first + third
 
 
 @pytest.mark.parametrize("digest", ["../../etc/passwd", "0" * 64, "", "A" * 64])
@@ -72,18 +72,18 @@ def test_steps_in_flight_come_back_with_their_pictures(tmp_path: Path) -> None:
     assert len(list((tmp_path / "pictures").iterdir())) == 2
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "no picture"])
-def test_a_link_in_place_of_a_picture_is_not_followed(what: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["file", "folder", "no picture"])
+def test_a_link_in_place_of_a_picture_is_not_followed(kind: str, tmp_path: Path) -> None:
     """Mistake: the page serves whatever file of its reader's a stranger's run folder points to."""
     digest, outside, run = "a" * 64, tmp_path / "outside", tmp_path / "run"
     outside.mkdir()
     (outside / f"{digest}.png").write_bytes(b"\x89PNG\r\n\x1a\n secret")
     run.mkdir()
-    if what == "folder":
+    if kind == "folder":
         (run / IMAGES).symlink_to(outside)
     else:
         (run / IMAGES).mkdir()
         path = run / IMAGES / f"{digest}.png"
-        path.write_bytes(b"secret") if what == "no picture" else path.symlink_to(outside / f"{digest}.png")
-    with pytest.raises(RunError, match="is no PNG file" if what == "no picture" else "is a link"):
+        path.write_bytes(b"secret") if kind == "no picture" else path.symlink_to(outside / f"{digest}.png")
+    with pytest.raises(RunError, match="is no PNG file" if kind == "no picture" else "is a link"):
         read_medium(run, digest)

@@ -50,10 +50,10 @@ def test_a_tree_that_is_being_written_is_not_there_yet(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lines_lost", [1, 2, 3])
 def test_lost_lines_of_the_index_are_made_anew(tmp_path: Path, lines_lost: int) -> None:
     written(tmp_path, 0, 1, 2)
-    whole = read_entries(tmp_path)
+    full = read_entries(tmp_path)
     index = tmp_path / "trees.index.jsonl"
     index.write_text("".join(index.read_text().splitlines(keepends=True)[: 3 - lines_lost]))
-    assert read_entries(tmp_path) == whole
+    assert read_entries(tmp_path) == full
 
 
 def test_an_index_that_is_ahead_of_the_stream_is_not_believed(tmp_path: Path) -> None:

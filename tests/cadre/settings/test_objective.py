@@ -1,4 +1,4 @@
-"""What a loss may be made of: the names that there are, functions of the user's own, and what is refused."""
+"""The parts of a loss: bundled names, functions of the user's own, and invalid ones."""
 
 import pytest
 
@@ -47,10 +47,10 @@ def test_a_function_of_a_file_is_looked_up_before_anything_loads(tmp_path):
 
 def test_a_function_of_the_users_reads_every_setting_of_a_loss(tmp_path):
     (tmp_path / "mine.py").write_text("def halves(length, whole):\n    return 0.5 / whole.divisor\n")
-    own = resolve(
+    own_resolve = resolve(
         load("plan-path", ["loss.divisor=8.0", f"loss.aggregate={tmp_path}/mine.py:halves"]), typed=["loss.divisor"]
     )
-    assert own.plan.loss.divisor == 8.0
+    assert own_resolve.plan.loss.divisor == 8.0
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What all sections refuse: truth values where numbers are asked for, which pydantic would take for 0 and 1."""
+"""Sections reject truth values for numbers, which pydantic would take for 0 and 1."""
 
 import pytest
 from pydantic import JsonValue, ValidationError, create_model

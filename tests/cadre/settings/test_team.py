@@ -47,8 +47,8 @@ def test_policies_share_a_base_on_one_device() -> None:
     lora = {"model": "seed", "lora": {"rank": 2}}
     together = resolve(chosen({"a": frozen, "b": lora}))
     assert together.engines == [["a", "b"]]
-    apart = resolve(chosen({"a": {**frozen, "device": "cpu"}, "b": lora}))
-    assert apart.engines == [["a"], ["b"]]
+    separate = resolve(chosen({"a": {**frozen, "device": "cpu"}, "b": lora}))
+    assert separate.engines == [["a"], ["b"]]
 
 
 def test_stop_strings_reach_the_roles() -> None:
@@ -65,10 +65,10 @@ def test_an_empty_stop_string_is_refused() -> None:
 
 @pytest.mark.parametrize("betas", [[0.9, 1.0], [-0.1, 0.9], [1.5, 0.9]])
 def test_moments_that_never_fade_are_refused(betas: list[float]) -> None:
-    told = r"learner\.betas\.[01]: got \S+; expected (greater than or equal to 0|less than 1) "
-    with pytest.raises(ConfigError, match=told):
+    message = r"learner\.betas\.[01]: got \S+; expected (greater than or equal to 0|less than 1) "
+    with pytest.raises(ConfigError, match=message):
         chosen({"a": "seed"}, learner={"betas": betas})
-    with pytest.raises(ConfigError, match=rf"team\.policies\.a\.{told}"):
+    with pytest.raises(ConfigError, match=rf"team\.policies\.a\.{message}"):
         chosen({"a": {"model": "seed", "learner": {"betas": betas}}})
     chosen({"a": "seed"}, learner={"betas": [0.0, 0.95]})
 

@@ -41,7 +41,7 @@ def test_a_file_is_run_once_unless_it_is_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "wanted"),
+    ("reference", "expected"),
     [
         ("maen", ["got 'maen'", "mean, median", "file.py:function", "Did you mean mean?"]),
         ("none.py:f", ["there is no file none.py"]),
@@ -53,7 +53,7 @@ def test_a_file_is_run_once_unless_it_is_changed(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_there_is_one_paragraph(
-    reference: str, wanted: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    reference: str, expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.py").write_text(
         "def twice(number):\n    return 2 * number\n"
@@ -66,7 +66,7 @@ def test_what_is_not_there_is_one_paragraph(
     with pytest.raises(ConfigError) as caught:
         load_function("loss.aggregate", reference, TABLE)
     assert str(caught.value).startswith("loss.aggregate: ")
-    for part in wanted:
+    for part in expected:
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
 

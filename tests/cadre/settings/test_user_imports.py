@@ -112,8 +112,8 @@ def test_states_pass_between_processes(tmp_path: Path) -> None:
         f"import pickle\nfrom cadre.envs.spec import EnvSpec\nEnvSpec({str(tmp_path / 'toy.py:Toy')!r}, {{}})\n"
         f"board, kind = pickle.load(open({str(tmp_path / 'state')!r}, 'rb'))\nprint(board.cells, kind.value)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
-    assert done.stdout.split() == ["9", "1"]
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    assert result.stdout.split() == ["9", "1"]
 
 
 def test_a_neighbour_that_changes_is_read_again(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_neighbour_that_a_function_imports_is_read_again_too(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("import sys\nsys.exit(0)", ["toy.py ends the program while it is loaded", "line 2", "__main__"]),
         ("quit()", ["ends the program", "line 1"]),
@@ -145,11 +145,11 @@ def test_a_neighbour_that_a_function_imports_is_read_again_too(tmp_path: Path) -
         ("raise BaseException('odd')", ["line 1", "BaseException: odd"]),
     ],
 )
-def test_what_a_file_does_while_it_is_loaded_names_the_file(text: str, wanted: list[str], tmp_path: Path) -> None:
+def test_what_a_file_does_while_it_is_loaded_names_the_file(text: str, expected: list[str], tmp_path: Path) -> None:
     write(tmp_path, toy=f"{text}\n", neighbour="{}['x']\n", neighbours="")
     with pytest.raises(ConfigError) as caught:
         load_file("env", tmp_path / "toy.py")
-    for part in ("env: ", *wanted):
+    for part in ("env: ", *expected):
         assert part in str(caught.value)
 
 
@@ -169,11 +169,11 @@ def test_what_a_file_prints_goes_to_stderr(tmp_path: Path, capsys: pytest.Captur
 def test_a_file_is_not_read_again_while_a_run_uses_it(tmp_path: Path) -> None:
     """Mistake: an edit during a run changes the loss from the next step on, and a half-written file ends the run."""
     write(tmp_path, toy="value = 1\n")
-    before = load_file("env", tmp_path / "toy.py")
+    initial_file = load_file("env", tmp_path / "toy.py")
     with frozen_files():
         write(tmp_path, toy="value = (\n")
         os.utime(tmp_path / "toy.py", ns=(0, 1))
-        assert load_file("env", tmp_path / "toy.py") is before
+        assert load_file("env", tmp_path / "toy.py") is initial_file
     write(tmp_path, toy="value = 2\n")
     assert value_of(tmp_path / "toy.py") == 2
 

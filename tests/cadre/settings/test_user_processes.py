@@ -17,7 +17,7 @@ from cadre.types import Task
 BOARD = "class Board:\n    cells = 9\ndef work(n):\n    return n + Board.cells\n"
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow), "fork"])
 def test_processes_of_the_user_find_the_functions_of_the_file(method: str, tmp_path: Path) -> None:
     """Mistake: a process that is spawned does not know what the modules stand for, and dies."""
     folder = tmp_path / "with space ü"
@@ -34,10 +34,10 @@ def test_processes_of_the_user_find_the_functions_of_the_file(method: str, tmp_p
         f"if __name__ == '__main__':\n    print(load_file('env', Path({str(folder / 'toy.py')!r})).play())\n"
     )
     (tmp_path / "main.py").write_text(code)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, str(tmp_path / "main.py")], capture_output=True, text=True, cwd="/", timeout=100
     )
-    assert done.stdout.strip() == "[10, 11, 9]", done.stderr
+    assert result.stdout.strip() == "[10, 11, 9]", result.stderr
 
 
 def test_a_library_imports_the_name_that_the_file_gives_it(tmp_path: Path) -> None:
@@ -94,5 +94,5 @@ def test_a_command_that_the_file_ends_fails(
     with pytest.raises(SystemExit) as ended:
         app.main()
     assert ended.value.code == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "SystemExit: 0 at line 3 of toy.py, in ends, which would end the command" in told
+    output = " ".join(capsys.readouterr().err.split())
+    assert "SystemExit: 0 at line 3 of toy.py, in ends, which would end the command" in output

@@ -15,7 +15,7 @@ def test_a_prompt_is_taken_as_it_is(text: str) -> None:
 
 
 def test_a_mapping_is_laid_over_a_section_and_stands_for_names() -> None:
-    """As from Python: a recipe's other settings stay, also below a section; names are given whole."""
+    """Other settings of the recipe stay, also below a section; names are replaced as a whole."""
     raw = {
         "settings": {"turns": 2, "size": 8},
         "evaluate": {"tasks": 9, "settings": {"size": 10}},
@@ -133,7 +133,7 @@ def test_what_is_written_is_read_back(value: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("{a: 1, 'a': 2}", "'a' stands twice"),
         ("{1: a, 0x1: b}", "'0x1' stands twice"),
@@ -142,6 +142,6 @@ def test_what_is_written_is_read_back(value: object) -> None:
         ("{b: &b {x: 1}, c: {<<: *b, <<: *b}}", "'<<' stands twice"),
     ],
 )
-def test_what_means_two_things_is_refused(text: str, wanted: str) -> None:
-    with pytest.raises(ValueError, match=wanted):
+def test_what_means_two_things_is_refused(text: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         parse_yaml(text)

@@ -27,34 +27,34 @@ from tests.helpers.slow import few_of
 from tests.helpers.training import configured, lines, play, weights
 
 
-def stale(speaker: Path, most: int, steps: int = 4, **sections) -> Config:
-    train = {"steps": steps, "tasks_per_step": 4, "max_staleness": most, "checkpoint_every": 1, "trees_kept": 2}
+def stale(speaker: Path, limit: int, steps: int = 4, **sections) -> Config:
+    train = {"steps": steps, "tasks_per_step": 4, "max_staleness": limit, "checkpoint_every": 1, "trees_kept": 2}
     return configured(speaker, "Pair", ("one", "two"), train=train, **sections)
 
 
 @pytest.mark.parametrize(
-    ("most", "version", "begun", "steps"),
+    ("limit", "version", "begun", "steps"),
     [(0, 0, 0, 1), (0, 3, 3, 1), (2, 0, 0, 3), (2, 1, 3, 1), (2, 1, 4, 0), (9, 7, 8, 2)],
 )
-def test_capacity_by_hand(most: int, version: int, begun: int, steps: int) -> None:
+def test_capacity_by_hand(limit: int, version: int, begun: int, steps: int) -> None:
     """(most + version + 1) - begun, and no step of the number 10 or above."""
-    assert StalenessLimit(most, end=10).capacity(version, begun) == steps
+    assert StalenessLimit(limit, end=10).capacity(version, begun) == steps
 
 
-def by_hand(chosen: Config, most: int) -> list[dict[str, bytes]]:
+def by_hand(chosen: Config, limit: int) -> list[dict[str, bytes]]:
     """The plainest loop: the weights after every update, where step n is sampled before update n - most + 1."""
     experiment = resolve(chosen)
     team = build_team(experiment, train=True)
     training = Training(experiment, Run(Path("unwritten"), chosen), team, Progress(Console(quiet=True), 4))
-    made, waiting, steps = [], [], chosen.train.steps
+    created, waiting, steps = [], [], chosen.train.steps
 
     async def run() -> None:
         for version in range(steps):
             for step in range(steps):
-                if max(0, step - most) == version:
+                if max(0, step - limit) == version:
                     waiting.append(await sample_step(training, step))
             await team.update(build_batch(waiting.pop(0).trees, experiment.plan, team, {}).sequences)
-            made.append(
+            created.append(
                 {
                     name: value.detach().numpy().tobytes()
                     for name, value in team.samplers["two"].parameters("two").items()
@@ -63,18 +63,20 @@ def by_hand(chosen: Config, most: int) -> list[dict[str, bytes]]:
 
     asyncio.run(run())
     team.close()
-    return made
+    return created
 
 
-@pytest.mark.parametrize("most", few_of([0, 1, 2], [0, 2]))
-def test_a_run_is_what_the_rule_says_to_the_bit(speaker: Path, tmp_path: Path, quiet: Console, most: int) -> None:
-    """At 0 it is the synchronous loop; otherwise step n is drawn from the weights of n - max_staleness updates."""
-    chosen = stale(speaker, most)
+@pytest.mark.parametrize("limit", few_of([0, 1, 2], [0, 2]))
+def test_a_run_is_what_the_rule_says_to_the_bit(speaker: Path, tmp_path: Path, quiet: Console, limit: int) -> None:
+    """The loop is synchronous at 0; otherwise step n is drawn from the weights of n - max_staleness updates."""
+    chosen = stale(speaker, limit)
     team, run = play(chosen, tmp_path / "run", quiet)
     learned = {name: value.detach().numpy().tobytes() for name, value in team.samplers["two"].parameters("two").items()}
-    assert learned == by_hand(chosen, most)[-1]
+    assert learned == by_hand(chosen, limit)[-1]
     behind = [line["left/staleness"] for line in run.metrics()]
-    assert behind == [line["rollout/staleness_max"] for line in run.metrics()] == [min(step, most) for step in range(4)]
+    assert (
+        behind == [line["rollout/staleness_max"] for line in run.metrics()] == [min(step, limit) for step in range(4)]
+    )
 
 
 def test_staleness_changes_what_is_learned(speaker: Path) -> None:
@@ -91,28 +93,28 @@ def parted(chosen: Config) -> Team:
 
 
 @pytest.mark.slow  # samplers apart are held against the same run below, where they are stopped too
-@pytest.mark.parametrize("most", [0, 2])
+@pytest.mark.parametrize("limit", [0, 2])
 def test_samplers_apart_give_the_same_run(
-    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, most: int
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
     """Sampling and learning then go on at once; evaluations and checkpoints in between change nothing."""
-    chosen = stale(speaker, most, evaluate={"tasks": 4, "every": 2})
-    _, whole = play(chosen, tmp_path / "whole", quiet)
+    chosen = stale(speaker, limit, evaluate={"tasks": 4, "every": 2})
+    _, trained_run = play(chosen, tmp_path / "whole", quiet)
     monkeypatch.setattr(loop, "build_team", lambda experiment, **_: parted(experiment.config))
     _, run = play(chosen, tmp_path / "parted", quiet)
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
-        assert lines(run.folder, name) == lines(whole.folder, name)
-    assert weights(run.folder, "one") == weights(whole.folder, "one")
+        assert lines(run.folder, name) == lines(trained_run.folder, name)
+    assert weights(run.folder, "one") == weights(trained_run.folder, "one")
 
 
-@pytest.mark.parametrize(("at", "apart"), few_of([(0, False), (0, True), (2, False), (2, True)], [(2, True)]))
+@pytest.mark.parametrize(("at", "separate"), few_of([(0, False), (0, True), (2, False), (2, True)], [(2, True)]))
 def test_a_run_that_was_stopped_goes_on_as_if_unbroken(
-    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, at: int, apart: bool
+    speaker: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch, at: int, separate: bool
 ) -> None:
     """Stopped while it samples, with steps in flight: they are in the checkpoint, and learned from after a resume."""
     chosen = stale(speaker, 2, steps=5, evaluate={"tasks": 4})
-    _, whole = play(chosen, tmp_path / "whole", quiet)
-    if apart:
+    _, trained_run = play(chosen, tmp_path / "whole", quiet)
+    if separate:
         monkeypatch.setattr(loop, "build_team", lambda experiment, **_: parted(experiment.config))
     real, interrupts = sample_step, []
     monkeypatch.setattr(loop, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
@@ -124,25 +126,25 @@ def test_a_run_that_was_stopped_goes_on_as_if_unbroken(
 
     monkeypatch.setattr(loop, "sample_step", stopping)
     play(chosen, tmp_path / "run", quiet)
-    kept = read_state(latest_checkpoint(tmp_path / "run" / "checkpoints"))
-    assert kept.step < 5
-    assert [step.step for step in kept.sampled_steps] == [kept.step + i for i in range(len(kept.sampled_steps))]
-    assert apart or len(kept.sampled_steps) == (2 if at else 0)
+    stored = read_state(latest_checkpoint(tmp_path / "run" / "checkpoints"))
+    assert stored.step < 5
+    assert [step.step for step in stored.sampled_steps] == [stored.step + i for i in range(len(stored.sampled_steps))]
+    assert separate or len(stored.sampled_steps) == (2 if at else 0)
     monkeypatch.setattr(loop, "sample_step", real)
     play(chosen, tmp_path / "run", quiet, resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
-        assert lines(tmp_path / "run", name) == lines(whole.folder, name)
-    assert weights(tmp_path / "run", "two") == weights(whole.folder, "two")
+        assert lines(tmp_path / "run", name) == lines(trained_run.folder, name)
+    assert weights(tmp_path / "run", "two") == weights(trained_run.folder, "two")
 
 
 def test_steps_in_flight_are_those_of_their_settings(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     """A fork with other settings samples anew; one without goes on with what it has."""
-    _, whole = play(stale(speaker, 2, evaluate={"tasks": 0}), tmp_path / "run", quiet)
+    _, trained_run = play(stale(speaker, 2, evaluate={"tasks": 0}), tmp_path / "run", quiet)
     for name, changes, behind in (("same", [], [0, 1, 2, 2]), ("other", ["learner.learning_rate=1e-4"], [0, 0, 1, 2])):
-        branch = fork_run(whole.folder, 1, tmp_path / name, changes)
+        branch = fork_run(trained_run.folder, 1, tmp_path / name, changes)
         play(branch.config, branch.folder, quiet, resume=True)
         assert [line["rollout/staleness_max"] for line in branch.metrics()] == behind
-    assert weights(tmp_path / "same", "one") == weights(whole.folder, "one")
+    assert weights(tmp_path / "same", "one") == weights(trained_run.folder, "one")
 
 
 def test_trees_come_back_from_a_checkpoint_as_they_were(speaker: Path, tmp_path: Path, quiet: Console) -> None:
@@ -150,9 +152,9 @@ def test_trees_come_back_from_a_checkpoint_as_they_were(speaker: Path, tmp_path:
     experiment = resolve(chosen)
     team = build_team(experiment, train=True)
     training = Training(experiment, Run(tmp_path, chosen), team, Progress(quiet, 4))
-    drawn = asyncio.run(sample_step(training, 0))
+    samples = asyncio.run(sample_step(training, 0))
     failed = Failure(Task("t", {"grid": "S.G"}), "raised", "ValueError", "Traceback", True)
-    steps = (SampledStep(3, drawn, 1.5), SampledStep(4, SampledTrees([], [failed], 2), 0.25))
+    steps = (SampledStep(3, samples, 1.5), SampledStep(4, SampledTrees([], [failed], 2), 0.25))
     write_sampled_steps(tmp_path, steps)
     assert read_sampled_steps(tmp_path) == steps
     team.close()

@@ -50,7 +50,7 @@ def test_a_run_goes_on_as_if_unbroken_with_its_sounds(
     folder: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = configured(folder)
-    _, whole = play(chosen, tmp_path / "whole", quiet)
+    _, trained_run = play(chosen, tmp_path / "whole", quiet)
     interrupts: list[Interrupt] = []
     monkeypatch.setattr(loop, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
 
@@ -69,7 +69,7 @@ def test_a_run_goes_on_as_if_unbroken_with_its_sounds(
     monkeypatch.setattr(loop, "sample_step", sample_step)
     _, run = play(chosen, tmp_path / "run", quiet, resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
-        assert lines(run.folder, name) == lines(whole.folder, name)
+        assert lines(run.folder, name) == lines(trained_run.folder, name)
     assert all(value > 0.0 for line in run.metrics() for name, value in line.items() if name.endswith("grad_norm"))
     digests = set(re.findall(r'"digest": "([0-9a-f]{64})"', (run.folder / "trees.jsonl").read_text()))
     assert digests == {path.stem for path in (run.folder / SOUNDS).glob("*.wav")}

@@ -54,9 +54,9 @@ def test_a_policy_comes_nearer_to_its_teacher(speaker: Path, teacher: Path, tmp_
     divergences = [line["speaker/kl_to_teacher"] for line in lines(tmp_path / "run", "metrics.jsonl")]
     assert divergences[0] > 0.8
     assert divergences[-1] < 0.6 * divergences[0]
-    kept = AutoModelForCausalLM.from_pretrained(teacher).state_dict()
-    held = team.samplers["teacher"].loaded.model.state_dict()
-    assert all(torch.equal(held[name], weight) for name, weight in kept.items())
+    stored = AutoModelForCausalLM.from_pretrained(teacher).state_dict()
+    teacher_weights = team.samplers["teacher"].loaded.model.state_dict()
+    assert all(torch.equal(teacher_weights[name], weight) for name, weight in stored.items())
     assert sorted(path.name for path in (tmp_path / "run/checkpoints/step-000012").iterdir() if path.is_dir()) == [
         "shared"
     ]
@@ -107,8 +107,8 @@ REFUSED: dict[str, tuple[tuple[str, ...], dict, dict, str]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_teacher_that_cannot_teach_is_refused(case: str, speaker: Path) -> None:
-    policies, teacher, sections, wanted = REFUSED[case]
-    with pytest.raises(ConfigError, match=wanted):
+    policies, teacher, sections, expected = REFUSED[case]
+    with pytest.raises(ConfigError, match=expected):
         resolve(configured(speaker, "Pair", policies, teacher=teacher, **sections))
 
 

@@ -85,10 +85,10 @@ def test_a_run_that_ended_by_itself_is_complete(capsys):
     run.ended = "train.patience=2"
     capsys.readouterr()
     _print_result(run, 2, 4)
-    said = capsys.readouterr().out
-    assert "Ended after 2 of 9 steps by train.patience=2." in said
-    assert "success on 4 held-out tasks: 0.0% before, 20.0% after" in said
-    assert "cadre eval" not in said  # there are no more
+    output = capsys.readouterr().out
+    assert "Ended after 2 of 9 steps by train.patience=2." in output
+    assert "success on 4 held-out tasks: 0.0% before, 20.0% after" in output
+    assert "cadre eval" not in output  # there are no more
     _print_result(run, 2, 5)
     assert "cadre eval runs/a --tasks 5    more held-out tasks" in capsys.readouterr().out
 
@@ -98,9 +98,9 @@ def test_a_training_is_ended_by_the_function(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("def stop(step, metrics):\n    return step == 1\n")
     small = ["train.steps=9", "train.tasks_per_step=1", "evaluate.tasks=1", "algorithm.k=2"]
-    done = call("train", "plan-path", "train.on_step=mine.py:stop", *small, "--run", "a")
-    assert (done.code, done.err) == (0, "")
-    assert "Ended after 1 of 9 steps by train.on_step (" in done.out
+    result = call("train", "plan-path", "train.on_step=mine.py:stop", *small, "--run", "a")
+    assert (result.code, result.err) == (0, "")
+    assert "Ended after 1 of 9 steps by train.on_step (" in result.out
     assert call("train", "plan-path", "train.on_step=mine.py:absent", *small, "--run", "b").code == 2
 
 
@@ -113,11 +113,13 @@ def test_a_training_is_ended_by_the_function(tmp_path, monkeypatch):
 def test_a_function_that_cannot_be_called_so_is_refused_before_training(definition, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(f"{definition}\n")
-    done = call("train", "plan-path", "train.on_step=mine.py:watch", "--run", "a")
-    assert (done.code, words in done.err) == (2, True)
+    result = call("train", "plan-path", "train.on_step=mine.py:watch", "--run", "a")
+    assert (result.code, words in result.err) == (2, True)
 
 
 def test_an_end_without_evaluations_is_refused():
-    done = call("train", "plan-path", "train.patience=2")
-    assert done.code == 2
-    assert "train.patience has no effect here (it is read if evaluate.every and evaluate.tasks are above 0)" in done.err
+    result = call("train", "plan-path", "train.patience=2")
+    assert result.code == 2
+    assert (
+        "train.patience has no effect here (it is read if evaluate.every and evaluate.tasks are above 0)" in result.err
+    )

@@ -75,7 +75,7 @@ def test_sampling_by_hand() -> None:
     }
     # Trees are sampled side by side, in as many steps, unless there are more sequences than are decoded at once.
     assert meter.bytes_read([TREE, TREE], []) == weights
-    both = [one for _ in range(2) for one in [sample("p", 10, 3), sample("p", 10, 5), sample("p", 20, 2)]]
+    both = [item for _ in range(2) for item in [sample("p", 10, 3), sample("p", 10, 5), sample("p", 20, 2)]]
     narrow = {"p": PolicyCost(0, 60.0, 50.0, 0.0, sequences=2)}
     assert GpuMeter(narrow, LossConfig(), PEAKS).bytes_read([TREE, TREE], both) == 10 * 50.0
     # On two GPUs it is half of what both can read.
@@ -89,7 +89,7 @@ def test_learning_by_hand() -> None:
     sequences += [sequence((5, 5, 5), "q"), sequence((6, 6, 6, 6), "q", advantage=0.0), sequence((1, 1, 1), "remote")]
     meter = GpuMeter(COSTS, LossConfig(), PEAKS)
     assert meter.trained_tokens(sequences) == {"p": 4 + 3, "q": 2}
-    ordered = sorted(sequences[:3], key=lambda one: one.token_ids)
+    ordered = sorted(sequences[:3], key=lambda sample: sample.token_ids)
     assert len(PrefixTree.of(ordered).token_ids) == 7
     assert meter.learning_metrics(sequences, 0.5) == {
         "gpu/learning_tokens_per_s": 18.0,
@@ -169,14 +169,14 @@ def test_gpus_are_counted_once_and_the_peak_is_that_of_the_gpus_that_hold_weight
     def meter(first: str, second: str) -> GpuMeter:
         policies = {"a": {"model": "seed", "device": first}, "b": {"model": str(speaker), "device": second}}
         team = {"policies": policies, "roles": {"scout": "a", "runner": "b"}}
-        made = make_gpu_meter(resolve(configured(speaker, env="Relay", team=team)))
-        assert made is not None
-        return made
+        gpu_meter = make_gpu_meter(resolve(configured(speaker, env="Relay", team=team)))
+        assert gpu_meter is not None
+        return gpu_meter
 
     assert meter("auto", "cuda:0").gpus == 1
-    other = meter("cuda:1", "cuda:1")
-    other.reset_peak()
-    assert (other.gpus, reset, other.peak_gb()) == (1, ["cuda:1"], 3.0)
+    other_meter = meter("cuda:1", "cuda:1")
+    other_meter.reset_peak()
+    assert (other_meter.gpus, reset, other_meter.peak_gb()) == (1, ["cuda:1"], 3.0)
     both = meter("auto", "cuda:1")
     assert (both.gpus, both.peak_gb()) == (2, 3.0)
 

@@ -60,8 +60,8 @@ def test_two_ranks_learn_from_a_teacher_as_one_does(
         team, _ = run_training(resolve(chosen), run, quiet)
         team.close()
         runs.append(run.metrics())
-    for known, metrics in zip(*runs, strict=True):
-        same = {key: value for key, value in known.items() if "time/" not in key and "_per_s" not in key}
+    for reference_metrics, metrics in zip(*runs, strict=True):
+        same = {key: value for key, value in reference_metrics.items() if "time/" not in key and "_per_s" not in key}
         assert {key: metrics[key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
         assert "left/kl_to_teacher" in metrics
 
@@ -76,16 +76,16 @@ def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: P
         team, _ = run_training(resolve(chosen), run, quiet)
         return team, run
 
-    (alone, run_alone), (team, run) = start(1), start(2)
-    for mine, known in zip(run.metrics(), run_alone.metrics(), strict=True):
-        same = {key: value for key, value in known.items() if "time/" not in key and "_per_s" not in key}
-        assert {key: mine[key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
+    (single, run_alone), (team, run) = start(1), start(2)
+    for group_metric, metric in zip(run.metrics(), run_alone.metrics(), strict=True):
+        same = {key: value for key, value in metric.items() if "time/" not in key and "_per_s" not in key}
+        assert {key: group_metric[key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
 
     # A team that plays needs no ranks to read what they wrote.
     playing = load_team(resolve(run.config), run.folder).team
-    after = [dict(engine.samplers["shared"].parameters("shared")) for engine in (alone, team, playing)]
-    assert all(float((after[0][name] - after[1][name]).detach().abs().max()) < 1e-5 for name in after[0])
-    assert all(after[1][name].equal(after[2][name]) for name in after[1])
+    final = [dict(engine.samplers["shared"].parameters("shared")) for engine in (single, team, playing)]
+    assert all(float((final[0][name] - final[1][name]).detach().abs().max()) < 1e-5 for name in final[0])
+    assert all(final[1][name].equal(final[2][name]) for name in final[1])
     assert read_state(latest_checkpoint(run.folder / "checkpoints")).step == 3
 
     (learner,) = team.learners
@@ -102,5 +102,5 @@ def test_two_ranks_train_as_one_does_and_end_together(speaker: Path, tmp_path: P
     assert not Path(learner._folder).exists()
     with pytest.raises(EngineError, match="group was closed"):
         learner.values([datum])
-    for each in (alone, team, playing):
-        each.close()
+    for item in (single, team, playing):
+        item.close()

@@ -24,10 +24,10 @@ async def seven() -> int:
 def test_what_is_stoppable_ends_when_asked_and_nothing_begins_after() -> None:
     async def work() -> list[int | None]:
         interrupt = Interrupt()
-        before = await interrupt.stoppable(seven())
+        initial_stoppable = await interrupt.stoppable(seven())
         asyncio.get_running_loop().call_soon(interrupt)
         ended = await interrupt.stoppable(forever())
-        return [before, ended, await interrupt.stoppable(seven())]
+        return [initial_stoppable, ended, await interrupt.stoppable(seven())]
 
     assert asyncio.run(work()) == [7, None, None]
 
@@ -70,12 +70,12 @@ def test_asked_twice_it_does_not_wait() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_signal_asks_and_the_handlers_come_back() -> None:
-    interrupt, before = Interrupt(), signal.getsignal(signal.SIGTERM)
+    interrupt, initial_getsignal = Interrupt(), signal.getsignal(signal.SIGTERM)
     with interrupt.on_signals():
         os.kill(os.getpid(), signal.SIGTERM)
         assert asyncio.run(interrupt.stoppable(forever())) is None
     assert interrupt.requested
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert signal.getsignal(signal.SIGTERM) == initial_getsignal
 
 
 def test_a_signal_that_an_import_ignored_ends_a_training_before_it_begins() -> None:
@@ -125,8 +125,8 @@ def test_ctrl_c_beside_a_running_loop_asks_and_waits() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return run_coroutine(work(), interrupt)
 
-    before = signal.getsignal(signal.SIGINT)
+    initial_getsignal = signal.getsignal(signal.SIGINT)
     try:
         assert asyncio.run(notebook()) == "saved"
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, initial_getsignal)

@@ -18,10 +18,10 @@ def polite(count: int = 24) -> list[PreferencePair]:
     """Joint actions in which both say please are preferred to those in which one does not, whatever is asked."""
     pairs = []
     for number in range(count):
-        asked = {role: Observation(role, (Message("user", f"q{number}"),)) for role in ("left", "right")}
+        requests = {role: Observation(role, (Message("user", f"q{number}"),)) for role in ("left", "right")}
         good = {"left": f"please {number * 7 % 10}", "right": f"please {number * 3 % 10}"}
         bad = {**good, ("left", "right")[number % 2]: f"never {number % 10}"}
-        pairs.append(PreferencePair(joint_prompt(asked), joint_text(good), joint_text(bad)))
+        pairs.append(PreferencePair(joint_prompt(requests), joint_text(good), joint_text(bad)))
     return pairs
 
 

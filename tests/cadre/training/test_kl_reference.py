@@ -77,7 +77,7 @@ def test_the_reference_is_the_base_or_the_warmed_policy(lora: dict | None, speak
 
 @pytest.mark.slow
 def test_an_adapter_to_start_from_is_the_reference(speaker: Path, tmp_path: Path) -> None:
-    """Of `lora.path`, also in a run that has moved on: the checkpoint is loaded over it, and the reference stays."""
+    """`lora.path` is the reference, also in a resumed run: the checkpoint is loaded over it."""
     run = warmed(recipe(speaker, "base", lora={"rank": 2}), tmp_path / "run", ONE_STEP)
     adapter = latest_checkpoint(run.folder / "warm_start" / "checkpoints") / "shared"
     chosen = recipe(speaker, "start", lora={"path": str(adapter), "rank": 2})

@@ -48,9 +48,9 @@ QUICK = [
 @pytest.mark.parametrize("preset", PRESETS)
 def test_two_roles_learn_to_agree(preset: str, tmp_path: Path, quiet: Console) -> None:
     _, run = play(parse(experiment(preset, tmp_path)), tmp_path / "run", quiet)
-    before, after = run.evaluations()
-    assert before["reward"] <= 0.5
-    assert after["reward"] == 1.0
+    initial_evaluations, final_evaluations = run.evaluations()
+    assert initial_evaluations["reward"] <= 0.5
+    assert final_evaluations["reward"] == 1.0
 
 
 @pytest.mark.parametrize("preset", few_of(PRESETS, QUICK))
@@ -78,13 +78,13 @@ def test_equal_seeds_give_equal_runs_and_others_differ(speaker: Path, tmp_path: 
 def test_resuming_restores_every_policy_exactly(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     """Mistake: resume restores the first policy only. Two policies, stopped half way, equal an unbroken run."""
     policies = ("one", "two")
-    whole, half = (
+    full, half = (
         configured(speaker, "Pair", policies, train={"steps": steps, "tasks_per_step": 4}) for steps in (4, 2)
     )
-    play(whole, tmp_path / "whole", quiet)
+    play(full, tmp_path / "whole", quiet)
     play(half, tmp_path / "half", quiet)
     middle = {policy: weights(tmp_path / "half", policy) for policy in policies}
-    play(whole, tmp_path / "half", quiet, resume=True)
+    play(full, tmp_path / "half", quiet, resume=True)
     for policy in policies:
         assert weights(tmp_path / "half", policy) == weights(tmp_path / "whole", policy)
         assert weights(tmp_path / "half", policy) != middle[policy]
@@ -150,11 +150,11 @@ def test_interrupting_saves_and_says_how_to_go_on(speaker: Path, tmp_path: Path)
     assert "cadre train --run out --resume" in printed
     assert "Traceback" not in printed
     saved = latest_checkpoint(tmp_path / "out" / "checkpoints")
-    done = json.loads((saved / "state.json").read_text())["step"]
-    assert done == metrics.read_text().count("\n") >= 3
-    code, printed = run([*command, "--resume", f"train.steps={done + 2}"], tmp_path)
+    result = json.loads((saved / "state.json").read_text())["step"]
+    assert result == metrics.read_text().count("\n") >= 3
+    code, printed = run([*command, "--resume", f"train.steps={result + 2}"], tmp_path)
     assert code == 0, printed
-    assert metrics.read_text().count("\n") == done + 2
+    assert metrics.read_text().count("\n") == result + 2
 
 
 def test_a_step_is_evaluated_once(speaker: Path, tmp_path: Path, quiet: Console) -> None:
@@ -194,9 +194,9 @@ def test_an_environment_that_fails_too_often_stops_the_run_saved_with_the_reason
     with pytest.raises(ContractError, match=r"3 of 4 episodes failed .3 raised.; .* 50%.*in a mood at line"):
         play(chosen, tmp_path / "run", quiet)
     assert checkpoint_steps(tmp_path / "run" / "checkpoints") == [0, 2]
-    told = [json.loads(line) for line in (tmp_path / "run" / "failures.jsonl").read_text().splitlines()]
-    assert {line["reason"] for line in told} == {"raised"}
-    assert "Traceback" in told[0]["traceback"]
+    content = [json.loads(line) for line in (tmp_path / "run" / "failures.jsonl").read_text().splitlines()]
+    assert {line["reason"] for line in content} == {"raised"}
+    assert "Traceback" in content[0]["traceback"]
     figures = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["rollout/failed"] for line in figures] == [0.25, 0.25]
     assert [line["rollout/failed/raised"] for line in figures] == [0.25, 0.25]

@@ -33,7 +33,7 @@ def test_the_share_of_zero_variance_groups_by_role() -> None:
 
 
 def test_groups_that_are_dropped_for_equal_rewards_count_although_their_lengths_differ() -> None:
-    """Of wrong answers under a length penalty the returns differ, and `without_std: drop` learns nothing of them."""
+    """Returns of wrong answers differ under a length penalty, and `without_std: drop` learns nothing of them."""
     roots = [node(0, {"r": 2}, [leaf({"r": 0}, first), leaf({"r": 1}, 0.0)]) for first in (0.0, 1.0)]
     samples = samples_of([Tree(Task("t", {}), root) for root in roots])
     charged = [replace(scored, overlong=-0.5 * scored.tree_sample.index) for scored in samples]
@@ -46,8 +46,10 @@ def test_groups_that_are_dropped_for_equal_rewards_count_although_their_lengths_
 def test_how_prompts_go_on_is_counted_a_decision() -> None:
     def told(history: History, *below: Node) -> Node:
         branch = inner({"r": 0}, below[0]) if below else leaf({"r": 0}, 0.0)
-        made = node(0, {"r": 2}, [branch])
-        return replace(made, samples={"r": tuple(replace(sample, history=history) for sample in made.samples["r"])})
+        root_node = node(0, {"r": 2}, [branch])
+        return replace(
+            root_node, samples={"r": tuple(replace(sample, history=history) for sample in root_node.samples["r"])}
+        )
 
     root = told("first", told("clean", told("clean", told("new", told("realigned")))))
     counted = metrics.tree_metrics([Tree(Task("t", {}), root)], 1.0)
@@ -58,8 +60,8 @@ def test_how_prompts_go_on_is_counted_a_decision() -> None:
 
 
 def test_what_learners_say_is_by_policy_and_their_mismatch_by_role() -> None:
-    said = {"shared": {"loss": 0.5, "logprob_diff/tool": 0.02, "logprob_diff/planner": 0.03}}
-    assert metrics.update_metrics(said) == {"shared/loss": 0.5, "tool/logprob_diff": 0.02, "planner/logprob_diff": 0.03}
+    text = {"shared": {"loss": 0.5, "logprob_diff/tool": 0.02, "logprob_diff/planner": 0.03}}
+    assert metrics.update_metrics(text) == {"shared/loss": 0.5, "tool/logprob_diff": 0.02, "planner/logprob_diff": 0.03}
 
 
 def test_divergence_is_a_share_of_the_trees_begun() -> None:

@@ -44,10 +44,10 @@ def small(speaker: Path, policies: tuple[str, ...] = TWO, steps: int = 3, **trai
 def test_one_policy_learns_at_a_time_and_a_resumed_run_is_the_same_to_the_bit(
     speaker: Path, tmp_path: Path, quiet: Console
 ) -> None:
-    whole, half = (small(speaker, steps=steps, schedule="round_robin") for steps in (3, 2))
-    play(whole, tmp_path / "whole", quiet)
+    full, half = (small(speaker, steps=steps, schedule="round_robin") for steps in (3, 2))
+    play(full, tmp_path / "whole", quiet)
     play(half, tmp_path / "half", quiet)
-    play(whole, tmp_path / "half", quiet, resume=True)
+    play(full, tmp_path / "half", quiet, resume=True)
     assert [weights(tmp_path / "half", name) for name in TWO] == [weights(tmp_path / "whole", name) for name in TWO]
 
     steps = lines(tmp_path / "whole", "metrics.jsonl")
@@ -65,7 +65,7 @@ def test_one_policy_learns_at_a_time_and_a_resumed_run_is_the_same_to_the_bit(
 
 
 def moved(run: Path, steps: int) -> list[list[bool]]:
-    """Whether each policy's weights changed in each step, by the checkpoints."""
+    """Return for each step whether each policy's weights changed, by the checkpoints."""
 
     def saved(step: int, policy: str) -> bytes:
         return (run / "checkpoints" / checkpoint_name(step) / policy / "model.safetensors").read_bytes()
@@ -87,7 +87,7 @@ def test_a_schedule_of_the_users_own(speaker: Path, tmp_path: Path, quiet: Conso
 
 
 @pytest.mark.parametrize(
-    ("policies", "train", "wanted"),
+    ("policies", "train", "expected"),
     [
         (
             ("shared",),
@@ -97,8 +97,8 @@ def test_a_schedule_of_the_users_own(speaker: Path, tmp_path: Path, quiet: Conso
         (TWO, {"schedule": "in_turn"}, r"train\.schedule: got 'in_turn'; expected one of together, round_robin"),
     ],
 )
-def test_what_cannot_take_turns_is_refused(speaker: Path, policies: tuple, train: dict, wanted: str) -> None:
-    with pytest.raises(ConfigError, match=wanted):
+def test_what_cannot_take_turns_is_refused(speaker: Path, policies: tuple, train: dict, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         resolve(small(speaker, policies, **{"schedule": "round_robin", **train}))
 
 

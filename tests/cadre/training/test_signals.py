@@ -122,21 +122,21 @@ def test_a_reader_that_is_gone_costs_nothing(speaker: Path, tmp_path: Path) -> N
 
 
 def test_a_terminal_that_hangs_up_costs_nothing(speaker: Path, tmp_path: Path) -> None:
-    ours, theirs = pty.openpty()
-    process = begun(speaker, tmp_path, terminal=os.ttyname(theirs))
-    os.close(theirs)
-    os.close(ours)
+    actual, reference = pty.openpty()
+    process = begun(speaker, tmp_path, terminal=os.ttyname(reference))
+    os.close(reference)
+    os.close(actual)
     assert process.wait(timeout=90) == 130
     assert steps_saved(tmp_path) == steps_logged(tmp_path) >= 3
 
 
 def test_a_hang_up_that_is_ignored_stays_so(speaker: Path, tmp_path: Path) -> None:
-    """As nohup has it."""
+    """Nohup sets this up."""
     ignoring = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
     process = begun(speaker, tmp_path, ignoring + CADRE)
     process.send_signal(signal.SIGHUP)
-    there = steps_logged(tmp_path)
-    until(lambda: steps_logged(tmp_path) > there + 2)
+    present = steps_logged(tmp_path)
+    until(lambda: steps_logged(tmp_path) > present + 2)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=90)
     assert steps_saved(tmp_path) == steps_logged(tmp_path)

@@ -51,21 +51,21 @@ def three_roles(first: Path, second: Path, steps: int) -> Config:
 def test_a_model_that_cannot_be_loaded_leaves_none_open(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tiny.build(tmp_path / "other")
-    (other / "model.safetensors").write_bytes(b"half a file")
+    other_torch_build = tiny.build(tmp_path / "other")
+    (other_torch_build / "model.safetensors").write_bytes(b"half a file")
     opened, closed = list[TorchEngine](), list[TorchEngine]()
     init, close = TorchEngine.__init__, TorchEngine.close
     monkeypatch.setattr(TorchEngine, "__init__", lambda self, *rest: (init(self, *rest), opened.append(self))[0])
     monkeypatch.setattr(TorchEngine, "close", lambda self: (close(self), closed.append(self))[0])
     with pytest.raises(EngineError, match="cannot be loaded"):
-        build_team(resolve(three_roles(speaker, other, 1)), train=True)
+        build_team(resolve(three_roles(speaker, other_torch_build, 1)), train=True)
     assert len(opened) == 1
     assert set(closed) == set(opened)
 
 
 def test_three_roles_on_two_bases_with_a_frozen_judge(speaker: Path, tmp_path: Path, quiet: Console) -> None:
-    other = tiny.build(tmp_path / "other")
-    chosen = three_roles(speaker, other, 10)
+    other_torch_build = tiny.build(tmp_path / "other")
+    chosen = three_roles(speaker, other_torch_build, 10)
     experiment = resolve(chosen)
     assert experiment.env_spec.roles == ("writer", "editor", "judge")
     team = build_team(experiment, train=True)
@@ -102,13 +102,13 @@ def test_evaluation_with_other_assignments(speaker: Path, tmp_path: Path, quiet:
     chosen = resolve(configured(speaker, "Relay", ("one", "two")))
     assert parse_assignment(chosen, "scout=runner,runner=scout") == {"scout": "two", "runner": "one"}
     assert parse_assignment(chosen, "scout=two") == {"scout": "two"}
-    for bad, wanted in (
+    for bad, expected in (
         ("scuot=two", "scuot"),
         ("scout=tow", "Did you mean two"),
         ("scout", "ROLE=POLICY"),
         ("scout=two,scout=one", "scout twice"),
     ):
-        with pytest.raises(ConfigError, match=wanted):
+        with pytest.raises(ConfigError, match=expected):
             parse_assignment(chosen, bad)
     team = build_team(chosen).assigned({"scout": "two"})
     assert team.assignment == {"scout": "two", "runner": "two"}
@@ -116,20 +116,20 @@ def test_evaluation_with_other_assignments(speaker: Path, tmp_path: Path, quiet:
 
 def test_a_role_evaluated_beside_the_untrained_partner(speaker: Path, tmp_path: Path, quiet: Console) -> None:
     play(configured(speaker, "Pair", ("one", "two")), tmp_path / "run", quiet)
-    done = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--tasks", "4", "--untrained", "right", "--json"])
-    assert done.exit_code == 0, done.output
-    report = json.loads(done.stdout)
+    result = CliRunner().invoke(app, ["eval", str(tmp_path / "run"), "--tasks", "4", "--untrained", "right", "--json"])
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
     assert 0.0 <= report["success"] <= 1.0
     assert (report["temperature"], report["max_tokens"]) == (0.0, dict.fromkeys(("left", "right"), 2))
     often = ["eval", str(tmp_path / "run"), "--all", "--samples", "4", "--temperature", "0.6", "--k", "2", "--json"]
-    kept = tmp_path / "new folder" / "episodes.jsonl"
-    sampled = json.loads(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).stdout)
-    trees = [json.loads(line) for line in kept.read_text().splitlines()]
+    stored = tmp_path / "new folder" / "episodes.jsonl"
+    sampled = json.loads(CliRunner().invoke(app, [*often, "--episodes", str(stored)]).stdout)
+    trees = [json.loads(line) for line in stored.read_text().splitlines()]
     rewards = [branch.get("reward", {}) for tree in trees for branch in tree["nodes"][0]["branches"]]
     assert (len(trees), len(rewards)) == (16, 16)
     mixed = [reward.get("team", 0.0) + sum(reward.get("local", {}).values()) for reward in rewards]
     assert fmean(mixed) == pytest.approx(sampled["reward"])
-    assert "overwritten" in str(CliRunner().invoke(app, [*often, "--episodes", str(kept)]).exception)
+    assert "overwritten" in str(CliRunner().invoke(app, [*often, "--episodes", str(stored)]).exception)
     assert (sampled["tasks"], sampled["samples"], sampled["temperature"]) == (4, 4, 0.6)
     assert list(sampled["passing"]) == ["2"]
     assert "--temperature 0.6" in str(CliRunner().invoke(app, [*often[:5], "--json"]).exception)
@@ -217,15 +217,17 @@ def test_playing_a_run_makes_no_optimiser(
     critic = {"policy": {"model": str(speaker)}}
     chosen = configured(speaker, "Pair", ("one", "two"), algorithm={"name": "mappo", "k": 2, "critic": critic})
     _, run = play(chosen, tmp_path / "run", quiet)
-    made: list[str] = []
+    created: list[str] = []
     engine = TorchEngine.__init__
-    monkeypatch.setattr(Optimiser, "__init__", lambda self, *given: made.append("optimiser"))
-    monkeypatch.setattr(TorchEngine, "__init__", lambda self, *given: made.append("engine") or engine(self, *given))
-    asked = ["eval", str(tmp_path / "run"), "--tasks", "8", "--json"]
-    done = CliRunner().invoke(app, asked)
-    assert done.exit_code == 0, done.output
-    assert made == ["engine", "engine"]
+    monkeypatch.setattr(Optimiser, "__init__", lambda self, *arguments: created.append("optimiser"))
+    monkeypatch.setattr(
+        TorchEngine, "__init__", lambda self, *arguments: created.append("engine") or engine(self, *arguments)
+    )
+    requests = ["eval", str(tmp_path / "run"), "--tasks", "8", "--json"]
+    result = CliRunner().invoke(app, requests)
+    assert result.exit_code == 0, result.output
+    assert created == ["engine", "engine"]
     first, last = run.evaluations()
-    base = CliRunner().invoke(app, [*asked, "--base"])
+    base = CliRunner().invoke(app, [*requests, "--base"])
     assert json.loads(base.stdout)["reward"] == first["reward"] != last["reward"]
-    assert json.loads(done.stdout)["reward"] == last["reward"]
+    assert json.loads(result.stdout)["reward"] == last["reward"]

@@ -53,19 +53,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("left", few_of([120_000, 20_000, 4096], [20_000]))
+@pytest.mark.parametrize("remaining", few_of([120_000, 20_000, 4096], [20_000]))
 @pytest.mark.filterwarnings("error")
-def test_a_full_disk_stops_a_training_and_what_was_saved_is_whole(left: int, speaker: Path, small_disk: Path) -> None:
+def test_a_full_disk_stops_a_training_and_what_was_saved_is_whole(
+    remaining: int, speaker: Path, small_disk: Path
+) -> None:
     recipe, run = small_disk.parent / "plain.yaml", small_disk / "run"
     recipe.write_text(plain_recipe(speaker))
     assert call("train", str(recipe), "--run", str(run)).code == 0
     room = os.statvfs(small_disk)
-    (small_disk / "filler").write_bytes(bytes(max(0, room.f_bavail * room.f_frsize - left)))
-    done = call("train", str(recipe), "train.steps=30", "train.trees_kept=4", "--run", str(run), "--resume")
-    assert done.code == 2, done.out
-    assert done.err.startswith("error: ")
-    assert "No space left on device" in done.err
-    assert len(done.err.splitlines()) == 1
+    (small_disk / "filler").write_bytes(bytes(max(0, room.f_bavail * room.f_frsize - remaining)))
+    result = call("train", str(recipe), "train.steps=30", "train.trees_kept=4", "--run", str(run), "--resume")
+    assert result.code == 2, result.out
+    assert result.err.startswith("error: ")
+    assert "No space left on device" in result.err
+    assert len(result.err.splitlines()) == 1
     assert read_state(latest_checkpoint(run / "checkpoints")).step >= 1
     for lines in run.glob("*.jsonl"):
         assert all(json.loads(line) for line in lines.read_text().splitlines())

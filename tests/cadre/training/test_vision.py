@@ -56,7 +56,7 @@ def test_a_run_goes_on_as_if_unbroken_with_its_pictures(
     folder: Path, tmp_path: Path, quiet: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = configured(folder)
-    _, whole = play(chosen, tmp_path / "whole", quiet)
+    _, trained_run = play(chosen, tmp_path / "whole", quiet)
     real, interrupts = sample_step, []
     monkeypatch.setattr(loop, "Interrupt", lambda: interrupts.append(Interrupt()) or interrupts[-1])
 
@@ -75,7 +75,7 @@ def test_a_run_goes_on_as_if_unbroken_with_its_pictures(
     monkeypatch.setattr(loop, "sample_step", real)
     _, run = play(chosen, tmp_path / "run", quiet, resume=True)
     for name in ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl"):
-        assert lines(run.folder, name) == lines(whole.folder, name)
+        assert lines(run.folder, name) == lines(trained_run.folder, name)
     assert all(value > 0.0 for line in run.metrics() for name, value in line.items() if name.endswith("grad_norm"))
     assert shown(run.folder) == {path.stem for path in (run.folder / IMAGES).glob("*.png")}
     _look_at(run.folder, tmp_path)
@@ -92,7 +92,7 @@ def _look_at(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sections", "told"),
+    ("sections", "expected"),
     [
         (
             {"learner": {"pack": "prefix_tree"}},
@@ -103,8 +103,8 @@ def _look_at(folder: Path, tmp_path: Path) -> None:
         ({"sampling": {"engine": "vllm"}}, "sampling.engine: got vllm for policy p, whose model of type smolvlm"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_a_model_loads(folder: Path, sections: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(told)):
+def test_what_cannot_be_done_is_refused_before_a_model_loads(folder: Path, sections: Any, expected: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(expected)):
         resolve(configured(folder, **sections))
 
 
@@ -118,7 +118,7 @@ def test_episodes_of_an_evaluation_name_their_pictures(folder: Path, tmp_path: P
     """Mistake: all that was played lost at its end, as the bytes of a picture are no JSON."""
     (tmp_path / "look.yaml").write_text(dump(configured(folder)))
     episodes = tmp_path / "episodes.jsonl"
-    done = call("eval", str(tmp_path / "look.yaml"), "--tasks", "1", "--episodes", str(episodes), "--json")
-    assert done.code == 0, done.err
+    result = call("eval", str(tmp_path / "look.yaml"), "--tasks", "1", "--episodes", str(episodes), "--json")
+    assert result.code == 0, result.err
     (image,) = json.loads(episodes.read_text())["nodes"][0]["observations"]["planner"]["messages"][-1]["images"]
     assert (image["width"], "png" in image, len(image["digest"])) == (32, False, 64)

@@ -56,7 +56,7 @@ def opened(browser: Any, address: str, width: int = 1400, theme: str = "light") 
     page.set_default_timeout(20_000)
     page.errors = []
     page.on(
-        "console", lambda said: page.errors.append(f"{said.text} {said.location}") if said.type == "error" else None
+        "console", lambda text: page.errors.append(f"{text.text} {text.location}") if text.type == "error" else None
     )
     page.on("pageerror", lambda error: page.errors.append(str(error)))
     page.goto(address)

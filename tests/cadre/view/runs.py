@@ -32,7 +32,7 @@ GRID: Drawing = {
 
 def sample(role: str, text: str, version: int) -> Sample:
     size = min(12, max(1, len(text)))
-    logprobs = tuple(-0.1 * (place + 1) for place in range(size))
+    logprobs = tuple(-0.1 * (position + 1) for position in range(size))
     return Sample(role, "shared", text, (1, 2, 3), tuple(range(4, 4 + size)), logprobs, "stop", version)
 
 
@@ -52,15 +52,15 @@ def decision(depth: int, texts: list[str], child: Node | None, step: int) -> Nod
         )
         for index in range(len(texts))
     )
-    seen = Observation(role, (Message("user", f"Decide, turn {depth // 2}. The way is {texts[0][:40]}"),))
+    recorded = Observation(role, (Message("user", f"Decide, turn {depth // 2}. The way is {texts[0][:40]}"),))
     samples = {role: tuple(sample(role, text, step) for text in texts)}
-    return Node(depth // 2, {role: seen}, samples, branches, drawing=GRID)
+    return Node(depth // 2, {role: recorded}, samples, branches, drawing=GRID)
 
 
-def tree(step: int, depth: int, siblings: int, words: random.Random, said: tuple[str, ...] = ()) -> Tree:
+def tree(step: int, depth: int, siblings: int, words: random.Random, text: tuple[str, ...] = ()) -> Tree:
     child: Node | None = None
     for level in reversed(range(depth)):
-        texts = list(said) or [f"moves {words.choice('UDLR')}{words.randrange(10**6)} go on" for _ in range(siblings)]
+        texts = list(text) or [f"moves {words.choice('UDLR')}{words.randrange(10**6)} go on" for _ in range(siblings)]
         child = decision(level, texts, child, step)
     assert child is not None
     return Tree(Task(f"train-{step * 7 % 1000}", {"grid": ["S.#", "..G"]}), child)
@@ -83,24 +83,32 @@ def begin(folder: Path, steps: int, seed: int = 0) -> Path:
     return folder
 
 
-def step_of(folder: Path, step: int, made: Tree) -> None:
+def step_of(folder: Path, step: int, tree: Tree) -> None:
     """Write all that a step leaves: its tree, what is said of it, what was left out, and last its metrics."""
-    append_tree(folder, KeptTree(step, 0, made))
-    places = [(number, role, index, len(one.token_ids)) for number, _, role, index, one in iterate_samples(made)]
-    named = [{"node": node, "role": role, "index": index} for node, role, index, _ in places]
+    append_tree(folder, KeptTree(step, 0, tree))
+    positions = [
+        (number, role, index, len(sample.token_ids)) for number, _, role, index, sample in iterate_samples(tree)
+    ]
+    named = [{"node": node, "role": role, "index": index} for node, role, index, _ in positions]
     credit = [
-        {**place, "return": place["index"] * 0.5, "penalty": 0.0, "advantage": place["index"] - 1.5, "weight": 1.0}
-        for place in named
+        {
+            **position,
+            "return": position["index"] * 0.5,
+            "penalty": 0.0,
+            "advantage": position["index"] - 1.5,
+            "weight": 1.0,
+        }
+        for position in named
     ]
     tokens = [
-        {**place, "logprobs": [-0.2] * size, "entropy": [0.5] * size}
-        for place, (*_, size) in zip(named, places, strict=True)
+        {**position, "logprobs": [-0.2] * size, "entropy": [0.5] * size}
+        for position, (*_, size) in zip(named, positions, strict=True)
     ]
-    critic = [{**place, "values": [0.25], "return": 0.5} for place in named]
+    critic = [{**position, "values": [0.25], "return": 0.5} for position in named]
     write_annotations(folder, step, {"credit": {0: credit}, "tokens": {0: tokens}, "critic": {0: critic}})
     group = {"role": "tool", "decision": 0, "samples": 4, "return": 0.5}
-    told = {"kind": "no spread", "task": made.task.id, "tree": 0, "reason": "1 of 2 groups", "groups": [group]}
-    jsonl.append(folder / LEFT_OUT, {"step": step, **told})
+    message = {"kind": "no spread", "task": tree.task.id, "tree": 0, "reason": "1 of 2 groups", "groups": [group]}
+    jsonl.append(folder / LEFT_OUT, {"step": step, **message})
     failed = {"kind": "failed", "task": "train-9", "reason": "raised: ValueError: no goal", "error": "Traceback ..."}
     jsonl.append(folder / LEFT_OUT, {"step": step, **failed})
     jsonl.append(folder / "metrics.jsonl", {"step": step, **metrics(step)})
@@ -136,6 +144,6 @@ def synthetic(folder: Path, steps: int, decisions: int, siblings: int = 4, seed:
 def hostile(folder: Path) -> Path:
     """A run whose models and tasks say what would do harm."""
     begin(folder, 1)
-    made = tree(0, 2, 0, random.Random(0), HOSTILE)
-    step_of(folder, 0, Tree(Task(HOSTILE[0], {"grid": [HOSTILE[1]]}), made.root))
+    created = tree(0, 2, 0, random.Random(0), HOSTILE)
+    step_of(folder, 0, Tree(Task(HOSTILE[0], {"grid": [HOSTILE[1]]}), created.root))
     return folder

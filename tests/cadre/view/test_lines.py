@@ -1,4 +1,4 @@
-"""Where the lines of a stream stand."""
+"""Offsets of the lines of a stream."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from cadre.view.reading import AnnotationIndex
 @pytest.fixture
 def restless() -> Iterator[None]:
     """Threads take turns as often as they can."""
-    before = sys.getswitchinterval()
+    initial_getswitchinterval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
-    sys.setswitchinterval(before)
+    sys.setswitchinterval(initial_getswitchinterval)
 
 
 def write(path: Path, steps: range, end: str = "\n") -> None:
@@ -65,8 +65,8 @@ def test_a_blank_line_is_none_and_an_odd_one_is_told(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_null_to_a_browser() -> None:
-    told = {"v": [float("nan"), 1.5, (float("inf"), {"w": -float("inf")})], "t": True, "s": "NaN"}
-    assert json.loads(plain_json(told)) == {"v": [None, 1.5, [None, {"w": None}]], "t": True, "s": "NaN"}
+    message = {"v": [float("nan"), 1.5, (float("inf"), {"w": -float("inf")})], "t": True, "s": "NaN"}
+    assert json.loads(plain_json(message)) == {"v": [None, 1.5, [None, {"w": None}]], "t": True, "s": "NaN"}
     assert plain_json({"v": 1.5}) == '{"v":1.5}'
 
 
@@ -75,5 +75,5 @@ def test_several_threads_are_told_the_same(tmp_path: Path) -> None:
     write(tmp_path / "credit.jsonl", range(300))
     index = AnnotationIndex(tmp_path / "credit.jsonl")
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda step: [line["step"] for line in index.read(step, 0)], range(300)))
-    assert told == [[step] for step in range(300)]
+        message = list(pool.map(lambda step: [line["step"] for line in index.read(step, 0)], range(300)))
+    assert message == [[step] for step in range(300)]

@@ -37,8 +37,8 @@ def page(browser: Any, run: Path) -> Iterator[Any]:
         assert shown.errors == []
 
 
-def at(page: Any, place: str) -> None:
-    page.evaluate("place => { location.hash = place }", place)
+def at(page: Any, folder: str) -> None:
+    page.evaluate("place => { location.hash = place }", folder)
 
 
 def text(page: Any, selector: str) -> str:
@@ -77,8 +77,8 @@ def test_a_tree_shows_siblings_with_pay_credit_and_why_one_went_on(page: Any) ->
     assert "adv +1.5" in chosen
     assert "selected: highest reward" in chosen
     facts = text(page, ".facts")
-    for told in ("weight in the loss", "critic value", "goal 1", "team +1"):
-        assert told in facts
+    for message in ("weight in the loss", "critic value", "goal 1", "team +1"):
+        assert message in facts
     assert "moves" in text(page, "#said")
 
 
@@ -155,9 +155,9 @@ PARITY = """async () => {
 
 
 def test_the_index_of_texts_agrees_with_a_plain_search(page: Any) -> None:
-    told = page.evaluate(PARITY)
-    assert told["texts"] > 20
-    assert told["differing"] == []
+    evaluate = page.evaluate(PARITY)
+    assert evaluate["texts"] > 20
+    assert evaluate["differing"] == []
 
 
 def test_the_page_grows_while_a_run_writes(browser: Any, tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_hostile_texts_are_shown_as_texts(browser: Any, tmp_path: Path, saved: b
     if saved:
         export.write_page(open_runs([run]), tmp_path / "page.html", 100.0)
     with served(run) as address:
-        place = (tmp_path / "page.html").as_uri() if saved else address
-        with opened(browser, place) as page:
+        folder = (tmp_path / "page.html").as_uri() if saved else address
+        with opened(browser, folder) as page:
             for view in ("answer", "compare", "tokens", "talk", "state"):
                 for index in range(7):
                     at(page, f"#/trees?step=1&tree=0&node=0&role=tool&index={index}&view={view}")
@@ -265,28 +265,28 @@ def test_hostile_texts_are_shown_as_texts(browser: Any, tmp_path: Path, saved: b
 
 def test_a_saved_page_works_from_disk_without_a_network(browser: Any, run: Path, tmp_path: Path) -> None:
     assert export.write_page(open_runs([run]), tmp_path / "page.html", 100.0) == 12
-    asked: list[str] = []
+    requests: list[str] = []
     with opened(browser, (tmp_path / "page.html").as_uri()) as page:
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requests.append(request.url))
         page.wait_for_selector("[data-figure='ROLE/reward'] canvas")
         at(page, "#/trees?step=2&node=0&role=tool&index=1&view=tokens")
         page.wait_for_selector(".token")
         assert "saved page" in text(page, "#live")
         assert page.errors == []
-    assert asked == []
+    assert requests == []
 
 
 def test_an_export_leaves_out_the_oldest_trees_that_do_not_fit(run: Path, tmp_path: Path) -> None:
-    kept = export.write_page(open_runs([run]), tmp_path / "page.html", 0.05)
-    assert 0 < kept < 12
+    stored = export.write_page(open_runs([run]), tmp_path / "page.html", 0.05)
+    assert 0 < stored < 12
 
 
 def test_every_module_is_asked_for_at_once() -> None:
     """And none is forgotten in a saved page."""
     page = (export.PAGE / "index.html").read_text()
-    there = {path.stem for path in export.PAGE.glob("*.js")}
-    assert set(re.findall(r'modulepreload" href="(\w+)\.js"', page)) == there - {"main"}
-    assert set(export.MODULES) == there
+    present = {path.stem for path in export.PAGE.glob("*.js")}
+    assert set(re.findall(r'modulepreload" href="(\w+)\.js"', page)) == present - {"main"}
+    assert set(export.MODULES) == present
 
 
 def test_modules_name_no_thing_twice() -> None:

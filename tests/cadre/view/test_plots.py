@@ -57,24 +57,24 @@ def evaluate(expression: str) -> Any:
     assert engine.stdin is not None
     assert engine.stdout is not None
     print(json.dumps(expression), file=engine.stdin, flush=True)
-    told = json.loads(engine.stdout.readline())
-    assert "error" not in told, told
-    return told["value"]
+    output = json.loads(engine.stdout.readline())
+    assert "error" not in output, output
+    return output["value"]
 
 
 def test_ticks_are_round_and_whole_where_the_values_are() -> None:
     ranges = "[[0, 1], [0, 3, 6, true], [0, 30, 8, true], [3, 3, 5, true], [-0.02, 0.9, 5]]"
-    told = evaluate(f"{ranges}.map((range) => ticks(...range))")
-    assert told[0] == [0, 0.2, 0.4, 0.6, 0.8, 1]
-    assert told[1] == [0, 1, 2, 3]
-    assert told[2] == [0, 5, 10, 15, 20, 25, 30]
-    assert told[3] == [3, 4]
-    assert told[4] == [-0.2, 0, 0.2, 0.4, 0.6, 0.8, 1]
+    message = evaluate(f"{ranges}.map((range) => ticks(...range))")
+    assert message[0] == [0, 0.2, 0.4, 0.6, 0.8, 1]
+    assert message[1] == [0, 1, 2, 3]
+    assert message[2] == [0, 5, 10, 15, 20, 25, 30]
+    assert message[3] == [3, 4]
+    assert message[4] == [-0.2, 0, 0.2, 0.4, 0.6, 0.8, 1]
     assert evaluate("[isWhole([{ ys: [1, null, 3] }]), isWhole([{ ys: [1, 2.5] }])]") == [True, False]
 
 
 def test_x_is_steps_tokens_or_time_and_step_0_is_at_0() -> None:
-    told = evaluate(
+    message = evaluate(
         """["step", "tokens", "time", "constructor"].map((name) => {
           const run = makeRun("a", 0);
           const axis = axisOf([run], name);
@@ -82,10 +82,10 @@ def test_x_is_steps_tokens_or_time_and_step_0_is_at_0() -> None:
           return [axis.label, xs("evaluate/success"), xs("ROLE/reward")];
         })"""
     )
-    assert told[0] == ["training step", [0, 3], [1, 2, 3]]
-    assert told[1] == ["sampled tokens in training", [0, 600], [100, 300, 600]]
-    assert told[2] == ["training time (min)", [0, 4.5], [1.5, 3, 4.5]]
-    assert told[3] == told[0]
+    assert message[0] == ["training step", [0, 3], [1, 2, 3]]
+    assert message[1] == ["sampled tokens in training", [0, 600], [100, 300, 600]]
+    assert message[2] == ["training time (min)", [0, 4.5], [1.5, 3, 4.5]]
+    assert message[3] == message[0]
 
 
 def test_a_run_without_the_metric_of_the_axis_has_no_line() -> None:
@@ -103,10 +103,10 @@ def test_runs_have_colours_and_roles_have_dashes() -> None:
         lines = evaluate(f'linesOf([{runs}], "ROLE/reward", {{ axis: axisOf([], "step") }})')
         return [(line["label"], line["hue"], line["dash"]) for line in lines]
 
-    alone = looks('makeRun("a", 0)')
-    assert [label for label, _, _ in alone] == ["tool", "planner"]
-    assert alone[0][1] != alone[1][1]
-    assert {dash for _, _, dash in alone} == {0}
+    single = looks('makeRun("a", 0)')
+    assert [label for label, _, _ in single] == ["tool", "planner"]
+    assert single[0][1] != single[1][1]
+    assert {dash for _, _, dash in single} == {0}
     # The colour is that of the run also while other runs are hidden.
     (a_tool, a_planner, b_tool, b_planner) = looks('makeRun("a", 1), makeRun("b", 2)')
     assert a_tool[0] == "a tool"
@@ -127,8 +127,10 @@ def test_more_names_than_dashes_become_plots_of_their_own() -> None:
     columns = json.dumps({f"time/{name}": [1, 2, 3] for name in "abcde"})
     runs = ", ".join(f'Object.assign(makeRun("{name}", 0), {{ columns: {columns} }})' for name in "rs")
     lines = f'linesOf([{runs}], "time/*", {{ axis: axisOf([], "step") }})'
-    told = evaluate(f"splitLines({lines}).map(([name, lines]) => [name, lines.length, lines.map((line) => line.dash)])")
-    assert told == [[name, 2, [0, 0]] for name in "abcde"]
+    message = evaluate(
+        f"splitLines({lines}).map(([name, lines]) => [name, lines.length, lines.map((line) => line.dash)])"
+    )
+    assert message == [[name, 2, [0, 0]] for name in "abcde"]
     assert evaluate('splitLines(linesOf([makeRun("a", 0)], "time/*", { axis: axisOf([], "step") })).length') == 1
 
 
@@ -158,7 +160,7 @@ def test_seeds_become_a_mean_with_a_range() -> None:
 
 def test_settings_that_differ() -> None:
     settings = ({"algorithm.k": "8", "env": "x"}, {"algorithm.k": "4", "env": "x", "extra": "1"})
-    runs = ", ".join(f'makeRun("a", {index}, {json.dumps(own)})' for index, own in enumerate(settings))
+    runs = ", ".join(f'makeRun("a", {index}, {json.dumps(setting)})' for index, setting in enumerate(settings))
     assert evaluate(f"differingSettings([{runs}])") == [["algorithm.k", "8", "4"], ["extra", "not set", "1"]]
 
 

@@ -1,4 +1,4 @@
-"""Who is answered: this machine's own page with the token, and nobody else; and what every answer carries."""
+"""Requests of this machine's own page with the token are answered, and no others; every answer's headers."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ def told(client: TestClient, path: str) -> Any:
 
 
 def test_steps_are_told_from_where_the_page_has_read(client: TestClient) -> None:
-    whole = told(client, "metrics?offset=0")
-    assert (whole["steps"], len(whole["columns"]["tool/reward"])) == ([0, 1, 2], 3)
-    assert told(client, f"metrics?offset={whole['offset']}")["steps"] == []
-    assert told(client, f"metrics?offset={whole['offset'] + 1}")["steps"] == [0, 1, 2]
+    full = told(client, "metrics?offset=0")
+    assert (full["steps"], len(full["columns"]["tool/reward"])) == ([0, 1, 2], 3)
+    assert told(client, f"metrics?offset={full['offset']}")["steps"] == []
+    assert told(client, f"metrics?offset={full['offset'] + 1}")["steps"] == [0, 1, 2]
 
 
 def test_steps_of_a_run_that_was_resumed_and_went_on_past_the_page(tmp_path: Path) -> None:

@@ -56,15 +56,15 @@ console.log(JSON.stringify(shown));
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
 def test_every_view_of_every_completion_is_shown(tmp_path: Path) -> None:
     calls = Message("assistant", "so", (ToolCall("c", "look", '{"at": 3}'),), thinking="a thought")
-    said = Sample("tool", "shared", "I look.", (1, 2), (3,), (-0.5,), "stop", 0, calls)
+    answer = Sample("tool", "shared", "I look.", (1, 2), (3,), (-0.5,), "stop", 0, calls)
     end = Branch({"planner": 0}, Reward(1.0, {"planner": 0.25}, {"goal": 1.0}), over=True, success=True, drawing=GRID)
     plan = Sample("planner", "shared", "Up.", (1,), (4,), (-0.5,), "length", 0)
-    seen = Observation("planner", (Message("user", "Plan."), Message("tool", "a wall", tool_call_id="c")))
-    last = Node(1, {"planner": seen}, {"planner": (plan,)}, (end,), "for the critic", 0.5)
+    recorded = Observation("planner", (Message("user", "Plan."), Message("tool", "a wall", tool_call_id="c")))
+    last = Node(1, {"planner": recorded}, {"planner": (plan,)}, (end,), "for the critic", 0.5)
     failed = Branch({"tool": 1}, Reward(), True, False, False, failure=BranchFailure("raised", "ValueError: no"))
     branches = (Branch({"tool": 0}, Reward(), False, False, child=last), failed)
-    seen = Observation("tool", (Message("user", "Look."),))
-    first = Node(0, {"tool": seen}, {"tool": (said, plan)}, branches, drawing=GRID)
+    recorded = Observation("tool", (Message("user", "Look."),))
+    first = Node(0, {"tool": recorded}, {"tool": (answer, plan)}, branches, drawing=GRID)
     run = begin(tmp_path / "run", 1)
     step_of(run, 0, Tree(Task("t", {}), first))
     (reader,) = open_runs([run])
@@ -73,16 +73,16 @@ def test_every_view_of_every_completion_is_shown(tmp_path: Path) -> None:
     page = shutil.copytree(PAGE, tmp_path / "page")
     (page / "package.json").write_text('{"type": "module"}')
     (page / "test.js").write_text(DOCUMENT)
-    given = plain_json({"run": reader.about(), "tree": reader.tree(0)})
+    arguments = plain_json({"run": reader.about(), "tree": reader.tree(0)})
     command = ["node", str(page / "test.js"), (page / "tree.js").as_uri()]
-    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    shown = json.loads(done.stdout)
+    result = subprocess.run(command, input=arguments, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    shown = json.loads(result.stdout)
     assert len(shown) == 3 * 4
-    look, other, plan_of = shown[0], shown[4], shown[8]
+    look, second, plan_of = shown[0], shown[4], shown[8]
     assert '"arguments": "{\\"at\\": 3}"' in look
     assert "selected: highest reward" in look or "drawn from 2" in look
-    assert "failed: raised" in other
+    assert "failed: raised" in second
     assert "weight 0.5" in plan_of
     assert "Privileged text for critics for the critic" in plan_of
     assert "goal 1" in plan_of

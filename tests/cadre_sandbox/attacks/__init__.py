@@ -20,4 +20,4 @@ ON_FILES = (
 
 def suited(sandbox: Runner) -> list[Attack]:
     """The attacks that can be tried at the sandbox's level: without a writable folder there is none to fill."""
-    return [one for one in ATTACKS if sandbox.level == "isolated" or not one.limits.folder_mb]
+    return [item for item in ATTACKS if sandbox.level == "isolated" or not item.limits.folder_mb]

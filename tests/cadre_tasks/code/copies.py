@@ -11,7 +11,7 @@ ROWS = [json.loads(line) for line in Path(__file__).with_name("copies.jsonl").re
 
 
 def cases(rows: list[list[Any]]) -> tuple[tuple[Any, Any], ...]:
-    return tuple((given, out) for given, out in rows)
+    return tuple((arguments, out) for arguments, out in rows)
 
 
 PROBLEMS = {
@@ -27,12 +27,12 @@ PROBLEMS = {
 
 
 def answer_of(row: dict[str, str]) -> str:
-    """What the tester writes."""
+    """Return the tester's answer."""
     if "test" in row:
         return row["test"]
     return f"```input\n{row['input']}\n```\n```output\n{row['output']}\n```"
 
 
 COPIES, OWN = (
-    [(PROBLEMS[row["problem"]], answer_of(row)) for row in ROWS if row.get("own") is own] for own in (False, True)
+    [(PROBLEMS[row["problem"]], answer_of(row)) for row in ROWS if row.get("own") is is_own] for is_own in (False, True)
 )

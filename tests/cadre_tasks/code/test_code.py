@@ -20,8 +20,8 @@ TESTS = "```input\n4 4\n```\n```output\n8\n```\n```input\n1 0\n```\n```output\n1
 ECHO = "```input\n1 2\n```\n```output\n3\n```"
 
 
-def problem(name: str, split: str = "test", place: int = 0) -> CodingProblem:
-    record = load(name, split, source())[place]
+def problem(name: str, split: str = "test", position: int = 0) -> CodingProblem:
+    record = load(name, split, source())[position]
     assert isinstance(record, CodingProblem)
     return record
 
@@ -68,9 +68,9 @@ def test_what_a_program_is_worth(case: str) -> None:
 
 
 @pytest.mark.parametrize("cheat", ["equal to everything", "exits at once", "forged verdict on stdout"])
-@pytest.mark.parametrize("place", [0, 1])
-def test_known_cheats_pass_no_hidden_test(cheat: str, place: int) -> None:
-    env = env_of(problem("apps", "test", place))
+@pytest.mark.parametrize("position", [0, 1])
+def test_known_cheats_pass_no_hidden_test(cheat: str, position: int) -> None:
+    env = env_of(problem("apps", "test", position))
     (reward,) = play(env, team(CHEATS[cheat].replace("@ENTRY@", env.program.entry), ""))
     assert reward.parts["coder/tests"] == 0.0
     assert not env.success
@@ -130,7 +130,7 @@ def test_a_reference_that_fails_the_tests_of_its_problem_is_none(reference: str)
 
 
 @pytest.mark.parametrize(
-    ("name", "place", "program", "tests"),
+    ("name", "position", "program", "tests"),
     [
         ("apps", 0, "def total(items):\n    return sum(items)", "assert total([4, 5]) == 9\nassert total([2]) == 2"),
         ("apps", 1, "class Solution:\n    def ends(self, items):\n        return items[0], items[-1]", ""),
@@ -145,8 +145,8 @@ def test_a_reference_that_fails_the_tests_of_its_problem_is_none(reference: str)
         ("mbpp", 0, "def add_rice(items):\n    return items + ['rice']", "assert add_rice(['x']) == ['x', 'rice']"),
     ],
 )
-def test_every_protocol(name: str, place: int, program: str, tests: str) -> None:
-    env = env_of(problem(name, "test", place))
+def test_every_protocol(name: str, position: int, program: str, tests: str) -> None:
+    env = env_of(problem(name, "test", position))
     (reward,) = play(env, team(program, f"```python\n{tests}\n```" if "assert" in tests else tests))
     assert env.success
     assert reward.local["coder"] == pytest.approx(0.6)
@@ -235,13 +235,13 @@ def test_the_contract(name: str) -> None:
 def test_cheats_and_outputs_of_the_public_contests() -> None:
     """Known cheats, and programs that print what the statement shows, on a sample; no references come with this set."""
     rows("code_contests/test.jsonl")
-    programs = [one for one in load("code-contests", "test", str(FOLDER)) if isinstance(one, CodingProblem)]
-    small = [one for one in programs if len(one.hidden) < 12 and one.public][::8]
+    programs = [item for item in load("code-contests", "test", str(FOLDER)) if isinstance(item, CodingProblem)]
+    small = [program for program in programs if len(program.hidden) < 12 and program.public][::8]
 
     async def go() -> list[bool]:
-        tries = [(one, f"print({one.public[0][1]!r})") for one in small]
-        tries += [(one, cheat) for one in small[:2] for cheat in (CHEATS["exits at once"], CHEATS["hunt by gc"])]
-        verdicts = await asyncio.gather(*(judge(text, all_tests(one)) for one, text in tries))
+        tries = [(item, f"print({item.public[0][1]!r})") for item in small]
+        tries += [(item, cheat) for item in small[:2] for cheat in (CHEATS["exits at once"], CHEATS["hunt by gc"])]
+        verdicts = await asyncio.gather(*(judge(text, all_tests(item)) for item, text in tries))
         return [verdict.ok for verdict in verdicts]
 
     assert len(small) >= 5

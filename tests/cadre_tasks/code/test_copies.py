@@ -33,7 +33,7 @@ def reward_of(problem: CodingProblem, program: str, tests: str) -> Reward:
 
 
 @pytest.mark.parametrize(
-    ("name", "copied", "own"),
+    ("name", "copied", "own_tests"),
     [
         (
             "first",
@@ -43,13 +43,17 @@ def reward_of(problem: CodingProblem, program: str, tests: str) -> Reward:
         ("sums", "```input\n2\n5 5\n1 2\n```\n```output\n10\n3\n```", "```input\n1\n7 8\n```\n```output\n15\n```"),
     ],
 )
-@pytest.mark.parametrize("known", few_of([True, False], [False]))
-def test_copies_earn_nothing_beside_a_right_program(name: str, copied: str, own: str, known: bool) -> None:
+@pytest.mark.parametrize("has_reference", few_of([True, False], [False]))
+def test_copies_earn_nothing_beside_a_right_program(
+    name: str, copied: str, own_tests: str, has_reference: bool
+) -> None:
     """Also where the only right program is the coder's."""
     problem = PROBLEMS[name]
-    bare = CodingProblem(**{**vars(problem), "id": f"{name}-{known}", "reference": problem.reference if known else ""})
+    bare = CodingProblem(
+        **{**vars(problem), "id": f"{name}-{has_reference}", "reference": problem.reference if has_reference else ""}
+    )
     assert reward_of(bare, problem.reference, copied).local["tester"] == 0.0
-    assert reward_of(bare, problem.reference, own).local["tester"] > 0.4
+    assert reward_of(bare, problem.reference, own_tests).local["tester"] > 0.4
 
 
 def test_headings_of_examples() -> None:
@@ -59,7 +63,7 @@ def test_headings_of_examples() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "out", "cases"),
+    ("arguments", "out", "cases"),
     [
         ("2\n1 2\n3 4", "3\n7", [("1 2", "3"), ("3 4", "7")]),
         ("2\na\nb\nc\nd", "1\n2\n3\n4", [("a\nb", "1\n2"), ("c\nd", "3\n4")]),
@@ -68,12 +72,12 @@ def test_headings_of_examples() -> None:
         ("0\n", "", []),
     ],
 )
-def test_cases_of_an_example(given: str, out: str, cases: list[tuple[str, str]]) -> None:
-    assert shown.divided(given, out) == cases
+def test_cases_of_an_example(arguments: str, out: str, cases: list[tuple[str, str]]) -> None:
+    assert shown.divided(arguments, out) == cases
 
 
 def test_a_slow_program_divides_nothing() -> None:
-    async def run(given: str) -> str | None:
+    async def run(arguments: str) -> str | None:
         return None
 
     assert asyncio.run(shown.divided_by_running("2\n1\n1\n5\n2", "1\n2", run)) == []

@@ -1,4 +1,4 @@
-"""What programs and unit tests that a model wrote are worth."""
+"""Rewards of programs and unit tests that a model wrote."""
 
 import asyncio
 
@@ -125,10 +125,10 @@ def test_a_program_stands_behind_what_its_starter_defines() -> None:
 
 def test_solutions_of_humaneval_need_not_say_the_imports_again() -> None:
     written = [humaneval(row, 0) for row in rows("humaneval/HumanEval.jsonl")[::4]]
-    cut = [one.reference[one.reference.index(f"def {one.entry}(") :] for one in written]
-    judged = [asyncio.run(judge(ready(one, part), all_tests(one))) for one, part in zip(written, cut, strict=True)]
+    cut = [item.reference[item.reference.index(f"def {item.entry}(") :] for item in written]
+    judged = [asyncio.run(judge(ready(item, part), all_tests(item))) for item, part in zip(written, cut, strict=True)]
     assert all(verdict.ok for verdict in judged)
-    assert not all(asyncio.run(judge(part, all_tests(one))).ok for one, part in zip(written, cut, strict=True))
+    assert not all(asyncio.run(judge(part, all_tests(item))).ok for item, part in zip(written, cut, strict=True))
 
 
 def test_an_unavailable_sandbox_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,8 @@ CASES = {
         }.items()
     },
     **{
-        f"its own aux, {how}": (AUX, f"{own}\ndef twice(n):\n    y = aux(n)\n    return y + 0 * n", OWN)
-        for how, own in {
+        f"its own aux, {how}": (AUX, f"{helper}\ndef twice(n):\n    y = aux(n)\n    return y + 0 * n", OWN)
+        for how, helper in {
             "a lambda": "aux = lambda n: n + n",
             "a class": "class aux(int):\n    def __new__(cls, n): return n + n",
             "within": "if True:\n    def aux(n): return n + n",
@@ -99,8 +99,8 @@ def test_a_starter_without_a_body_breaks_nothing(opening: str) -> None:
 
 @pytest.mark.parametrize("main", ["twice = lambda n: n + n", "class Twice:\n    pass\ntwice = lambda n: 2 * n"])
 def test_a_function_bound_otherwise_may_solve_the_task_and_is_not_paid(main: str) -> None:
-    found = asyncio.run(grade(PROBLEM, AUX, main))
-    assert (found.parts, found.verdict.ok) == ({"aux": 0.4, "main": 0.0}, True)
+    result = asyncio.run(grade(PROBLEM, AUX, main))
+    assert (result.parts, result.verdict.ok) == ({"aux": 0.4, "main": 0.0}, True)
     assert asyncio.run(grade(PROBLEM, "def aux(n): return n\ndef twice(n): return n + n", "x = 1")).verdict.total == 0
 
 
@@ -171,10 +171,10 @@ def test_feedback(mode: str) -> None:
     env = pair(turns=2, feedback=mode)
     play(env, {"aux": AUX, "main": "def twice(n):\n    return aux(n) * 0 + 6"})
     for role in env.roles:
-        told = seen(env, role)
-        assert all(line in told for line in FEEDBACK[mode])
-        assert told.endswith("Write it again, better.")
-        assert ("assert candidate" in told) is (mode == "failures")
+        message = seen(env, role)
+        assert all(line in message for line in FEEDBACK[mode])
+        assert message.endswith("Write it again, better.")
+        assert ("assert candidate" in message) is (mode == "failures")
         assert env.observe()[role].messages[1].content in (AUX, "def twice(n):\n    return aux(n) * 0 + 6")
 
 
@@ -227,12 +227,16 @@ def as_pair(program: CodingProblem) -> tuple[str, str]:
 )
 def test_references_of_the_public_sets_score_full_marks(name: str, file: str) -> None:
     rows(file)
-    programs = [one for one in load(name, "test", str(FOLDER)) if isinstance(one, CodingProblem)][::40]
+    programs = [item for item in load(name, "test", str(FOLDER)) if isinstance(item, CodingProblem)][::40]
 
     async def go() -> list[Graded]:
-        return await asyncio.gather(*(grade(one, *as_pair(one)) for one in programs))
+        return await asyncio.gather(*(grade(program, *as_pair(program)) for program in programs))
 
-    low = [(one.id, found.parts) for one, found in zip(programs, asyncio.run(go()), strict=True) if found.value < BEST]
+    low = [
+        (program.id, result.parts)
+        for program, result in zip(programs, asyncio.run(go()), strict=True)
+        if result.value < BEST
+    ]
     assert low == []
 
 

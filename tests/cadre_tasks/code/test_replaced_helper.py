@@ -1,4 +1,4 @@
-"""Whether main uses aux is found by other helpers in its place: shows of a use earn nothing, honest pairs all."""
+"""Use of aux by main is found with other helpers in its place: sham uses earn nothing, honest pairs all."""
 
 import asyncio
 
@@ -19,16 +19,16 @@ def graded(problem: CodingProblem, aux: str, main: str) -> Graded:
 
 @pytest.mark.parametrize("name", few_of(SHOWS, SHOWS[::24]))
 def test_a_helper_that_is_called_for_show_is_as_one_that_is_not_called(name: str) -> None:
-    found = graded(*PAIRS[name])
-    assert found.verdict.ok, found.verdict
-    assert found.value <= UNUSED + 1e-9, found.parts
+    result = graded(*PAIRS[name])
+    assert result.verdict.ok, result.verdict
+    assert result.value <= UNUSED + 1e-9, result.parts
 
 
 @pytest.mark.parametrize("name", few_of(HONEST, HONEST[1::16]))
 def test_an_honest_helper_is_paid_in_full(name: str) -> None:
-    found = graded(*PAIRS[name])
-    assert found.verdict.ok, found.verdict
-    assert found.value == pytest.approx(BEST), found.parts
+    result = graded(*PAIRS[name])
+    assert result.verdict.ok, result.verdict
+    assert result.value == pytest.approx(BEST), result.parts
 
 
 ENOUGH = ["an assert of a constant", "times one", "plus nothing", "a branch", "or zero"]
@@ -36,20 +36,20 @@ ENOUGH = ["an assert of a constant", "times one", "plus nothing", "a branch", "o
 
 @pytest.mark.parametrize("name", few_of(ENOUGH, ENOUGH[::3]))
 def test_nor_is_it_in_a_test_that_is_judged_as_a_whole(name: str) -> None:
-    found = graded(WHOLE, *PAIRS[name][1:])
-    assert (found.verdict.passed, found.verdict.total) == (1, 1)
-    assert found.value == pytest.approx(UNUSED)
+    result = graded(WHOLE, *PAIRS[name][1:])
+    assert (result.verdict.passed, result.verdict.total) == (1, 1)
+    assert result.value == pytest.approx(UNUSED)
 
 
 def test_nor_does_an_honest_one_lose_there() -> None:
-    found = graded(WHOLE, "def aux(n):\n    return n", "def twice(n):\n    return n + aux(n)")
-    assert found.value == pytest.approx(BEST)
+    result = graded(WHOLE, "def aux(n):\n    return n", "def twice(n):\n    return n + aux(n)")
+    assert result.value == pytest.approx(BEST)
 
 
 def test_the_parts_by_hand() -> None:
     """Calling is worth .5, not using what is called costs .5, and there is no more to it than a wrapper has."""
-    found = graded(*PAIRS["an assert of a constant"])
-    assert found.parts == {
+    result = graded(*PAIRS["an assert of a constant"])
+    assert result.parts == {
         "aux": 0.4, "main": 0.6, "parses": 0.5, "tests": 1.0, "calls": 0.5, "more": 0.0, "ignored": -0.5,
     }  # fmt: skip
 

@@ -63,8 +63,8 @@ def test_what_is_defined() -> None:
     assert used("def g(x): return aux(x)")["defined"] is False
     assert used("def f(x): aux(x)")["defined"] is False  # it returns nothing
     assert used("def f(x): return aux(x)", "aux = 3")["helps"] is False
-    own = used(f"{AUX}\ndef f(x): return aux(x) + 1")
-    assert (own["defined"], own["called"]) == (True, False)  # its own aux, not the partner's
+    own_used = used(f"{AUX}\ndef f(x): return aux(x) + 1")
+    assert (own_used["defined"], own_used["called"]) == (True, False)  # its own aux, not the partner's
 
 
 HOSTILE = ["(" * 100_000, "x = " + "[" * 5000, "\x00", "def f(:", "-" * 200_000 + "1", "lambda:" * 5000 + "0"]
@@ -79,23 +79,23 @@ def test_source_that_breaks_parsers_is_no_answer(text: str) -> None:
 
 
 def test_mutants_change_one_thing_each() -> None:
-    made = source.mutants({"source": SQUARES, "count": 10})
-    assert made == [
+    mutants = source.mutants({"source": SQUARES, "count": 10})
+    assert mutants == [
         "def squares(items):\n    return None",
         "def squares(items):\n    return [x + x for x in items if x > 0]",
         "def squares(items):\n    return [x * x for x in items if x >= 0]",
         "def squares(items):\n    return [x * x for x in items if x > 1]",
     ]
-    assert source.mutants({"source": SQUARES, "count": 2}) == [made[1], made[3]]
+    assert source.mutants({"source": SQUARES, "count": 2}) == [mutants[1], mutants[3]]
     assert source.mutants({"source": "pass", "count": 3}) == []
-    assert len({ast.dump(ast.parse(text)) for text in made}) == 4
+    assert len({ast.dump(ast.parse(text)) for text in mutants}) == 4
 
 
 def test_mutants_that_pass_the_tests_or_differ_in_type_alone_are_none() -> None:
     """2 + 2 is 4, and 2 > 1; None is no list. Left is the right program with changed answers."""
     weak = CodingProblem("w", "", "squares", tests="assert squares([2]) == [4]", names=("squares",))
-    kept = asyncio.run(tester.mutants(weak, SQUARES, 4))
-    assert [text.startswith(SQUARES) for text in kept] == [True, True]  # answers of zero, and others
+    stored = asyncio.run(tester.mutants(weak, SQUARES, 4))
+    assert [text.startswith(SQUARES) for text in stored] == [True, True]  # answers of zero, and others
 
 
 TESTS = {
@@ -111,15 +111,15 @@ TESTS = {
 
 @pytest.mark.parametrize("text", TESTS)
 def test_asserts_by_hand(text: str) -> None:
-    """With the mutants `x + x` and `x > 1`: `x >= 0` passes the problem's tests, and `None` is known by its type."""
+    """The mutants are `x + x` and `x > 1`: `x >= 0` passes the problem's tests, and `None` is known by its type."""
 
     async def judged() -> tester.Worth:
         return await tester.worth(await tester.written(text, three()), three(), SQUARES, 4)
 
     valid, agrees, kills, value = TESTS[text]
-    found = asyncio.run(judged())
-    assert (found.valid, found.agrees, found.kills) == (valid, agrees, pytest.approx(kills))
-    assert sum(found.parts.values()) == pytest.approx(value)
+    result = asyncio.run(judged())
+    assert (result.valid, result.agrees, result.kills) == (valid, agrees, pytest.approx(kills))
+    assert sum(result.parts.values()) == pytest.approx(value)
 
 
 def three() -> CodingProblem:
@@ -138,21 +138,21 @@ def test_what_is_no_test_of_its_own(text: str) -> None:
     assert sum(asyncio.run(tester.worth(None, PROBLEM, SQUARES, 4)).parts.values()) == 0.0
 
 
-def block(given: str, expected: str) -> str:
-    return f"Try this:\n```input\n{given}\n```\n```output\n{expected}\n```\n"
+def block(arguments: str, expected: str) -> str:
+    return f"Try this:\n```input\n{arguments}\n```\n```output\n{expected}\n```\n"
 
 
 def test_pairs_for_scripts() -> None:
     text = block("1   2", "3") + block("4 4", "8") + block("1 0", "1")
-    found = asyncio.run(tester.written(text, SCRIPT))
-    assert found == StdioTests((("4 4\n", "8\n"), ("1 0\n", "1\n")))  # the first is the statement's own
+    result = asyncio.run(tester.written(text, SCRIPT))
+    assert result == StdioTests((("4 4\n", "8\n"), ("1 0\n", "1\n")))  # the first is the statement's own
     assert asyncio.run(tester.written(block("1 2", "3"), SCRIPT)) is None
-    good = asyncio.run(tester.worth(found, SCRIPT, SCRIPT.reference, 4))
+    good = asyncio.run(tester.worth(result, SCRIPT, SCRIPT.reference, 4))
     assert (good.agrees, good.kills) == (1.0, 1.0)
     wrong = asyncio.run(tester.worth(StdioTests((("4 4", "9"),)), SCRIPT, SCRIPT.reference, 4))
     assert sum(wrong.parts.values()) == pytest.approx(0.2)
 
 
 def test_without_a_right_program_tests_are_only_tests() -> None:
-    found = asyncio.run(tester.worth(UnitTests("assert f(1) == 1"), PROBLEM, "", 4))
-    assert found.parts == pytest.approx({"valid": 0.2, "agrees": 0.0, "kills": 0.0})
+    result = asyncio.run(tester.worth(UnitTests("assert f(1) == 1"), PROBLEM, "", 4))
+    assert result.parts == pytest.approx({"valid": 0.2, "agrees": 0.0, "kills": 0.0})

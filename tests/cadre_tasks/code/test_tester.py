@@ -1,4 +1,4 @@
-"""What tests are worth: ways to be paid for none, asserts that look at values alone, blocks of huge texts."""
+"""Rewards of tests: exploits without tests, asserts that look at values alone, blocks of huge texts."""
 
 import asyncio
 import itertools
@@ -68,9 +68,9 @@ def test_what_tests_nothing_is_paid_for_being_a_test_at_most(hack: dict[str, str
     ],
 )
 def test_asserts_that_look_at_values_alone(test: str, counts: bool) -> None:
-    found = source.asserts({"source": f"def test():\n    assert {test}, 'told'", "entry": "add", "shown": ""})
-    assert bool(found) is counts
-    assert "told" not in "".join(found)
+    asserts = source.asserts({"source": f"def test():\n    assert {test}, 'told'", "entry": "add", "shown": ""})
+    assert bool(asserts) is counts
+    assert "told" not in "".join(asserts)
 
 
 SHOWN = CodingProblem(
@@ -80,7 +80,7 @@ SHOWN = CodingProblem(
 
 
 @pytest.mark.parametrize(
-    ("test", "own"),
+    ("test", "is_own"),
     [
         ("add(2, 2) == 4", True),
         ("add( 1,2 ) == 3", False),
@@ -91,9 +91,9 @@ SHOWN = CodingProblem(
         ("all(add(a, b) == a + b for a, b in [(1, 2)])", True),  # the signature shows no call
     ],
 )
-def test_an_example_that_is_shown_is_no_test_of_ones_own(test: str, own: bool) -> None:
-    found = asyncio.run(tester.written(f"assert {test}", SHOWN))
-    assert (found is not None) is own
+def test_an_example_that_is_shown_is_no_test_of_ones_own(test: str, is_own: bool) -> None:
+    result = asyncio.run(tester.written(f"assert {test}", SHOWN))
+    assert (result is not None) is is_own
 
 
 def test_an_input_that_differs_in_its_spaces_is_another_one() -> None:
@@ -118,13 +118,13 @@ def test_a_title_may_stand_between_input_and_output(between: str, paired: int) -
 
 def test_any_of_many_tests_may_be_run() -> None:
     """Eight of nine, by a lot that hangs on all of them: a wrong one at the end is as likely to be run as any other."""
-    left = set()
+    remaining = set()
     for seed in range(100):
-        tests = [f"{seed}-{place}" for place in range(9)]
-        drawn = tester.drawn(tests, SHOWN)
-        assert (len(drawn), drawn) == (8, sorted(drawn))
-        left |= {test[-1] for test in set(tests) - set(drawn)}
-    assert left == set("012345678")
+        tests = [f"{seed}-{position}" for position in range(9)]
+        samples = tester.drawn(tests, SHOWN)
+        assert (len(samples), samples) == (8, sorted(samples))
+        remaining |= {test[-1] for test in set(tests) - set(samples)}
+    assert remaining == set("012345678")
     assert tester.drawn(["a", "b"], SHOWN) == ["a", "b"]
 
 
@@ -141,22 +141,22 @@ def test_a_program_is_written_as_its_mutants_are() -> None:
 
 
 def test_every_program_is_run_equally_often_in_an_order_that_the_tests_give(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[str] = []
+    recorded: list[str] = []
 
     async def judge(program: str, tests: Tests) -> Verdict:
-        seen.append(program)
+        recorded.append(program)
         return Verdict(1, 1, (), "ok")
 
     def order(tests: str) -> str:
-        seen.clear()
+        recorded.clear()
         asyncio.run(tester.repeated(list("rabcd"), UnitTests(tests), "name"))
-        return "".join(seen)
+        return "".join(recorded)
 
     monkeypatch.setattr(tester, "judge", judge)
     orders = [order(f"assert f({i})") for i in range(20)]
-    assert {"".join(sorted(one)) for one in orders} == {"aabbccddrr"}
+    assert {"".join(sorted(order)) for order in orders} == {"aabbccddrr"}
     assert len(set(orders)) > 15
-    assert len({one.index("r") for one in orders}) > 3
+    assert len({order.index("r") for order in orders}) > 3
     assert order("assert f(0)") == orders[0]
 
 
@@ -171,9 +171,9 @@ def test_a_verdict_that_changes_between_equal_runs_is_no_test(monkeypatch: pytes
 
     monkeypatch.setattr(tester, "judge", judge)
     monkeypatch.setattr(tester, "mutants", none)
-    found = asyncio.run(tester.worth(UnitTests("assert add(1, 2) == 3"), PROBLEM, REFERENCE, 4))
-    assert found == Worth(False)
-    assert sum(found.parts.values()) == 0.0
+    result = asyncio.run(tester.worth(UnitTests("assert add(1, 2) == 3"), PROBLEM, REFERENCE, 4))
+    assert result == Worth(False)
+    assert sum(result.parts.values()) == 0.0
 
 
 def test_where_no_mutant_fails_a_program_that_does_nothing_is_the_wrong_one() -> None:
@@ -206,12 +206,12 @@ def test_two_problems_of_one_name_have_their_own_mutants() -> None:
     "test", ["add(1, 2) is not None", "isinstance(add(7, 3), int)", "[add(n, n) for n in range(9)]"]
 )
 def test_a_test_that_no_value_fails_is_paid_for_being_a_test_alone(test: str) -> None:
-    """Of the mutants a - b, return None and two of other defaults the first and the second fail the problem's tests;
+    """Mutants are a - b, return None and two other defaults; the first and the second fail the problem's tests;
     the second answers with another type, so that it is none."""
     assert len(asyncio.run(tester.mutants(PROBLEM, REFERENCE, 4))) == 1
-    found = worth_of(f"assert {test}")
-    assert found == Worth(True, 1.0, 0.0)
-    assert found.parts == pytest.approx({"valid": 0.2, "agrees": 0.0, "kills": 0.0})
+    result = worth_of(f"assert {test}")
+    assert result == Worth(True, 1.0, 0.0)
+    assert result.parts == pytest.approx({"valid": 0.2, "agrees": 0.0, "kills": 0.0})
     assert Worth(True, 0.5).parts == pytest.approx({"valid": 0.2, "agrees": 0.2, "kills": 0.2})  # no wrong program
 
 
@@ -228,9 +228,9 @@ CRASHING = {
 def test_a_mutant_that_any_call_shows_is_none(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mistake: a test that looks at the type alone is paid for a crash, or a call without end."""
     monkeypatch.setattr(tester, "judge", partial(judge, limits=replace(LIMITS, cpu_s=0.5)))
-    body, own, call = CRASHING[name]
+    body, check, call = CRASHING[name]
     right = f"def {name}(xs):\n    {body}"
-    problem = CodingProblem(name, "A list.", name, tests=f"assert {own}", names=(name,), reference=right)
+    problem = CodingProblem(name, "A list.", name, tests=f"assert {check}", names=(name,), reference=right)
     trivial = worth_of(f"assert isinstance({call.partition(' == ')[0]}, list)", problem, right)
     assert sum(trivial.parts.values()) == pytest.approx(0.2)
     assert sum(worth_of(f"assert {call}", problem, right).parts.values()) == pytest.approx(1.0)
@@ -268,7 +268,7 @@ def test_texts_that_break_expressions_take_no_longer_than_others(part: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("test", "own"),
+    ("test", "is_own"),
     [
         ("root(n=9) == 3", False),
         ("root(3 * 3) == 3.0", False),
@@ -286,26 +286,30 @@ def test_texts_that_break_expressions_take_no_longer_than_others(part: str) -> N
         ("root(9, 2, 3, 4) == 3", True),
     ],
 )
-def test_an_example_that_is_spelt_otherwise_is_no_test_of_ones_own(test: str, own: bool) -> None:
-    """By what the function is given, where a right program is known."""
+def test_an_example_that_is_spelt_otherwise_is_no_test_of_ones_own(test: str, is_own: bool) -> None:
+    """Examples are compared by the function's arguments, where a right program is known."""
     right = "def root(n, power=2):\n    return n if power == 1 else round(n ** (1 / power))"
     cases = (((4,), 2), ((27, 3), 3))
     problem = CodingProblem("r", "The root: root(9) is 3.", "root", hidden=cases, reference=right)
-    assert (asyncio.run(tester.written(f"assert {test}", problem)) is not None) is own
+    assert (asyncio.run(tester.written(f"assert {test}", problem)) is not None) is is_own
 
 
 def test_a_test_that_cannot_be_run_on_the_right_program_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without end; what is equal to nothing is another one."""
     monkeypatch.setattr(inspect, "LIMITS", replace(inspect.LIMITS, cpu_s=0.5))
     problem = CodingProblem("e", "Same: e(1) is 1.", "e", hidden=(((2,), 2),), reference="def e(n):\n    return n")
-    for test, own in (("e(sum(range(10 ** 12))) == 1", False), ("e(1) == e(2)", False), ("e(float('nan')) != 1", True)):
-        assert (asyncio.run(tester.written(f"assert {test}", problem)) is not None) is own
+    for test, is_own in (
+        ("e(sum(range(10 ** 12))) == 1", False),
+        ("e(1) == e(2)", False),
+        ("e(float('nan')) != 1", True),
+    ):
+        assert (asyncio.run(tester.written(f"assert {test}", problem)) is not None) is is_own
 
 
 def test_containers_that_hold_the_same_are_one_argument() -> None:
     right = "def tot(n):\n    return sum(n)"
     problem = CodingProblem("t", "tot([1, 2]) is 3.", "tot", hidden=((([4],), 4),), reference=right)
-    for given in (
+    for arguments in (
         "(1, 2)",
         "{1, 2}",
         "range(1, 3)",
@@ -314,7 +318,7 @@ def test_containers_that_hold_the_same_are_one_argument() -> None:
         "bytes([1, 2])",
         "bytearray([1, 2])",
     ):
-        assert asyncio.run(tester.written(f"assert tot({given}) == 3", problem)) is None
+        assert asyncio.run(tester.written(f"assert tot({arguments}) == 3", problem)) is None
     assert asyncio.run(tester.written("assert tot([2, 1]) == 3", problem)) is not None
 
 
@@ -326,13 +330,15 @@ def test_a_reference_may_print() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected", "own"),
+    ("arguments", "expected", "is_own"),
     [("3 4", "7", False), ("03 +4", "7", False), ("3.0 4", "7", False), ("3 4\nx", "7", False), ("3 4\n5", "12", True)],
 )
-def test_a_shown_input_with_more_that_nobody_reads_is_none_of_ones_own(given: str, expected: str, own: bool) -> None:
+def test_a_shown_input_with_more_that_nobody_reads_is_none_of_ones_own(
+    arguments: str, expected: str, is_own: bool
+) -> None:
     problem = CodingProblem("s", "Sum.", "", "", public=(("3 4\n", "7\n"),), hidden=(("1 1", "2"),))
-    answer = f"```input\n{given}\n```\n```output\n{expected}\n```"
-    assert (asyncio.run(tester.written(answer, problem)) is not None) is own
+    answer = f"```input\n{arguments}\n```\n```output\n{expected}\n```"
+    assert (asyncio.run(tester.written(answer, problem)) is not None) is is_own
 
 
 # Each guard that a mutant turns round raises or answers what is equal to nothing, whatever it is called with.
@@ -355,5 +361,5 @@ GUARDED = "def add(a=0, b=0):\n" + "".join(
 def test_a_program_that_betrays_each_change_makes_no_test_a_good_one(test: str, kills: float) -> None:
     """Without a reference the coder's program is the right one, and its mutants hang on how that is written."""
     problem = CodingProblem("g", "Add two numbers.", "add", tests=PROBLEM.tests, names=("add",))
-    found = worth_of(f"assert {test}", problem, GUARDED + "    return a + b")
-    assert found == Worth(True, 1.0, kills)
+    result = worth_of(f"assert {test}", problem, GUARDED + "    return a + b")
+    assert result == Worth(True, 1.0, kills)

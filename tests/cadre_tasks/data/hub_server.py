@@ -17,7 +17,7 @@ COMMIT = "c" * 40
 class Hub:
     """What it serves: files by branch and path. `broken` paths are sent by half once.
 
-    asked   every request, as (method, path, range)
+    requests  every request, as (method, path, range)
     commit  of the main branch; what others held is among the files by their commit
     """
 
@@ -27,7 +27,7 @@ class Hub:
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     commit: str = COMMIT
 
-    def told(self, branch: str) -> dict[str, object]:
+    def metadata(self, branch: str) -> dict[str, object]:
         siblings = [
             {"rfilename": name, "size": len(data), "blobId": blob(data)} | large(name, data)
             for name, data in self.files[branch].items()
@@ -35,9 +35,9 @@ class Hub:
         return {"id": "some/set", "sha": branch if len(branch) == 40 else self.commit, "siblings": siblings}
 
     def bytes_of(self, revision: str, name: str) -> bytes | None:
-        """Of a commit that has it, otherwise of any branch."""
-        own = self.files.get(revision, {})
-        return next((files[name] for files in (own, *reversed(self.files.values())) if name in files), None)
+        """Return a file of a commit that has it, otherwise of any branch."""
+        revision_files = self.files.get(revision, {})
+        return next((files[name] for files in (revision_files, *reversed(self.files.values())) if name in files), None)
 
 
 def blob(data: bytes) -> str:
@@ -45,7 +45,7 @@ def blob(data: bytes) -> str:
 
 
 def large(name: str, data: bytes) -> dict[str, object]:
-    """What the hub says of files that are kept beside the repository."""
+    """Return the hub's description of a file that is stored beside the repository."""
     if not name.endswith(".parquet"):
         return {}
     return {"lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}}
@@ -61,12 +61,15 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(body=True)
 
     def answer(self, body: bool) -> None:
-        self.hub.asked.append((self.command, self.path, self.headers.get("Range", "")))
+        self.hub.requests.append((self.command, self.path, self.headers.get("Range", "")))
         if self.path.startswith("/api/datasets/"):
             branch = self.path.partition("?")[0].rpartition("/revision/")[2].replace("%2F", "/")
             branch = "main" if branch == self.hub.commit else branch
-            known = branch in self.hub.files
-            self.send(200 if known else 404, json.dumps(self.hub.told(branch) if known else {"error": "none"}).encode())
+            is_known = branch in self.hub.files
+            self.send(
+                200 if is_known else 404,
+                json.dumps(self.hub.metadata(branch) if is_known else {"error": "none"}).encode(),
+            )
         elif "/resolve/" in self.path:
             revision, _, name = self.path.partition("/resolve/")[2].partition("/")
             self.file(revision, name, body)
@@ -106,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serving(files: dict[str, dict[str, bytes]]) -> Iterator[Hub]:
-    """Within it the hub answers at its url."""
+    """Run the hub; yield its url."""
     hub = Hub(files=files)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"

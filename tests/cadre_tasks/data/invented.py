@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 
-def problem(place: int, **more: Any) -> dict[str, Any]:
-    return {"problem": f"A farmer has {place} red hens and {place} brown ones. How many hens has the farmer?", **more}
+def problem(position: int, **more: Any) -> dict[str, Any]:
+    return {
+        "problem": f"A farmer has {position} red hens and {position} brown ones. How many hens has the farmer?",
+        **more,
+    }
 
 
 def packed(cases: list[dict[str, str]]) -> str:
@@ -61,9 +64,9 @@ def contest(name: str) -> dict[str, Any]:
     }
 
 
-def story(place: int) -> str:
+def story(position: int) -> str:
     return " ".join(
-        f"On day {day} the ship number {place} met the {day + place}th storm and went on." for day in range(9)
+        f"On day {day} the ship number {position} met the {day + position}th storm and went on." for day in range(9)
     )
 
 
@@ -127,10 +130,10 @@ ROWS: dict[str, dict[str, list[dict[str, Any]]]] = {
         ]
     },
     "scitldr": {
-        split: [{"source": [f"We study {thing}.", "We find that it helps."], "source_labels": [0, 1],
-                 "rouge_scores": [0.1, 0.2], "paper_id": thing, "target": [f"{thing} helps.", f"On {thing}."]}
-                for thing in things]
-        for split, things in {"train": ("sleep", "salt"), "test": ("rain", "wind")}.items()
+        split: [{"source": [f"We study {value}.", "We find that it helps."], "source_labels": [0, 1],
+                 "rouge_scores": [0.1, 0.2], "paper_id": value, "target": [f"{value} helps.", f"On {value}."]}
+                for value in values]
+        for split, values in {"train": ("sleep", "salt"), "test": ("rain", "wind")}.items()
     },
     "tldr": {
         split: [{"prompt": f"SUBREDDIT: r/birds\n\nTITLE: {bird} at my window\n\nPOST: A {bird} came to my window "
@@ -139,8 +142,8 @@ ROWS: dict[str, dict[str, list[dict[str, Any]]]] = {
         for split, bird in {"train": "robin", "test": "heron"}.items()
     },
     "arxiv": {
-        split: [{"abstract_text": [f"<S> We measure {thing}. </S>", "<S> It is small. </S>"]}]
-        for split, thing in {"train": "masses", "val": "charges"}.items()
+        split: [{"abstract_text": [f"<S> We measure {value}. </S>", "<S> It is small. </S>"]}]
+        for split, value in {"train": "masses", "val": "charges"}.items()
     },
     "stories": {
         split: [{"prompt": f"[WP] A ship, number {number}.", "story": story(number)}]

@@ -1,4 +1,4 @@
-"""What counts as a test item in training, what `cadre data` says, and the public sets where they are at hand."""
+"""Test items in training data: what counts, the report of `cadre data`, and the public sets if present."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ TEN = "one two three four five six seven eight nine ten"
 
 
 def problems(*texts: str) -> list[Problem]:
-    return [Problem(str(place), text, "0") for place, text in enumerate(texts)]
+    return [Problem(str(position), text, "0") for position, text in enumerate(texts)]
 
 
 def found(train: str, test: str) -> list[float]:
@@ -65,7 +65,7 @@ def test_items_that_differ_in_signs_and_answers_are_no_leak() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("item", "second"),
     [
         ("Compute (1+2)*3.", "Compute 1+(2*3)."),
         ("1.5 + 2", "1 + 5.2"),
@@ -77,11 +77,11 @@ def test_items_that_differ_in_signs_and_answers_are_no_leak() -> None:
         ("10²", "102"),
     ],
 )
-def test_problems_of_the_same_words_and_other_signs_are_no_copies(one: str, other: str) -> None:
-    train, test = Problem("0", one, "1"), Problem("1", other, "2")
+def test_problems_of_the_same_words_and_other_signs_are_no_copies(item: str, second: str) -> None:
+    train, test = Problem("0", item, "1"), Problem("1", second, "2")
     assert find_leaks([train], [test]) == []
-    assert find_leaks([train], [replace(test, answer="1")]) == ([] if other == "102" else [Leak(0, 0, 1.0)])
-    assert find_leaks([train], [Problem("1", f"  ${one.upper()}$.", "2")]) == [Leak(0, 0, 1.0)]
+    assert find_leaks([train], [replace(test, answer="1")]) == ([] if second == "102" else [Leak(0, 0, 1.0)])
+    assert find_leaks([train], [Problem("1", f"  ${item.upper()}$.", "2")]) == [Leak(0, 0, 1.0)]
 
 
 def test_the_words_that_texts_are_compared_by() -> None:
@@ -98,20 +98,20 @@ def test_test_items_in_training_are_left_out_or_refused(tmp_path: Path, caplog: 
     with pytest.raises(DataError, match=r"1 of 3 training items of math-train .*leaks=drop"):
         load_data_tasks(replace(chosen, leaks="refuse"), "train")
     with caplog.at_level("WARNING"):
-        kept = load_data_tasks(chosen, "train")
-    assert [task.data["id"] for task in kept] == ["0", "1"]
+        stored = load_data_tasks(chosen, "train")
+    assert [task.data["id"] for task in stored] == ["0", "1"]
     assert "1 of 3 training items of math-train are test items of math500" in caplog.text
     assert examine("math-train", str(home)).leaks["math500"] == 1
 
 
 def test_the_command(tmp_path: Path) -> None:
     home = folder(tmp_path)
-    done = CliRunner().invoke(app, ["data", "gsm8k", "--from", home])
-    assert done.exit_code == 1  # the test split has one row, not 1,319
-    assert "gsm8k train: 2 rows (part; published 7,473)" in done.output
-    assert "gsm8k test: 1 rows (wrong; published 1,319)" in done.output
-    assert "gsm8k train against math500 test: 0 leaks" in done.output
-    assert "Bo has 4 coins" in done.output
+    result = CliRunner().invoke(app, ["data", "gsm8k", "--from", home])
+    assert result.exit_code == 1  # the test split has one row, not 1,319
+    assert "gsm8k train: 2 rows (part; published 7,473)" in result.output
+    assert "gsm8k test: 1 rows (wrong; published 1,319)" in result.output
+    assert "gsm8k train against math500 test: 0 leaks" in result.output
+    assert "Bo has 4 coins" in result.output
     as_json = json.loads(CliRunner().invoke(app, ["data", "gsm8k", "--from", home, "--json"]).output)
     assert as_json["leaks"]["gsm8k"] == 0
     assert not as_json["sound"]
@@ -136,7 +136,7 @@ def test_the_public_test_sets_are_whole(name: str, file: str, count: int) -> Non
     rows(file)  # skips where the folder is not at hand
     records = load(name, "test", str(FOLDER))
     assert len(records) == count
-    assert len({one.id for one in records}) == count
+    assert len({record.id for record in records}) == count
 
 
 def test_files_beside_each_other_are_of_the_set_that_is_named_alone(tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_files_beside_each_other_are_of_the_set_that_is_named_alone(tmp_path: Pa
     for split, questions in (("train", ("One?", "Two?")), ("test", ("Three?",))):
         lines = [json.dumps({"question": text, "answer": "It is so. #### 3"}) for text in questions]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
-    found = examine("gsm8k", str(tmp_path))
-    assert found.leaks == {"gsm8k": 0}
-    assert "math500" in found.unseen
+    result = examine("gsm8k", str(tmp_path))
+    assert result.leaks == {"gsm8k": 0}
+    assert "math500" in result.unseen
     (tmp_path / "math500").mkdir()
     problem = {"problem": "One?", "answer": "3", "unique_id": "1", "subject": "s", "level": 1, "solution": ""}
     (tmp_path / "math500" / "test.jsonl").write_text(json.dumps(problem))

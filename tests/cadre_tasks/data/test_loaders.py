@@ -97,8 +97,8 @@ def test_problems_and_articles(home: str, name: str, split: str) -> None:
     assert list(load(name, split, home)) == EXPECTED[name, split]
 
 
-def program(home: str, name: str, split: str = "test", place: int = 0) -> CodingProblem:
-    record = load(name, split, home)[place]
+def program(home: str, name: str, split: str = "test", position: int = 0) -> CodingProblem:
+    record = load(name, split, home)[position]
     assert isinstance(record, CodingProblem)
     return record
 
@@ -117,17 +117,17 @@ def test_what_is_asked_for_is_a_function_that_the_tests_call() -> None:
     """Classes that it is given stand before it in the reference."""
     reference = "class Pair:\n    pass\n\ndef other(): pass\n\ndef chain(pairs): pass"
     row = {"task_id": 601, "text": "T", "code": reference, "test_list": ["assert chain([Pair()]) == 3"]}
-    found = public_sets.mbpp(row, 0)
-    assert (found.entry, found.names) == ("chain", ("chain", "Pair"))
+    mbpp = public_sets.mbpp(row, 0)
+    assert (mbpp.entry, mbpp.names) == ("chain", ("chain", "Pair"))
 
 
 def test_programs_with_cases(home: str) -> None:
     script = program(home, "apps", "train")
     assert (script.public, script.hidden) == ((("1 2\n", "3\n"),), (("4 4\n", "8\n"), ("-1 1\n", "0\n")))
-    call, ends = program(home, "apps"), program(home, "apps", place=1)
+    call, ends = program(home, "apps"), program(home, "apps", position=1)
     assert (call.entry, call.hidden) == ("total", ((([1, 2],), 3), (([],), 0)))
     assert ends.hidden == ((([1, 2, 3],), [1, 3]),)
-    assert [one.id for one in load("apps", "train", home)] == ["apps-1"]  # the other has no tests
+    assert [task.id for task in load("apps", "train", home)] == ["apps-1"]  # the other has no tests
     contest = program(home, "code-contests")
     assert contest.public == (("1 2\n", "3\n"),)
     assert contest.hidden == (("5 5\n", "10\n"), ("9 1\n", "10\n"), ("0 4\n", "4\n"))
@@ -135,7 +135,7 @@ def test_programs_with_cases(home: str) -> None:
 
 
 def test_livecodebench_without_unpickling(home: str) -> None:
-    script, call = program(home, "livecodebench"), program(home, "livecodebench", place=1)
+    script, call = program(home, "livecodebench"), program(home, "livecodebench", position=1)
     assert (script.public, script.hidden) == ((("2\n", "4\n"),), (("5\n", "10\n"),))
     assert (call.entry, call.public, call.hidden) == (
         "ends",
@@ -150,12 +150,12 @@ def test_a_pickled_text_is_read_from_its_opcodes(text: str, protocol: int) -> No
     assert public_sets.pickled_text(pickle.dumps(text, protocol)) == text
 
 
-class Trap:
+class TrapFile:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return print, ("this would have run",)
 
 
-@pytest.mark.parametrize("value", [Trap(), ["[]"], ("[]", "[]"), b"[]", 3, None, {"a": "b"}])
+@pytest.mark.parametrize("value", [TrapFile(), ["[]"], ("[]", "[]"), b"[]", 3, None, {"a": "b"}])
 def test_any_other_pickle_is_refused_and_nothing_runs(value: object, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="pickle of one text"):
         public_sets.pickled_text(pickle.dumps(value))
@@ -221,8 +221,8 @@ def test_rows_that_nothing_can_be_judged_by_are_left_out(tmp_path: Path) -> None
     (tmp_path / "apps").mkdir()
     converted = {name: value for name, value in row.items() if name != "id"} | {"problem_id": 9, "input_output": digits}
     rows = [row, shown, long, converted]
-    (tmp_path / "apps" / "train.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    assert [one.id for one in load("apps", "train", str(tmp_path))] == ["apps-1", "apps-9"]
+    (tmp_path / "apps" / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [task.id for task in load("apps", "train", str(tmp_path))] == ["apps-1", "apps-9"]
     assert public_sets.livecodebench({**ROWS["livecodebench"]["test"][0], "private_test_cases": "[]"}, 0) is None
 
 
@@ -233,15 +233,15 @@ def written(path: Path, *numbers: int) -> None:
 
 @pytest.mark.parametrize("ends", [("", "", ""), ("-16503b0c26ed00c6", "-a1", "-0f")])
 def test_all_files_of_a_split_are_read(ends: tuple[str, str, str], tmp_path: Path) -> None:
-    """Of a series with the hashes that the hub once gave to its files too."""
+    """The series has the hashes that the hub once gave to its files too."""
     for number, end in enumerate(ends):
         written(tmp_path / "polaris" / f"train-0000{number}-of-00003{end}.jsonl", 2 * number, 2 * number + 1)
     (tmp_path / "polaris" / "train-00000-of-00003.parquet").write_bytes(b"")  # the same in another form
-    assert [one.id for one in load("polaris", "train", str(tmp_path))] == list("012345")
+    assert [task.id for task in load("polaris", "train", str(tmp_path))] == list("012345")
     for name, row in zip(("test.jsonl", "test2.jsonl"), ROWS["livecodebench"]["test"], strict=True):
         (tmp_path / "livecodebench").mkdir(exist_ok=True)
         (tmp_path / "livecodebench" / name).write_text(json.dumps(row))
-    assert [one.id for one in load("livecodebench", "test", str(tmp_path))] == ["abc900_a", "9000"]
+    assert [task.id for task in load("livecodebench", "test", str(tmp_path))] == ["abc900_a", "9000"]
     (tmp_path / "polaris" / f"train-00001-of-00003{ends[1]}.jsonl").unlink()
     with pytest.raises(DataError, match=r"has 2 of 3 files of train; .* train-00001-of-00003.jsonl is missing"):
         read.parse_rows("polaris", "train", str(tmp_path))
@@ -261,16 +261,16 @@ def test_unknown_names(case: str, home: str) -> None:
 
 
 def test_nothing_is_fetched_unless_the_hub_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(hub, "fetch_split", lambda spec, split, revision: asked.append(spec.hub) or [])
+    requests: list[str] = []
+    monkeypatch.setattr(hub, "fetch_split", lambda spec, split, revision: requests.append(spec.hub) or [])
     monkeypatch.delenv("CADRE_DATA", raising=False)
     for source in ("", str(tmp_path)):
         with pytest.raises(DataError, match="expected"):
             load("gsm8k", "test", source)
-    assert asked == []
+    assert requests == []
     with pytest.raises(DataError, match="holds no item"):
         load("gsm8k", "test", "hub")
-    assert asked == ["openai/gsm8k"]
+    assert requests == ["openai/gsm8k"]
 
 
 def test_a_hub_that_does_not_answer_is_one_paragraph(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -317,8 +317,8 @@ def test_files_by_other_names(tmp_path: Path) -> None:
     rows[0] = {**rows[0], "text": "One line\u2028of text"}
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     (tmp_path / "mbpp" / "mbpp.jsonl").write_text(text, encoding="utf-8")
-    assert [one.id for one in load("mbpp", "train", str(tmp_path))] == ["mbpp-601", "mbpp-602"]
-    assert [one.id for one in load("mbpp", "test", str(tmp_path))] == ["mbpp-11", "mbpp-12"]
+    assert [task.id for task in load("mbpp", "train", str(tmp_path))] == ["mbpp-601", "mbpp-602"]
+    assert [task.id for task in load("mbpp", "test", str(tmp_path))] == ["mbpp-11", "mbpp-12"]
     (tmp_path / "train_first2.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS["gsm8k"]["train"]))
     assert len(load("gsm8k", "train", str(tmp_path))) == 2
 

@@ -1,4 +1,4 @@
-"""Which files of a folder are a split's."""
+"""Files of a folder that belong to a split."""
 
 import json
 from pathlib import Path
@@ -22,10 +22,10 @@ def test_the_hub_s_name_of_a_split_is_one_only_in_the_set_s_own_folder(tmp_path:
         load("aime24", "test", str(tmp_path))
     written(tmp_path / "aime24" / "train.jsonl", 3)
     for source in (tmp_path, tmp_path / "aime24"):
-        assert [one.id for one in load("aime24", "test", str(source))] == ["3"]
+        assert [task.id for task in load("aime24", "test", str(source))] == ["3"]
     (tmp_path / "aime24" / "train.jsonl").rename(tmp_path / "test.jsonl")
     (tmp_path / "aime24").rmdir()
-    assert [one.id for one in load("aime24", "test", str(tmp_path))] == ["3"]
+    assert [task.id for task in load("aime24", "test", str(tmp_path))] == ["3"]
 
 
 @pytest.mark.parametrize(
@@ -43,13 +43,13 @@ def test_several_files_of_one_split_are_named(names: tuple[str, ...], tmp_path: 
     """Mistake: the first of them is read and nothing is said of the others."""
     for number, name in enumerate(names):
         written(tmp_path / "polaris" / f"{name}.jsonl", number)
-    told = ", ".join(f"{name}.jsonl" for name in names)
-    with pytest.raises(DataError, match=rf"several files of one split: {told}; .* Keep one, or a whole series"):
+    message = ", ".join(f"{name}.jsonl" for name in names)
+    with pytest.raises(DataError, match=rf"several files of one split: {message}; .* Keep one, or a whole series"):
         load("polaris", "train", str(tmp_path))
 
 
-@pytest.mark.parametrize("other", ["train_first2.jsonl", "train_notes.jsonl", "train.parquet", "training.jsonl"])
-def test_a_file_of_the_split_s_own_name_stands_beside_other_things(other: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("second", ["train_first2.jsonl", "train_notes.jsonl", "train.parquet", "training.jsonl"])
+def test_a_file_of_the_split_s_own_name_stands_beside_other_things(second: str, tmp_path: Path) -> None:
     written(tmp_path / "polaris" / "train.jsonl", 1)
-    written(tmp_path / "polaris" / other, 2)
-    assert [one.id for one in load("polaris", "train", str(tmp_path))] == ["1"]
+    written(tmp_path / "polaris" / second, 2)
+    assert [task.id for task in load("polaris", "train", str(tmp_path))] == ["1"]

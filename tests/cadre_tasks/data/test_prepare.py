@@ -22,11 +22,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_every_set_reads_back_as_it_was(name: str, home: str, tmp_path: Path) -> None:
     out = tmp_path / "clean.jsonl"
     prepared = prepare(name, "test" if "test" in SPECS[name].splits else "train", home, out)
-    known = load(name, "test" if "test" in SPECS[name].splits else "train", home)
+    original = load(name, "test" if "test" in SPECS[name].splits else "train", home)
     again = load_user_file(str(out), SPECS[name].kind, {})
-    assert prepared.written == len(again) == len(known)
+    assert prepared.written == len(again) == len(original)
     # Stories and abstracts are known by their text alone; a script's tests need no names.
-    assert [replace(record, id="") for record in again] == [replace(record, id="") for record in known]
+    assert [replace(record, id="") for record in again] == [replace(record, id="") for record in original]
 
 
 def test_tables_of_numbers_read_back_as_they_were(tmp_path: Path) -> None:
@@ -36,9 +36,9 @@ def test_tables_of_numbers_read_back_as_they_were(tmp_path: Path) -> None:
     case = {"input": '{"1": 2}', "output": '{"3": 4}'}
     code = {"question_id": "1", "question_content": "Count.", "starter_code": "", "metadata": '{"func_name": "f"}'}
     cases = {"public_test_cases": "[]", "private_test_cases": json.dumps([case])}
-    for name, one in (("apps", row), ("livecodebench", code | cases)):
+    for name, item in (("apps", row), ("livecodebench", code | cases)):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "test.jsonl").write_text(json.dumps(one))
+        (tmp_path / name / "test.jsonl").write_text(json.dumps(item))
         prepare(name, "test", str(tmp_path), tmp_path / f"{name}.jsonl")
         records = load(name, "test", str(tmp_path))
         assert load_user_file(str(tmp_path / f"{name}.jsonl"), "program", {}) == records
@@ -52,11 +52,11 @@ def test_what_repeats_leaks_or_cannot_be_judged_is_left_out_and_counted(home: st
     text = "".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]) + test
     (tmp_path / "gsm8k" / "train.jsonl").write_text(text)
     (tmp_path / "gsm8k" / "test.jsonl").write_text(test)
-    done = call("data", "gsm8k", "--from", str(tmp_path), "--out", str(tmp_path / "clean.jsonl"))
-    assert done.code == 0
-    assert "wrote 2 of 4 items" in done.out
+    result = call("data", "gsm8k", "--from", str(tmp_path), "--out", str(tmp_path / "clean.jsonl"))
+    assert result.code == 0
+    assert "wrote 2 of 4 items" in result.out
     assert "0 that cannot be judged, 0 that contradict another, 1 that repeat another, 1 that are in gsm8k" in " ".join(
-        done.out.split()
+        result.out.split()
     )
     assert (tmp_path / "clean.jsonl").read_text().count("\n") == 2
 
@@ -76,7 +76,7 @@ def test_equal_words_with_another_answer_are_no_repetition(tmp_path: Path) -> No
 
 
 def test_programs_of_one_statement_may_have_other_tests(tmp_path: Path) -> None:
-    """As 76 and 347 of MBPP have; equal tests are a repetition."""
+    """Items 76 and 347 of MBPP have them; equal tests are a repetition."""
     row = {"task_id": 11, "text": "Count.", "code": "def f(n): ...", "test_list": ["assert f(1)", "assert f(2)"]}
     rows = [row, {**row, "task_id": 12, "test_list": ["assert f(1)", "assert f(3)"]}, {**row, "task_id": 13}]
     (tmp_path / "mbpp").mkdir()
@@ -111,5 +111,5 @@ def test_the_file_must_be_new_and_end_in_jsonl(home: str, tmp_path: Path) -> Non
     (tmp_path / "there.jsonl").write_text("")
     assert "exists; expected a new path" in call("data", "gsm8k", "--out", str(tmp_path / "there.jsonl")).err
     assert "ends in .jsonl" in call("data", "gsm8k", "--out", str(tmp_path / "mine.json")).err
-    done = call("data", "aime24", "--from", home, "--split", "train", "--out", str(tmp_path / "new.jsonl"))
-    assert "no train split" in done.err
+    result = call("data", "aime24", "--from", home, "--split", "train", "--out", str(tmp_path / "new.jsonl"))
+    assert "no train split" in result.err

@@ -1,4 +1,4 @@
-"""Which problems are trained on and which are held out: one set or two, public ones or your own."""
+"""Training and held-out problems: one set or two, public ones or your own."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_a_set_that_has_one_split_is_divided(home: str) -> None:
 
 
 def test_one_set_is_divided_as_ever_where_another_is_tested(tmp_path: Path, home: str) -> None:
-    """What is tested changes nothing of what is trained on."""
+    """The tested set changes nothing of the training set."""
     file = write(tmp_path / "a.jsonl", ["p", "q", "r"])
     choice = DataSelection("problem", file, "math500", home, held_out=2, same_set=True)
     assert asked(choice, "train") == ["r"]
@@ -99,9 +99,9 @@ def test_test_items_of_one_s_own_file_do_not_stay_in_training(tmp_path: Path) ->
 
 def test_a_split_that_would_be_empty_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.jsonl", ["p", "q", "r"])
-    for held_out, left in ((3, "leaves 0 for training"), (0.0001, "and 0 held out"), (7, "leaves 0 for training")):
+    for held_out, remaining in ((3, "leaves 0 for training"), (0.0001, "and 0 held out"), (7, "leaves 0 for training")):
         for split in ("train", "test"):
-            with pytest.raises(DataError, match=left):
+            with pytest.raises(DataError, match=remaining):
                 load_data_tasks(DataSelection("problem", file, file, held_out=held_out), split)  # type: ignore[arg-type]
 
 
@@ -148,10 +148,10 @@ def test_files_that_have_changed_are_read_again(tmp_path: Path) -> None:
     train, test = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     choice = DataSelection("problem", write(train, ["p"]), write(test, ["r"]))
     assert asked(choice, "train") == ["p"]
-    before = load_data_tasks(choice, "train")
+    initial_data_tasks = load_data_tasks(choice, "train")
     write(train, ["p", "q"])
     assert asked(choice, "train") == ["p", "q"]
-    assert len(before) == 1  # who has the tasks keeps them
+    assert len(initial_data_tasks) == 1  # who has the tasks keeps them
     write(test, ["q", "r"])
     assert asked(choice, "train") == ["p"]  # what is tested is not trained on
     public = tmp_path / "math-train"

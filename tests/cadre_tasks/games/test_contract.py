@@ -39,8 +39,8 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("levels")
     tasks = [*Sokoban.tasks("train")[:40], *Sokoban.tasks("test")[:40]]
     usual = str.maketrans(".GBS", " .$@")
-    drawn = (f"; {number}\n" + "\n".join(task.data["grid"]).translate(usual) for number, task in enumerate(tasks))
-    (folder / "levels.txt").write_text("\n\n".join(drawn))
+    samples = (f"; {number}\n" + "\n".join(task.data["grid"]).translate(usual) for number, task in enumerate(tasks))
+    (folder / "levels.txt").write_text("\n\n".join(samples))
     return str(folder)
 
 
@@ -59,8 +59,8 @@ def test_the_contract_holds_under_random_actions(name: str, levels: str) -> None
     @settings(max_examples=STRINGS // BATCH, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.lists(actions, min_size=BATCH, max_size=BATCH))
     def check(strings: list[str]) -> None:
-        held = asyncio.run(check_env(game, episodes=BATCH // 2, actions=strings, seed=next(counter)))
-        assert len(held) == 6
+        checked = asyncio.run(check_env(game, episodes=BATCH // 2, actions=strings, seed=next(counter)))
+        assert len(checked) == 6
 
     check()
     assert next(counter) * BATCH >= STRINGS
@@ -75,6 +75,6 @@ def test_one_agent_is_told_of_no_team_mate(name: str, levels: str) -> None:
     env = game.make(game.tasks("train")[0])
     (role,) = env.roles
     for text in ("print('RRD')", "x"):
-        told = "".join(message.content for message in env.observe()[role].messages)
-        assert "team mate" not in told
+        messages = "".join(message.content for message in env.observe()[role].messages)
+        assert "team mate" not in messages
         play(env, text)

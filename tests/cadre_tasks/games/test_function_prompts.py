@@ -115,8 +115,8 @@ def test_the_size_of_a_sudoku_is_in_its_prompt() -> None:
 
 
 def test_a_planner_alone_is_prompted_as_before() -> None:
-    alone, full = make(PlanPathNoTool, GRID), PlanPathNoTool(Task("t", {"grid": GRID}))
-    assert prompt(alone) == prompt(full)
+    single, full = make(PlanPathNoTool, GRID), PlanPathNoTool(Task("t", {"grid": GRID}))
+    assert prompt(single) == prompt(full)
 
 
 def test_the_next_turn_starts_where_the_walker_is() -> None:

@@ -92,17 +92,17 @@ def test_the_last_life_makes_the_score_zero_and_a_perfect_game_is_a_success() ->
 def test_splits_share_no_deal_and_a_deal_is_drawn_in_its_order(size: Size) -> None:
     decks = {split: {task.data["deck"] for task in Hanabi.tasks(split, size)[:8]} for split in ("train", "test")}  # type: ignore[arg-type]
     assert not decks["train"] & decks["test"]
-    assert [len(one) for one in decks.values()] == [8, 8]
+    assert [len(deck) for deck in decks.values()] == [8, 8]
     task = Hanabi.tasks("test", size)[1]
     assert task == Hanabi.tasks("test", size)[1]
-    drawn = set()
+    samples = set()
     for seed in range(2):
         env, draw = Hanabi(task, size), random.Random(seed)
         while env.observe():
             play_texts(env, draw.choice([word for word in env.words() if "play" not in word] or list(env.words())))
         chance = [env.state.action_to_string(-1, move) for move in env.state.history()[:4]]
-        drawn.add(tuple(chance))
-    assert len(drawn) == 1
+        samples.add(tuple(chance))
+    assert len(samples) == 1
 
 
 def test_words_are_the_moves_of_openspiel() -> None:

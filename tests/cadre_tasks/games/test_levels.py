@@ -1,4 +1,4 @@
-"""Where levels come from: the generator, and folders of the usual text form."""
+"""Sources of levels: the generator, and folders of the usual text form."""
 
 from pathlib import Path
 

@@ -129,10 +129,10 @@ def test_the_contract(kind: type[Melody]) -> None:
 def test_exploits_earn_what_right_notes_are_worth_at_most(form: type[Melody]) -> None:
     draw, shares = random.Random(0), {}
     for name, policy in bench.EXPLOITS.items():
-        most = bench.play(form(TASK), bench.honest, draw)
-        assert most == pytest.approx({Melody: 1.5, MelodySingleAgent: 1.0, Signals: 2.0}[form])
-        shares[name] = bench.play(form(TASK), policy, draw) / most
+        limit = bench.play(form(TASK), bench.honest, draw)
+        assert limit == pytest.approx({Melody: 1.5, MelodySingleAgent: 1.0, Signals: 2.0}[form])
+        shares[name] = bench.play(form(TASK), policy, draw) / limit
     notes = {Melody: 0.5, MelodySingleAgent: 0.0, Signals: 1.0}[form]
-    assert shares["note and never play"] * most == pytest.approx(notes)
+    assert shares["note and never play"] * limit == pytest.approx(notes)
     # Keys in the wrong order are keys, which is worth 0.1.
-    assert max(shares.values()) * most <= notes + 0.1 + 1e-9
+    assert max(shares.values()) * limit <= notes + 0.1 + 1e-9

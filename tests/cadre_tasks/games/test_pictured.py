@@ -19,8 +19,8 @@ GRID = {"grid": ["S.#", "..#", ".#G"]}
 def test_the_board_is_in_the_picture_alone(name, prompts):
     spec = EnvSpec(name, {"prompts": prompts, "cell": 8})
     env = spec.make(spec.tasks("train")[3])
-    ((role, seen),) = env.observe().items()
-    (message,) = seen.messages
+    ((role, recorded),) = env.observe().items()
+    (message,) = recorded.messages
     (picture,) = message.images
     assert role == "planner"
     assert not any(row in message.content for row in env.draw().split("\n"))
@@ -37,12 +37,12 @@ def test_the_tasks_are_those_of_the_game():
 
 def test_the_picture_moves_with_the_walker():
     env = PlanPathPicture(Task("t", {"grid": ["S.", ".G"]}), cell=10)
-    before = env.observe()["planner"].messages[0].images
+    initial_observe = env.observe()["planner"].messages[0].images
     reward = asyncio.run(env.step({"planner": "Moves: R"}))
-    after = env.observe()["planner"].messages[0].images
-    assert before != after
+    final_observe = env.observe()["planner"].messages[0].images
+    assert initial_observe != final_observe
     assert reward.parts["moves"] == -0.01
-    assert tuple(pixels(after[0])[15, 15]) == GREEN
+    assert tuple(pixels(final_observe[0])[15, 15]) == GREEN
     asyncio.run(env.step({"planner": "Moves: D"}))
     assert env.success
     assert env.observe() == {}
@@ -50,6 +50,6 @@ def test_the_picture_moves_with_the_walker():
 
 def test_a_box_on_its_goal_shows_both():
     env = SokobanPicture(Task("t", {"grid": ["#####", "#S*.#", "#.GB#", "#...#", "#####"]}), cell=20)
-    drawn = pixels(env.observe()["planner"].messages[0].images[0])
-    assert tuple(drawn[30, 50]) == BROWN
-    assert tuple(drawn[30, 44]) == GREEN
+    samples = pixels(env.observe()["planner"].messages[0].images[0])
+    assert tuple(samples[30, 50]) == BROWN
+    assert tuple(samples[30, 44]) == GREEN

@@ -128,11 +128,11 @@ def test_what_a_program_s_answer_would_gain_is_shaping_until_the_turn_ends() -> 
 @given(st.lists(st.text("UDLR", min_size=0, max_size=6), min_size=8, max_size=8), st.integers(0, 50))
 def test_the_team_earns_what_was_executed_whatever_programs_promised(moves: list[str], index: int) -> None:
     task = PlanPath.tasks("test")[index]
-    team, alone, rewards, plain = PlanPath(task), PlanPathNoTool(task), [], []
+    team, single, rewards, plain = PlanPath(task), PlanPathNoTool(task), [], []
     for printed, moved in zip(moves[::2], moves[1::2], strict=True):
         if team.observe():
             rewards += play(team, f"print('{printed}')", moved)
-            plain += play(alone, moved)
+            plain += play(single, moved)
     assert sum(reward.team for reward in rewards) == pytest.approx(sum(reward.team for reward in plain))
     assert [r.local for r in rewards[1::2]] == [r.local for r in plain]
 
@@ -156,7 +156,7 @@ def test_a_program_that_fails_is_reported_and_the_state_stays() -> None:
 
 
 def test_a_fence_that_is_never_closed_is_read_in_one_pass() -> None:
-    """With a program in it as without: an expression that tried every way to read its empty lines took a minute."""
+    """An expression that tried every way to read the empty lines took a minute, with a program in it or without."""
     env = PlanPath(Task("t", {"grid": ROWS}))
     (reward,) = play(env, "```" + "\n" * 65_536)
     # The program is empty: it ends without an error, and prints nothing.
@@ -202,8 +202,8 @@ def test_flooding_agrees_with_the_search(seed: int, blocked: float) -> None:
     generator = random_keys.generator(seed)
     free = [(r, c) for r in range(7) for c in range(7) if generator.random() >= blocked]
     start, goal = generator.sample(free, 2)
-    found = shortest(Grid(7, frozenset(free), goal), start)
-    assert reachable(7, free, start, goal) is (found is not None)
+    result = shortest(Grid(7, frozenset(free), goal), start)
+    assert reachable(7, free, start, goal) is (result is not None)
 
 
 @settings(max_examples=40, deadline=None)
@@ -223,9 +223,9 @@ def test_generated_tasks_are_solvable_with_distinct_ends(index: int) -> None:
 
 
 def test_no_test_grid_is_a_training_grid_and_splits_are_stable() -> None:
-    for split, wanted in (("test", True), ("train", False)):
+    for split, expected in (("test", True), ("train", False)):
         for task in PlanPath.tasks(split)[:50]:  # type: ignore[arg-type]
-            assert (random_keys.key("split", *task.data["grid"]) % 10 == 0) is wanted
+            assert (random_keys.key("split", *task.data["grid"]) % 10 == 0) is expected
     assert PlanPath.tasks("test")[3] == PlanPath.tasks("test")[3]
 
 

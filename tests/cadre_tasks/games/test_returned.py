@@ -1,4 +1,4 @@
-"""What functions of programs return, read as moves, paths and grids: every form with one meaning, and no other."""
+"""Return values of programs' functions, read as moves, paths and grids: every form with one meaning, no other."""
 
 import pytest
 

@@ -38,7 +38,7 @@ def test_moves_behind_the_win_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "moves", "after"),
+    ("rows", "moves", "final"),
     [
         (["#####", "#S..#", "#####"], "R", ["#####", "#.S.#", "#####"]),
         (["#####", "#S..#", "#####"], "U", ["#####", "#S..#", "#####"]),
@@ -50,12 +50,12 @@ def test_moves_behind_the_win_do_not_count() -> None:
         (["######", "#S*.G#", "######"], "RR", ["######", "#.GS*#", "######"]),
     ],
 )
-def test_the_rules(rows: list[str], moves: str, after: list[str]) -> None:
+def test_the_rules(rows: list[str], moves: str, final: list[str]) -> None:
     """Walls stop, a box moves with free floor behind it, two in a row do not, nothing is pulled, goals stay."""
     level, state = parse_level(rows)
     for move in moves:
         state = level.step(state, move)
-    assert level.draw(state).split("\n") == after
+    assert level.draw(state).split("\n") == final
 
 
 def test_a_box_pushed_off_its_goal_costs_what_it_earned() -> None:
@@ -130,17 +130,17 @@ def test_no_cycle_pays(moves: str, index: int) -> None:
         states.append(state)
         if env.level.solved(state):
             return
-    last = max(at for at, seen in enumerate(states) if seen == env.state)
+    last = max(at for at, state in enumerate(states) if state == env.state)
     if last:
         (reward,) = play(env, moves[:last])
         assert (reward.team, reward.local["planner"]) == pytest.approx((0.0, -0.01 * last))
 
 
 def test_walls_and_goals_decide_the_split() -> None:
-    for split, wanted in (("test", True), ("train", False)):
+    for split, expected in (("test", True), ("train", False)):
         for task in Sokoban.tasks(split)[:50]:  # type: ignore[arg-type]
             room = [row.translate(str.maketrans("BS+", "..G")) for row in task.data["grid"]]
-            assert in_split("test", *room) is wanted
+            assert in_split("test", *room) is expected
     assert Sokoban.tasks("test")[3] == Sokoban.tasks("test")[3]
 
 

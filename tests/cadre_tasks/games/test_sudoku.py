@@ -193,9 +193,9 @@ def test_nine_by_nine() -> None:
 
 
 def test_the_solution_decides_the_split() -> None:
-    for split, wanted in (("test", True), ("train", False)):
+    for split, expected in (("test", True), ("train", False)):
         for task in Sudoku.tasks(split)[:50]:  # type: ignore[arg-type]
-            assert in_split("test", *solutions(task.data["grid"])[0]) is wanted
+            assert in_split("test", *solutions(task.data["grid"])[0]) is expected
     assert Sudoku.tasks("test")[3] == Sudoku.tasks("test")[3]
 
 

@@ -10,7 +10,7 @@ from cadre_tasks.games.sudoku_grid import generate, solutions, valid
 
 
 def brute_force(rows: list[str]) -> int:
-    """How many of all ways to fill the rows by permutations solve the grid."""
+    """Count the ways to fill the rows by permutations that solve the grid."""
     orders = ["".join(order) for order in itertools.permutations("1234")]
     fitting = [[o for o in orders if all(m in (".", x) for m, x in zip(row, o, strict=True))] for row in rows]
     return sum(valid(choice) for choice in itertools.product(*fitting))

@@ -15,7 +15,7 @@ gymnasium = pytest.importorskip("gymnasium", reason="the extra gymnasium is not 
 TASK = Task("t", {"seed": 7})
 
 
-class Guess(gymnasium.Env):
+class GuessGame(gymnasium.Env):
     """A digit is guessed; a wrong guess is told whether it is too low."""
 
     observation_space = gymnasium.spaces.Text(20)
@@ -31,7 +31,7 @@ class Guess(gymnasium.Env):
         return "Right." if right else "Too low." if action < self.digit else "Too high.", float(right), right, False, {}
 
 
-gymnasium.register("cadre/Guess-v0", Guess)
+gymnasium.register("cadre/Guess-v0", GuessGame)
 
 
 @pytest.mark.parametrize("fork", ["copy", "replay"])

@@ -105,7 +105,7 @@ def test_an_answer_that_is_no_action_ends_the_episode(client: type[FakeClient]) 
 
 
 class ConnectionClosedError(Exception):
-    """As of the package websockets: no OSError."""
+    """An exception like that of the package websockets: no OSError."""
 
 
 CRASH = RuntimeError("Server error: disk full (code: EXECUTION_ERROR)")
@@ -152,10 +152,10 @@ def test_exceptions_in_a_step_are_the_agents_where_the_recipe_says_so(client: ty
     client.errors = [CRASH, None, None, CRASH]
     reward = asyncio.run(env.step({"agent": "9"}))
     assert (reward.team, dict(reward.parts), env.observe()) == (0.0, {"valid": 0.0}, {})
-    other = OpenEnv(TASK, url="http://here", exceptions="invalid")
+    other_open_env = OpenEnv(TASK, url="http://here", exceptions="invalid")
     client.errors = [TimeoutError(), None, None, TimeoutError()]
     with pytest.raises(openenv.ServerFailed):
-        asyncio.run(other.step({"agent": "9"}))
+        asyncio.run(other_open_env.step({"agent": "9"}))
 
 
 def test_arguments_of_reset_that_the_server_does_not_accept_are_a_setting(client: type[FakeClient]) -> None:

@@ -1,6 +1,7 @@
 """OpenSpiel's games against the real package: texts, luck, pay, and exact figures against known ones."""
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -38,7 +39,7 @@ def test_an_equilibrium_of_kuhn_poker_cannot_be_exploited() -> None:
     """alpha = 0 (Kuhn 1950): never bet first; call with a king, with a queen one time in three after a bet."""
     bet = {"0": 0, "1": 0, "2": 0, "0pb": 0, "1pb": 1 / 3, "0p": 1 / 3, "1p": 0, "0b": 0, "1b": 1 / 3}
     states = [choice.observation.messages[0].content.split("\n")[1] for choice in OpenSpiel.choices("kuhn_poker")]
-    figures = OpenSpiel.figures([[1 - bet.get(known, 1), bet.get(known, 1)] for known in states], "kuhn_poker")
+    figures = OpenSpiel.figures([[1 - bet.get(state, 1), bet.get(state, 1)] for state in states], "kuhn_poker")
     assert figures["exploitability"] == pytest.approx(0.0, abs=1e-9)
     assert figures["value_player_0"] == pytest.approx(-1 / 18)
 
@@ -57,9 +58,9 @@ def test_tiny_hanabi_is_worth_what_its_table_pays() -> None:
             pays[(*deal, *moves)] = state.returns()[0]
     for signal in ((a, b) for a in range(3) for b in range(3)):
         total = 0.0
-        for other, shown in ((other, shown) for other in (0, 1) for shown in set(signal)):
+        for second, shown in itertools.product((0, 1), set(signal)):
             cards = [card for card in (0, 1) if signal[card] == shown]
-            total += max(sum(pays[card, other, shown, answer] for card in cards) for answer in range(3))
+            total += max(sum(pays[card, second, shown, answer] for card in cards) for answer in range(3))
         best = max(best, total / 4)
     assert best == 10.0
     assert len(choices) == 2 + 2 * 3
@@ -96,8 +97,8 @@ def test_siblings_meet_the_same_luck_and_other_tasks_another() -> None:
 def test_who_moves_at_once_sees_no_move_of_the_other() -> None:
     env = OpenSpiel(TASK, "matrix_coordination")
     assert list(env.observe()) == ["player_0", "player_1"]
-    (paid,) = play(env, "Left")
-    assert (paid.team, paid.local, env.success) == (1.0, {}, True)
+    (reward,) = play(env, "Left")
+    assert (reward.team, reward.local, env.success) == (1.0, {}, True)
     assert OpenSpiel.figures([[0.5, 0.5], [0.25, 0.75]], "matrix_coordination") == {"value": 0.5, "optimum": 1.0}
     dilemma = OpenSpiel.figures([[1.0, 0.0], [0.0, 1.0]], "matrix_pd")
     assert dilemma == {"value_player_0": 0.0, "value_player_1": 10.0}
@@ -108,9 +109,9 @@ def test_a_whole_episode_pays_both_players_what_the_game_says() -> None:
     root = asyncio.run(grow(OpenSpiel(TASK), Rollout(OpenSpiel, team, independent(2), 1.0), 0))
     assert root is not None
     for path in walk.episodes(root):
-        paid = [sum(branch.reward.local.get(role, 0.0) for _, branch in path) for role in OpenSpiel.roles]
-        assert sum(paid) == 0.0
-        assert paid[0] != 0.0
+        reward = [sum(branch.reward.local.get(role, 0.0) for _, branch in path) for role in OpenSpiel.roles]
+        assert sum(reward) == 0.0
+        assert reward[0] != 0.0
 
 
 @pytest.mark.parametrize(
@@ -121,14 +122,14 @@ def test_the_contract_holds(game: str) -> None:
 
 
 def test_what_cannot_be_played_is_one_paragraph() -> None:
-    for name, wanted in (
+    for name, expected in (
         ("kuhn_pokr", "Did you mean kuhn_poker?"),
         ("kuhn_poker(players=99)", "OpenSpiel refuses"),
         ("mfg_crowd_modelling", "no players who see text"),
         ("negotiation", "draws its chance moves inside itself"),
         ("crossword", "does not list its players' moves"),
     ):
-        with pytest.raises(ConfigError, match=wanted.replace("?", r"\?")) as caught:
+        with pytest.raises(ConfigError, match=expected.replace("?", r"\?")) as caught:
             OpenSpiel(TASK, name)
         assert "\n" not in str(caught.value)
 

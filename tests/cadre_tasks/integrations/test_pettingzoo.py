@@ -57,8 +57,8 @@ def test_those_who_act_at_once_are_asked_one_after_the_other() -> None:
 
 def test_all_at_once_pay_the_same_and_end_together() -> None:
     env = Parallel(f"{GAMES}:Handshake", longest=16)
-    seen, infos = env.reset(seed=0)
-    assert seen["left"].dtype == np.uint8
+    recorded, infos = env.reset(seed=0)
+    assert recorded["left"].dtype == np.uint8
     digit = infos["left"]["text"]
     _, rewards, over, cut, _ = env.step({"left": digit, "right": "x"})
     assert rewards == {"left": 0.5, "right": 0.5}

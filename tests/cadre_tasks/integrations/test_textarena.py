@@ -24,8 +24,8 @@ def play(env: TextArena, *texts: str) -> list[dict[str, float]]:
 
 def test_a_won_game_pays_both_at_its_end() -> None:
     env = TextArena(TASK)
-    *before, last = play(env, "[4]", "[0]", "[3]", "[1]", "[5]")
-    assert before == [{}] * 4
+    *initial_play, last = play(env, "[4]", "[0]", "[3]", "[1]", "[5]")
+    assert initial_play == [{}] * 4
     assert last == {"player_0": 1.0, "player_1": -1.0}
     assert env.success
     assert env.observe() == {}
@@ -37,10 +37,10 @@ def test_a_fork_goes_on_alone_and_luck_follows_from_the_state() -> None:
     fork = env.fork()
     assert play(fork, "[check]", "[check]") == play(again, "[check]", "[check]")
     assert fork.observe() == again.observe() != env.observe()
-    other = TextArena(Task("t", {"deal": "test-3"}), "KuhnPoker-v0")
-    assert {str(one.observe()) for one in (env, other, TextArena(Task("t", {"deal": "x"}), "KuhnPoker-v0"))} != {
-        str(env.observe())
-    }
+    other_text_arena = TextArena(Task("t", {"deal": "test-3"}), "KuhnPoker-v0")
+    assert {
+        str(item.observe()) for item in (env, other_text_arena, TextArena(Task("t", {"deal": "x"}), "KuhnPoker-v0"))
+    } != {str(env.observe())}
 
 
 @pytest.mark.parametrize("game", ["TicTacToe-v0", "KuhnPoker-v0", "LiarsDice-v0", "IteratedPrisonersDilemma-v0"])

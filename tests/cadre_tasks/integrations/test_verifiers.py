@@ -50,14 +50,14 @@ def test_a_reward_that_never_returns_is_a_failure_of_its_episode_alone(mode: str
         return TimedEnv.made(spec.make, spec.tasks("train")[0], ("agent",), EpisodesConfig(step_seconds=1.0))
 
     async def play() -> None:
-        other, hostile = timed("cadre-sums-v1"), timed("cadre-hostile-v1", args={"mode": mode})
-        for env in (other, hostile):
+        other_timed, hostile = timed("cadre-sums-v1"), timed("cadre-hostile-v1", args={"mode": mode})
+        for env in (other_timed, hostile):
             await env.until_ready()
             assert env.observe()["agent"].messages
         with pytest.raises(ContractError if mode in ("exit", "interrupt") else DeadlineError):
             await hostile.step_samples(answer("agent", "It is 4"))
-        assert (await other.step_samples(answer("agent", "It is 1"))).parts["right"] == 2.0
-        assert other.observe() == {}
+        assert (await other_timed.step_samples(answer("agent", "It is 1"))).parts["right"] == 2.0
+        assert other_timed.observe() == {}
 
     asyncio.run(play())
 

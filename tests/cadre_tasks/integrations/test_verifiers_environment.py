@@ -61,8 +61,8 @@ class FakeAgent:
             trace.closed = True
 
 
-def play(left: list[str], right: list[str]) -> list[tuple[str, FakeTrace]]:
-    agents = SimpleNamespace(left=FakeAgent(left), right=FakeAgent(right))
+def play(remaining: list[str], right: list[str]) -> list[tuple[str, FakeTrace]]:
+    agents = SimpleNamespace(left=FakeAgent(remaining), right=FakeAgent(right))
     task = SimpleNamespace(with_data=lambda **data: data)
     episode = Episode(Signals(Task("t", {"number": 2})), Signals.roles, task, agents)
     asyncio.run(episode.play())
@@ -70,14 +70,14 @@ def play(left: list[str], right: list[str]) -> list[tuple[str, FakeTrace]]:
 
 
 def test_a_prompt_that_goes_on_is_a_turn_and_another_one_a_new_trace() -> None:
-    (first, left), (second, right), (third, anew) = play(["a", "bb", "yes"], ["a", "c"])
+    (first, remaining), (second, right), (third, anew) = play(["a", "bb", "yes"], ["a", "c"])
     assert (first, second, third) == ("left", "right", "left")
-    assert left.turns == [
+    assert remaining.turns == [
         [{"role": "user", "content": "Turn 0 of 2."}],
         [{"role": "user", "content": "Turn 1."}],
     ]
-    assert (left.system, anew.system, anew.turns) == ("Signal.", None, [[{"role": "user", "content": "And now?"}]])
-    assert left.rewards == anew.rewards == {"team": 2.0, "local": 6.0}
+    assert (remaining.system, anew.system, anew.turns) == ("Signal.", None, [[{"role": "user", "content": "And now?"}]])
+    assert remaining.rewards == anew.rewards == {"team": 2.0, "local": 6.0}
     assert right.rewards == {"team": 2.0, "local": 2.0}
     assert right.metrics == {"turns": 3.0, "success": 1.0, "over": 1.0}
 

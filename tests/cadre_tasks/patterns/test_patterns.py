@@ -18,7 +18,7 @@ YES, NO = "Fine. Verdict: right", "The sum is off. Verdict: wrong"
 
 
 def said(role: str, *texts: str) -> dict[str, str]:
-    return {f"{role}{place}": text for place, text in enumerate(texts, 1)}
+    return {f"{role}{position}": text for position, text in enumerate(texts, 1)}
 
 
 def test_a_debate() -> None:
@@ -78,7 +78,7 @@ def test_a_right_answer_that_is_sent_back_costs_the_team_its_shaping() -> None:
 
 
 def refined(*texts: str) -> tuple[float, float]:
-    """What the generator earns in all, and the verifier's own part."""
+    """Return the generator's total reward, and the verifier's own part."""
     rewards = play(Refine(TASK), *texts)
     return total(rewards, "generator"), sum(reward.local.get("verifier", 0.0) for reward in rewards)
 
@@ -99,7 +99,7 @@ def test_what_a_verifier_is_paid(texts: tuple[str, ...], worth: tuple[float, flo
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "intended"),
     [
         (r"Verdict: \boxed{right}", "right"), ('Verdict: "wrong"', "wrong"), ("Verdict: (right)", "right"),
         (r"Verdict: $\text{right}$", "right"), (r"Verdict: $\boxed{\text{wrong}}$", "wrong"),
@@ -108,8 +108,8 @@ def test_what_a_verifier_is_paid(texts: tuple[str, ...], worth: tuple[float, flo
         ("Verdict: rightly so", None), ("Verdict: right or wrong?", None), ("Verdict:\nright", "right"),
     ],
 )  # fmt: skip
-def test_a_verdict_is_read_as_people_would(text: str, meant: str | None) -> None:
-    assert verdict(text) == meant
+def test_a_verdict_is_read_as_people_would(text: str, intended: str | None) -> None:
+    assert verdict(text) == intended
 
 
 def test_a_verdict_is_the_last_one() -> None:

@@ -24,12 +24,12 @@ SHARED = {
 
 @pytest.mark.parametrize("task", ["plan-path", "sokoban", "sudoku", "code", "maths"])
 def test_at_grpo_as_published_differs_from_ours_as_the_page_says(task: str) -> None:
-    published, ours = (
+    published, actual = (
         dict(flatten(load(f"{name}-qwen3-1.7b-L0").model_dump(mode="json"))) for name in (f"{task}-as-published", task)
     )
     rates = ("algorithm.", "loss.", "learner.", "train.", "credit.")
-    names = [name for name in {**ours, **published} if name.startswith(rates)]
-    pairs = {name: (published.get(name), ours.get(name)) for name in names}
+    names = [name for name in {**actual, **published} if name.startswith(rates)]
+    pairs = {name: (published.get(name), actual.get(name)) for name in names}
     differing = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     assert differing == DIFFERENCES
     assert {name: published.get(name, 0.0) for name in SHARED} == SHARED

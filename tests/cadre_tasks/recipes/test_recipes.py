@@ -32,7 +32,7 @@ FEWER = {"pairs-humaneval": 1, "pairs-coophumaneval": 1}
 
 
 def changes(task: str) -> Iterator[str]:
-    """What lets a task be read from the invented data, of which there are two items a set."""
+    """Yield the settings that let a task read the invented data, two items per set."""
     if "source" not in EnvSpec(forms_of(task), {}).all_settings:
         return
     yield f"settings.source={source()}"
@@ -44,19 +44,19 @@ def forms_of(task: str) -> str:
     return next(env for name in real_tasks() for form, env in task_variants(name).items() if form == task)
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("all_items", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_with_every_model_at_every_level(task: str, every: bool) -> None:
+def test_every_task_with_every_model_at_every_level(task: str, all_items: bool) -> None:
     """The first model at every level and the others at one each, or every pair."""
-    given = list(changes(task))
-    for place, model in enumerate(KNOWN_MODELS):
-        for level in LEVELS if every or not place else [list(LEVELS)[place % len(LEVELS)]]:
-            chosen = load(f"{task}-{model}-{level}", given)
+    arguments = list(changes(task))
+    for position, model in enumerate(KNOWN_MODELS):
+        for level in LEVELS if all_items or not position else [list(LEVELS)[position % len(LEVELS)]]:
+            chosen = load(f"{task}-{model}-{level}", arguments)
             named = {policy.model for policy in chosen.team.policies.values()}
             assert named == {KNOWN_MODELS[model].hub}
             assert len(chosen.team.policies) == (1 if level == "L0" else len(chosen.team.roles))
             assert all((policy.lora is not None) == (level == "L1") for policy in chosen.team.policies.values())
-            if place == 0:  # what the others come to differs by the names of their models alone
+            if position == 0:  # what the others come to differs by the names of their models alone
                 resolve(chosen)
 
 
@@ -66,9 +66,9 @@ def test_a_dry_run_of_every_task(task: str, monkeypatch: pytest.MonkeyPatch) -> 
     small = sizes.Sizes(1, 1, 1, 1, SequenceMemory(1, 1), 1, 1, 1, 1)
     monkeypatch.setattr(sizes, "measure", lambda model, policy: small)
     chosen = load(f"{task}-qwen3-0.6b", list(changes(task)))
-    found = estimate_resources(chosen)
-    assert set(found.samples) == set(chosen.team.roles)
-    assert len(list(format_estimate(found))) > 4
+    result = estimate_resources(chosen)
+    assert set(result.samples) == set(chosen.team.roles)
+    assert len(list(format_estimate(result))) > 4
 
 
 def test_published_numbers_of_weights() -> None:
@@ -78,11 +78,11 @@ def test_published_numbers_of_weights() -> None:
 
 
 def test_what_is_listed_reads_back_as_what_is_trained() -> None:
-    done = call("list", "plan-path-single-agent-qwen3-8b-L1")
-    assert done.code == 0
-    assert parse(yaml.safe_load(done.out)) == load("plan-path-single-agent-qwen3-8b-L1")
-    assert "env: plan-path-single-agent" in done.out
-    assert done.out.count("\n") < 20
+    result = call("list", "plan-path-single-agent-qwen3-8b-L1")
+    assert result.code == 0
+    assert parse(yaml.safe_load(result.out)) == load("plan-path-single-agent-qwen3-8b-L1")
+    assert "env: plan-path-single-agent" in result.out
+    assert result.out.count("\n") < 20
 
 
 def test_the_papers_settings() -> None:
@@ -109,7 +109,7 @@ def test_every_form_is_an_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "meant"),
+    ("wrong", "intended"),
     [
         ("plan-path-qwen3-9b", "plan-path-qwen3-8b"),
         ("plan-path-qwen3-8b-L3", r"plan-path-qwen3-8b-L\d"),
@@ -117,8 +117,8 @@ def test_every_form_is_an_environment() -> None:
         ("plan-path-mappoo", "plan-path-mappo"),
     ],
 )
-def test_a_name_that_is_nearly_a_composition_is_refused_with_the_nearest(wrong: str, meant: str) -> None:
-    with pytest.raises(ConfigError, match=rf"Did you mean {meant}\?"):
+def test_a_name_that_is_nearly_a_composition_is_refused_with_the_nearest(wrong: str, intended: str) -> None:
+    with pytest.raises(ConfigError, match=rf"Did you mean {intended}\?"):
         read_recipe(wrong)
 
 

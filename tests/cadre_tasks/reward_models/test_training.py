@@ -56,12 +56,12 @@ def test_the_loss_is_minus_the_log_of_the_sigmoid_of_the_margin(folders, tmp_pat
         scorer.score([pair.prompt], [pair.chosen])[0] - scorer.score([pair.prompt], [pair.rejected])[0]
         for pair in pairs
     ]
-    wanted = sum(math.log1p(math.exp(-margin)) for margin in margins) / len(pairs)
+    expected = sum(math.log1p(math.exp(-margin)) for margin in margins) / len(pairs)
     for name, tokens in (("whole", 4096), ("cut", 150)):
         settings = RewardSettings(steps=1, learning_rate=2e-3, validate=0.25, pairs=8, tokens=tokens)
         report = train_reward_model(toy(), str(folders["llama"]), tmp_path / name, settings, lambda step, loss: None)
         assert report is not None
-        assert report.losses[0] == pytest.approx(wanted, abs=1e-5)
+        assert report.losses[0] == pytest.approx(expected, abs=1e-5)
 
 
 def test_equal_seeds_give_equal_models(folders, tmp_path):
@@ -74,10 +74,10 @@ def test_equal_seeds_give_equal_models(folders, tmp_path):
 
 def test_no_prompt_is_learned_from_and_held_out():
     pairs = [*toy(8), *(PreferencePair(pair.prompt, "other", pair.rejected) for pair in toy(8))]
-    learned, held = split(pairs, 0.25, 0)
-    assert (len(learned), len(held)) == (12, 4)
-    assert not {pair.prompt for pair in learned} & {pair.prompt for pair in held}
-    assert split(pairs, 0.25, 0) == (learned, held) != split(pairs, 0.25, 1)
+    learned, held_out = split(pairs, 0.25, 0)
+    assert (len(learned), len(held_out)) == (12, 4)
+    assert not {pair.prompt for pair in learned} & {pair.prompt for pair in held_out}
+    assert split(pairs, 0.25, 0) == (learned, held_out) != split(pairs, 0.25, 1)
     assert split(pairs, 0.0, 0) == (pairs, [])
     with pytest.raises(ConfigError, match="two prompts or more"):
         split(toy(1), 0.5, 0)
@@ -103,8 +103,8 @@ def test_nothing_is_overwritten_and_nothing_that_diverged_is_written(folders, tm
 
 
 def interrupted_at(step: int) -> Callable[[int, float], None]:
-    def tell(done: int, loss: float) -> None:
-        if done == step:
+    def tell(result: int, loss: float) -> None:
+        if result == step:
             signal.raise_signal(signal.SIGINT)
 
     return tell
@@ -113,12 +113,14 @@ def interrupted_at(step: int) -> Callable[[int, float], None]:
 @pytest.mark.parametrize("step", few_of([0, 3, 5], [3]))
 def test_one_that_was_interrupted_goes_on_as_if_it_had_not_been(folders, tmp_path, step):
     settings, model = RewardSettings(steps=6, learning_rate=1e-3, validate=0.25, pairs=4), str(folders["llama"])
-    whole = train_reward_model(toy(), model, tmp_path / "whole", settings, lambda step, loss: None)
+    full = train_reward_model(toy(), model, tmp_path / "whole", settings, lambda step, loss: None)
     assert train_reward_model(toy(), model, tmp_path / "cut", settings, interrupted_at(step)) is None
     assert not (tmp_path / "cut").exists()
-    told: list[int] = []
-    assert train_reward_model(toy(), model, tmp_path / "cut", settings, lambda step, loss: told.append(step)) == whole
-    assert told == list(range(step + 1, 6))
+    messages: list[int] = []
+    assert (
+        train_reward_model(toy(), model, tmp_path / "cut", settings, lambda step, loss: messages.append(step)) == full
+    )
+    assert messages == list(range(step + 1, 6))
     first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
     assert first == second
     assert not unfinished_folder(tmp_path / "cut").exists()
@@ -151,16 +153,16 @@ def test_the_command(folders, tmp_path):
     path.write_text("".join(pair_to_json(pair) + "\n" for pair in toy()))
     settings = ["--steps", "20", "--learning-rate", "2e-3", "--validate", "0.25", "--pairs-per-step", "8"]
     command = ["reward-model", str(path), "--model", str(folders["llama"]), "--out", str(tmp_path / "judge"), *settings]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
-    assert "step 20/20  loss 0." in done.output
-    assert "held-out accuracy on 6 pairs:" in done.output
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert "step 20/20  loss 0." in result.output
+    assert "held-out accuracy on 6 pairs:" in result.output
     assert RewardModel.load(tmp_path / "judge").score([toy(1)[0].prompt], ["please"])
     assert isinstance(CliRunner().invoke(app, command).exception, RunError)
 
 
 def test_the_margin_over_chance_by_hand(folders, tmp_path):
-    """Of twelve prompts four have half of their pairs in order: mean 5/6, squares 12 * (1/36 + 1/36 + 4/36) / 3."""
+    """Four of twelve prompts have half of their pairs in order: mean 5/6, squares 12 * (1/36 + 1/36 + 4/36) / 3."""
     report = RewardReport((), 0.5, 0.9, 6, (1.0, 1.0, 0.5) * 4)
     square = 1.96**2
     low = (10 + square / 2) / (12 + square) - 1.96 / (12 + square) * math.sqrt(2 / 3 + square / 4)
@@ -189,9 +191,9 @@ def test_what_is_saved_without_held_out_pairs_is_json_and_goes_on(folders, tmp_p
     settings, model = RewardSettings(steps=3, learning_rate=1e-3, validate=0.0, pairs=4), str(folders["llama"])
     assert train_reward_model(toy(), model, tmp_path / "out", settings, interrupted_at(1)) is None
     (saved,) = unfinished_folder(tmp_path / "out").glob("step-*/progress.json")
-    told = json.loads(saved.read_text(), parse_constant=pytest.fail)
-    assert told["before"] is None
-    assert len(told["losses"]) == 2
+    content = json.loads(saved.read_text(), parse_constant=pytest.fail)
+    assert content["before"] is None
+    assert len(content["losses"]) == 2
     report = train_reward_model(toy(), model, tmp_path / "out", settings, lambda step, loss: None)
     assert report is not None
     assert len(report.losses) == 3
@@ -199,7 +201,7 @@ def test_what_is_saved_without_held_out_pairs_is_json_and_goes_on(folders, tmp_p
 
 
 def test_an_interrupt_after_the_last_look_at_it_is_saved_too(folders, tmp_path, monkeypatch):
-    """As where Ctrl-C comes between the end of a step and the question whether another one is made."""
+    """Ctrl-C may come between the end of a step and the check whether another one is made."""
     settings, model = RewardSettings(steps=6, learning_rate=1e-3, validate=0.25, pairs=4), str(folders["llama"])
 
     class Late(Interrupt):

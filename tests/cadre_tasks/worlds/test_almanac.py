@@ -40,8 +40,8 @@ def test_an_almanac_and_its_questions() -> None:
     env = first()
     lines = almanac(env.task.data["seed"])
     assert [line in lines for line in env.task.data["needed"]] == [True, True]
-    (town, _, _, figure), (other, _, _, second) = (line.strip(".").split() for line in env.task.data["needed"])
-    assert env.question == f"How many are the {figure} of {town} and the {second} of {other} together?"
+    (town, _, _, figure), (other_strip, _, _, second) = (line.strip(".").split() for line in env.task.data["needed"])
+    assert env.question == f"How many are the {figure} of {town} and the {second} of {other_strip} together?"
     assert first(facts=1).question.startswith("How many are the ")
     assert env.search(f"{town} {figure}")[0] == env.task.data["needed"][0]
     assert env.search("Paris") == []
@@ -50,17 +50,17 @@ def test_an_almanac_and_its_questions() -> None:
 
 def test_a_note_is_paid_by_its_figures_and_the_sum_by_all() -> None:
     env = first()
-    one, other = env.needed
+    item, second = env.needed
     for note, share in (
-        (f"{one}, {other}", 1.0),
-        (f"{one}", 0.5),
-        (f"{one} {other} 7 8", 0.5),
+        (f"{item}, {second}", 1.0),
+        (f"{item}", 0.5),
+        (f"{item} {second} 7 8", 0.5),
         ("", 0.0),
         ("9" * 50, 0.0),
     ):
         (reward,) = play(env.fork(), note)
         assert reward == Reward(local={"researcher": 0.5 * share}, parts={"note": share})
-    (_, reward) = play(env, f"{one} {other}", f"{one} + {other} = {one + other}")
+    (_, reward) = play(env, f"{item} {second}", f"{item} + {second} = {item + second}")
     assert reward == Reward(1.0, {"accountant": 0.1}, {"right": 1.0, "answered": 1.0})
     assert env.success
     (reward,) = play(first(AlmanacSingleAgent), "none")
@@ -78,7 +78,7 @@ def test_calls_lead_to_the_answer(name: str) -> None:
         calls = (ToolCall("call_0", tool, json.dumps(arguments)),) if tool else ()
         message = Message("assistant", text, calls)
         asyncio.run(env.step_samples({role: Sample(role, "p", text, (), (), (), "stop", 0, message)}))
-        return next((seen.messages[-1].content for seen in env.observe().values()), "")
+        return next((request.messages[-1].content for request in env.observe().values()), "")
 
     shown = [message.tool_calls[0].name for message in env.observe()[env.roles[0]].messages if message.tool_calls]
     assert shown == ["search", "search", "calculate"][: 3 if name == "AlmanacSingleAgent" else 2]

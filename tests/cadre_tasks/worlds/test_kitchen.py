@@ -140,11 +140,11 @@ def test_plans_as_text(text: str, words: list[str] | None) -> None:
 @pytest.mark.parametrize("language", ["errands", "moves"])
 def test_an_absent_cook_stands_still_and_costs_nothing(language: str) -> None:
     env = KitchenTeam(TASK, language=language)
-    before, action = env.signature(), env.default_action("cook_2")
+    initial_signature, action = env.signature(), env.default_action("cook_2")
     (reward,) = play(env, {"cook_1": "onion" if language == "errands" else "up", "cook_2": action})
     assert (reward.local, reward.parts["readable"]) == ({}, 1.0)
     assert env.kitchen.cooks[1].cell == (3, 1)
-    assert env.signature() != before
+    assert env.signature() != initial_signature
 
 
 def test_one_agent_directs_both() -> None:
@@ -172,8 +172,8 @@ def test_splits_are_disjoint_and_the_published_start_is_a_test_task(layout: str)
 @pytest.mark.parametrize("language", ["errands", "moves"])
 def test_the_contract(name: str, language: str) -> None:
     texts = ["onion", "Plan: onion, pot", "up, interact", "cook 1: dish\ncook 2: left, interact", *ACTIONS]
-    held = asyncio.run(check_env(EnvSpec(name, {"language": language, "horizon": 60}), 2, texts))
-    assert len(held) == 6
+    checked = asyncio.run(check_env(EnvSpec(name, {"language": language, "horizon": 60}), 2, texts))
+    assert len(checked) == 6
 
 
 def test_a_script_earns_more_than_errands_at_random_and_these_more_than_moves() -> None:
@@ -206,6 +206,6 @@ def test_random_plans_never_break_the_kitchen() -> None:
     env = KitchenTeam(TASK, horizon=200)
     while env.observe():
         texts = {role: "".join(draw.choice(letters.split(" ")) + " " for _ in range(6)) for role in env.roles}
-        before = env.kitchen.time
+        initial = env.kitchen.time
         asyncio.run(env.step(texts))
-        assert before < env.kitchen.time <= 200
+        assert initial < env.kitchen.time <= 200

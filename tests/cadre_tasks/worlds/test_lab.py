@@ -111,20 +111,20 @@ def test_a_law_whose_outcomes_are_all_the_same() -> None:
 
 
 def test_a_law_is_what_follows_the_sign_that_names_its_result() -> None:
-    said = parse_theory("Law: result = 3*x+4 if x>=4 else 2*x", LINE) or {}
-    assert [outcome(LINE, said, {"x": x})[0] for x in (3, 4)] == [6, 16]
-    said = parse_theory("Law: result=(x == 2)", LINE) or {}
-    assert [outcome(LINE, said, {"x": x})[0] for x in (1, 2)] == [0, 1]
+    text = parse_theory("Law: result = 3*x+4 if x>=4 else 2*x", LINE) or {}
+    assert [outcome(LINE, text, {"x": x})[0] for x in (3, 4)] == [6, 16]
+    text = parse_theory("Law: result=(x == 2)", LINE) or {}
+    assert [outcome(LINE, text, {"x": x})[0] for x in (1, 2)] == [0, 1]
     assert parse_theory("Law: result == 2", LINE) is None
 
 
 def test_a_law_may_end_with_a_full_stop() -> None:
-    said = parse_theory("Law: result = 2*x.", LINE) or {}
-    assert outcome(LINE, said, {"x": 3}) == (6,)
-    said = parse_theory("Law:\nA = B;\nB = not A.", SWITCHES) or {}
-    assert outcome(SWITCHES, said, {"A": 1}) == (1, 0, 0)
-    said = parse_theory("So:\n`Law: result = 2*x`", LINE) or {}
-    assert outcome(LINE, said, {"x": 4})[0] == 8
+    text = parse_theory("Law: result = 2*x.", LINE) or {}
+    assert outcome(LINE, text, {"x": 3}) == (6,)
+    text = parse_theory("Law:\nA = B;\nB = not A.", SWITCHES) or {}
+    assert outcome(SWITCHES, text, {"A": 1}) == (1, 0, 0)
+    text = parse_theory("So:\n`Law: result = 2*x`", LINE) or {}
+    assert outcome(LINE, text, {"x": 4})[0] == 8
     assert parse_trial("`Try: 3`", LINE) == {"x": 3}
 
 
@@ -137,32 +137,32 @@ def test_a_law_may_end_with_a_full_stop() -> None:
 )
 def test_laws_that_do_the_same_are_in_one_split(kind: Kind, depth: int) -> None:
     settings: dict[str, Any] = {"variables": 3, "depth": depth} if kind != "chemistry" else {"depth": depth}
-    done = {}
+    result = {}
     for split in SPLIT_SIZES:
         envs = [Lab(task) for task in Lab.tasks(split, kind=kind, **settings)[:30]]
-        done[split] = {behaviour(env.law) for env in envs}
+        result[split] = {behaviour(env.law) for env in envs}
         assert all(tells(env.law, env.task.data["seed"]) for env in envs)
-    assert not done["train"] & done["test"]
+    assert not result["train"] & result["test"]
 
 
 def test_laws_that_are_written_in_two_ways() -> None:
-    one, other, third = (
+    item, other_behaviour, third = (
         behaviour(Law("formula", ("x", "y"), {"result": text}, {}))
         for text in ("2*x + 2*y + 1 + 3*x*y", "2*x + 2*y + 1 + 3*y*x", "2*x + 2*y + 1 + 3*x*x")
     )
-    assert one == other != third
+    assert item == other_behaviour != third
 
 
 @pytest.mark.parametrize(
-    ("kind", "variables", "told"),
+    ("kind", "variables", "expected"),
     [
         ("formula", 5, "got 5 with kind formula; expected 1 to 4"),
         ("causal", 1, "got 1 with kind causal; expected 3 to 6"),
         ("chemistry", 4, "got 4 with kind chemistry; expected none"),
     ],
 )
-def test_variables_that_no_law_has_are_refused(kind: Kind, variables: int, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_variables_that_no_law_has_are_refused(kind: Kind, variables: int, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         Lab.tasks("train", kind=kind, variables=variables)
 
 

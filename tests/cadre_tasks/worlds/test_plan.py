@@ -66,7 +66,7 @@ def test_how_plans_are_read(text: str, plan: list[str] | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "worth", "told"),
+    ("text", "worth", "expected"),
     [
         (PLAN, 1.0, "All 4 actions can be executed and reach the goal."),
         (f"{PLAN}\n(lift b2 b1)\n(stack b2 b1)", 0.75 + 0.25 * 4 / 6, "All 6 actions can be executed"),
@@ -77,11 +77,11 @@ def test_how_plans_are_read(text: str, plan: list[str] | None) -> None:
         ("No plan!", 0.0, "It could not be read as a plan."),
     ],
 )
-def test_what_a_plan_is_worth(text: str, worth: float, told: str) -> None:
+def test_what_a_plan_is_worth(text: str, worth: float, expected: str) -> None:
     env = Plan(TURN)
     (reward,) = play(env, text)
     assert reward.team == pytest.approx(0.5 * worth)
-    assert told in seen(env, "critic")
+    assert expected in seen(env, "critic")
 
 
 def test_success_needs_the_goal_and_not_the_optimum() -> None:
@@ -114,12 +114,12 @@ def test_two_robots_at_once() -> None:
 
 
 def test_an_absent_robot_waits_and_states_are_told_apart_by_facts_and_rounds() -> None:
-    env, other = PlanJoint(TRUCKS), PlanJoint(TRUCKS)
+    env, other_plan_joint = PlanJoint(TRUCKS), PlanJoint(TRUCKS)
     (reward,) = play(env, {role: env.default_action(role) for role in env.roles})
     assert reward.local == {"robot_1": 0.0, "robot_2": 0.0}
-    assert env.signature() != other.signature()
-    play(other, {"robot_1": "what?", "robot_2": "(wait)"})
-    assert env.signature() == other.signature()
+    assert env.signature() != other_plan_joint.signature()
+    play(other_plan_joint, {"robot_1": "what?", "robot_2": "(wait)"})
+    assert env.signature() == other_plan_joint.signature()
 
 
 @pytest.mark.parametrize(("goals", "rounds"), [(1, 12), (2, 12), (3, 18), (8, 48)])
@@ -144,5 +144,5 @@ def test_actions_that_disturb_each_other_do_not_happen() -> None:
     assert env.state == env.world.start
     actions = env.world.actions
     assert not disturb(actions["(load t1 p1 c2)"], actions["(load t2 p2 c2)"])
-    (other,) = play(env, {"robot_1": "(drive t2 c2 c1)", "robot_2": "(wait)"})
-    assert other.local == {"robot_1": -0.1, "robot_2": 0.0}
+    (other_trained_run,) = play(env, {"robot_1": "(drive t2 c2 c1)", "robot_2": "(wait)"})
+    assert other_trained_run.local == {"robot_1": -0.1, "robot_2": 0.0}

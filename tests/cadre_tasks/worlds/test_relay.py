@@ -8,7 +8,7 @@ from cadre_tasks.worlds.verilog import Bench, Design, VerilogSingleAgent, genera
 from tests.helpers.playing import play, seen, total
 
 
-class Guess(Relay):
+class GuessingPlayer(Relay):
     """A number from 0 to 4 is worth a quarter of itself."""
 
     roles = ("first", "second")
@@ -32,11 +32,11 @@ class Guess(Relay):
         return "Try.", "Decide."
 
 
-class GuessOneTurn(RelayOneTurn, Guess):
+class GuessOneTurn(RelayOneTurn, GuessingPlayer):
     roles = ("agent",)
 
 
-class GuessSingleAgent(RelaySingleAgent, Guess):
+class GuessSingleAgent(RelaySingleAgent, GuessingPlayer):
     pass
 
 
@@ -44,7 +44,7 @@ TASK = Task("guess", {})
 
 
 def test_a_draft_is_lent_and_a_decision_counts() -> None:
-    env = Guess(TASK)
+    env = GuessingPlayer(TASK)
     draft, decision = play(env, "2", "3")
     assert (draft.team, draft.local) == (pytest.approx(0.25), {"first": pytest.approx(0.1 + 0.2)})
     assert (decision.team, decision.local) == (pytest.approx(0.125), {"second": pytest.approx(0.1 + 0.3)})
@@ -57,7 +57,7 @@ def test_a_draft_is_lent_and_a_decision_counts() -> None:
 
 
 def test_what_is_right_pays_a_role_one_and_ends_the_episode() -> None:
-    env = Guess(TASK)
+    env = GuessingPlayer(TASK)
     rewards = play(env, "4", "4")
     assert env.success
     assert env.observe() == {}
@@ -65,21 +65,21 @@ def test_what_is_right_pays_a_role_one_and_ends_the_episode() -> None:
 
 
 def test_an_agent_alone_and_one_that_does_both_earn_one_too() -> None:
-    alone, solo = GuessOneTurn(TASK), GuessSingleAgent(TASK)
-    assert total(play(alone, "4"), "agent") == pytest.approx(1.0)
+    single, solo = GuessOneTurn(TASK), GuessSingleAgent(TASK)
+    assert total(play(single, "4"), "agent") == pytest.approx(1.0)
     assert total(play(solo, "4", "4"), "agent") == pytest.approx(1.0)
     farm = GuessSingleAgent(TASK)
     assert total(play(farm, "4", "0", "4", "0"), "agent") == pytest.approx(0.5 * 0.5 + 0.5 * 0.1)
 
 
 def test_by_outcome_only_solving_pays() -> None:
-    rewards = play(Guess(TASK, reward="outcome"), "3", "3", "4", "4")
+    rewards = play(GuessingPlayer(TASK, reward="outcome"), "3", "3", "4", "4")
     assert [(reward.team, list(reward.local.values())) for reward in rewards[:2]] == [(0, [0]), (0, [0])]
     assert total(rewards, "second") == pytest.approx(1.0)
 
 
 def test_the_second_role_sees_the_draft_and_what_came_of_it() -> None:
-    env, small = Guess(TASK), Guess(TASK, prompts="compact")
+    env, small = GuessingPlayer(TASK), GuessingPlayer(TASK, prompts="compact")
     play(env, "3")
     play(small, "3")
     assert seen(env, "second").startswith("Guess.\n\nA team mate answered:\n3\nWhat came of it:\nit is 3")
@@ -91,13 +91,13 @@ def test_the_second_role_sees_the_draft_and_what_came_of_it() -> None:
 def test_one_agent_has_both_steps_in_one_conversation() -> None:
     env = GuessSingleAgent(TASK)
     for _ in range(2):
-        asked = env.observe()["agent"].messages
+        requests = env.observe()["agent"].messages
         play(env, " So:\n```\n2\n```\n")
-        said = env.observe()["agent"].messages
-        assert [message.role for message in said] == ["user", "assistant", "user"]
-        assert said[0] == asked[0]
-        assert said[1].content == " So:\n```\n2\n```\n"  # as it was sampled, so that its ids are kept
-        assert "What came of your answer:\nit is 2" in said[2].content
+        observe = env.observe()["agent"].messages
+        assert [message.role for message in observe] == ["user", "assistant", "user"]
+        assert observe[0] == requests[0]
+        assert observe[1].content == " So:\n```\n2\n```\n"  # as it was sampled, so that its ids are kept
+        assert "What came of your answer:\nit is 2" in observe[2].content
         play(env, "1")
 
 
@@ -114,13 +114,13 @@ class Unsimulated(VerilogSingleAgent):
 def test_one_agent_of_a_circuit_sees_in_every_turn_what_it_was_asked_and_said() -> None:
     env = Unsimulated(Task("circuit", generate("test", 0, "detector", 4, 1)))
     for turn in range(2):
-        asked = env.observe()["agent"].messages
-        assert ("The last design was:\nmodule 0" in asked[0].content) is (turn == 1)
+        requests = env.observe()["agent"].messages
+        assert ("The last design was:\nmodule 0" in requests[0].content) is (turn == 1)
         play(env, f" Mine:\n```verilog\nmodule {turn}\n```\n")
-        said = env.observe()["agent"].messages
-        assert said[:1] == asked
-        assert said[1].content == f" Mine:\n```verilog\nmodule {turn}\n```\n"
-        assert f"to be tested:\nmodule {turn}" in said[2].content
+        observe = env.observe()["agent"].messages
+        assert observe[:1] == requests
+        assert observe[1].content == f" Mine:\n```verilog\nmodule {turn}\n```\n"
+        assert f"to be tested:\nmodule {turn}" in observe[2].content
         play(env, "a bench")
 
 

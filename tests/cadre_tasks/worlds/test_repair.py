@@ -62,7 +62,7 @@ def test_a_task_is_the_same_each_time_and_has_calls_that_show_the_bug():
 
 
 def test_splits_share_no_bug():
-    seen = {
+    recorded = {
         split: {
             (task.data["description"], text.replace(task.data["package"], "PKG"))
             for task in Repair.tasks(split)[:60]
@@ -71,8 +71,8 @@ def test_splits_share_no_bug():
         }
         for split in ("train", "test")
     }
-    assert len(seen["test"]) >= 2
-    assert not seen["train"] & seen["test"]
+    assert len(recorded["test"]) >= 2
+    assert not recorded["train"] & recorded["test"]
 
 
 def test_a_repository_is_one_that_git_reads(tmp_path):
@@ -101,22 +101,24 @@ def test_a_repository_is_one_that_git_reads(tmp_path):
 @pytest.mark.parametrize("number", few_of(range(12), [0]))
 @pytest.mark.parametrize("split", few_of(["train", "test"], ["test"]))
 def test_the_reference_is_right_and_the_files_as_they_are_are_not(number, split):
-    made = task(number, split)
-    env = Repair(made)
-    rewards = play(env, block(made.data["fixed"]), "Verdict: right")
+    new_task = task(number, split)
+    env = Repair(new_task)
+    rewards = play(env, block(new_task.data["fixed"]), "Verdict: right")
     assert rewards[0] == Reward(0.5, {"coder": 0.5}, {"right": 1.0})
     assert rewards[1] == Reward(0.0, {"reviewer": 0.5}, {"verdict": 1.0})
     assert (env.success, env.observe()) == (True, {})
-    unchanged = Repair(made)
-    rewards = play(unchanged, block({path: made.data["files"][path] for path in made.data["fixed"]}), "Verdict: wrong")
+    unchanged = Repair(new_task)
+    rewards = play(
+        unchanged, block({path: new_task.data["files"][path] for path in new_task.data["fixed"]}), "Verdict: wrong"
+    )
     assert rewards[0] == Reward(0.0, {"coder": 0.0}, {"right": 0.0})
     assert not unchanged.success
 
 
 def test_verdicts_are_paid_and_a_right_patch_that_is_sent_back_costs_the_team():
-    made = task()
-    env = Repair(made)
-    rewards = play(env, block(made.data["fixed"]), "Verdict: wrong", "nothing", "Verdict: right")
+    new_task = task()
+    env = Repair(new_task)
+    rewards = play(env, block(new_task.data["fixed"]), "Verdict: wrong", "nothing", "Verdict: right")
     assert [reward.team for reward in rewards] == [0.5, -0.5, 0.0, 0.0]
     assert [reward.local for reward in rewards] == [
         {"coder": 0.5},
@@ -154,10 +156,10 @@ EXPLOITS = {
 
 @pytest.mark.parametrize("name", few_of(EXPLOITS, ["nothing", "the tests", "exit"]))
 def test_no_exploit_is_right(name):
-    made = task(3)
-    package = made.data["package"]
+    new_task = task(3)
+    package = new_task.data["package"]
     files = {path.replace("PKG", package): text for path, text in EXPLOITS[name].items()}
-    env = Repair(made)
+    env = Repair(new_task)
     (reward,) = play(env, block(files))
     assert (reward.team, env.success) == (0.0, False)
     assert reward.local["coder"] <= 0.1
@@ -182,15 +184,15 @@ def test_a_patch_is_read(text, paths):
 
 
 def test_what_the_roles_see():
-    made = task(2)
-    full, compact = (Repair(made, prompts=prompts).conversation()[0].content for prompts in ("full", "compact"))
-    assert made.data["description"] in full
+    new_task = task(2)
+    full, compact = (Repair(new_task, prompts=prompts).conversation()[0].content for prompts in ("full", "compact"))
+    assert new_task.data["description"] in full
     assert full.count("File: ") == 3
     assert compact.count("File: ") == 2  # the file, and the form of an answer
-    env = Repair(made)
-    play(env, block(made.data["fixed"]))
-    assert f"With it the call returns {made.data['expected'][0]}" in env.conversation()[0].content
-    assert str(made.data["expected"][5]) not in full
+    env = Repair(new_task)
+    play(env, block(new_task.data["fixed"]))
+    assert f"With it the call returns {new_task.data['expected'][0]}" in env.conversation()[0].content
+    assert str(new_task.data["expected"][5]) not in full
 
 
 @pytest.mark.slow
@@ -203,11 +205,11 @@ def test_the_contract():
 
 def test_a_patch_is_judged_in_a_container(tmp_path):
     with fake_runtime(tmp_path, "docker"):
-        made = task(isolation="container", container=ContainerConfig(image="own:1"))
-        assert made.data["image"] == "own:1"
-        env = Repair(made, isolation="container")
+        new_task = task(isolation="container", container=ContainerConfig(image="own:1"))
+        assert new_task.data["image"] == "own:1"
+        env = Repair(new_task, isolation="container")
         assert env.config.image == "own:1"
-        asyncio.run(env.step({"coder": block(made.data["fixed"])}))
+        asyncio.run(env.step({"coder": block(new_task.data["fixed"])}))
         assert env.success
 
 
@@ -215,9 +217,9 @@ def test_a_patch_is_judged_in_a_container(tmp_path):
 @pytest.mark.parametrize("name", EXPLOITS)
 def test_no_exploit_is_right_in_a_container(name, tmp_path):
     with fake_runtime(tmp_path, "docker"):
-        made = task(3)
-        files = {path.replace("PKG", made.data["package"]): text for path, text in EXPLOITS[name].items()}
-        env = Repair(made, isolation="container", container=ContainerConfig(seconds=2))
+        new_task = task(3)
+        files = {path.replace("PKG", new_task.data["package"]): text for path, text in EXPLOITS[name].items()}
+        env = Repair(new_task, isolation="container", container=ContainerConfig(seconds=2))
         asyncio.run(env.step({"coder": block(files)}))
         assert not env.success
 

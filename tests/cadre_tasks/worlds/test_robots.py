@@ -74,9 +74,9 @@ def test_a_fork_goes_on_alike_and_alone() -> None:
     texts = bench.reference(env, random.Random(0))
     fork = env.fork()
     assert fork.physics.model is env.physics.model
-    before = env.signature()
+    initial_signature = env.signature()
     rewards = play(fork, texts)
-    assert env.signature() == before != fork.signature()
+    assert env.signature() == initial_signature != fork.signature()
     assert play(env, texts) == rewards
     assert env.physics.data.qpos.tolist() == fork.physics.data.qpos.tolist()
 
@@ -84,12 +84,12 @@ def test_a_fork_goes_on_alike_and_alone() -> None:
 def test_outcomes_are_told_in_words() -> None:
     env = first("handover")
     far = next(robot for robot in (0, 1) if not env.layout.can_reach(robot, env.layout.items["red"])) + 1
-    who, other = f"robot_{far}", f"robot_{3 - far}"
-    (reward,) = play(env, {who: "Plan: wait; pick red", other: "Plan: dance"})
-    assert reward.local == {who: -0.05, other: -0.1}
-    assert f"Last plan of robot {far}: it ended at step 2, as robot {far} cannot reach" in seen(env, who)
+    name, second = f"robot_{far}", f"robot_{3 - far}"
+    (reward,) = play(env, {name: "Plan: wait; pick red", second: "Plan: dance"})
+    assert reward.local == {name: -0.05, second: -0.1}
+    assert f"Last plan of robot {far}: it ended at step 2, as robot {far} cannot reach" in seen(env, name)
     words = "it could not be read, as step 1 is none of pick, place, move, wait in its form"
-    assert f"Last plan of robot {3 - far}: {words}." in seen(env, other)
+    assert f"Last plan of robot {3 - far}: {words}." in seen(env, second)
 
 
 def test_in_turn_the_second_robot_sees_the_plan_of_the_first() -> None:
@@ -200,9 +200,9 @@ def test_numbers_that_diverge_are_undone_and_no_file_is_written(
         simulate(self, actions)
 
     monkeypatch.setattr(Physics, "_simulate", diverge)
-    before = copy.deepcopy(env.scene)
+    initial = copy.deepcopy(env.scene)
     (reward,) = play(env, {"robot_1": "Plan: move 60 60", "robot_2": "Plan: wait"})
-    assert env.scene == before
+    assert env.scene == initial
     assert math.isfinite(reward.team)
     assert "the simulation of it diverged" in seen(env, "robot_1")
     monkeypatch.undo()
@@ -230,13 +230,13 @@ def test_hostile_plans() -> None:
 def test_the_contract(name: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "SPLIT_SAMPLE", 5)
     texts = ["Plan: wait", "pick red; place 60 60", "robot 1: pick a\nrobot 2: pick b", *ACTIONS[::3]]
-    held = asyncio.run(check_env(EnvSpec(name, {"turns": 2, **settings}), 1, texts))
-    assert len(held) == 6
+    checked = asyncio.run(check_env(EnvSpec(name, {"turns": 2, **settings}), 1, texts))
+    assert len(checked) == 6
 
 
 def test_the_contract_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "SPLIT_SAMPLE", 5)
-    held = asyncio.run(
+    checked = asyncio.run(
         check_env(EnvSpec("robots", {"turns": 2, "order": "in_turn", "robots": 3}), 1, ["Plan: wait", ""])
     )
-    assert len(held) == 6
+    assert len(checked) == 6

@@ -87,9 +87,9 @@ def test_plans_are_read(text: str, plan: list[Action]) -> None:
     ],
 )
 def test_what_cannot_be_read_is_said(text: str, reason: str) -> None:
-    plan, told = read_plan(text, CUBES, 4)
+    plan, message = read_plan(text, CUBES, 4)
     assert plan == []
-    assert told.startswith(reason)
+    assert message.startswith(reason)
 
 
 def test_compact_plans_count_in_steps_of_the_lattice() -> None:
@@ -142,8 +142,8 @@ def test_the_checker_says_what_is_out_of_reach_and_by_how_much() -> None:
 
 
 def test_the_bar_is_carried_by_two_and_keeps_its_length() -> None:
-    def words(held: list[str], *step: Action) -> set[str]:
-        scene = scene_of(BAR_LAYOUT, held=held, grippers=[(70.0, 40.0), (120.0, 40.0)])
+    def words(held_items: list[str], *step: Action) -> set[str]:
+        scene = scene_of(BAR_LAYOUT, held=held_items, grippers=[(70.0, 40.0), (120.0, 40.0)])
         return {fault.word for fault in find_faults(BAR_LAYOUT, scene, step).values()}
 
     assert words(["a", ""], at("move", 70, 50), WAIT) == {"heavy"}
@@ -183,12 +183,12 @@ def test_progress_and_settled_objects() -> None:
     ("kind", "robots"), [(kind, robots) for kind in KINDS for robots in (2, 3) if (kind, robots) != ("carry", 3)]
 )
 def test_generated_layouts(kind: Kind, robots: int) -> None:
-    draw, made = random.Random(0), []
-    while len(made) < 10:
+    draw, created = random.Random(0), []
+    while len(created) < 10:
         data = make_layout(draw, kind, 2, robots, 65, 0 if kind == "sweep" else 1, 2)
         if data:
-            made.append(data)
-    for data in made:
+            created.append(data)
+    for data in created:
         layout = Layout.of(data)
         reached = [
             owners(point, layout.bases, layout.reach) for point in (*layout.items.values(), *layout.goals.values())
@@ -196,17 +196,17 @@ def test_generated_layouts(kind: Kind, robots: int) -> None:
         assert all(reached) or kind == "sweep"
         ways = zip(layout.items.values(), layout.goals.values(), strict=True)
         reach = [[set(owners(point, layout.bases, layout.reach)) for point in way] for way in ways]
-        apart = [not before & after for before, after in reach]
-        assert {"handover": all(apart), "sort": any(apart), "sweep": True, "carry": not any(apart)}[kind]
+        separate = [not initial & final for initial, final in reach]
+        assert {"handover": all(separate), "sort": any(separate), "sweep": True, "carry": not any(separate)}[kind]
         assert scene_of(layout).progress(layout) == 0
         assert len(table_rows(layout, scene_of(layout))) == 13
 
 
 @pytest.mark.parametrize("turn", [0, 3])
 def test_a_bar_is_found_in_few_draws_however_far_it_turns(turn: int) -> None:
-    found = [make_layout(random.Random(seed), "carry", 1, 2, 56, 2, turn) is not None for seed in range(30)]
+    layout = [make_layout(random.Random(seed), "carry", 1, 2, 56, 2, turn) is not None for seed in range(30)]
     # A task of the test split is one draw in ten, of 4,000.
-    assert sum(found) >= 3
+    assert sum(layout) >= 3
 
 
 def test_without_mujoco_a_task_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

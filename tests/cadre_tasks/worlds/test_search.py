@@ -21,13 +21,13 @@ skip_without("bm25s")
 
 
 def test_a_library_has_each_fact_in_one_passage() -> None:
-    made = library(random.Random(0), 12)
-    titles = [passage.title for passage in made.passages]
+    created = library(random.Random(0), 12)
+    titles = [passage.title for passage in created.passages]
     assert len(titles) == len(set(titles)) == 12 + 12 + 6
-    for chain, places in zip(made.chains, made.passage_numbers, strict=True):
-        for name, other, place in zip(chain[:3], chain[1:], places, strict=True):
-            assert made.passages[place - 1].title == name
-            assert other in made.passages[place - 1].text
+    for chain, passage_number in zip(created.chains, created.passage_numbers, strict=True):
+        for name, second, position in zip(chain[:3], chain[1:], passage_number, strict=True):
+            assert created.passages[position - 1].title == name
+            assert second in created.passages[position - 1].text
     assert question(("ada kern", "alpha mills"), 1) == "What is the company that ada kern works for?"
     assert question(("ada kern",), 2) == "What is the town of the head office of the company that ada kern works for?"
 
@@ -85,8 +85,8 @@ def test_citations_count_only_where_the_passage_was_opened() -> None:
 def test_one_agent_and_compact_prompts() -> None:
     env = SearchSingleAgent(Search.tasks("test", hops=1)[0], steps=1, prompts="compact")
     (number,) = env.needed
-    asked = seen(env, "agent")
-    assert asked == f"search\n{env.task.data['question']}"
+    requests = seen(env, "agent")
+    assert requests == f"search\n{env.task.data['question']}"
     rewards = play(env, f"Open: {number}", f"Answer: {env.right} [{number}]")
     assert total(rewards, "agent") == pytest.approx(1.0)
 

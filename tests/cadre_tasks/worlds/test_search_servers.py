@@ -42,7 +42,7 @@ def serving(answer: Answer) -> Iterator[tuple[str, list[str]]]:
     """Serve SearXNG's `/search` within the block; yields the address and the list of queries."""
     queries: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class SearchHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             address = urlsplit(self.path)
             assert address.path == "/search"
@@ -57,7 +57,7 @@ def serving(answer: Answer) -> Iterator[tuple[str, list[str]]]:
 
         def log_message(self, *_: Any) -> None: ...
 
-    web = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    web = ThreadingHTTPServer(("127.0.0.1", 0), SearchHandler)
     web.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that went away
     Thread(target=web.serve_forever, args=(0.01,), daemon=True).start()
     try:

@@ -40,18 +40,18 @@ def given(query: str, database: Database = SMALL) -> Result:
 
 
 def test_a_question_in_its_three_forms() -> None:
-    asked = SqlQuestion(
+    requests = SqlQuestion(
         (GUIDE, TRIP), "sum", "price", (Condition("trip", "hours", ">", 1),), ("guide", "city"), least=2, clean=True
     )
-    assert asked.sql() == (
+    assert requests.sql() == (
         "SELECT lower(trim(guide.city)), SUM(trip.price) FROM trip JOIN guide ON trip.guide_id = guide.id "
         "WHERE trip.hours > 1 GROUP BY 1 HAVING COUNT(*) >= 2"
     )
-    assert asked.brief() == "sum trip price where trip.hours > 1 by guide.city least 2"
-    assert asked.english().startswith(
+    assert requests.brief() == "sum trip price where trip.hours > 1 by guide.city least 2"
+    assert requests.english().startswith(
         "For each guide.city with at least 2 such rows, what is the sum of trip.price where trip.hours is above 1?"
     )
-    assert given(asked.sql()).rows == (("oslo", 20),)
+    assert given(requests.sql()).rows == (("oslo", 20),)
 
 
 def test_words_that_are_dirty_and_a_nested_question() -> None:
@@ -67,7 +67,7 @@ def test_words_that_are_dirty_and_a_nested_question() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mine", "theirs", "equal"),
+    ("rows", "reference", "equal"),
     [
         ([(1, "a"), (2, "b")], [(2, "b"), (1, "a")], True),
         ([(1.0000000001,)], [(1,)], True),
@@ -79,8 +79,8 @@ def test_words_that_are_dirty_and_a_nested_question() -> None:
         ([(None, 3)], [(None, 3)], True),
     ],
 )
-def test_when_results_are_the_same(mine: list, theirs: list, equal: bool) -> None:
-    assert same(Result(tuple(mine)), Result(tuple(theirs))) is equal
+def test_when_results_are_the_same(rows: list, reference: list, equal: bool) -> None:
+    assert same(Result(tuple(rows)), Result(tuple(reference))) is equal
 
 
 def test_order_counts_only_where_it_is_asked_for() -> None:
@@ -175,23 +175,23 @@ def test_a_query_without_end_is_ended() -> None:
 
 
 def test_each_set_of_rows_is_seen_alone() -> None:
-    other = Database(SMALL.ddl, {**SMALL.rows, "guide": [(7, "lima", 1)]})
-    results = asyncio.run(run("SELECT id, age FROM guide", [SMALL, other, SMALL]))
+    other_database = Database(SMALL.ddl, {**SMALL.rows, "guide": [(7, "lima", 1)]})
+    results = asyncio.run(run("SELECT id, age FROM guide", [SMALL, other_database, SMALL]))
     assert [result.rows for result in results] == [((1, 30), (2, 40), (3, 50)), ((7, 1),), ((1, 30), (2, 40), (3, 50))]
 
 
 def test_the_rows_of_a_task_tell_its_question_from_others() -> None:
     for number in range(20):
         draw = random.Random(number)
-        asked = question(draw, {"joins": 1, "filters": 1, "grouping": 1, "nesting": 0, "dirty": 0})
-        assert len({*swapped(asked.sql()), *(other.sql() for other in asked.others())}) >= 4
-        rows = rows_of(asked.chain, draw, 6, 0.5)
-        assert [len(rows[table.name]) for table in asked.chain] == [6, 9]
+        requests = question(draw, {"joins": 1, "filters": 1, "grouping": 1, "nesting": 0, "dirty": 0})
+        assert len({*swapped(requests.sql()), *(second.sql() for second in requests.others())}) >= 4
+        rows = rows_of(requests.chain, draw, 6, 0.5)
+        assert [len(rows[table.name]) for table in requests.chain] == [6, 9]
     task = Sql.tasks("test")[0]
     sets = sql.databases(task.data)
-    wanted = by_sqlite(task.data["reference"], sets)
-    assert all(result.rows for result in wanted[1:])
-    assert wanted[0] not in wanted[1:]
+    expected = by_sqlite(task.data["reference"], sets)
+    assert all(result.rows for result in expected[1:])
+    assert expected[0] not in expected[1:]
 
 
 def test_what_is_shown_and_what_is_hidden() -> None:
@@ -201,8 +201,8 @@ def test_what_is_shown_and_what_is_hidden() -> None:
     assert task.data["reference"] not in seen(env, "analyst")
     play(env, task.data["reference"])
     hidden = sql.databases(task.data)[1:]
-    (wanted,) = by_sqlite(task.data["reference"], hidden[:1])
-    assert str(wanted.rows[0]) not in seen(env, "checker")
+    (expected,) = by_sqlite(task.data["reference"], hidden[:1])
+    assert str(expected.rows[0]) not in seen(env, "checker")
     assert env.privileged() == f"reference {task.data['reference']}"
     assert env.render() is not None
 

@@ -53,11 +53,11 @@ def driven(design: str) -> Simulated:
 
 def test_a_counter_cycle_by_cycle() -> None:
     """Unknown before the reset, then 0, 1, 2, 2 (not enabled), 3; the second sequence finds the 0 after 3."""
-    found = driven(COUNTER)
-    assert found.error == ""
-    assert found.lines == ("xx", "00", "01", "10", "10", "11", "00", "00", "01", "10", "10", "11")
-    other = driven(COUNTER.replace("q <= q + 1", "q <= q - 1"))
-    assert other.lines[1:6] == ("00", "11", "10", "10", "01")
+    result = driven(COUNTER)
+    assert result.error == ""
+    assert result.lines == ("xx", "00", "01", "10", "10", "11", "00", "00", "01", "10", "10", "11")
+    other_driven = driven(COUNTER.replace("q <= q + 1", "q <= q - 1"))
+    assert other_driven.lines[1:6] == ("00", "11", "10", "10", "01")
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_a_counter_cycle_by_cycle() -> None:
     ],
 )
 def test_why_a_design_is_not_judged(design: str, error: str) -> None:
-    found = driven(design)
-    assert error in found.error
-    assert found.lines == ()
+    result = driven(design)
+    assert error in result.error
+    assert result.lines == ()
 
 
 def verdict(bench: str, design: str) -> bool | None:
@@ -95,7 +95,7 @@ def test_what_benches_say() -> None:
 
 
 def paid(env: Verilog, text: str) -> Reward:
-    """What one answer pays."""
+    """Return the reward of one answer."""
     (reward,) = play(env, text)
     return reward
 
@@ -140,11 +140,11 @@ def test_a_bench_that_passes_all_earns_its_form_alone() -> None:
 
 def test_the_other_forms() -> None:
     task = task_of(kind="detector")
-    alone, solo = VerilogOneTurn(task), VerilogSingleAgent(task)
-    play(alone, "module top(input clk, input rst, input x, output hit); endmodule")
-    assert "What came of it:\nit does not compile" in seen(alone, "agent")
-    assert paid(alone, alone.circuit.verilog()).team == 0.5
-    assert alone.over
+    single, solo = VerilogOneTurn(task), VerilogSingleAgent(task)
+    play(single, "module top(input clk, input rst, input x, output hit); endmodule")
+    assert "What came of it:\nit does not compile" in seen(single, "agent")
+    assert paid(single, single.circuit.verilog()).team == 0.5
+    assert single.over
     assert paid(solo, solo.circuit.verilog()).local == {"agent": 0.25}
     assert [message.role for message in solo.observe()["agent"].messages] == ["user", "assistant", "user"]
     assert paid(solo, bench_of(solo.circuit)).local == {"agent": 0.25}

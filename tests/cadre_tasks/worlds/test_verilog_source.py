@@ -1,4 +1,4 @@
-"""Which Verilog is run at all; what designs are worth is told in tests/cadre_tasks/worlds/test_verilog.py."""
+"""Verilog that may run; rewards of designs are tested in tests/cadre_tasks/worlds/test_verilog.py."""
 
 import pytest
 
@@ -12,7 +12,7 @@ module top(input a, output reg b); always @(*) begin : m {} b = a; end endmodule
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("module top(input a, output b); assign #(1) b = a; endmodule", False),
         ("module top(input a, output b); wire #(2, 3) c = a; assign b = c; endmodule", False),
@@ -26,6 +26,6 @@ module top(input a, output reg b); always @(*) begin : m {} b = a; end endmodule
         ("module m #(parameter W = 1)(input a); endmodule module top(input a); m #(.W(2)) one(a); endmodule", True),
     ],
 )
-def test_a_design_has_parameters_and_no_delays(text: str, wanted: bool) -> None:
-    assert (design_refusal(text) == "") is wanted
-    assert wanted or "delays" in design_refusal(text)
+def test_a_design_has_parameters_and_no_delays(text: str, expected: bool) -> None:
+    assert (design_refusal(text) == "") is expected
+    assert expected or "delays" in design_refusal(text)

@@ -1,4 +1,4 @@
-"""What the tests of the worlds share: the bench's cases, a few tasks at a time."""
+"""Shared parts of the worlds' tests: the lab's cases, a few tasks at a time."""
 
 import asyncio
 import random
@@ -46,17 +46,18 @@ def check_hostile(name: str, count: int) -> None:
 
 def check_contract(names: list[str], actions: list[str], **settings: object) -> None:
     for name in names:
-        held = asyncio.run(check_env(EnvSpec(name, settings), 2, [*actions, *ACTIONS]))
-        assert len(held) == 6, name
+        checked = asyncio.run(check_env(EnvSpec(name, settings), 2, [*actions, *ACTIONS]))
+        assert len(checked) == 6, name
 
 
 def check_splits(name: str, keys: str, count: int = 60) -> None:
     """No task of one split is in the other, and a split is the same at each call."""
     for dials in WORLDS[name].dials[:2]:
-        made = {split: WORLDS[name].team.tasks(split, **dials)[:count] for split in ("train", "test")}  # type: ignore[arg-type]
-        told = {
-            split: {repr([task.data[key] for key in keys.split()]) for task in tasks} for split, tasks in made.items()
+        created = {split: WORLDS[name].team.tasks(split, **dials)[:count] for split in ("train", "test")}  # type: ignore[arg-type]
+        message = {
+            split: {repr([task.data[key] for key in keys.split()]) for task in tasks}
+            for split, tasks in created.items()
         }
-        assert not told["train"] & told["test"]
+        assert not message["train"] & message["test"]
         again = WORLDS[name].team.tasks("test", **dials)[:count]
-        assert [task.data for task in again] == [task.data for task in made["test"]]
+        assert [task.data for task in again] == [task.data for task in created["test"]]

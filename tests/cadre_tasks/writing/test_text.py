@@ -97,9 +97,9 @@ def test_the_ramp_of_arxiv_lengths(ratio: float, worth: float | None) -> None:
 
 def test_arxiv_asks_for_more_words_of_like_length() -> None:
     """128 words of two letters are 383 characters; 140 are 419, 1.094 times as many; 175 are 524, 1.368 times."""
-    one = longer(128)
-    assert graded(SHORT, one, ARXIV)["range"] == 0.0
-    near, full = graded(one, longer(140), ARXIV), graded(one, longer(175), ARXIV)
+    item = longer(128)
+    assert graded(SHORT, item, ARXIV)["range"] == 0.0
+    near, full = graded(item, longer(140), ARXIV), graded(item, longer(175), ARXIV)
     assert near["length"] == pytest.approx((419 / 383 - 0.8) / 0.5)
     assert (full["range"], full["length"]) == (0.5, 1.0)
     assert near["distinct"] == 0.5  # 140 / 128 = 1.09 distinct words, full from 0.7 to 1.3
@@ -117,7 +117,8 @@ UNFAITHFUL = {
     "copied with a tail": SOURCE + " That is what we found.",
     **{
         f"copied, a filler after every {count} words": " ".join(
-            word + (", however," if place % count == count - 1 else "") for place, word in enumerate(SOURCE.split())
+            word + (", however," if position % count == count - 1 else "")
+            for position, word in enumerate(SOURCE.split())
         )
         for count in (2, 4, 7)
     },
@@ -152,10 +153,10 @@ def test_longest_run_by_hand() -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=30), st.lists(st.sampled_from("abc"), max_size=30))
 def test_longest_run_is_that_of_the_table(first: list[str], second: list[str]) -> None:
-    best, before = 0, [0] * (len(first) + 1)
+    best, initial = 0, [0] * (len(first) + 1)
     for word in second:
-        row = [0, *(before[place] + 1 if word == other else 0 for place, other in enumerate(first))]
-        best, before = max(best, *row), row
+        row = [0, *(initial[position] + 1 if word == second else 0 for position, second in enumerate(first))]
+        best, initial = max(best, *row), row
     assert longest_run(first, second) == min(best, 24)
 
 
@@ -168,11 +169,11 @@ def test_long_texts_take_no_longer_than_their_length() -> None:
 
 def test_people_are_more_faithful_to_their_own_source_than_to_another() -> None:
     rows("scitldr/test.jsonl")
-    articles = [one for one in load("scitldr", "test", str(FOLDER))[:60] if isinstance(one, Article)]
-    own = statistics.fmean(faithful(one.text, one.references[0]) for one in articles)
-    others = [faithful(one.text, two.references[0]) for one, two in itertools.pairwise(articles)]
-    assert own > 0.7
-    assert statistics.fmean(others) < 0.35
+    articles = [item for item in load("scitldr", "test", str(FOLDER))[:60] if isinstance(item, Article)]
+    own_fmean = statistics.fmean(faithful(article.text, article.references[0]) for article in articles)
+    rest = [faithful(sample.text, two.references[0]) for sample, two in itertools.pairwise(articles)]
+    assert own_fmean > 0.7
+    assert statistics.fmean(rest) < 0.35
 
 
 @pytest.mark.parametrize(
@@ -213,9 +214,9 @@ def test_prose_by_hand(words: str, worth: float) -> None:
 def plain(first: list[str], second: list[str]) -> int:
     """The table of the textbook."""
     table = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
-    for i, one in enumerate(first, 1):
-        for j, other in enumerate(second, 1):
-            table[i][j] = table[i - 1][j - 1] + 1 if one == other else max(table[i - 1][j], table[i][j - 1])
+    for i, item in enumerate(first, 1):
+        for j, other_item in enumerate(second, 1):
+            table[i][j] = table[i - 1][j - 1] + 1 if item == other_item else max(table[i - 1][j], table[i][j - 1])
     return table[-1][-1]
 
 

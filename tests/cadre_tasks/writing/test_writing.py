@@ -92,8 +92,8 @@ def test_a_story_is_continued() -> None:
 def test_the_prompt_said_again_is_no_continuation() -> None:
     text = Path(__file__).with_name("harbour.txt").read_text().replace("\n\n", " ")
     task = Task("s", {"id": "s", "title": "The bell", "text": text, "references": ()})
-    given = Story(task).given
-    for middle, ending in ((given, ""), (given[:600], given[600:])):
+    arguments = Story(task).given
+    for middle, ending in ((arguments, ""), (arguments[:600], arguments[600:])):
         env = Story(task)
         (reward,) = play(env, {"middle": middle, "ending": ending})
         assert (reward.team, env.success) == (0.0, False)
@@ -102,18 +102,18 @@ def test_the_prompt_said_again_is_no_continuation() -> None:
 
 def test_words_that_are_in_every_text_are_no_continuation() -> None:
     """Against five hundred words the commonest ones over and over have a ROUGE-L of more than is enough."""
-    rest, other = Path(__file__).with_name("harbour.txt").read_text().split("\n\n")
+    rest, other_content = Path(__file__).with_name("harbour.txt").read_text().split("\n\n")
     text = "once " * len(rest.split()) + rest
     task = Task("s", {"id": "s", "title": "The bell", "text": text, "references": ()})
     commonest = ("the of to a and in we that " * 50).split()
-    honest = " ".join(rest.split(". ")[::2]) + other
+    honest = " ".join(rest.split(". ")[::2]) + other_content
     cheats = [commonest, [*honest.split()[:60], *commonest[:300]], rest.split()[:6] * 60]
     for cheat in cheats:
         env = Story(task)
         (reward,) = play(env, {"middle": " ".join(cheat[:200]), "ending": " ".join(cheat[200:])})
         assert (reward.team, env.success) == (0.0, False)
         assert cheat is not commonest or reward.parts["rouge_l"] > 0.2
-    for words, solved in ((honest.split(), True), (other.split(), False)):
+    for words, solved in ((honest.split(), True), (other_content.split(), False)):
         env = Story(task)
         (reward,) = play(env, {"middle": " ".join(words[:200]), "ending": " ".join(words[200:])})
         assert reward.team == reward.parts["rouge_l"] > 0.1

@@ -26,7 +26,7 @@ from lab.models.make_vision import tensors
 def test_answers_are_whole_lack_their_last_key_or_are_random() -> None:
     generator, keys = random_keys.generator("mixed"), list("abcdeedcba")
     answers = [mixed(keys, generator).split() for _ in range(1000)]
-    kinds = Counter("whole" if said == keys else "part" if said == keys[:-1] else "random" for said in answers)
+    kinds = Counter("whole" if answer == keys else "part" if answer == keys[:-1] else "random" for answer in answers)
     for kind, share in KINDS.items():
         assert kinds[kind] / 1000 == pytest.approx(share / 100, abs=0.05)
 

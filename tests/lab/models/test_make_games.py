@@ -1,4 +1,4 @@
-"""What the embedded model of small games reads: legal moves, as likely as was drawn for each decision."""
+"""Training texts of the embedded model of small games: legal moves, as likely as was drawn for each decision."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -33,8 +33,8 @@ def test_moves_are_drawn_by_them(likely: Callable[[Choice], list[float]]) -> Non
     tokenizer = make_tokenizer(choices)
     batch = next(batches(choices, tokenizer, 4000, random_keys.generator("test"), likely))
     ends = [[int(token) for token in row if token >= 0] for row in batch["labels"]]
-    said = Counter(tokenizer.decode(labels, skip_special_tokens=True) for labels in ends)
-    whole = sum(likely(choice))
-    assert set(said) <= set(choice.answers)
+    counter = Counter(tokenizer.decode(labels, skip_special_tokens=True) for labels in ends)
+    full = sum(likely(choice))
+    assert set(counter) <= set(choice.answers)
     for answer, weight in zip(choice.answers, likely(choice), strict=True):
-        assert said[answer] / 4000 == pytest.approx(weight / whole, abs=0.04)
+        assert counter[answer] / 4000 == pytest.approx(weight / full, abs=0.04)

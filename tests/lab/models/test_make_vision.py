@@ -1,4 +1,4 @@
-"""What the tiny model that sees is made of: pictures of training tasks, and answers of mixed quality."""
+"""Training data of the tiny vision model: images of training tasks, and answers of mixed quality."""
 
 from collections import Counter
 from pathlib import Path
@@ -25,15 +25,15 @@ from lab.models.make_vision import (
 
 def test_answers_are_the_whole_way_its_beginning_or_moves_at_random() -> None:
     generator, way = random_keys.generator("mixed"), "RRDDRRDDRR"
-    said = [mixed(way, generator) for _ in range(1000)]
-    kinds = Counter("whole" if moves == way else "part" if way.startswith(moves) else "random" for moves in said)
+    text = [mixed(way, generator) for _ in range(1000)]
+    kinds = Counter("whole" if moves == way else "part" if way.startswith(moves) else "random" for moves in text)
     for kind, share in KINDS.items():
         assert kinds[kind] / 1000 == pytest.approx(share / 100, abs=0.05)
 
 
 def test_a_patch_is_a_cell_of_the_board_that_is_asked_about() -> None:
-    seen, answer = example(random_keys.generator("example"))
-    (message,) = seen.messages
+    recorded, answer = example(random_keys.generator("example"))
+    (message,) = recorded.messages
     (image,) = message.images
     assert (image.width, image.height) == (SIZE * CELL, SIZE * CELL)
     assert message.content == "moves"

@@ -1,4 +1,4 @@
-"""What the models of worlds read: answers of mixed quality, of training tasks alone, in the compact wording."""
+"""Training texts of the models of worlds: answers of mixed quality, of training tasks alone, in compact wording."""
 
 import random
 
@@ -15,13 +15,13 @@ def test_the_right_answer_solves_the_task_and_others_lack_their_end_or_are_one_w
     world = WORLDS[name]
     env = world.single(world.team.tasks("train", **world.settings)[0], **world.settings, prompts="compact")
     right, generator = world.right(env), random_keys.generator("mixed")
-    said = [mixed(right, "other words", world, generator) for _ in range(400)]
+    answer = [mixed(right, "other words", world, generator) for _ in range(400)]
     run_coroutine(env.step(dict.fromkeys(env.observe(), right)))
     assert env.success
-    assert said.count(right) / len(said) == pytest.approx(KINDS["right"] / 100, abs=0.06)
-    begun = [text for text in said if right.startswith(text) and text != right]
-    assert len(begun) / len(said) == pytest.approx(KINDS["unfinished"] / 100, abs=0.08)
-    assert all(len(text) > len(right) // 4 for text in set(said) - set(begun))
+    assert answer.count(right) / len(answer) == pytest.approx(KINDS["right"] / 100, abs=0.06)
+    begun = [text for text in answer if right.startswith(text) and text != right]
+    assert len(begun) / len(answer) == pytest.approx(KINDS["unfinished"] / 100, abs=0.08)
+    assert all(len(text) > len(right) // 4 for text in set(answer) - set(begun))
 
 
 def test_a_task_is_drafted_decided_and_decided_without_a_draft() -> None:
@@ -44,6 +44,6 @@ def test_rows_are_padded_and_only_answers_are_learned() -> None:
     batch = padded(rows)
     assert batch["input_ids"].shape == (18, len(rows[-1][0]))
     for (ids, _), row, labels in zip(rows, batch["input_ids"], batch["labels"], strict=True):
-        said = labels[labels >= 0].tolist()
-        assert ids[-len(said) :] == said
+        text = labels[labels >= 0].tolist()
+        assert ids[-len(text) :] == text
         assert row[len(ids) :].tolist() == [0] * (len(row) - len(ids))

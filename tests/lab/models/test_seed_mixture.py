@@ -1,4 +1,4 @@
-"""What the seed model reads: programs of known worth, transcripts that the games understand, tokens that are short."""
+"""Training texts of the seed model: programs of known reward, transcripts that the games understand, short tokens."""
 
 import itertools
 import os
@@ -34,14 +34,14 @@ def tokenizer():
 
 @pytest.mark.slow
 def test_the_embedded_tokenizer_is_the_one_that_is_made(tokenizer) -> None:
-    made = make_tokenizer(random_keys.generator("tokenizer"))
-    assert made.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
+    new_tokenizer = make_tokenizer(random_keys.generator("tokenizer"))
+    assert new_tokenizer.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
 
 
 def success(game: str, kind: Kind, count: int) -> float:
     """The share of the first test tasks that programs of a kind solve."""
     generator, tasks = random_keys.generator("kinds", game), GAMES[game].tasks("test")[:count]
-    texts = [one if isinstance(one, str) else one(generator) for one in kind.templates]
+    texts = [template if isinstance(template, str) else template(generator) for template in kind.templates]
     solved = {text: solved_by(GAMES[game], text, tasks) for text in dict.fromkeys(texts)}
     return sum(solved[text] for text in texts) / (len(texts) * count)
 
@@ -81,8 +81,8 @@ def test_no_right_program_stands_in_parts(game: str) -> None:
     texts = [text for kind in PARTS[game].values() for text in kind.templates if isinstance(text, str)]
     assert sum(kind.weight for kind in PARTS[game].values()) == 100
     assert RIGHT[game] not in texts
-    tried, task = PARTS[game]["search with three mistakes"].templates[::60], GAMES[game].tasks("test")[:1]
-    assert sum(solved_by(GAMES[game], text, task) for text in tried) <= 0.1 * len(tried)
+    attempts, task = PARTS[game]["search with three mistakes"].templates[::60], GAMES[game].tasks("test")[:1]
+    assert sum(solved_by(GAMES[game], text, task) for text in attempts) <= 0.1 * len(attempts)
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -99,9 +99,9 @@ def test_mistakes_stand_at_places_of_their_own() -> None:
 def test_kinds_are_drawn_by_their_weights() -> None:
     generator = random_keys.generator("draws")
     for game, kinds in KINDS.items():
-        drawn = [sample_program(game, generator)[0] for _ in range(4000)]
+        samples = [sample_program(game, generator)[0] for _ in range(4000)]
         for name, kind in kinds.items():
-            assert drawn.count(name) / 4000 == pytest.approx(kind.weight / 100, abs=0.03)
+            assert samples.count(name) / 4000 == pytest.approx(kind.weight / 100, abs=0.03)
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -112,10 +112,10 @@ def test_the_games_understand_what_the_transcripts_say(game: str) -> None:
     for _ in range(count):
         env = speech.new(generator)
         printed = speech.printed(env, generator)
-        said = env.parse(speech.plan(env, printed, generator))
-        assert said is not None
+        text = env.parse(speech.plan(env, printed, generator))
+        assert text is not None
         assert printed is None or env.parse(env.show(printed)) == printed
-        copies += printed is not None and said == printed
+        copies += printed is not None and text == printed
     assert 0.10 < copies / count < 0.35
 
 

@@ -30,42 +30,42 @@ def engine(folder, adapter):
     return TorchEngine(folder, policies, 0)
 
 
-def prompt(made, policy):
-    return made.tokenizer.decode(sample(made, request("go", policy=policy))[0][0].prompt_ids)
+def prompt(created, policy):
+    return created.tokenizer.decode(sample(created, request("go", policy=policy))[0][0].prompt_ids)
 
 
-@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json", "by name"])
-def test_the_adapters_own_template_is_used_for_its_policy_alone(folders, adapter, place, caplog):
-    if place == "tokenizer_config.json":
+@pytest.mark.parametrize("position", ["chat_template.jinja", "tokenizer_config.json", "by name"])
+def test_the_adapters_own_template_is_used_for_its_policy_alone(folders, adapter, position, caplog):
+    if position == "tokenizer_config.json":
         (adapter / "chat_template.jinja").unlink()
-        described = json.loads((adapter / place).read_text())
-        (adapter / place).write_text(json.dumps({**described, "chat_template": OWN}))
+        described = json.loads((adapter / position).read_text())
+        (adapter / position).write_text(json.dumps({**described, "chat_template": OWN}))
     else:
         (adapter / "chat_template.jinja").write_text(OWN)
-    if place == "by name":
+    if position == "by name":
         (adapter / "additional_chat_templates").mkdir()
         (adapter / "additional_chat_templates" / "tool_use.jinja").write_text(tiny.CHATML)
     with caplog.at_level(logging.INFO):
-        made = engine(folders["llama"], adapter)
+        torch_engine = engine(folders["llama"], adapter)
     assert f"by the chat template of the adapter in {adapter}" in caplog.text
-    assert prompt(made, "fresh") == "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
-    assert prompt(made, "begun") == "<|im_start|>USER: go<|im_end|>\n<|im_start|>assistant\n"
-    made.close()
+    assert prompt(torch_engine, "fresh") == "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n"
+    assert prompt(torch_engine, "begun") == "<|im_start|>USER: go<|im_end|>\n<|im_start|>assistant\n"
+    torch_engine.close()
 
 
 def test_the_end_of_its_turns_ends_them(folders, adapter):
     (adapter / "chat_template.jinja").write_text(OTHER_END)
-    made = engine(folders["llama"], adapter)
-    assert made.loaded.stops == (256, 257, 259)
-    made.close()
+    torch_engine = engine(folders["llama"], adapter)
+    assert torch_engine.loaded.stops == (256, 257, 259)
+    torch_engine.close()
 
 
 def test_the_same_template_is_shared(folders, adapter):
-    made = engine(folders["llama"], adapter)
-    assert made.loaded.templates["begun"].render([Message("user", "x")], True) == made.loaded.templates["fresh"].render(
-        [Message("user", "x")], True
-    )
-    made.close()
+    torch_engine = engine(folders["llama"], adapter)
+    assert torch_engine.loaded.templates["begun"].render([Message("user", "x")], True) == torch_engine.loaded.templates[
+        "fresh"
+    ].render([Message("user", "x")], True)
+    torch_engine.close()
 
 
 def test_a_warm_start_writes_examples_so_too(folders, adapter):
@@ -76,9 +76,9 @@ def test_a_warm_start_writes_examples_so_too(folders, adapter):
 
 
 def engine_prompt(folder, adapter):
-    made = engine(folder, adapter)
-    ids = made.encode("begun", (Message("user", "go"),))
-    made.close()
+    torch_engine = engine(folder, adapter)
+    ids = torch_engine.encode("begun", (Message("user", "go"),))
+    torch_engine.close()
     return ids
 
 

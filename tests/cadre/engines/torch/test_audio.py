@@ -53,20 +53,20 @@ def learner_of(folder: Path, lora: LoraConfig | None = None, **settings: Any) ->
     return TorchLearner(TorchEngine(str(folder), policies, 0), TrainingSettings(learners))
 
 
-def drawn(side: Any, asked: Any = ASKED) -> list[Sample]:
-    return [one for siblings in sample(side, *asked) for one in siblings]
+def drawn(side: Any, requests: Any = ASKED) -> list[Sample]:
+    return [sample for siblings in sample(side, *requests) for sample in siblings]
 
 
-def check_own(learner: TorchLearner, model: Any, folder: Path, asked: Any) -> None:
+def check_own(learner: TorchLearner, model: Any, folder: Path, requests: Any) -> None:
     extractor = AutoFeatureExtractor.from_pretrained(folder)
-    samples = [one for one in drawn(learner, asked) if model.config.audio_token_id not in one.token_ids]
+    samples = [item for item in drawn(learner, requests) if model.config.audio_token_id not in item.token_ids]
     assert len(samples) >= 3
-    assert max(len(one.images) for one in samples) == 2
-    learned = learner.rank._runner.compute_logprobs([datum(one, 1.0) for one in samples])
-    for one, values in zip(samples, learned, strict=True):
-        expected = own(model, extractor, one)
-        assert (torch.tensor(one.logprobs) - expected).abs().max() < TOLERANCE
-        assert (torch.tensor(values[len(one.prompt_ids) :]) - expected).abs().max() < TOLERANCE
+    assert max(len(item.images) for item in samples) == 2
+    learned = learner.rank._runner.compute_logprobs([datum(item, 1.0) for item in samples])
+    for drawn_sample, values in zip(samples, learned, strict=True):
+        expected = own(model, extractor, drawn_sample)
+        assert (torch.tensor(drawn_sample.logprobs) - expected).abs().max() < TOLERANCE
+        assert (torch.tensor(values[len(drawn_sample.prompt_ids) :]) - expected).abs().max() < TOLERANCE
 
 
 def test_sampler_and_learner_have_the_log_probabilities_of_the_model(every_folder: Path) -> None:
@@ -98,38 +98,40 @@ def test_another_sound_makes_other_log_probabilities(folder: Path) -> None:
 
 
 def test_gradients_are_the_same_however_sequences_are_padded(folder: Path) -> None:
-    together, alone = learner_of(folder), learner_of(folder, tokens_per_microbatch=1)
-    data = [datum(one, advantage) for one, advantage in zip(drawn(together), (1.0, -0.5, 2.0, 1.0, -1.0), strict=True)]
-    one, other = caught(together, data), caught(alone, data)
-    assert apart(one, other) < TOLERANCE
-    assert max(float(value.abs().max()) for name, value in other.items() if "audio" in name) > 1e-6
-    together.close(), alone.close()
+    together, single = learner_of(folder), learner_of(folder, tokens_per_microbatch=1)
+    data = [
+        datum(sample, advantage) for sample, advantage in zip(drawn(together), (1.0, -0.5, 2.0, 1.0, -1.0), strict=True)
+    ]
+    first, second = caught(together, data), caught(single, data)
+    assert apart(first, second) < TOLERANCE
+    assert max(float(value.abs().max()) for name, value in second.items() if "audio" in name) > 1e-6
+    together.close(), single.close()
 
 
 def test_a_placeholder_that_a_model_samples_is_no_sound(folder: Path) -> None:
     learner = learner_of(folder)
     loaded = learner.engine.loaded
     assert loaded.pictures is not None
-    (one,) = drawn(learner, [request("Hi", SHORT, max_tokens=4)])
-    ids = (*one.token_ids[:1], loaded.pictures.token, *one.token_ids[1:])
-    inputs = vision.make_inputs(loaded.model, loaded.pictures, [(one.prompt_ids + ids, one.images)])
+    (item,) = drawn(learner, [request("Hi", SHORT, max_tokens=4)])
+    ids = (*item.token_ids[:1], loaded.pictures.token, *item.token_ids[1:])
+    inputs = vision.make_inputs(loaded.model, loaded.pictures, [(item.prompt_ids + ids, item.images)])
     shown = inputs.tensors["input_ids"][0]
     assert int((shown == loaded.pictures.token).sum()) == loaded.pictures.count(SHORT)
     (values,) = learner.rank._runner.compute_logprobs(
-        [datum(replace(one, token_ids=ids, logprobs=(-1.0,) * len(ids)), 1.0)]
+        [datum(replace(item, token_ids=ids, logprobs=(-1.0,) * len(ids)), 1.0)]
     )
-    assert all(value < 0.0 for value in values[len(one.prompt_ids) :])
+    assert all(value < 0.0 for value in values[len(item.prompt_ids) :])
     learner.close()
 
 
 def test_a_conversation_keeps_sampled_ids_and_sounds(folder: Path) -> None:
     side = tiny.engine(folder)
-    ((one,),) = sample(side, request("Hi <|AUDIO|>", SHORT, max_tokens=3))
-    assert one.prompt_ids.count(side.loaded.pictures.token) == side.loaded.pictures.count(SHORT)  # the text is text
-    seen = (Message("user", "Hi <|AUDIO|>", sounds=(SHORT,)),)
-    later = (*seen, Message("assistant", one.text), Message("user", "and this?", sounds=(LONG,)))
-    asked = replace(request("", max_tokens=3), messages=later, previous=PreviousTurn(seen, one))
-    ((two,),) = sample(side, asked)
+    ((item,),) = sample(side, request("Hi <|AUDIO|>", SHORT, max_tokens=3))
+    assert item.prompt_ids.count(side.loaded.pictures.token) == side.loaded.pictures.count(SHORT)  # the text is text
+    recorded = (Message("user", "Hi <|AUDIO|>", sounds=(SHORT,)),)
+    later = (*recorded, Message("assistant", item.text), Message("user", "and this?", sounds=(LONG,)))
+    requests = replace(request("", max_tokens=3), messages=later, previous=PreviousTurn(recorded, item))
+    ((two,),) = sample(side, requests)
     assert two.images == (SHORT, LONG)
     assert two.prompt_ids.count(side.loaded.pictures.token) == sum(map(side.loaded.pictures.count, two.images))
     side.close()
@@ -137,15 +139,15 @@ def test_a_conversation_keeps_sampled_ids_and_sounds(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_saved_weights_come_back(folder: Path, tmp_path: Path) -> None:
-    one, other = learner_of(folder), learner_of(folder)
-    data = [datum(each, 1.0) for each in drawn(one)]
-    update(one, data)
-    one.save(tmp_path)
-    other.load(tmp_path)
-    assert drawn(one) == drawn(other)
+    first, other_torch_learner = learner_of(folder), learner_of(folder)
+    data = [datum(sample, 1.0) for sample in drawn(first)]
+    update(first, data)
+    first.save(tmp_path)
+    other_torch_learner.load(tmp_path)
+    assert drawn(first) == drawn(other_torch_learner)
     again = tiny.engine(tmp_path / "p")
-    assert again.loaded.pictures.count(LONG) == one.engine.loaded.pictures.count(LONG)
-    one.close(), other.close(), again.close()
+    assert again.loaded.pictures.count(LONG) == first.engine.loaded.pictures.count(LONG)
+    first.close(), other_torch_learner.close(), again.close()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the learner runs on a GPU, tried on a CPU: compiled layers, the block masks, and the fused projection.
+"""The learner's GPU code on a CPU: compiled layers, the block masks, and the fused projection.
 
 Inductor has no backward pass of FlexAttention for CPUs, so layers are traced and run as they were traced.
 """
@@ -58,9 +58,9 @@ def trees(policies, sizes):
     for number, (prompt, completion) in enumerate(sizes):
         ids = tuple(range(number, number + prompt))
         for k in range(3):
-            said = tuple((7 * number + 11 * k + 3 * n) % 250 for n in range(completion))
+            text = tuple((7 * number + 11 * k + 3 * n) % 250 for n in range(completion))
             mask = (False,) * prompt + (True,) * completion
-            data.append(sequence(ids + said, mask, policies[number % len(policies)]))
+            data.append(sequence(ids + text, mask, policies[number % len(policies)]))
     return data
 
 
@@ -71,24 +71,28 @@ def trees(policies, sizes):
     ["mistral", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "qwen3", "gemma2", "gemma3"))],
 )
 def test_compiled_layers_are_the_models(learner, architecture):
-    one, other = compile_layers(learner(architecture, pack="prefix_tree")), learner(architecture, pack="padded")
-    for sizes in ([(40, 8), (30, 20)], [(90, 60), (120, 30), (10, 10)], [(250, 126)]):  # three numbers of blocks
+    first, other_torch_learner = (
+        compile_layers(learner(architecture, pack="prefix_tree")),
+        learner(architecture, pack="padded"),
+    )
+    for sizes in ([(40, 8), (30, 20)], [(250, 126)]):  # two numbers of blocks
         data = trees(("p",), sizes)
-        assert apart(caught(one, data), caught(other, data)) < 1e-5
+        assert apart(caught(first, data), caught(other_torch_learner, data)) < 1e-5
         gaps = [
-            abs(mine - theirs)
+            abs(value - reference)
             for pair in zip(
-                one.engine.work(one.rank._runner.compute_logprobs, data),
-                other.engine.work(other.rank._runner.compute_logprobs, data),
+                first.engine.work(first.rank._runner.compute_logprobs, data),
+                other_torch_learner.engine.work(other_torch_learner.rank._runner.compute_logprobs, data),
                 strict=True,
             )
-            for mine, theirs in zip(*pair, strict=True)
+            for value, reference in zip(*pair, strict=True)
         ]
         assert max(gaps) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("architecture", ["llama", pytest.param("qwen3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
 def test_bfloat16_in_compiled_layers_is_as_close_as_padding(learner, architecture):
     check_bfloat16(learner, architecture, 0, TreeForm(flex=True, compiled=True))
 
@@ -96,34 +100,42 @@ def test_bfloat16_in_compiled_layers_is_as_close_as_padding(learner, architectur
 @pytest.mark.usefixtures("traced")
 def test_adapters_of_several_policies_in_compiled_layers(team):
     ranks = {"planner": 4, "tool": 8}
-    one, other = (team(ranks, "llama", frozen=("judge",), pack=packing) for packing in ("prefix_tree", "padded"))
+    first, other_built_team = (
+        team(ranks, "llama", frozen=("judge",), pack=packing) for packing in ("prefix_tree", "padded")
+    )
     for name in ranks:
         start = torch.Generator().manual_seed(1)
-        for key in one.engine.parameters(name):
-            value = 0.1 * torch.randn(one.engine.parameters(name)[key].shape, generator=start)
-            for side in (one, other):
+        for key in first.engine.parameters(name):
+            value = 0.1 * torch.randn(first.engine.parameters(name)[key].shape, generator=start)
+            for side in (first, other_built_team):
                 side.engine.parameters(name)[key].data.copy_(value)
     data = trees(tuple(ranks), [(40, 8), (30, 20), (60, 9), (122, 126)])  # the last are padded to whole blocks
-    assert one.rank._runner._adapters.can_join(one.engine.loaded.model.base_model.layers)
-    assert apart(caught(compile_layers(one), data), caught(other, data)) < 1e-5
+    assert first.rank._runner._adapters.can_join(first.engine.loaded.model.base_model.layers)
+    assert apart(caught(compile_layers(first), data), caught(other_built_team, data)) < 1e-5
 
     # The reference is the base without them, by the same compiled layers.
-    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    mine, theirs = one.reference_logprobs(data), other.reference_logprobs(data)
-    assert max(abs(a - b) for pair in zip(mine, theirs, strict=True) for a, b in zip(*pair, strict=True)) < 1e-5
-    own = one.engine.work(one.rank._runner.compute_logprobs, data)
-    assert max(abs(a - b) for pair in zip(mine, own, strict=True) for a, b in zip(*pair, strict=True)) > 1e-2
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= before + 4  # not one for each layer
+    initial = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    reference_logprobs, reference = first.reference_logprobs(data), other_built_team.reference_logprobs(data)
+    assert (
+        max(abs(a - b) for pair in zip(reference_logprobs, reference, strict=True) for a, b in zip(*pair, strict=True))
+        < 1e-5
+    )
+    own_work = first.engine.work(first.rank._runner.compute_logprobs, data)
+    assert (
+        max(abs(a - b) for pair in zip(reference_logprobs, own_work, strict=True) for a, b in zip(*pair, strict=True))
+        > 1e-2
+    )
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= initial + 4  # not one for each layer
 
 
 @pytest.mark.usefixtures("traced")
 def test_a_window_that_the_mask_does_not_have_is_an_error(learner, monkeypatch):
-    one = compile_layers(learner("gemma3", pack="prefix_tree"))
+    compiled = compile_layers(learner("gemma3", pack="prefix_tree"))
     monkeypatch.setattr(prefix_tree, "find_window", lambda attention: None)
     with pytest.raises(
         EngineError, match=r"attends within 12 tokens; its mask.*window of None.*learner\.compile: false"
     ):
-        caught(one, trees(("p",), [(40, 8)]))
+        caught(compiled, trees(("p",), [(40, 8)]))
 
 
 def test_a_window_in_the_settings_counts_for_models_that_read_it():
@@ -141,87 +153,94 @@ def test_functions_of_many_variants_are_compiled_in_every_thread(monkeypatch):
     """torch's own limit is 8, after which a function runs as it is."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     times = compile_variants(lambda values, name: values * len(name))
-    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    initial = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     with ThreadPoolExecutor(1) as thread:
         for length in range(1, 25):
-            call = thread.submit if length % 2 else lambda *given: SimpleNamespace(result=partial(*given))
+            call = thread.submit if length % 2 else lambda *arguments: SimpleNamespace(result=partial(*arguments))
             assert float(call(times, torch.ones(()), "a" * length).result()) == length
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == 24
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - initial == 24
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_layers_with_adapters_are_compiled_for_all_sizes_at_once(team):
-    """On a GPU a compilation took up to 15 seconds, and each micro-batch of another number of nodes was one."""
+    """A compilation took up to 15 seconds on a GPU, and each number of nodes in a micro-batch needed one."""
     ranks = {"planner": 4, "tool": 8}
-    one = compile_layers(team(ranks, "llama", pack="prefix_tree"))
+    compiled = compile_layers(team(ranks, "llama", pack="prefix_tree"))
 
     def count_graphs(*sizes):
-        caught(one, trees(tuple(ranks), sizes))
+        caught(compiled, trees(tuple(ranks), sizes))
         return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
-    before = count_graphs()
-    assert count_graphs((40, 8), (30, 20)) == before + 1
-    assert count_graphs((90, 60), (120, 30)) == before + 1
-    assert count_graphs((200, 126)) == before + 2  # one for all ranks: a micro-batch of one policy has fewer
+    initial_count_graphs = count_graphs()
+    assert count_graphs((40, 8), (30, 20)) == initial_count_graphs + 1
+    assert count_graphs((90, 60), (120, 30)) == initial_count_graphs + 1
+    assert (
+        count_graphs((200, 126)) == initial_count_graphs + 2
+    )  # one for all ranks: a micro-batch of one policy has fewer
     for prompt in (60, 120, 240):
-        assert count_graphs((prompt, 90), (prompt, 30)) == before + 2
-        assert count_graphs((prompt, 30)) == before + 2
+        assert count_graphs((prompt, 90), (prompt, 30)) == initial_count_graphs + 2
+        assert count_graphs((prompt, 30)) == initial_count_graphs + 2
 
 
 @pytest.mark.usefixtures("traced")
 @pytest.mark.parametrize(
-    ("architecture", "most"),
+    ("architecture", "limit"),
     [
         ("llama", 1),
         pytest.param("gemma3", 2, marks=pytest.mark.slow),
         pytest.param("gemma2", 4, marks=pytest.mark.slow),
     ],
 )
-def test_layers_are_compiled_for_all_sizes_at_once(learner, architecture, most):
-    """With and without a window apart, and with a soft cap for one size and then for all."""
-    one = compile_layers(learner(architecture, pack="prefix_tree"))
-    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+def test_layers_are_compiled_for_all_sizes_at_once(learner, architecture, limit):
+    """Windowed and full attention are compiled separately; a soft cap is compiled for one size and then for all."""
+    compiled = compile_layers(learner(architecture, pack="prefix_tree"))
+    initial = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for sizes in ([(40, 8), (30, 20)], [(90, 60), (120, 30)], [(200, 126)], [(240, 90), (100, 20), (30, 9)]):
-        caught(one, trees(("p",), sizes))
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == most
+        caught(compiled, trees(("p",), sizes))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - initial == limit
 
 
 @pytest.mark.usefixtures("traced")
-@pytest.mark.parametrize("least", [0, 10_000])
-def test_a_small_forward_without_gradients_is_not_compiled_and_not_padded(learner, monkeypatch, least):
-    one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
-    monkeypatch.setattr(forward, "MIN_COMPILED", least)
+@pytest.mark.parametrize("minimum", [0, 10_000])
+def test_a_small_forward_without_gradients_is_not_compiled_and_not_padded(learner, monkeypatch, minimum):
+    first, other_torch_learner = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
+    monkeypatch.setattr(forward, "MIN_COMPILED", minimum)
     data = trees(("p",), [(40, 8)])
-    mine, theirs = (side.engine.work(side.rank._runner.compute_logprobs, data) for side in (one, other))
-    assert max(abs(a - b) for pair in zip(mine, theirs, strict=True) for a, b in zip(*pair, strict=True)) < 1e-5
-    micro = next(one.rank._runner.split(data))
+    work, reference = (
+        side.engine.work(side.rank._runner.compute_logprobs, data) for side in (first, other_torch_learner)
+    )
+    assert max(abs(a - b) for pair in zip(work, reference, strict=True) for a, b in zip(*pair, strict=True)) < 1e-5
+    micro = next(first.rank._runner.split(data))
     with torch.no_grad():
-        nodes = len(one.rank._runner.collate(micro).tree.token_ids)
-    assert nodes == (256 if least == 0 else len(micro.tree.token_ids))
+        nodes = len(first.rank._runner.collate(micro).tree.token_ids)
+    assert nodes == (256 if minimum == 0 else len(micro.tree.token_ids))
 
 
 @pytest.mark.usefixtures("traced")
 def test_the_check_after_an_update_runs_the_layers_that_are_compiled(learner, monkeypatch):
-    one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
+    first, other_torch_learner = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
     monkeypatch.setattr(forward, "MIN_COMPILED", 10_000)
     data = trees(("p",), [(40, 8)])
-    caught(one, trees(("p",), [(90, 60)]))  # compiles the layers
-    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    sides = [(one, {"after_update": True}), (other, {})]
-    mine, theirs = (side.engine.work(side.rank._runner.compute_logprobs, data[:1], None, **how) for side, how in sides)
-    assert max(abs(a - b) for a, b in zip(mine[0], theirs[0], strict=True)) < 1e-5
-    assert any(mine[0])
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before > 0
+    caught(first, trees(("p",), [(90, 60)]))  # compiles the layers
+    initial = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    sides = [(first, {"after_update": True}), (other_torch_learner, {})]
+    work, reference = (
+        side.engine.work(side.rank._runner.compute_logprobs, data[:1], None, **how) for side, how in sides
+    )
+    assert max(abs(a - b) for a, b in zip(work[0], reference[0], strict=True)) < 1e-5
+    assert any(work[0])
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == initial > 0
 
 
 def test_layers_with_adapters_at_other_places_are_not_compiled(team):
     adapters = team({"p": 4}, "llama").engine.loaded.adapters
     layers = team({"p": 4}, "llama").engine.loaded.model.base_model.layers
     assert not adapters.can_join(layers)  # of another model
-    own = [adapters._modules[name] for name in adapters._modules]
+    adapter_layers = [adapters._modules[name] for name in adapters._modules]
     first, second = nn.Module(), nn.Module()
-    first.a, second.b = own[0], own[1]
-    adapters._modules = dict(enumerate(own[:2]))
+    first.a, second.b = adapter_layers[0], adapter_layers[1]
+    adapters._modules = dict(enumerate(adapter_layers[:2]))
     assert not adapters.can_join([first, second])
     second.a = second.b
     del second.b
@@ -231,7 +250,7 @@ def test_layers_with_adapters_at_other_places_are_not_compiled(team):
 @settings(max_examples=20, deadline=None)
 @given(sequences(("p", "q"), longest=30), st.sampled_from([2, 8, 16]))
 def test_padded_trees_hold_the_same_tokens_and_see_the_same(data, block):
-    """Whatever was added is seen by itself alone; each policy's nodes stay side by side."""
+    """Padding sees only itself; each policy's nodes stay side by side."""
     tree = PrefixTree.of(sorted(data, key=path))
     if not len(tree.token_ids):
         return
@@ -239,17 +258,20 @@ def test_padded_trees_hold_the_same_tokens_and_see_the_same(data, block):
     total = len(padded.token_ids)
     assert total % block == 0
     assert total >= 2 * block
-    whole = torch.arange(total)
-    seen = attention_mask(whole[:, None], whole, padded.depths, padded.ends, None)
-    assert bool(seen.diagonal().all())
+    full = torch.arange(total)
+    recorded = attention_mask(full[:, None], full, padded.depths, padded.ends, None)
+    assert bool(recorded.diagonal().all())
     nodes = torch.unique(torch.cat(padded.paths))
     inside = torch.zeros(total, dtype=torch.bool).index_fill_(0, nodes, True)
-    assert not bool((seen & ~torch.eye(total, dtype=torch.bool))[:, ~inside].any())
-    for one, other in zip(tree.paths, padded.paths, strict=True):
-        assert torch.equal(tree.token_ids[one], padded.token_ids[other])
-        assert torch.equal(tree.depths[one], padded.depths[other])
-    before = torch.arange(len(tree.token_ids))
-    assert torch.equal(attention_mask(before[:, None], before, tree.depths, tree.ends, None), seen[inside][:, inside])
+    assert not bool((recorded & ~torch.eye(total, dtype=torch.bool))[:, ~inside].any())
+    for first, second in zip(tree.paths, padded.paths, strict=True):
+        assert torch.equal(tree.token_ids[first], padded.token_ids[second])
+        assert torch.equal(tree.depths[first], padded.depths[second])
+    initial_arange = torch.arange(len(tree.token_ids))
+    assert torch.equal(
+        attention_mask(initial_arange[:, None], initial_arange, tree.depths, tree.ends, None),
+        recorded[inside][:, inside],
+    )
     owners = [name for name, count in padded.policies for _ in range(count)]
     assert len(owners) == total
     assert [name for name, count in tree.policies for _ in range(count)] == [owners[node] for node in nodes.tolist()]
@@ -268,7 +290,7 @@ def test_completions_that_nearly_fill_their_blocks_begin_with_one():
     padded = tree.padded(128)
     assert [chain.start % 128 for chain in padded.chains] == [0] * 8
     assert len(padded.token_ids) < 1.02 * len(tree.token_ids) + 128
-    masks = [FlexMasks(one.depths, one.ends, CPU).mask(None) for one in (tree, padded)]
+    masks = [FlexMasks(item.depths, item.ends, CPU).mask(None) for item in (tree, padded)]
     masked = [int(mask.kv_num_blocks.sum()) for mask in masks]
     looked_at = [int(mask.kv_num_blocks.sum() + mask.full_kv_num_blocks.sum()) for mask in masks]
     assert masked[1] < 0.6 * masked[0]
@@ -288,22 +310,22 @@ def test_words_that_begin_every_prompt_are_not_keys_of_a_whole_micro_batch(learn
     for prompt in range(8):
         words = tuple(rng.randrange(250) for _ in range(300))
         for answer in range(8):
-            said = (answer, *(rng.randrange(250) for _ in range(129)))
-            data.append(sequence((1, 2, prompt, *words, *said), (False,) * 303 + (True,) * 130, "p"))
-    one = learner("llama", pack="prefix_tree", tokens_per_microbatch=32_768)
+            text = (answer, *(rng.randrange(250) for _ in range(129)))
+            data.append(sequence((1, 2, prompt, *words, *text), (False,) * 303 + (True,) * 130, "p"))
+    torch_learner = learner("llama", pack="prefix_tree", tokens_per_microbatch=32_768)
 
     def most_seen() -> tuple[int, int, int]:
         """Return the blocks of queries that see one block of keys, at most, all blocks, and the number of nodes."""
-        (micro,) = one.rank._runner.split(data)
+        (micro,) = torch_learner.rank._runner.split(data)
         tree = micro.tree.padded(128)
         mask = FlexMasks(tree.depths, tree.ends, CPU).mask(None)
-        seen = int((mask.q_num_blocks + mask.full_q_num_blocks).max())
-        return seen, len(tree.token_ids) // 128, len(micro.tree.token_ids)
+        recorded = int((mask.q_num_blocks + mask.full_q_num_blocks).max())
+        return recorded, len(tree.token_ids) // 128, len(micro.tree.token_ids)
 
-    whole, blocks, nodes = most_seen()
-    assert whole == blocks >= 84
+    full, blocks, nodes = most_seen()
+    assert full == blocks >= 84
     assert nodes == 2 + 8 * (301 + 8 * 129)
-    compile_layers(one)  # four prompts are 5,334 nodes with the two tokens, which then begin another tree
+    compile_layers(torch_learner)  # four prompts are 5,334 nodes with the two tokens, which then begin another tree
     half, blocks, repeated = most_seen()
     assert half <= blocks / 2 + 1
     assert repeated == nodes + 2
@@ -311,13 +333,13 @@ def test_words_that_begin_every_prompt_are_not_keys_of_a_whole_micro_batch(learn
 
 @pytest.mark.usefixtures("traced")
 def test_a_start_that_is_run_twice_changes_no_gradient(learner, monkeypatch):
-    one, other = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
+    first, other_torch_learner = compile_layers(learner("llama", pack="prefix_tree")), learner("llama", pack="padded")
     data = [sequence((7, *range(number, number + 40), *[k] * 9), (False,) * 41 + (True,) * 9) for number, k in PAIRS]
-    (micro,) = one.rank._runner.split(data)
+    (micro,) = first.rank._runner.split(data)
     monkeypatch.setattr(tree_of_prefixes, "LEAST_REPEATED", 50)
-    (repeated,) = one.rank._runner.split(data)
+    (repeated,) = first.rank._runner.split(data)
     assert len(repeated.tree.token_ids) == len(micro.tree.token_ids) + 2
-    assert apart(caught(one, data), caught(other, data)) < 1e-5
+    assert apart(caught(first, data), caught(other_torch_learner, data)) < 1e-5
 
 
 PAIRS = [(number, k) for number in range(3) for k in range(2)]
@@ -326,7 +348,7 @@ PAIRS = [(number, k) for number in range(3) for k in range(2)]
 @settings(max_examples=10, deadline=None)
 @given(sequences(("p", "q"), longest=60), st.sampled_from([None, 1, 5, 40]), st.sampled_from([2, 8]))
 def test_block_masks_hold_every_pair(data, window, block):
-    """By blocks of a few nodes: pairs in whole blocks all see each other, and no pair is outside of all blocks."""
+    """With blocks of a few nodes, all pairs of full blocks see each other, and no pair lies outside of all blocks."""
     tree = PrefixTree.of(sorted(data, key=path))
     if not len(tree.token_ids):
         return
@@ -338,15 +360,15 @@ def test_block_masks_hold_every_pair(data, window, block):
         tree_attention.FLEX_BLOCK = original
     count = len(padded.token_ids) // block
     nodes = torch.arange(count * block)
-    seen = attention_mask(nodes[:, None], nodes, padded.depths[: len(nodes)], padded.ends[: len(nodes)], window)
-    by_block = seen.view(count, block, count, block).transpose(1, 2)
+    recorded = attention_mask(nodes[:, None], nodes, padded.depths[: len(nodes)], padded.ends[: len(nodes)], window)
+    by_block = recorded.view(count, block, count, block).transpose(1, 2)
     for row in range(count):
         partial = mask.kv_indices[0, 0, row, : mask.kv_num_blocks[0, 0, row]].tolist()
-        whole = mask.full_kv_indices[0, 0, row, : mask.full_kv_num_blocks[0, 0, row]].tolist()
-        assert not set(partial) & set(whole)
-        assert all(bool(by_block[row, column].all()) for column in whole)
-        others = set(range(count)) - set(partial) - set(whole)
-        assert not any(bool(by_block[row, column].any()) for column in others)
+        full = mask.full_kv_indices[0, 0, row, : mask.full_kv_num_blocks[0, 0, row]].tolist()
+        assert not set(partial) & set(full)
+        assert all(bool(by_block[row, column].all()) for column in full)
+        rest = set(range(count)) - set(partial) - set(full)
+        assert not any(bool(by_block[row, column].any()) for column in rest)
 
 
 def test_padded_trees_see_themselves():
@@ -383,20 +405,20 @@ def test_the_fused_projection_equals_the_plain_one(monkeypatch, spread, chunk):
     weights = torch.randn(2, 40)
 
     def gradients(numbers):
-        told, entropy = numbers
+        message, entropy = numbers
         model.head.zero_grad()
         states.grad = None
-        ((told * weights[0]).sum() + ((entropy * weights[1]).sum() if spread else 0.0)).backward()
-        return told.detach(), entropy.detach(), states.grad.clone(), model.head.weight.grad.clone()
+        ((message * weights[0]).sum() + ((entropy * weights[1]).sum() if spread else 0.0)).backward()
+        return message.detach(), entropy.detach(), states.grad.clone(), model.head.weight.grad.clone()
 
     def fused():
-        told, entropy = fused_logprobs(model, states, query, spread)
+        message, entropy = fused_logprobs(model, states, query, spread)
         blank = torch.zeros(40)
-        return blank.index_put((query.order,), told), blank.index_put((query.order,), entropy)
+        return blank.index_put((query.order,), message), blank.index_put((query.order,), entropy)
 
     expected = gradients(compute_token_logprobs(model, states, query, ALL_TOKENS if spread else 0))
-    for mine, theirs in zip(gradients(fused()), expected, strict=True):
-        assert float((mine - theirs).abs().max()) < 5e-6
+    for gradient, reference in zip(gradients(fused()), expected, strict=True):
+        assert float((gradient - reference).abs().max()) < 5e-6
 
 
 def test_the_fused_projection_counts_a_score_of_minus_infinity_0():
@@ -405,13 +427,13 @@ def test_the_fused_projection_counts_a_score_of_minus_infinity_0():
     model = Head(16, 97)
     states = torch.rand(20, 16, dtype=torch.float64, requires_grad=True)
     query = LogprobQuery.make(torch.arange(20), torch.ones(20), torch.randint(0, 90, (20,)))
-    found = []
+    results = []
     for lowest in (-1e40, -1e3):  # minus infinity in float32, and a number whose probability is 0
         model.head.weight.data[95] = lowest
-        told, entropy = fused_logprobs(model, states, query, True)
-        (gradient,) = torch.autograd.grad(told.sum() + 1e3 * entropy.sum(), states)
-        found.append((told.detach(), entropy.detach(), gradient))
-    for infinite, finite in zip(*found, strict=True):
+        message, entropy = fused_logprobs(model, states, query, True)
+        (gradient,) = torch.autograd.grad(message.sum() + 1e3 * entropy.sum(), states)
+        results.append((message.detach(), entropy.detach(), gradient))
+    for infinite, finite in zip(*results, strict=True):
         assert float(finite.abs().max()) > 0.1
         assert torch.equal(infinite, finite)
 
@@ -446,9 +468,11 @@ def test_the_fused_projection_in_bfloat16_is_as_close_as_the_plain_one(spread):
 
     exact = numbers(torch.float64, plain)
     model.head.weight.data = model.head.weight.data.float()
-    for mine, theirs, right in zip(numbers(torch.bfloat16, fused), numbers(torch.bfloat16, plain), exact, strict=True):
-        assert mine.dtype == theirs.dtype == torch.float32
-        errors = [float((side - right).square().mean().sqrt()) for side in (mine, theirs)]
+    for number, reference, right in zip(
+        numbers(torch.bfloat16, fused), numbers(torch.bfloat16, plain), exact, strict=True
+    ):
+        assert number.dtype == reference.dtype == torch.float32
+        errors = [float((side - right).square().mean().sqrt()) for side in (number, reference)]
         assert 0.0 < errors[0] < 2.0**0.5 * errors[1]
 
 
@@ -491,24 +515,24 @@ class Memory:
 
 def test_micro_batches_take_three_quarters_of_free_memory(learner, monkeypatch):
     """1,000 bytes a token, and 8 of 40 MB spoken for: 0.75 of 32 MB are 24,000 tokens, or 23 times 1,024."""
-    one = learner("llama", pack="prefix_tree")
+    torch_learner = learner("llama", pack="prefix_tree")
     memory = Memory(monkeypatch, 1_000, 40_000_000)
     data = trees(("p",), [(40, 8), (30, 20)])
 
     def score(batch, entropy_tokens):
         memory.tokens = len(batch.tree.token_ids)
 
-    monkeypatch.setattr(one.rank._runner, "score", score)
-    one.rank._runner._is_open = True
-    one.rank._runner.choose_tokens(data, 8_000_000)
-    assert one.rank._runner.tokens == 23_552
+    monkeypatch.setattr(torch_learner.rank._runner, "score", score)
+    torch_learner.rank._runner._is_open = True
+    torch_learner.rank._runner.choose_tokens(data, 8_000_000)
+    assert torch_learner.rank._runner.tokens == 23_552
     memory.a_token = 1
-    one.rank._runner.choose_tokens(data, 0)  # chosen once
-    assert one.rank._runner.tokens == 23_552
-    one.rank._runner._is_open = True
+    torch_learner.rank._runner.choose_tokens(data, 0)  # chosen once
+    assert torch_learner.rank._runner.tokens == 23_552
+    torch_learner.rank._runner._is_open = True
     memory.a_token = 1_000_000
-    one.rank._runner.choose_tokens(data, 0)
-    assert one.rank._runner.tokens == forward.MIN_TOKENS
+    torch_learner.rank._runner.choose_tokens(data, 0)
+    assert torch_learner.rank._runner.tokens == forward.MIN_TOKENS
 
 
 def test_settings_decide_the_size_of_micro_batches(learner):
@@ -520,59 +544,67 @@ def test_settings_decide_the_size_of_micro_batches(learner):
 def test_an_update_that_does_not_fit_is_run_in_halves(learner, monkeypatch):
     """The second forward is out of memory once: the update is that of smaller micro-batches, and so are its metrics."""
     data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
-    one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=2_048) for _ in range(2))
-    other.rank._runner.tokens = 1_024
-    for side in (one, other):  # of which each sequence of a prompt is one
+    first, other_torch_learner = (learner("llama", pack="prefix_tree", tokens_per_microbatch=2_048) for _ in range(2))
+    other_torch_learner.rank._runner.tokens = 1_024
+    for side in (first, other_torch_learner):  # of which each sequence of a prompt is one
         side.rank._runner.tokens //= 16
-    run_out_of_memory(monkeypatch, one, least_tokens=64)
+    run_out_of_memory(monkeypatch, first, least_tokens=64)
     with pytest.warns(UserWarning, match=r"in parts of 64 tokens from here on\. Set learner\.tokens_per_m"):
-        metrics = one.rank.update(data)
-    assert one.rank._runner.tokens == 64
-    expected = other.rank.update(data)
+        metrics = first.rank.update(data)
+    assert first.rank._runner.tokens == 64
+    expected = other_torch_learner.rank.update(data)
     del metrics["p"]["tokens_per_s"], expected["p"]["tokens_per_s"]
     assert metrics == expected
-    for mine, theirs in zip(one.engine.parameters("p").values(), other.engine.parameters("p").values(), strict=True):
-        assert torch.equal(mine, theirs)
+    for parameter, reference in zip(
+        first.engine.parameters("p").values(), other_torch_learner.engine.parameters("p").values(), strict=True
+    ):
+        assert torch.equal(parameter, reference)
 
 
 def test_micro_batches_are_halved_until_they_fit(learner, monkeypatch):
     data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
-    one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=tokens) for tokens in (512, 64))
-    run_out_of_memory(monkeypatch, one, least_tokens=64, first=1, times=3)
+    first, other_torch_learner = (
+        learner("llama", pack="prefix_tree", tokens_per_microbatch=tokens) for tokens in (512, 64)
+    )
+    run_out_of_memory(monkeypatch, first, least_tokens=64, first=1, times=3)
     with pytest.warns(UserWarning, match="in parts of 64 tokens from here on"):
-        one.rank.update(data)
-    other.rank.update(data)
-    assert one.rank._runner.tokens == 64
-    for mine, theirs in zip(one.engine.parameters("p").values(), other.engine.parameters("p").values(), strict=True):
-        assert torch.equal(mine, theirs)
+        first.rank.update(data)
+    other_torch_learner.rank.update(data)
+    assert first.rank._runner.tokens == 64
+    for parameter, reference in zip(
+        first.engine.parameters("p").values(), other_torch_learner.engine.parameters("p").values(), strict=True
+    ):
+        assert torch.equal(parameter, reference)
 
 
 def test_a_measuring_forward_that_does_not_fit_is_met_by_smaller_micro_batches(learner, monkeypatch):
     Memory(monkeypatch, 1_000, 40_000_000)
-    one = learner("llama", pack="prefix_tree")
-    one.rank._runner._is_open = True
-    calls = run_out_of_memory(monkeypatch, one, least_tokens=64, first=1)
+    torch_learner = learner("llama", pack="prefix_tree")
+    torch_learner.rank._runner._is_open = True
+    calls = run_out_of_memory(monkeypatch, torch_learner, least_tokens=64, first=1)
     with pytest.warns(UserWarning, match=r"in parts of 2,048 tokens"):
-        one.rank.update(trees(("p",), [(40, 30), (30, 20)]))
+        torch_learner.rank.update(trees(("p",), [(40, 30), (30, 20)]))
     assert len(calls) > 1
-    assert one.rank._runner.tokens == 2_048
+    assert torch_learner.rank._runner.tokens == 2_048
 
 
 @pytest.mark.parametrize("run", ["logprobs", "reference_logprobs"])
 def test_forwards_without_gradients_that_do_not_fit_are_run_in_halves(learner, monkeypatch, run):
     data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
-    one, other = (learner("llama", pack="prefix_tree", tokens_per_microbatch=tokens) for tokens in (512, 64))
-    one.rank._reference = one.rank._runner.scorer
-    forwards = run_out_of_memory(monkeypatch, one, least_tokens=64, first=1, times=3)
+    first, other_torch_learner = (
+        learner("llama", pack="prefix_tree", tokens_per_microbatch=tokens) for tokens in (512, 64)
+    )
+    first.rank._reference = first.rank._runner.scorer
+    forwards = run_out_of_memory(monkeypatch, first, least_tokens=64, first=1, times=3)
     with pytest.warns(UserWarning, match="in parts of 64 tokens from here on"):
-        numbers = getattr(one, run)(data)
-    assert numbers == getattr(other, run)(data)
+        numbers = getattr(first, run)(data)
+    assert numbers == getattr(other_torch_learner, run)(data)
     assert len(forwards) == 3 + 9
 
 
 def test_updates_on_one_device_take_turns(learner):
     """Each of them chooses its micro-batches by all the memory that is free."""
-    one, other = learner("llama"), learner("llama")
+    first, other_torch_learner = learner("llama"), learner("llama")
     goes_on, order = threading.Event(), []
 
     def update(name):
@@ -584,59 +616,62 @@ def test_updates_on_one_device_take_turns(learner):
 
         return run
 
-    for name, side in (("one", one), ("other", other)):
+    for name, side in (("one", first), ("other", other_torch_learner)):
         side.rank._trainer = SimpleNamespace(update=update(name))
     with ThreadPoolExecutor(2) as threads:
-        running = [threads.submit(side.rank.update, []) for side in (one, other)]
+        running = [threads.submit(side.rank.update, []) for side in (first, other_torch_learner)]
         while not order:
             time.sleep(0.01)
         goes_on.set()
-        assert [each.result() for each in running] == [{}, {}]
+        assert [item.result() for item in running] == [{}, {}]
     assert [line.split()[1] for line in order] == ["begins", "ends", "begins", "ends"]
 
 
 def test_memory_that_no_half_is_enough_for_is_an_error(learner, monkeypatch):
-    one = learner("llama", pack="prefix_tree", tokens_per_microbatch=600)
+    torch_learner = learner("llama", pack="prefix_tree", tokens_per_microbatch=600)
 
     def short_of_memory(batch, entropy_tokens=0):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(one.rank._runner, "score", short_of_memory)
+    monkeypatch.setattr(torch_learner.rank._runner, "score", short_of_memory)
     with pytest.raises(torch.OutOfMemoryError):
-        one.rank.update(trees(("p",), [(40, 30)]))
+        torch_learner.rank.update(trees(("p",), [(40, 30)]))
 
 
 def test_activations_are_recomputed_once_the_smallest_micro_batch_does_not_fit(learner, monkeypatch):
     data = trees(("p",), [(40, 30), (30, 20)])
-    one, other = learner("llama", pack="prefix_tree"), learner("llama", pack="prefix_tree", gradient_checkpointing=True)
+    first, other_torch_learner = (
+        learner("llama", pack="prefix_tree"),
+        learner("llama", pack="prefix_tree", gradient_checkpointing=True),
+    )
     refused = learner("llama", pack="prefix_tree", gradient_checkpointing=False)
     run_out_of_memory(monkeypatch, refused, least_tokens=8_192, first=1)
     with pytest.raises(torch.OutOfMemoryError):
         refused.rank.update(data)
-    run_out_of_memory(monkeypatch, one, least_tokens=8_192, first=1)
+    run_out_of_memory(monkeypatch, first, least_tokens=8_192, first=1)
     with pytest.warns(
         UserWarning, match=r"activations are recomputed from here on\. Set learner\.gradient_checkpointing"
     ):
-        metrics = one.rank.update(data)
-    expected = other.rank.update(data)
+        metrics = first.rank.update(data)
+    expected = other_torch_learner.rank.update(data)
     del metrics["p"]["tokens_per_s"], expected["p"]["tokens_per_s"]
     assert metrics == expected
-    assert (one.rank._runner.tokens, one.rank._runner._checkpointing) == (4_096, True)
+    assert (first.rank._runner.tokens, first.rank._runner._checkpointing) == (4_096, True)
 
 
 def test_a_size_that_was_chosen_too_large_is_halved_after_activations_are_recomputed(learner, monkeypatch):
-    one, failures = learner("llama"), iter([512, 8_192])
+    torch_learner, failures = learner("llama"), iter([512, 8_192])
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    one.rank._runner.tokens = 512
+    torch_learner.rank._runner.tokens = 512
 
     def run():
-        one.rank._runner.tokens = next(failures, one.rank._runner.tokens)
-        if one.rank._runner.tokens in (512, 8_192):
+        torch_learner.rank._runner.tokens = next(failures, torch_learner.rank._runner.tokens)
+        if torch_learner.rank._runner.tokens in (512, 8_192):
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return one.rank._runner.tokens
+        return torch_learner.rank._runner.tokens
 
     with pytest.warns(UserWarning, match="recomputed"), pytest.warns(UserWarning, match="in parts of 4,096 tokens"):
-        assert one.rank._runner.run_in_memory(run) == 4_096
+        assert torch_learner.rank._runner.run_in_memory(run) == 4_096
 
 
 def test_compiled_layers_that_cannot_be(learner):

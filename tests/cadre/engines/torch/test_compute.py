@@ -64,13 +64,13 @@ def test_closing_cancels_what_is_its_own_alone() -> None:
         assert go_on.wait(10.0)
         return "ended"
 
-    running, waiting, other = closing.submit(block), closing.submit(int), open_one.submit(int)
+    running, waiting, other_submit = closing.submit(block), closing.submit(int), open_one.submit(int)
     assert begun.wait(10.0)
     threading.Timer(0.05, go_on.set).start()
     closing.close()
     assert running.result(0) == "ended"
     assert waiting.cancelled()
-    assert other.result(10.0) == 0
+    assert other_submit.result(10.0) == 0
     open_one.close()
 
 

@@ -46,18 +46,18 @@ def folder(request, tmp_path_factory):
 async def drawn(engine):
     """A sequence that ends at the context, with many that go on beside it; then a short turn more of a long
     conversation beside a long one of a short."""
-    asked = [request("x" * 70, 1, 1, max_tokens=99), *(request("x", 12, key, max_tokens=80) for key in (2, 3))]
-    first = [one for siblings in await gather(*map(engine.sample, asked)) for one in siblings]
+    requests = [request("x" * 70, 1, 1, max_tokens=99), *(request("x", 12, key, max_tokens=80) for key in (2, 3))]
+    first = [sample for siblings in await gather(*map(engine.sample, requests)) for sample in siblings]
     begun = [request("x" * 60, 1, 4, max_tokens=4), request("x", 1, 5, max_tokens=4)]
-    answers = [one for (one,) in await gather(*map(engine.sample, begun))]
+    answers = [item for (item,) in await gather(*map(engine.sample, begun))]
     going_on = [after(*turn) for turn in zip(begun, answers, ("?", "y" * 50), strict=True)]
-    return first + answers + [one for (one,) in await gather(*map(engine.sample, going_on))]
+    return first + answers + [item for (item,) in await gather(*map(engine.sample, going_on))]
 
 
-def after(asked, sample, text):
-    """What is asked next."""
-    messages = (*asked.messages, Message("assistant", sample.text), Message("user", text))
-    return replace(asked, messages=messages, previous=PreviousTurn(asked.messages, sample))
+def after(earlier_request, sample, text):
+    """Return the next request of the conversation."""
+    messages = (*earlier_request.messages, Message("assistant", sample.text), Message("user", text))
+    return replace(earlier_request, messages=messages, previous=PreviousTurn(earlier_request.messages, sample))
 
 
 @pytest.mark.parametrize("form", few_of(["shared", "copied", "fixed"], ["shared", "fixed"]))
@@ -65,16 +65,16 @@ def test_what_is_sampled_depends_on_no_longer_sequence(folder, engine, form, mon
     """Mistakes: sequences that have ended, or padding, that stand beyond the context."""
     if form != "shared":
         monkeypatch.setattr(shared_prefix_cache, "can_share", lambda model: False)
-    mine = engine(folder)
-    mine.record = run_eagerly if form == "fixed" else None
-    mine.loaded = replace(mine.loaded, stops=())
-    (samples,) = asyncio.run(gather(drawn(mine)))
-    assert [one.history for one in samples[-2:]] == ["clean", "clean"]
+    torch_engine = engine(folder)
+    torch_engine.record = run_eagerly if form == "fixed" else None
+    torch_engine.loaded = replace(torch_engine.loaded, stops=())
+    (samples,) = asyncio.run(gather(drawn(torch_engine)))
+    assert [item.history for item in samples[-2:]] == ["clean", "clean"]
     reference = AutoModelForCausalLM.from_pretrained(folder)
-    assert max(len(one.prompt_ids) + len(one.token_ids) for one in samples) == CONTEXT
-    assert CONTEXT == mine.loaded.context == Previewer(str(folder)).context
-    for one in samples:
-        difference = plain_logprobs(reference, one, 1.0) - torch.tensor(one.logprobs)
+    assert max(len(item.prompt_ids) + len(item.token_ids) for item in samples) == CONTEXT
+    assert CONTEXT == torch_engine.loaded.context == Previewer(str(folder)).context
+    for sample in samples:
+        difference = plain_logprobs(reference, sample, 1.0) - torch.tensor(sample.logprobs)
         assert float(difference.abs().max()) < 1e-4
 
 
@@ -86,13 +86,13 @@ def sequence(length):
 
 
 def test_a_learner_takes_what_the_context_holds_and_refuses_more(folder, engine):
-    mine = TorchLearner(engine(folder), TrainingSettings({"p": LearnerConfig()}))
+    single_learner = TorchLearner(engine(folder), TrainingSettings({"p": LearnerConfig()}))
     data = [sequence(length) for length in (20, CONTEXT, 90)]
-    alone = [mine.reference_logprobs([one])[0] for one in data]
-    for one, other in zip(alone, mine.reference_logprobs(data), strict=True):
-        assert one == pytest.approx(other, abs=1e-5)
+    single = [single_learner.reference_logprobs([datum])[0] for datum in data]
+    for first, second in zip(single, single_learner.reference_logprobs(data), strict=True):
+        assert first == pytest.approx(second, abs=1e-5)
     with pytest.raises(EngineError, match=f"'p': a sequence has {CONTEXT + 1} tokens, and beyond {CONTEXT} .*Shorten"):
-        mine.reference_logprobs([*data, sequence(CONTEXT + 1)])
+        single_learner.reference_logprobs([*data, sequence(CONTEXT + 1)])
 
 
 def test_what_a_context_is():

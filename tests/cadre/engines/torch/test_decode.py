@@ -34,12 +34,12 @@ MANY = [(TEXTS[0], 5, 90), (TEXTS[1], 1, 3), (TEXTS[2], 3, 40), (TEXTS[3], 7, 12
 
 @pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "gemma3"]))
 def test_greedy_equals_generate(folders, engine, architecture):
-    mine = engine(architecture)
+    torch_engine = engine(architecture)
     reference = AutoModelForCausalLM.from_pretrained(folders[architecture], attn_implementation="eager")
-    drawn = sample(mine, *(request(text, temperature=0.0, max_tokens=24) for text in TEXTS))
-    for (completion,) in drawn:
+    samples = sample(torch_engine, *(request(text, temperature=0.0, max_tokens=24) for text in TEXTS))
+    for (completion,) in samples:
         prompt = torch.tensor([completion.prompt_ids])
-        whole = reference.generate(
+        full = reference.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=24,
@@ -47,20 +47,22 @@ def test_greedy_equals_generate(folders, engine, architecture):
             eos_token_id=[257, 259],
             pad_token_id=256,
         )
-        assert whole[0, prompt.shape[1] :].tolist() == list(completion.token_ids)
+        assert full[0, prompt.shape[1] :].tolist() == list(completion.token_ids)
         assert set(completion.logprobs) == {0.0}
 
 
 @pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["qwen3", "gemma2"]))
 def test_logprobs_equal_a_plain_forward_and_the_learner(folders, learner, architecture):
-    mine = learner(architecture, learning_rate=1e-3)
+    torch_learner = learner(architecture, learning_rate=1e-3)
     reference = AutoModelForCausalLM.from_pretrained(folders[architecture], attn_implementation="eager")
-    drawn = sample(mine, *(request(text, 3, key, temperature=0.7) for key, text in enumerate(TEXTS)))
-    completions = [completion for siblings in drawn for completion in siblings]
+    samples = sample(torch_learner, *(request(text, 3, key, temperature=0.7) for key, text in enumerate(TEXTS)))
+    completions = [completion for siblings in samples for completion in siblings]
     for completion in completions:
         difference = plain_logprobs(reference, completion, 0.7) - torch.tensor(completion.logprobs)
         assert float(difference.abs().max()) < 1e-4
-    figures = update(mine, [datum(completion, (-1.0) ** k, 0.7) for k, completion in enumerate(completions)])["p"]
+    figures = update(torch_learner, [datum(completion, (-1.0) ** k, 0.7) for k, completion in enumerate(completions)])[
+        "p"
+    ]
     assert figures["logprob_diff_max"] < 1e-4
     assert abs(figures["kl_to_sampler"]) < 1e-6
     assert figures["clip_fraction"] == 0.0
@@ -69,15 +71,15 @@ def test_logprobs_equal_a_plain_forward_and_the_learner(folders, learner, archit
 @pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["gemma2", "gemma3"]))
 def test_prompts_held_once_give_what_a_copy_a_row_gives(engine, architecture, monkeypatch):
     """Prompts of many lengths and sibling counts, rows that stop early, and windows shorter than prompts."""
-    asked = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
-    mine = engine(architecture)
-    assert shared_prefix_cache.can_share(mine.loaded.model) == (architecture != "gemma2")
-    once = sample(mine, *asked)
+    requests = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
+    torch_engine = engine(architecture)
+    assert shared_prefix_cache.can_share(torch_engine.loaded.model) == (architecture != "gemma2")
+    once = sample(torch_engine, *requests)
     monkeypatch.setattr(shared_prefix_cache, "can_share", lambda model: False)
-    each = sample(engine(architecture), *asked)
-    for one, other in zip(once, each, strict=True):
-        assert [first.token_ids for first in one] == [second.token_ids for second in other]
-        for first, second in zip(one, other, strict=True):
+    element = sample(engine(architecture), *requests)
+    for item, other_samples in zip(once, element, strict=True):
+        assert [first.token_ids for first in item] == [second.token_ids for second in other_samples]
+        for first, second in zip(item, other_samples, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
 
 
@@ -92,13 +94,15 @@ def test_keys_in_fixed_places_give_what_a_copy_a_row_gives(engine, architecture,
     """Room runs out and sequences are dropped, between which steps are replayed."""
     monkeypatch.setattr(shared_prefix_cache, "can_share", lambda model: False)
     monkeypatch.setattr(kv_cache, "STATIC_GROWTH", 30)
-    asked = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
-    mine = engine(architecture)
-    mine.record = recorder
-    for one, other in zip(sample(mine, *asked), sample(engine(architecture), *asked), strict=True):
-        assert [first.token_ids for first in one] == [second.token_ids for second in other]
-        assert [first.finish for first in one] == [second.finish for second in other]
-        for first, second in zip(one, other, strict=True):
+    requests = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
+    torch_engine = engine(architecture)
+    torch_engine.record = recorder
+    for item, other_samples in zip(
+        sample(torch_engine, *requests), sample(engine(architecture), *requests), strict=True
+    ):
+        assert [first.token_ids for first in item] == [second.token_ids for second in other_samples]
+        assert [first.finish for first in item] == [second.finish for second in other_samples]
+        for first, second in zip(item, other_samples, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
 
 
@@ -107,36 +111,38 @@ def test_recorded_steps_end_where_stops_texts_and_limits_end_them(engine, monkey
     """Whenever the host looks: stop tokens, stop strings, limits, temperature 0 and filters in one batch."""
     monkeypatch.setattr(decode, "CHECK_STEPS", check_steps)
     shared = {"temperature": 3.0}
-    asked = [
+    requests = [
         request("go", 3, 1, max_tokens=40, **shared),
         request("further", 2, 2, max_tokens=9, stop=("e", "a"), **shared),
         request("and on", 2, 3, max_tokens=1, **shared),
         request("greedy", 1, 4, max_tokens=12, temperature=0.0),
         request("few", 2, 5, max_tokens=23, top_k=3, top_p=0.8),
     ]
-    mine = engine()
-    mine.loaded = replace(mine.loaded, stops=(101, 32, 116))
+    torch_engine = engine()
+    torch_engine.loaded = replace(torch_engine.loaded, stops=(101, 32, 116))
     # Strings are looked for after every token, filters are not recorded, and else all of a step is.
-    for part in (asked, [asked[0], *asked[2:]], [asked[0], *asked[2:4]]):
-        drawn = []
-        for mine.record in (record_operations, None):
-            drawn.append(sample(mine, *part))
-        for one, other in zip(*drawn, strict=True):
-            assert [(s.token_ids, s.finish, s.text) for s in one] == [(s.token_ids, s.finish, s.text) for s in other]
+    for part in (requests, [requests[0], *requests[2:]], [requests[0], *requests[2:4]]):
+        samples = []
+        for torch_engine.record in (record_operations, None):
+            samples.append(sample(torch_engine, *part))
+        for first, second in zip(*samples, strict=True):
+            assert [(s.token_ids, s.finish, s.text) for s in first] == [(s.token_ids, s.finish, s.text) for s in second]
 
 
 def test_a_step_is_recorded_once_for_every_place_of_its_keys(engine, monkeypatch):
     """And once more when half of the sequences have ended, not for every eighth."""
     records = []
     monkeypatch.setattr(kv_cache, "STATIC_GROWTH", 8)
-    mine = engine()
-    mine.record = lambda step: records.append(1) or record_operations(step)
-    assert trials.choose_recorder(mine.loaded, mine.dtype, mine.record) is mine.record  # a trial that records too
+    torch_engine = engine()
+    torch_engine.record = lambda step: records.append(1) or record_operations(step)
+    assert (
+        trials.choose_recorder(torch_engine.loaded, torch_engine.dtype, torch_engine.record) is torch_engine.record
+    )  # a trial that records too
     records.clear()
-    asked = request("go", 4, 1, max_tokens=20, temperature=50.0)
-    ((first, *_),) = sample(mine, asked)
+    requests = request("go", 4, 1, max_tokens=20, temperature=50.0)
+    ((first, *_),) = sample(torch_engine, requests)
     assert len(records) in range(len(first.token_ids) // 8, 20 // 8 + 2)
-    ((plain, *_),) = sample(engine(), asked)
+    ((plain, *_),) = sample(engine(), requests)
     assert first.token_ids == plain.token_ids
     assert first.logprobs == pytest.approx(plain.logprobs, abs=1e-5)
 
@@ -157,26 +163,28 @@ def test_models_whose_steps_cannot_be_recorded_run_them_as_they_are(engine):
     def refuse(step):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    mine = engine()
-    assert trials.choose_recorder(mine.loaded, mine.dtype, record_operations) is record_operations
+    torch_engine = engine()
+    assert trials.choose_recorder(torch_engine.loaded, torch_engine.dtype, record_operations) is record_operations
     with pytest.warns(UserWarning, match=r"run kernel by kernel.*recorded as one, a step raises .*not permitted"):
-        assert trials.choose_recorder(mine.loaded, mine.dtype, refuse) is run_eagerly
-    mine.record = refuse
-    asked = request("go", 2, 1, max_tokens=6)
+        assert trials.choose_recorder(torch_engine.loaded, torch_engine.dtype, refuse) is run_eagerly
+    torch_engine.record = refuse
+    requests = request("go", 2, 1, max_tokens=6)
     with pytest.warns(UserWarning, match="run kernel by kernel"):
-        sample(mine, asked)
-    assert [one.token_ids for one in sample(mine, asked)[0]] == [one.token_ids for one in sample(engine(), asked)[0]]
+        sample(torch_engine, requests)
+    assert [sample.token_ids for sample in sample(torch_engine, requests)[0]] == [
+        sample.token_ids for sample in sample(engine(), requests)[0]
+    ]
 
 
 def test_the_form_follows_from_what_records(engine):
     """None of a CPU's forms changes."""
-    mine = engine()
-    assert mine.record is None
+    torch_engine = engine()
+    assert torch_engine.record is None
     requests = [GenerationRequest("p", (1, 2, 3), 2, 4, Sampling(), 1)]
     for record, kind in ((None, DecodingBatch), (run_eagerly, ReplayedBatch)):
         options = CacheOptions(PrefixCache(0), record=record)
         with torch.inference_mode():
-            assert type(start_batch(mine.loaded, requests, mine.dtype, options)) is kind
+            assert type(start_batch(torch_engine.loaded, requests, torch_engine.dtype, options)) is kind
 
 
 @pytest.mark.parametrize(
@@ -185,14 +193,14 @@ def test_the_form_follows_from_what_records(engine):
 )
 def test_a_batch_is_freed_when_it_is_done(engine, architecture, record):
     """Not when Python looks for cycles: it holds keys, values and a graph, which ends a recording if freed then."""
-    mine = engine(architecture)
+    torch_engine = engine(architecture)
     requests = [GenerationRequest("p", (1, 2, 3), 2, 4, Sampling(), 1)]
     options = CacheOptions(PrefixCache(0), record=record)
     gc.collect()
     gc.disable()
     try:
         with torch.inference_mode():
-            batch = start_batch(mine.loaded, requests, mine.dtype, options)
+            batch = start_batch(torch_engine.loaded, requests, torch_engine.dtype, options)
             while len(batch):
                 batch.sample()
                 batch.forward()
@@ -238,40 +246,42 @@ def test_no_garbage_is_collected_while_a_graph_is_recorded(monkeypatch):
 
 def test_prompts_that_the_prefix_cache_refuses_are_held_once(engine):
     """The batch has a copy of their keys and values, and no use for the blocks of the prefill."""
-    mine = engine()
+    torch_engine = engine()
     requests = [GenerationRequest("p", tuple(range(start, 40)), 2, 4, Sampling(), 1) for start in (1, 5)]
     gc.collect()
-    held = sum(isinstance(one, KeyValueBlock) for one in gc.get_objects())
-    for limit, kept in ((0, 0), (1 << 30, 1)):
+    blocks = sum(isinstance(get_object, KeyValueBlock) for get_object in gc.get_objects())
+    for limit, stored in ((0, 0), (1 << 30, 1)):
         cache = PrefixCache(limit)
         with torch.inference_mode():
-            batch = start_batch(mine.loaded, requests, mine.dtype, CacheOptions(cache, record=run_eagerly))
-        assert sum(isinstance(one, KeyValueBlock) for one in gc.get_objects()) - held == kept
+            batch = start_batch(
+                torch_engine.loaded, requests, torch_engine.dtype, CacheOptions(cache, record=run_eagerly)
+            )
+        assert sum(isinstance(get_object, KeyValueBlock) for get_object in gc.get_objects()) - blocks == stored
         del batch, cache
 
 
 @pytest.mark.parametrize("lora", [None, 4])
 def test_weights_that_are_narrowed_once_give_what_autocast_gives(engine, team, lora, monkeypatch):
     """To the bit, and the model's own weights stay as they are."""
-    asked = [request("go", 2, 1, max_tokens=6), request("further on", 1, 2, max_tokens=4)]
-    drawn, narrowed = [], []
+    requests = [request("go", 2, 1, max_tokens=6), request("further on", 1, 2, max_tokens=4)]
+    samples, narrowed = [], []
     for narrows in (True, False):
-        mine = engine(dtype="bfloat16") if lora is None else team({"p": lora}, dtype="bfloat16").engine
+        torch_engine = engine(dtype="bfloat16") if lora is None else team({"p": lora}, dtype="bfloat16").engine
         generator = torch.Generator().manual_seed(1)
-        for weight in mine.parameters("p").values() if lora else ():
+        for weight in torch_engine.parameters("p").values() if lora else ():
             weight.data.copy_(0.1 * torch.randn(weight.shape, generator=generator))
-        mine.record = run_eagerly
-        dtypes = {name: weight.dtype for name, weight in mine.parameters("p").items()}
-        with narrow_weights(mine.loaded, torch.bfloat16):
-            narrowed.append(sum("forward" in module.__dict__ for module in mine.loaded.model.modules()))
-            assert {name: weight.dtype for name, weight in mine.parameters("p").items()} == dtypes
+        torch_engine.record = run_eagerly
+        dtypes = {name: weight.dtype for name, weight in torch_engine.parameters("p").items()}
+        with narrow_weights(torch_engine.loaded, torch.bfloat16):
+            narrowed.append(sum("forward" in module.__dict__ for module in torch_engine.loaded.model.modules()))
+            assert {name: weight.dtype for name, weight in torch_engine.parameters("p").items()} == dtypes
         if not narrows:
             monkeypatch.setattr(engine_module, "narrow_weights", lambda *_: nullcontext())
-        drawn.append(sample(mine, *asked))
-        assert not any("forward" in module.__dict__ for module in mine.loaded.model.modules())
+        samples.append(sample(torch_engine, *requests))
+        assert not any("forward" in module.__dict__ for module in torch_engine.loaded.model.modules())
     assert (narrowed[0] > 0) == (lora is None)  # a frozen base is held so
-    for one, other in zip(*drawn, strict=True):
-        assert [(s.token_ids, s.logprobs) for s in one] == [(s.token_ids, s.logprobs) for s in other]
+    for first, second in zip(*samples, strict=True):
+        assert [(s.token_ids, s.logprobs) for s in first] == [(s.token_ids, s.logprobs) for s in second]
 
 
 ALTERED = {"attention_bias": True, "mlp_bias": True, "rope_parameters": "llama3"}
@@ -286,51 +296,51 @@ def test_a_step_gives_what_the_model_s_own_forward_gives(engine, tmp_path, archi
         rope = scaled | {"rope_theta": 1e4, "original_max_position_embeddings": 32}
         changes = {**changes, "rope_parameters": rope}
     folder = tiny.build(tmp_path, architecture, **changes)
-    drawn, taken = [], []
+    samples, selected = [], []
     call = LlamaStep.__call__
-    monkeypatch.setattr(LlamaStep, "__call__", lambda self, *what: taken.append(1) or call(self, *what))
+    monkeypatch.setattr(LlamaStep, "__call__", lambda self, *arguments: selected.append(1) or call(self, *arguments))
     for _ in range(2):
-        mine = engine(folder)
+        torch_engine = engine(folder)
         noise = torch.Generator().manual_seed(1)
         with torch.no_grad():
-            for weight in mine.loaded.model.parameters():
+            for weight in torch_engine.loaded.model.parameters():
                 if weight.dim() == 1:
                     weight.uniform_(-1.5, 1.5, generator=noise)
-        drawn.append(sample(mine, *(request(text, 2, key) for key, text in enumerate(TEXTS))))
-        steps = len(taken)
+        samples.append(sample(torch_engine, *(request(text, 2, key) for key, text in enumerate(TEXTS))))
+        steps = len(selected)
         monkeypatch.setattr(LlamaStep, "for_model", lambda model, dtype: None)
-    assert len(taken) == steps > 10
-    for one, other in zip(*drawn, strict=True):
-        assert [first.token_ids for first in one] == [second.token_ids for second in other]
-        for first, second in zip(one, other, strict=True):
+    assert len(selected) == steps > 10
+    for item, other_samples in zip(*samples, strict=True):
+        assert [first.token_ids for first in item] == [second.token_ids for second in other_samples]
+        for first, second in zip(item, other_samples, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
 
 
 def test_who_takes_a_step(engine):
     for architecture in tiny.ARCHITECTURES:
-        own = engine(architecture).loaded.model
-        assert (LlamaStep.for_model(own, torch.float32) is not None) == (architecture in MODEL_TYPES)
-        assert LlamaStep.for_model(own, torch.bfloat16) is None
+        torch_engine = engine(architecture).loaded.model
+        assert (LlamaStep.for_model(torch_engine, torch.float32) is not None) == (architecture in MODEL_TYPES)
+        assert LlamaStep.for_model(torch_engine, torch.bfloat16) is None
 
 
 @pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["gemma3"]))
 @pytest.mark.parametrize("limits", [{"WIDE": 1}, {"LARGE": 1, "VECTORS": range(4, 9)}], ids=["head", "layers"])
 def test_transposed_products_give_the_same(engine, architecture, limits, monkeypatch):
-    asked = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
-    plain = sample(engine(architecture), *asked)
+    requests = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
+    plain = sample(engine(architecture), *requests)
     for name, value in limits.items():
         monkeypatch.setattr(llama_step, name, value)
-    mine = engine(architecture)
-    transposed = sample(mine, *asked)
-    for one, other in zip(plain, transposed, strict=True):
-        assert [first.token_ids for first in one] == [second.token_ids for second in other]
-        for first, second in zip(one, other, strict=True):
+    torch_engine = engine(architecture)
+    transposed = sample(torch_engine, *requests)
+    for item, other_samples in zip(plain, transposed, strict=True):
+        assert [first.token_ids for first in item] == [second.token_ids for second in other_samples]
+        for first, second in zip(item, other_samples, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
-    assert not any("forward" in module.__dict__ for module in mine.loaded.model.modules())
+    assert not any("forward" in module.__dict__ for module in torch_engine.loaded.model.modules())
 
 
 def test_a_sequence_is_the_same_alone_and_in_any_batch(engine):
-    mine = engine("gemma2")
+    torch_engine = engine("gemma2")
     requests = [
         request(TEXTS[0], 2, 11),
         request(TEXTS[1], 5, 12, temperature=0.6, max_tokens=40),
@@ -338,45 +348,45 @@ def test_a_sequence_is_the_same_alone_and_in_any_batch(engine):
         request(TEXTS[1], 3, 14, top_k=5, max_tokens=3),
         request(TEXTS[3], 4, 15, top_p=0.7, temperature=1.3),
     ]
-    together = sample(mine, *requests)
-    for one, siblings in zip(requests, together, strict=True):
-        (alone,) = sample(mine, one)
-        for first, second in zip(siblings, alone, strict=True):
+    together = sample(torch_engine, *requests)
+    for item, siblings in zip(requests, together, strict=True):
+        (single,) = sample(torch_engine, item)
+        for first, second in zip(siblings, single, strict=True):
             assert (first.token_ids, first.text, first.finish) == (second.token_ids, second.text, second.finish)
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
 
 
 def test_more_siblings_do_not_change_the_first(engine):
-    mine = engine()
-    (few,), (many,) = sample(mine, request("go", 2, 5)), sample(mine, request("go", 6, 5))
-    assert [one.token_ids for one in many[:2]] == [one.token_ids for one in few]
-    assert len({one.token_ids for one in many}) == 6
+    torch_engine = engine()
+    (few,), (many,) = sample(torch_engine, request("go", 2, 5)), sample(torch_engine, request("go", 6, 5))
+    assert [sample.token_ids for sample in many[:2]] == [sample.token_ids for sample in few]
+    assert len({sample.token_ids for sample in many}) == 6
 
 
 def test_prompts_are_prefilled_once_and_in_bounded_groups(engine, monkeypatch):
-    mine = engine()
+    torch_engine = engine()
     requests = [request(text, 2, key) for key, text in enumerate((*TEXTS, TEXTS[0], TEXTS[2]))]
-    whole = sample(mine, *requests)
-    seen = []
-    forward = type(mine.loaded.model).forward
+    full = sample(torch_engine, *requests)
+    recorded = []
+    forward = type(torch_engine.loaded.model).forward
 
     def counting(self, input_ids, **options):
-        seen.append(tuple(input_ids.shape))
+        recorded.append(tuple(input_ids.shape))
         return forward(self, input_ids=input_ids, **options)
 
-    monkeypatch.setattr(type(mine.loaded.model), "forward", counting)
+    monkeypatch.setattr(type(torch_engine.loaded.model), "forward", counting)
     monkeypatch.setattr(prefill, "PREFILL_TOKENS", 60)
-    assert [[one.token_ids for one in siblings] for siblings in sample(mine, *requests)] == [
-        [one.token_ids for one in siblings] for siblings in whole
+    assert [[sample.token_ids for sample in siblings] for siblings in sample(torch_engine, *requests)] == [
+        [sample.token_ids for sample in siblings] for siblings in full
     ]
-    prefills = [shape for shape in seen if shape[1] > 1]
+    prefills = [shape for shape in recorded if shape[1] > 1]
     assert sum(rows for rows, _ in prefills) == 4
     assert len(prefills) > 1
     assert all(rows == 1 or rows * length <= 60 for rows, length in prefills)
 
 
 def test_sequences_leave_when_they_end(engine, monkeypatch):
-    mine = engine()
+    torch_engine = engine()
     sizes = []
     draw = decode.DecodingBatch.sample
 
@@ -386,57 +396,59 @@ def test_sequences_leave_when_they_end(engine, monkeypatch):
 
     monkeypatch.setattr(decode.DecodingBatch, "sample", counting)
     lengths = (2, 2, 2, 2, 4, 4, 9, 9)
-    drawn = sample(mine, *(request("x", 1, key, max_tokens=most) for key, most in enumerate(lengths)))
-    assert [len(one.token_ids) for (one,) in drawn] == list(lengths)
+    samples = sample(torch_engine, *(request("x", 1, key, max_tokens=length) for key, length in enumerate(lengths)))
+    assert [len(sample.token_ids) for (sample,) in samples] == list(lengths)
     assert sizes == [8, 8, 4, 4, 2, 2, 2, 2, 2]
 
 
 def test_stop_and_length(engine):
-    mine = engine()
-    model = mine.loaded.model
+    torch_engine = engine()
+    model = torch_engine.loaded.model
     with torch.no_grad():
         model.lm_head.weight[259] *= 12.0
-    drawn = [one for siblings in sample(mine, request("stop", 30, 3, max_tokens=12)) for one in siblings]
-    stopped = [one for one in drawn if one.finish == "stop"]
-    cut = [one for one in drawn if one.finish == "length"]
+    samples = [
+        sample for siblings in sample(torch_engine, request("stop", 30, 3, max_tokens=12)) for sample in siblings
+    ]
+    stopped = [sample for sample in samples if sample.finish == "stop"]
+    cut = [sample for sample in samples if sample.finish == "length"]
     assert stopped
     assert cut
-    assert all(one.token_ids[-1] in (257, 259) and not {257, 259} & set(one.token_ids[:-1]) for one in stopped)
-    assert all(len(one.token_ids) == 12 and not {257, 259} & set(one.token_ids) for one in cut)
-    assert all(len(one.logprobs) == len(one.token_ids) for one in drawn)
-    assert not any("<" in one.text and "|>" in one.text for one in drawn)
+    assert all(sample.token_ids[-1] in (257, 259) and not {257, 259} & set(sample.token_ids[:-1]) for sample in stopped)
+    assert all(len(sample.token_ids) == 12 and not {257, 259} & set(sample.token_ids) for sample in cut)
+    assert all(len(sample.logprobs) == len(sample.token_ids) for sample in samples)
+    assert not any("<" in sample.text and "|>" in sample.text for sample in samples)
 
 
 def test_a_stop_string_ends_the_completions_that_say_it(engine):
     """The same tokens up to where the string is complete; the text is cut before it, the ids are not."""
-    mine = engine()
-    (free,) = sample(mine, request("go on", 12, 3, max_tokens=60))
+    torch_engine = engine()
+    (free,) = sample(torch_engine, request("go on", 12, 3, max_tokens=60))
     string = free[0].text[20:22]
-    (bound,) = sample(mine, request("go on", 12, 3, max_tokens=60, stop=(string, "never said")))
-    assert sum(string in one.text for one in free) < len(free)
-    for one, other in zip(free, bound, strict=True):
-        if string not in one.text:
-            assert (other.token_ids, other.text, other.finish) == (one.token_ids, one.text, one.finish)
+    (bound,) = sample(torch_engine, request("go on", 12, 3, max_tokens=60, stop=(string, "never said")))
+    assert sum(string in sample.text for sample in free) < len(free)
+    for first, second in zip(free, bound, strict=True):
+        if string not in first.text:
+            assert (second.token_ids, second.text, second.finish) == (first.token_ids, first.text, first.finish)
             continue
-        assert other.text == one.text.partition(string)[0]
-        assert other.finish == "stop"
-        assert other.token_ids == one.token_ids[: len(other.token_ids)]
-        decode = mine.loaded.templates["p"].decode
-        assert string in decode(other.token_ids)
-        assert string not in decode(other.token_ids[:-1])
+        assert second.text == first.text.partition(string)[0]
+        assert second.finish == "stop"
+        assert second.token_ids == first.token_ids[: len(second.token_ids)]
+        decode = torch_engine.loaded.templates["p"].decode
+        assert string in decode(second.token_ids)
+        assert string not in decode(second.token_ids[:-1])
 
 
 def test_an_ordinary_token_may_end_a_turn_and_is_no_text(tmp_path):
     folder = tiny.build(tmp_path / "bang")
     (bang,) = tiny.byte_tokenizer()("!").input_ids
     (folder / "generation_config.json").write_text(f'{{"eos_token_id": [{bang}]}}')
-    mine = tiny.engine(folder)
+    torch_engine = tiny.engine(folder)
     with torch.no_grad():
-        mine.loaded.model.lm_head.weight[bang] *= 8.0
-    drawn = [one for one in sample(mine, request("stop", 30, 3))[0] if one.token_ids[-1] == bang]
-    mine.close()
-    assert drawn
-    assert all(one.finish == "stop" and "!" not in one.text for one in drawn)
+        torch_engine.loaded.model.lm_head.weight[bang] *= 8.0
+    samples = [sample for sample in sample(torch_engine, request("stop", 30, 3))[0] if sample.token_ids[-1] == bang]
+    torch_engine.close()
+    assert samples
+    assert all(sample.finish == "stop" and "!" not in sample.text for sample in samples)
 
 
 def test_text_has_the_special_tokens_that_were_sampled(engine):
@@ -445,11 +457,11 @@ def test_text_has_the_special_tokens_that_were_sampled(engine):
 
 
 def test_bfloat16_samples_close_to_float32(learner, folders):
-    mine = learner(dtype="bfloat16", learning_rate=1e-3)
+    torch_learner = learner(dtype="bfloat16", learning_rate=1e-3)
     reference = AutoModelForCausalLM.from_pretrained(folders["llama"])
-    ((completion, *_),) = sample(mine, request("half", 2, max_tokens=30))
+    ((completion, *_),) = sample(torch_learner, request("half", 2, max_tokens=30))
     difference = plain_logprobs(reference, completion, 1.0) - torch.tensor(completion.logprobs)
     assert 0.0 < float(difference.abs().mean()) < 0.1
-    figures = update(mine, [datum(completion, 1.0)])["p"]
+    figures = update(torch_learner, [datum(completion, 1.0)])["p"]
     assert math.isfinite(figures["loss"])
-    assert all(weight.dtype == torch.float32 for weight in mine.engine.loaded.model.parameters())
+    assert all(weight.dtype == torch.float32 for weight in torch_learner.engine.loaded.model.parameters())

@@ -35,27 +35,27 @@ def test_saved_training_goes_on_to_the_bit(learner, tmp_path, architecture):
 
 
 def test_saved_policies_load_without_cadre(learner, tmp_path):
-    mine = learner(learning_rate=1e-2)
-    update(mine, rollouts(mine))
-    mine.save(tmp_path)
+    torch_learner = learner(learning_rate=1e-2)
+    update(torch_learner, rollouts(torch_learner))
+    torch_learner.save(tmp_path)
     assert not list(tmp_path.rglob("*.bin"))
     assert not list(tmp_path.rglob("*.pt"))
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "p")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "p")
     ids = tokenizer.apply_chat_template([{"role": "user", "content": "x"}], add_generation_prompt=True)["input_ids"]
-    ((drawn,),) = sample(mine, request("x", temperature=0.0))
-    assert tuple(ids) == drawn.prompt_ids
+    ((completion,),) = sample(torch_learner, request("x", temperature=0.0))
+    assert tuple(ids) == completion.prompt_ids
     with torch.no_grad():
-        assert int(model(torch.tensor([ids])).logits[0, -1].argmax()) == drawn.token_ids[0]
+        assert int(model(torch.tensor([ids])).logits[0, -1].argmax()) == completion.token_ids[0]
 
 
 def test_frozen_policies_play_and_are_not_trained(folders):
     policy = tiny.policy(folders["llama"], frozen=True)
-    mine = TorchEngine(folders["llama"], {"judge": policy}, 0)
-    drawn = asyncio.run(mine.sample(request("x", 2, policy="judge")))
-    assert len(drawn) == 2
-    assert TorchLearner(mine, TrainingSettings({})).policies == ()
-    mine.close()
+    torch_engine = TorchEngine(folders["llama"], {"judge": policy}, 0)
+    samples = asyncio.run(torch_engine.sample(request("x", 2, policy="judge")))
+    assert len(samples) == 2
+    assert TorchLearner(torch_engine, TrainingSettings({})).policies == ()
+    torch_engine.close()
 
 
 def test_policies_of_one_base_think_each_as_told(tmp_path):
@@ -63,13 +63,13 @@ def test_policies_of_one_base_think_each_as_told(tmp_path):
     policies = {
         name: tiny.policy(folder, frozen=True, enable_thinking=on) for name, on in (("on", True), ("off", None))
     }
-    mine = TorchEngine(folder, policies, 0)
-    thoughtless = mine.tokenizer("<think></think>", add_special_tokens=False).input_ids
+    torch_engine = TorchEngine(folder, policies, 0)
+    thoughtless = torch_engine.tokenizer("<think></think>", add_special_tokens=False).input_ids
     for name, ids in (("on", []), ("off", thoughtless)):
-        (drawn,) = asyncio.run(mine.sample(request("x", policy=name)))
-        assert list(drawn.prompt_ids)[-len(thoughtless) :][: len(ids)] == ids
-        assert mine.encode(name, request("x").messages) == drawn.prompt_ids
-    mine.close()
+        (completion,) = asyncio.run(torch_engine.sample(request("x", policy=name)))
+        assert list(completion.prompt_ids)[-len(thoughtless) :][: len(ids)] == ids
+        assert torch_engine.encode(name, request("x").messages) == completion.prompt_ids
+    torch_engine.close()
 
 
 def test_a_device_that_is_not_there_is_refused(folders):
@@ -91,16 +91,16 @@ def test_a_folder_without_weights_is_named(tmp_path):
 
 
 def test_a_prompt_that_does_not_fit_names_role_and_counts(engine):
-    mine = engine()
+    torch_engine = engine()
     with pytest.raises(EngineError, match=r"'r'.*522 tokens.*512"):
-        sample(mine, request("x" * 503))
+        sample(torch_engine, request("x" * 503))
 
 
 def test_a_completion_is_cut_at_the_end_of_the_context(engine):
-    mine = engine()
-    ((drawn,),) = sample(mine, request("x" * 480, max_tokens=100))
-    assert len(drawn.prompt_ids) + len(drawn.token_ids) <= 512
-    assert drawn.finish == "length" or len(drawn.token_ids) < 6
+    torch_engine = engine()
+    ((completion,),) = sample(torch_engine, request("x" * 480, max_tokens=100))
+    assert len(completion.prompt_ids) + len(completion.token_ids) <= 512
+    assert completion.finish == "length" or len(completion.token_ids) < 6
 
 
 def test_a_policy_that_is_not_held_is_named(engine):

@@ -1,4 +1,4 @@
-"""What an export says of itself: its ends of turn, settings that transformers would not save, the name of its base."""
+"""The metadata of an export: its ends of turn, settings that transformers would not save, the name of its base."""
 
 import json
 
@@ -20,12 +20,12 @@ def generation(folder):
 @pytest.mark.parametrize("lora", [False, True])
 def test_an_export_ends_where_turns_ended_in_training(learner, team, tmp_path, lora):
     """A base model's own config names its end of text alone; its chat template ends turns with another token."""
-    mine = team({"p": 4}) if lora else learner()
-    assert mine.engine.loaded.model.generation_config.eos_token_id == EOS
-    mine.export("p", tmp_path, merge=lora)
+    built_team = team({"p": 4}) if lora else learner()
+    assert built_team.engine.loaded.model.generation_config.eos_token_id == EOS
+    built_team.export("p", tmp_path, merge=lora)
     assert generation(tmp_path)["eos_token_id"] == [EOS, IM_END]
     assert AutoModelForCausalLM.from_pretrained(tmp_path).generation_config.eos_token_id == [EOS, IM_END]
-    assert mine.engine.loaded.model.generation_config.eos_token_id == EOS
+    assert built_team.engine.loaded.model.generation_config.eos_token_id == EOS
 
 
 def test_a_single_end_is_a_number(learner, tmp_path):
@@ -38,20 +38,20 @@ def test_settings_that_transformers_loads_and_does_not_save_are_saved_as_they_ca
     """Several published models have a temperature and no do_sample, of which `save_pretrained` makes an error."""
     folder = tiny.build(tmp_path / "model")
     (folder / "generation_config.json").write_text('{"do_sample": false, "temperature": 0.9, "eos_token_id": 257}')
-    mine = learner(folder)
-    mine.save(tmp_path / "saved")
+    torch_learner = learner(folder)
+    torch_learner.save(tmp_path / "saved")
     saved = generation(tmp_path / "saved" / "p")
     assert (saved["do_sample"], saved["temperature"], saved["eos_token_id"]) == (False, 0.9, [EOS, IM_END])
-    mine.load(tmp_path / "saved")
+    torch_learner.load(tmp_path / "saved")
 
 
 def test_an_adapter_names_its_base_on_the_hub_where_that_was_read_from_the_cache(folders, tmp_path, monkeypatch):
     """Mistake: without a connection the base is a folder of this machine's cache, which no other machine has."""
     monkeypatch.setattr(model_folder, "find_hub_model", lambda name: str(folders["llama"]))
     policy = PolicyConfig(model="owner/tiny", device="cpu", lora=LoraConfig(rank=2))
-    made = TorchEngine("owner/tiny", {"p": policy}, 0)
-    made.export("p", tmp_path)
-    made.close()
+    torch_engine = TorchEngine("owner/tiny", {"p": policy}, 0)
+    torch_engine.export("p", tmp_path)
+    torch_engine.close()
     assert json.loads((tmp_path / "adapter_config.json").read_text())["base_model_name_or_path"] == "owner/tiny"
 
 

@@ -62,11 +62,11 @@ def built(folder, kind, **settings):
 
 async def two_turns(engine):
     """Prompts of unequal length in one batch, which pass the window, and another turn of one of them."""
-    asked = [request("go", 2, 1, max_tokens=40), request("a prompt that is longer than the window is", 2, 2)]
-    first = [one for siblings in await gather(*map(engine.sample, asked)) for one in siblings]
-    said = (Message("assistant", first[0].text), Message("user", "and then?"))
-    previous = PreviousTurn(asked[0].messages, first[0])
-    second = replace(asked[0], messages=asked[0].messages + said, key=3, previous=previous)
+    requests = [request("go", 2, 1, max_tokens=40), request("a prompt that is longer than the window is", 2, 2)]
+    first = [sample for siblings in await gather(*map(engine.sample, requests)) for sample in siblings]
+    message = (Message("assistant", first[0].text), Message("user", "and then?"))
+    previous = PreviousTurn(requests[0].messages, first[0])
+    second = replace(requests[0], messages=requests[0].messages + message, key=3, previous=previous)
     return first + await engine.sample(second)
 
 
@@ -84,23 +84,23 @@ def family(request, tmp_path):
 def test_sampler_and_learner_are_the_plain_forward(family):
     folder, engine, form = family
     assert form == engine._form
-    (drawn,) = asyncio.run(gather(two_turns(engine)))
+    (samples,) = asyncio.run(gather(two_turns(engine)))
     engine.record = run_eagerly
     (again,) = asyncio.run(gather(two_turns(engine)))
     attention = engine.loaded.model.config._attn_implementation
     reference = AutoModelForCausalLM.from_pretrained(folder, attn_implementation=attention)
-    plain = [plain_logprobs(reference, one, 1.0) for one in drawn]
-    for one, other, wanted in zip(drawn, again, plain, strict=True):
-        assert other.token_ids == one.token_ids
-        for logprobs in (one.logprobs, other.logprobs):
-            assert float((torch.tensor(logprobs) - wanted).abs().max()) < 1e-4
-    data = [datum(one, 1.0) for one in drawn]
+    plain = [plain_logprobs(reference, sample, 1.0) for sample in samples]
+    for first, second, expected in zip(samples, again, plain, strict=True):
+        assert second.token_ids == first.token_ids
+        for logprobs in (first.logprobs, second.logprobs):
+            assert float((torch.tensor(logprobs) - expected).abs().max()) < 1e-4
+    data = [datum(sample, 1.0) for sample in samples]
     for checkpointing in (False, True):
         learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig(gradient_checkpointing=checkpointing)}))
         with learner.rank._runner.checkpointing():
             scored = learner.rank._runner.compute_logprobs(data)
-        for one, got, wanted in zip(drawn, scored, plain, strict=True):
-            assert float((torch.tensor(got[-len(one.logprobs) :]) - wanted).abs().max()) < 1e-4
+        for first, got, expected in zip(samples, scored, plain, strict=True):
+            assert float((torch.tensor(got[-len(first.logprobs) :]) - expected).abs().max()) < 1e-4
     # The gradient is that of the plain forward too, whatever is run again for it.
     metrics = asyncio.run(learner.update(data))["p"]
     assert metrics["logprob_diff_max"] < 1e-4
@@ -134,18 +134,18 @@ def test_a_window_by_another_name_in_code_of_its_own(tmp_path):
     (folder / "near.py").write_text(OWN_CODE)
     config = json.loads((folder / "config.json").read_text())
     kinds = {"AutoConfig": "near.NearConfig", "AutoModelForCausalLM": "near.NearForCausalLM"}
-    own = {"model_type": "near", "architectures": ["NearForCausalLM"], "auto_map": kinds, "reach": LONG}
-    (folder / "config.json").write_text(json.dumps(config | own))
+    own_settings = {"model_type": "near", "architectures": ["NearForCausalLM"], "auto_map": kinds, "reach": LONG}
+    (folder / "config.json").write_text(json.dumps(config | own_settings))
     with pytest.warns(UserWarning, match="'near', is sampled without a cache"):
         engine = TorchEngine(folder, {"p": tiny.policy(folder, trust_remote_code=True)}, 0)
-    (drawn,) = asyncio.run(gather(two_turns(engine)))
+    (samples,) = asyncio.run(gather(two_turns(engine)))
     learner = TorchLearner(engine, TrainingSettings({"p": LearnerConfig()}))
     with learner.rank._runner.checkpointing():
-        scored = learner.rank._runner.compute_logprobs([datum(one, 1.0) for one in drawn])
-    for one, learned in zip(drawn, scored, strict=True):
-        wanted = plain_logprobs(engine.loaded.model, one, 1.0)
-        for got in (one.logprobs, learned[-len(one.logprobs) :]):
-            assert float((torch.tensor(got) - wanted).abs().max()) < 1e-4
+        scored = learner.rank._runner.compute_logprobs([datum(item, 1.0) for item in samples])
+    for sample, learned in zip(samples, scored, strict=True):
+        expected = plain_logprobs(engine.loaded.model, sample, 1.0)
+        for got in (sample.logprobs, learned[-len(sample.logprobs) :]):
+            assert float((torch.tensor(got) - expected).abs().max()) < 1e-4
     engine.close()
 
 
@@ -153,11 +153,11 @@ def test_the_best_few_keys_hold_a_model_to_sequences_of_so_many_tokens(tmp_path)
     folder = built(tmp_path, "doge", keep_window_size=LONG)
     with pytest.warns(UserWarning, match=f"'doge', is held to sequences of {LONG} tokens"):
         engine = tiny.engine(folder)
-    drawn = tiny.sample(engine, request("go", 2, max_tokens=90))[0]
-    assert {len(one.prompt_ids + one.token_ids) for one in drawn} == {LONG}
+    samples = tiny.sample(engine, request("go", 2, max_tokens=90))[0]
+    assert {len(item.prompt_ids + item.token_ids) for item in samples} == {LONG}
     reference = AutoModelForCausalLM.from_pretrained(folder)
-    for one in drawn:
-        assert float((plain_logprobs(reference, one, 1.0) - torch.tensor(one.logprobs)).abs().max()) < 1e-4
+    for sample in samples:
+        assert float((plain_logprobs(reference, sample, 1.0) - torch.tensor(sample.logprobs)).abs().max()) < 1e-4
     engine.close()
 
 
@@ -169,5 +169,5 @@ def test_fewer_keys_than_are_tried_are_refused(tmp_path):
 def test_every_family_has_one_form():
     assert not SHARED & COPIED
     assert not (SHARED | COPIED) & PADDED
-    known = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    assert known >= SHARED | COPIED | PADDED
+    all_families = set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    assert all_families >= SHARED | COPIED | PADDED

@@ -20,90 +20,92 @@ from tests.helpers.learners import weights
 
 
 def storage(engine, policy):
-    """Where the policy's tensors lie, and how often they were written."""
+    """Return the addresses of the policy's tensors, and how often they were written."""
     return {name: (value.data_ptr(), value._version) for name, value in engine.parameters(policy).items()}
 
 
 def test_within_an_engine_nothing_is_copied(learner):
-    mine = learner(learning_rate=1e-2)
-    update(mine, whole_rollouts(mine))
-    before = storage(mine.engine, "p")
-    published = asyncio.run(mine.publish("p"))
-    asyncio.run(mine.engine.load(published))
+    torch_learner = learner(learning_rate=1e-2)
+    update(torch_learner, whole_rollouts(torch_learner))
+    initial_storage = storage(torch_learner.engine, "p")
+    published = asyncio.run(torch_learner.publish("p"))
+    asyncio.run(torch_learner.engine.load(published))
     assert published.version == 1
-    assert storage(mine.engine, "p") == before
-    assert all(published.tensors[name] is value for name, value in mine.engine.parameters("p").items())
+    assert storage(torch_learner.engine, "p") == initial_storage
+    assert all(published.tensors[name] is value for name, value in torch_learner.engine.parameters("p").items())
 
 
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize("way", ["tensors", "folder"])
 def test_another_engine_samples_what_the_learner_samples(learner, team, tmp_path, lora, way):
-    mine, other = (team({"p": 4}, learning_rate=2e-2) if lora else learner(learning_rate=2e-2) for _ in range(2))
-    update(mine, rollouts(mine, ("p",)))
-    drawn = sample(mine, request("go", 3))
-    assert sample(other, request("go", 3)) != drawn
-    published = asyncio.run(mine.publish("p"))
+    built_team, other_built_team = (
+        team({"p": 4}, learning_rate=2e-2) if lora else learner(learning_rate=2e-2) for _ in range(2)
+    )
+    update(built_team, rollouts(built_team, ("p",)))
+    samples = sample(built_team, request("go", 3))
+    assert sample(other_built_team, request("go", 3)) != samples
+    published = asyncio.run(built_team.publish("p"))
     if way == "folder":
-        mine.save(tmp_path)
+        built_team.save(tmp_path)
         published = Weights("p", published.version, tmp_path / "p")
-    asyncio.run(other.engine.load(published))
-    assert sample(other, request("go", 3)) == drawn
-    assert drawn[0][0].version == 1
+    asyncio.run(other_built_team.engine.load(published))
+    assert sample(other_built_team, request("go", 3)) == samples
+    assert samples[0][0].version == 1
 
 
 def test_a_version_counts_updates_and_not_optimiser_steps(team):
     """One in which a policy had nothing to learn from too, as its schedules go on."""
-    mine = team({"planner": 4, "tool": 4}, epochs=2, minibatches=2, learning_rate=1e-3)
+    built_team = team({"planner": 4, "tool": 4}, epochs=2, minibatches=2, learning_rate=1e-3)
     for names in (("planner", "tool"), ("tool",)):
-        update(mine, rollouts(mine, names))
-    drawn = sample(mine, request("x", policy="planner"), request("x", policy="tool"))
-    assert [siblings[0].version for siblings in drawn] == [2, 2]
+        update(built_team, rollouts(built_team, names))
+    samples = sample(built_team, request("x", policy="planner"), request("x", policy="tool"))
+    assert [siblings[0].version for siblings in samples] == [2, 2]
 
 
 def test_a_version_is_that_of_when_sampling_began(learner):
     """An update that is asked for while a completion is drawn comes after it."""
-    mine = learner(learning_rate=1e-2)
-    data = whole_rollouts(mine)
+    torch_learner = learner(learning_rate=1e-2)
+    data = whole_rollouts(torch_learner)
 
     async def at_once():
-        drawing = asyncio.create_task(mine.engine.sample(request("go", 2, max_tokens=64)))
+        drawing = asyncio.create_task(torch_learner.engine.sample(request("go", 2, max_tokens=64)))
         await asyncio.sleep(0.05)
-        metrics = await mine.update(data)
+        metrics = await torch_learner.update(data)
         return await drawing, metrics
 
-    drawn, metrics = asyncio.run(at_once())
-    assert {one.version for one in drawn} == {0}
+    samples, metrics = asyncio.run(at_once())
+    assert {sample.version for sample in samples} == {0}
     assert metrics["p"]["updates"] == 1
-    assert sample(mine, request("go"))[0][0].version == 1
+    assert sample(torch_learner, request("go"))[0][0].version == 1
 
 
 def test_what_waits_for_an_update_is_drawn_from_the_new_weights_and_says_so(learner):
     """Asked for before the update was done, drawn after it."""
-    mine = learner(learning_rate=1e-2)
-    data = whole_rollouts(mine)
+    torch_learner = learner(learning_rate=1e-2)
+    data = whole_rollouts(torch_learner)
 
     async def at_once():
-        learning = asyncio.create_task(mine.update(data))
+        learning = asyncio.create_task(torch_learner.update(data))
         await asyncio.sleep(0)
-        drawing = asyncio.create_task(mine.engine.sample(request("go", 2)))
+        drawing = asyncio.create_task(torch_learner.engine.sample(request("go", 2)))
         await asyncio.sleep(0)
-        assert mine.engine.versions == {"p": 0}
+        assert torch_learner.engine.versions == {"p": 0}
         await learning
         return await drawing
 
-    drawn = asyncio.run(at_once())
-    assert {one.version for one in drawn} == {1}
-    assert update(mine, [datum(one, 1.0) for one in drawn])["p"]["logprob_diff_max"] < 1e-4
+    samples = asyncio.run(at_once())
+    assert {sample.version for sample in samples} == {1}
+    assert update(torch_learner, [datum(sample, 1.0) for sample in samples])["p"]["logprob_diff_max"] < 1e-4
 
 
 def test_the_event_loop_goes_on_while_a_learner_updates(learner):
-    mine = learner(learning_rate=1e-2, epochs=4)
-    data = whole_rollouts(mine, 16)
+    torch_learner = learner(learning_rate=1e-2, epochs=4)
+    data = whole_rollouts(torch_learner, 16)
     ticks = 0
 
     async def beside():
         nonlocal ticks
-        work = asyncio.create_task(mine.update(data))
+        work = asyncio.create_task(torch_learner.update(data))
         while not work.done():
             ticks += 1
             await asyncio.sleep(0.001)
@@ -114,32 +116,34 @@ def test_the_event_loop_goes_on_while_a_learner_updates(learner):
 
 
 def test_two_engines_at_the_same_time_learn_what_they_learn_alone(learner):
-    made = [[learner(learning_rate=1e-2, epochs=3) for _ in range(2)] for _ in range(2)]
-    data = whole_rollouts(made[0][0])
+    torch_learner = [[learner(learning_rate=1e-2, epochs=3) for _ in range(2)] for _ in range(2)]
+    data = whole_rollouts(torch_learner[0][0])
 
     async def together():
-        return await asyncio.gather(*(mine.update(data) for mine in made[0]))
+        return await asyncio.gather(*(own_file.update(data) for own_file in torch_learner[0]))
 
     at_once = asyncio.run(together())
-    for number, mine in enumerate(made[1]):
-        alone = update(mine, data)["p"]
+    for number, one_learner in enumerate(torch_learner[1]):
+        single = update(one_learner, data)["p"]
         both = at_once[number]["p"]
         assert {name: both[name] for name in both if name != "tokens_per_s"} == {
-            name: alone[name] for name in alone if name != "tokens_per_s"
+            name: single[name] for name in single if name != "tokens_per_s"
         }
-        assert all(torch.equal(value, weights(mine)[name]) for name, value in weights(made[0][number]).items())
+        assert all(
+            torch.equal(value, weights(one_learner)[name]) for name, value in weights(torch_learner[0][number]).items()
+        )
 
 
 def test_updates_on_the_cpu_take_turns(learner, monkeypatch):
-    made = [learner(learning_rate=1e-2) for _ in range(2)]
-    data = whole_rollouts(made[0])
-    running, most = 0, 0
+    torch_learner = [learner(learning_rate=1e-2) for _ in range(2)]
+    data = whole_rollouts(torch_learner[0])
+    running, limit = 0, 0
     plain = Trainer.update
 
     def counted(self, data):
-        nonlocal running, most
+        nonlocal running, limit
         running += 1
-        most = max(most, running)
+        limit = max(limit, running)
         metrics = plain(self, data)
         running -= 1
         return metrics
@@ -147,41 +151,41 @@ def test_updates_on_the_cpu_take_turns(learner, monkeypatch):
     monkeypatch.setattr(Trainer, "update", counted)
 
     async def together():
-        return await asyncio.gather(*(mine.update(data) for mine in made))
+        return await asyncio.gather(*(side.update(data) for side in torch_learner))
 
     assert [set(metrics) for metrics in asyncio.run(together())] == [{"p"}, {"p"}]
-    assert most == 1
+    assert limit == 1
 
 
 def test_restored_weights_have_their_version(learner, tmp_path):
-    mine, other = learner(learning_rate=1e-2), learner(learning_rate=1e-2)
+    torch_learner, other_torch_learner = learner(learning_rate=1e-2), learner(learning_rate=1e-2)
     for _ in range(2):
-        update(mine, whole_rollouts(mine))
-    mine.save(tmp_path)
-    other.load(tmp_path)
-    assert sample(other, request("x"))[0][0].version == 2
+        update(torch_learner, whole_rollouts(torch_learner))
+    torch_learner.save(tmp_path)
+    other_torch_learner.load(tmp_path)
+    assert sample(other_torch_learner, request("x"))[0][0].version == 2
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         (Weights("q", 1, tensors={}), "does not hold; it holds p"),
         (Weights("p", 1, tensors={"w": torch.zeros(1)}), "got 1 tensors, expected"),
         (Weights("p", 1), "without tensors.*expected a folder"),
     ],
 )
-def test_weights_that_cannot_be_loaded(engine, given, message):
-    mine = engine()
+def test_weights_that_cannot_be_loaded(engine, arguments, message):
+    torch_engine = engine()
     with pytest.raises(EngineError, match=message):
-        asyncio.run(mine.load(given))
-    assert mine.versions == {"p": 0}
+        asyncio.run(torch_engine.load(arguments))
+    assert torch_engine.versions == {"p": 0}
 
 
 def test_a_frozen_policy_takes_no_weights(folders):
-    mine = TorchEngine(folders["llama"], {"judge": tiny.policy(folders["llama"], frozen=True)}, 0)
+    torch_engine = TorchEngine(folders["llama"], {"judge": tiny.policy(folders["llama"], frozen=True)}, 0)
     with pytest.raises(EngineError, match="'judge', which is frozen"):
-        asyncio.run(mine.load(Weights("judge", 1, Path("nowhere"))))
-    mine.close()
+        asyncio.run(torch_engine.load(Weights("judge", 1, Path("nowhere"))))
+    torch_engine.close()
 
 
 @pytest.mark.parametrize(
@@ -199,7 +203,7 @@ def test_samplers_without_weights_of_ours_say_so(make, message):
 
 
 def test_closing_twice_is_closing_once(learner):
-    mine = learner()
-    Team({"r": "p"}, {"p": mine.engine}, {}, [mine]).close()
+    torch_learner = learner()
+    Team({"r": "p"}, {"p": torch_learner.engine}, {}, [torch_learner]).close()
     with pytest.raises(EngineError, match="was closed"):
-        mine.engine.work(int)
+        torch_learner.engine.work(int)

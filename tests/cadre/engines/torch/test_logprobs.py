@@ -35,10 +35,10 @@ from cadre.errors import EngineError
 from tests.cadre.engines import tiny
 
 
-def plain(scores, which, tokens):
+def plain(scores, choice, tokens):
     """The same by log_softmax, all of it in the graph."""
     logs = scores.log_softmax(dim=-1)
-    return logs[which, tokens], -(logs.exp() * logs).sum(dim=-1)
+    return logs[choice, tokens], -(logs.exp() * logs).sum(dim=-1)
 
 
 def test_a_log_probability_and_an_entropy_by_hand():
@@ -58,19 +58,19 @@ def test_a_log_probability_and_an_entropy_by_hand():
 def test_gradients_equal_finite_differences_and_torchs_own(spread):
     generator = torch.Generator().manual_seed(3)
     scores = torch.randn(3, 7, dtype=torch.float64, generator=generator, requires_grad=True)
-    which, tokens = torch.tensor([0, 0, 2, 2, 2]), torch.tensor([1, 6, 0, 0, 3])  # a token twice, a row unread
+    choice, tokens = torch.tensor([0, 0, 2, 2, 2]), torch.tensor([1, 6, 0, 0, 3])  # a token twice, a row unread
 
     def asked(scores):
-        chosen, entropy = SelectedLogprobs.apply(scores, which, tokens, spread)
+        chosen, entropy = SelectedLogprobs.apply(scores, choice, tokens, spread)
         return (chosen, entropy) if spread else (chosen,)
 
     assert torch.autograd.gradcheck(asked, (scores,))
     weights = [torch.randn(size, dtype=torch.float64, generator=generator) for size in (5, 3)]
-    found, wanted = (
-        torch.autograd.grad(sum((w * one).sum() for w, one in zip(weights, read, strict=False)), scores)[0]
-        for read in (asked(scores), plain(scores, which, tokens)[: 2 if spread else 1])
+    result, expected = (
+        torch.autograd.grad(sum((w * item).sum() for w, item in zip(weights, read, strict=False)), scores)[0]
+        for read in (asked(scores), plain(scores, choice, tokens)[: 2 if spread else 1])
     )
-    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
 
 
 RULED_OUT = (-math.inf, torch.finfo(torch.float32).min)
@@ -116,7 +116,7 @@ def test_entropies_have_no_gradient_unless_asked():
 
 
 def test_the_entropy_of_the_likeliest_by_hand():
-    """Of scores 0, log 3 and log 12 the two likeliest have 1/5 and 4/5 of what is theirs; the third counts nothing."""
+    """The two likeliest of the scores 0, log 3 and log 12 have 1/5 and 4/5 of their sum; the third counts nothing."""
     scores = torch.tensor([[math.log(3.0), 0.0, math.log(12.0)]], dtype=torch.float64, requires_grad=True)
     entropy = compute_top_entropy(scores, 2)
     assert entropy.tolist() == pytest.approx([0.2 * math.log(5.0) + 0.8 * math.log(1.25)])
@@ -147,16 +147,16 @@ class BiasedHead:
         return self.head
 
 
-@pytest.mark.parametrize("kept", [0, 1 << 27])
+@pytest.mark.parametrize("stored", [0, 1 << 27])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 @pytest.mark.parametrize("entropy_tokens", [0, 3, ALL_TOKENS])
 def test_statistics_of_a_bfloat16_forward_are_those_of_its_logits_in_float32(
-    monkeypatch, entropy_tokens, temperature, kept
+    monkeypatch, entropy_tokens, temperature, stored
 ):
     """Mistake: sums over the vocabulary under autocast, in bfloat16, with entropies below 0."""
     torch.manual_seed(0)
     model = BiasedHead()
-    monkeypatch.setattr(logprobs, "KEPT", kept)  # with 0 all is computed again in the backward pass
+    monkeypatch.setattr(logprobs, "KEPT", stored)  # with 0 all is computed again in the backward pass
     states = torch.randn(200, 32, requires_grad=True)
     tokens, weights = torch.randint(0, 440, (200,)), torch.randn(2, 200)
     query = LogprobQuery.make(torch.arange(200), torch.full((200,), temperature), tokens)
@@ -169,16 +169,16 @@ def test_statistics_of_a_bfloat16_forward_are_those_of_its_logits_in_float32(
         return chosen.detach(), entropy.detach(), states.grad.clone(), model.head.weight.grad.clone()
 
     with torch.autocast("cpu", torch.bfloat16):
-        mine = gradients(*compute_token_logprobs(model, states, query, entropy_tokens))
+        own_gradients = gradients(*compute_token_logprobs(model, states, query, entropy_tokens))
         logits = model.head(states)
     assert logits.dtype == torch.bfloat16
     scores = logits.float() / temperature
     chosen, entropy = plain(scores[:, :440], torch.arange(200), tokens)
     if entropy_tokens == 3:
         _, entropy = plain(scores.topk(3).values, torch.arange(200), torch.zeros_like(tokens))
-    for number, (own, right) in enumerate(zip(mine, gradients(chosen, entropy), strict=True)):
+    for number, (gradient, right) in enumerate(zip(own_gradients, gradients(chosen, entropy), strict=True)):
         # Gradients of scores are rounded to bfloat16 on their way: a number at a bound may fall to its other side.
-        assert float((own - right).norm()) < (1e-5 if number < 2 else 1e-3) * float(right.norm())
+        assert float((gradient - right).norm()) < (1e-5 if number < 2 else 1e-3) * float(right.norm())
 
 
 SHAPE = {
@@ -268,10 +268,10 @@ def test_ids_that_are_never_sampled_hide_no_other_difference(ruled_out):
 def test_the_forward_is_the_root_modules_and_projects_nothing(folders):
     """Hooks on the root see one forward; the projection is given no state, so no logits are made."""
     model = AutoModelForCausalLM.from_pretrained(folders["llama"])
-    seen = []
-    model.register_forward_hook(lambda module, inputs, output: seen.append(("root", tuple(output.logits.shape))))
-    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(("head", tuple(output.shape))))
+    recorded = []
+    model.register_forward_hook(lambda module, inputs, output: recorded.append(("root", tuple(output.logits.shape))))
+    model.lm_head.register_forward_hook(lambda module, inputs, output: recorded.append(("head", tuple(output.shape))))
     compute_last_states(model, input_ids=IDS)
-    assert seen == [("head", (2, 0, 260)), ("root", (2, 0, 260))]
+    assert recorded == [("head", (2, 0, 260)), ("root", (2, 0, 260))]
     assert "forward" not in vars(model.base_model)
     assert not model.lm_head._forward_pre_hooks

@@ -31,18 +31,18 @@ RANKS = {"planner": 4, "tool": 8, "critic": 2, "scribe": 16}
 
 
 def trained(learner, policy):
-    """All that an update changes: parameters and moments, by name."""
+    """Return the parameters and moments that an update changes, by name."""
     return {**learner.engine.parameters(policy), **learner.rank._optimisers[policy].weights.moments()}
 
 
-def largest_difference(one, other):
-    assert one.keys() == other.keys()
-    return max(float((one[name] - other[name]).detach().abs().max()) for name in one)
+def largest_difference(first, second):
+    assert first.keys() == second.keys()
+    return max(float((first[name] - second[name]).detach().abs().max()) for name in first)
 
 
-def gap(model, one):
+def gap(model, sample):
     """The largest difference of a plain model's log-probabilities from a sample's own."""
-    return float((plain_logprobs(model, one, 1.0) - torch.tensor(one.logprobs)).abs().max())
+    return float((plain_logprobs(model, sample, 1.0) - torch.tensor(sample.logprobs)).abs().max())
 
 
 @pytest.mark.parametrize("names", [("planner", "tool"), tuple(RANKS)])
@@ -56,91 +56,93 @@ def test_mixed_training_equals_training_alone(team, names):
     for _ in range(3):
         update(mixed, data)
     for name in names:
-        alone = team({name: ranks[name]}, **settings)
-        start = {key: value.detach().clone() for key, value in alone.engine.parameters(name).items()}
+        single = team({name: ranks[name]}, **settings)
+        start = {key: value.detach().clone() for key, value in single.engine.parameters(name).items()}
         for _ in range(3):
-            update(alone, [one for one in data if one.policy == name])
-        assert largest_difference(trained(mixed, name), trained(alone, name)) < 1e-6
-        assert largest_difference(start, alone.engine.parameters(name)) > 1e-4
+            update(single, [datum for datum in data if datum.policy == name])
+        assert largest_difference(trained(mixed, name), trained(single, name)) < 1e-6
+        assert largest_difference(start, single.engine.parameters(name)) > 1e-4
     assert all(torch.equal(base[key], value) for key, value in weights(mixed).items())
 
 
 def test_schedules_go_on_where_a_policy_has_nothing_to_learn_from(team):
     """Mistake: rates that stand still for a policy without data, so that a cosine does not end at the last step."""
-    mine = team({"planner": 4, "tool": 8}, schedule="cosine")
-    data = [one for one in rollouts(mine, ("planner", "tool")) if one.policy == "planner"]
-    before = {key: value.detach().clone() for key, value in trained(mine, "tool").items()}
-    assert set(update(mine, data)) == {"planner"}
-    update(mine, [])
-    rates = {name: optimiser.weights.rate for name, optimiser in mine.rank._optimisers.items()}
+    built_team = team({"planner": 4, "tool": 8}, schedule="cosine")
+    data = [rollout for rollout in rollouts(built_team, ("planner", "tool")) if rollout.policy == "planner"]
+    initial = {key: value.detach().clone() for key, value in trained(built_team, "tool").items()}
+    assert set(update(built_team, data)) == {"planner"}
+    update(built_team, [])
+    rates = {name: optimiser.weights.rate for name, optimiser in built_team.rank._optimisers.items()}
     assert rates["planner"] == rates["tool"] < LearnerConfig().learning_rate
-    assert all(torch.equal(before[key], value) for key, value in trained(mine, "tool").items())
+    assert all(torch.equal(initial[key], value) for key, value in trained(built_team, "tool").items())
 
 
 def test_all_adapters_share_one_forward(team, monkeypatch):
-    mine = team(RANKS, frozen=("judge",))
+    built_team = team(RANKS, frozen=("judge",))
     calls = []
-    model = type(mine.engine.loaded.model)
+    model = type(built_team.engine.loaded.model)
     forward = model.forward
     monkeypatch.setattr(model, "forward", lambda self, **options: calls.append(1) or forward(self, **options))
     step = LlamaStep.__call__
-    monkeypatch.setattr(LlamaStep, "__call__", lambda self, *what: calls.append(1) or step(self, *what))
-    asked = [request("go", 2, 1, name, max_tokens=3) for name in (*RANKS, "judge")]
-    drawn = sample(mine, *asked)
+    monkeypatch.setattr(LlamaStep, "__call__", lambda self, *arguments: calls.append(1) or step(self, *arguments))
+    requests = [request("go", 2, 1, name, max_tokens=3) for name in (*RANKS, "judge")]
+    samples = sample(built_team, *requests)
     assert len(calls) == 3  # one prefill, two steps
-    assert [one.policy for siblings in drawn for one in siblings] == [one.policy for one in asked for _ in range(2)]
-    update(mine, [datum(one, (-1.0) ** k) for siblings in drawn[:-1] for k, one in enumerate(siblings)])
+    assert [sample.policy for siblings in samples for sample in siblings] == [
+        each_request.policy for each_request in requests for _ in range(2)
+    ]
+    update(built_team, [datum(sample, (-1.0) ** k) for siblings in samples[:-1] for k, sample in enumerate(siblings)])
     assert len(calls) == 5  # one forward for all, and the look at what came of it
 
 
 @pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["llama", "qwen3", "gemma3"]))
 def test_a_mixed_batch_samples_what_each_policy_samples_alone(team, architecture):
-    mine = team({"planner": 4, "tool": 8}, architecture, frozen=("judge",), learning_rate=2e-2)
+    built_team = team({"planner": 4, "tool": 8}, architecture, frozen=("judge",), learning_rate=2e-2)
     for _ in range(2):
-        update(mine, rollouts(mine, ("planner", "tool")))
-    asked = [
+        update(built_team, rollouts(built_team, ("planner", "tool")))
+    requests = [
         request("one", 3, 5, "tool", max_tokens=4),
         request("a second prompt", 2, 6, "judge", max_tokens=12),
         request("one", 3, 5, "planner"),
         request("one", 3, 5, "judge", max_tokens=8),
         request("another", 2, 7, "tool", temperature=0.0),
     ]
-    together = sample(mine, *asked)
-    for one, siblings in zip(asked, together, strict=True):
-        (alone,) = sample(mine, one)
-        assert [first.token_ids for first in siblings] == [second.token_ids for second in alone]
-    figures = update(mine, [datum(one, 1.0) for one in (*together[0], *together[2])])
-    assert max(own["logprob_diff_max"] for own in figures.values()) < 1e-4
+    together = sample(built_team, *requests)
+    for sequence, siblings in zip(requests, together, strict=True):
+        (single,) = sample(built_team, sequence)
+        assert [first.token_ids for first in siblings] == [second.token_ids for second in single]
+    figures = update(built_team, [datum(item, 1.0) for item in (*together[0], *together[2])])
+    assert max(figure["logprob_diff_max"] for figure in figures.values()) < 1e-4
     assert together[2][0].token_ids != together[3][0].token_ids[:16]
 
 
 def test_frozen_policies_are_the_base_to_the_bit(team, folders):
-    mine = team({"tool": 8}, frozen=("judge",), learning_rate=2e-2)
-    before = sample(mine, request("x", 4, 3, "judge"))
-    update(mine, rollouts(mine, ("tool",)))
-    assert sample(mine, request("x", 4, 3, "judge")) == before
-    assert mine.policies == ("tool",)
+    built_team = team({"tool": 8}, frozen=("judge",), learning_rate=2e-2)
+    initial = sample(built_team, request("x", 4, 3, "judge"))
+    update(built_team, rollouts(built_team, ("tool",)))
+    assert sample(built_team, request("x", 4, 3, "judge")) == initial
+    assert built_team.policies == ("tool",)
     plain = AutoModelForCausalLM.from_pretrained(folders["llama"])
-    for one in before[0]:
-        assert torch.allclose(plain_logprobs(plain, one, 1.0), torch.tensor(one.logprobs), atol=1e-5)
+    for item in initial[0]:
+        assert torch.allclose(plain_logprobs(plain, item, 1.0), torch.tensor(item.logprobs), atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gemma3"])
 def test_plain_peft_reads_an_adapter(team, folders, tmp_path, architecture):
-    mine = team({"planner": 4, "tool": 8}, architecture, learning_rate=1e-2)
+    built_team = team({"planner": 4, "tool": 8}, architecture, learning_rate=1e-2)
     for _ in range(2):
-        update(mine, rollouts(mine, ("planner", "tool")))
-    drawn = sample(mine, *(request("go", 3, 5, name) for name in ("planner", "tool")))
-    mine.save(tmp_path)
-    for name, siblings in zip(("planner", "tool"), drawn, strict=True):
+        update(built_team, rollouts(built_team, ("planner", "tool")))
+    samples = sample(built_team, *(request("go", 3, 5, name) for name in ("planner", "tool")))
+    built_team.save(tmp_path)
+    for name, siblings in zip(("planner", "tool"), samples, strict=True):
         base = AutoModelForCausalLM.from_pretrained(folders[architecture], attn_implementation="eager")
         model = PeftModel.from_pretrained(base, tmp_path / name).eval()
         assert sorted(path.name for path in (tmp_path / name).glob("adapter*")) == [
             "adapter_config.json",
             "adapter_model.safetensors",
         ]
-        for one in siblings:
-            assert float((plain_logprobs(model, one, 1.0) - torch.tensor(one.logprobs)).abs().max()) < 1e-5
+        for item in siblings:
+            assert float((plain_logprobs(model, item, 1.0) - torch.tensor(item.logprobs)).abs().max()) < 1e-5
         with model.disable_adapter():
             assert (
                 float((plain_logprobs(model, siblings[0], 1.0) - torch.tensor(siblings[0].logprobs)).abs().max()) > 1e-3
@@ -149,26 +151,26 @@ def test_plain_peft_reads_an_adapter(team, folders, tmp_path, architecture):
 
 
 def test_peft_written_adapters_load_too(team, folders, tmp_path):
-    mine, other = team({"tool": 8}, learning_rate=1e-2), team({"tool": 8})
-    update(mine, rollouts(mine, ("tool",)))
-    mine.save(tmp_path / "cadre")
+    built_team, other_built_team = team({"tool": 8}, learning_rate=1e-2), team({"tool": 8})
+    update(built_team, rollouts(built_team, ("tool",)))
+    built_team.save(tmp_path / "cadre")
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folders["llama"]), tmp_path / "cadre/tool")
     model.save_pretrained(tmp_path / "peft/tool")
     (tmp_path / "cadre/tool/optimiser").rename(tmp_path / "peft/tool/optimiser")
-    other.load(tmp_path / "peft")
-    assert largest_difference(trained(mine, "tool"), trained(other, "tool")) == 0.0
+    other_built_team.load(tmp_path / "peft")
+    assert largest_difference(trained(built_team, "tool"), trained(other_built_team, "tool")) == 0.0
 
 
 def test_a_merged_adapter_is_a_plain_model(team, tmp_path):
-    mine = team({"tool": 8}, learning_rate=1e-2)
-    update(mine, rollouts(mine, ("tool",)))
-    base = weights(mine)
-    ((one,),) = sample(mine, request("go", policy="tool"))
-    mine.export("tool", tmp_path, merge=True)
+    built_team = team({"tool": 8}, learning_rate=1e-2)
+    update(built_team, rollouts(built_team, ("tool",)))
+    base = weights(built_team)
+    ((item,),) = sample(built_team, request("go", policy="tool"))
+    built_team.export("tool", tmp_path, merge=True)
     model = AutoModelForCausalLM.from_pretrained(tmp_path)
-    assert torch.allclose(plain_logprobs(model, one, 1.0), torch.tensor(one.logprobs), atol=1e-5)
+    assert torch.allclose(plain_logprobs(model, item, 1.0), torch.tensor(item.logprobs), atol=1e-5)
     assert not list(tmp_path.glob("adapter*"))
-    assert all(torch.equal(base[name], value) for name, value in weights(mine).items())
+    assert all(torch.equal(base[name], value) for name, value in weights(built_team).items())
 
 
 def test_saved_adapters_go_on_to_the_bit(team, tmp_path):
@@ -195,59 +197,60 @@ def test_another_adapters_files_are_refused(team, tmp_path):
 
 
 def test_an_adapter_without_data_does_not_move(team):
-    mine = team({"planner": 4, "tool": 8}, learning_rate=1e-2, weight_decay=0.1)
-    before = {name: value.detach().clone() for name, value in mine.engine.parameters("planner").items()}
-    figures = update(mine, rollouts(mine, ("tool",)))
+    built_team = team({"planner": 4, "tool": 8}, learning_rate=1e-2, weight_decay=0.1)
+    initial = {name: value.detach().clone() for name, value in built_team.engine.parameters("planner").items()}
+    figures = update(built_team, rollouts(built_team, ("tool",)))
     assert set(figures) == {"tool"}
-    assert largest_difference(before, mine.engine.parameters("planner")) == 0.0
-    assert mine.rank._optimisers["planner"].updates == 1  # schedules go by the steps of the training
+    assert largest_difference(initial, built_team.engine.parameters("planner")) == 0.0
+    assert built_team.rank._optimisers["planner"].updates == 1  # schedules go by the steps of the training
 
 
 def test_a_bad_adapter_does_not_spoil_the_others(team):
-    mine, clean = (team({"planner": 4, "tool": 8}, learning_rate=1e-2) for _ in range(2))
-    data = rollouts(mine, ("planner", "tool"))
+    built_team, clean = (team({"planner": 4, "tool": 8}, learning_rate=1e-2) for _ in range(2))
+    data = rollouts(built_team, ("planner", "tool"))
     bad = [
-        dataclasses.replace(one, logprobs=(-1e4,) * len(one.logprobs)) if one.policy == "tool" else one for one in data
+        dataclasses.replace(datum, logprobs=(-1e4,) * len(datum.logprobs)) if datum.policy == "tool" else datum
+        for datum in data
     ]
-    figures = update(mine, bad)
+    figures = update(built_team, bad)
     update(clean, data)
     assert (figures["tool"]["skipped"], figures["planner"]["skipped"]) == (1, 0)
-    assert largest_difference(trained(mine, "planner"), trained(clean, "planner")) < 1e-6
+    assert largest_difference(trained(built_team, "planner"), trained(clean, "planner")) < 1e-6
 
 
 def test_checkpointing_with_adapters(team):
-    one, other = (
+    first, other_built_team = (
         team({"planner": 4, "tool": 8}, learning_rate=1e-3, gradient_checkpointing=on) for on in (False, True)
     )
-    data = rollouts(one, ("planner", "tool"))
-    update(one, data)
-    update(other, data)
+    data = rollouts(first, ("planner", "tool"))
+    update(first, data)
+    update(other_built_team, data)
     for name in ("planner", "tool"):
-        assert largest_difference(trained(one, name), trained(other, name)) < 1e-6
+        assert largest_difference(trained(first, name), trained(other_built_team, name)) < 1e-6
 
 
 def test_a_bfloat16_base_is_held_once_and_in_bfloat16(team):
-    mine = team({"tool": 8}, dtype="bfloat16", learning_rate=1e-2)
-    figures = update(mine, rollouts(mine, ("tool",)))["tool"]
-    assert {value.dtype for value in mine.engine.loaded.model.parameters()} == {torch.bfloat16}
-    assert {value.dtype for value in mine.engine.parameters("tool").values()} == {torch.float32}
+    built_team = team({"tool": 8}, dtype="bfloat16", learning_rate=1e-2)
+    figures = update(built_team, rollouts(built_team, ("tool",)))["tool"]
+    assert {value.dtype for value in built_team.engine.loaded.model.parameters()} == {torch.bfloat16}
+    assert {value.dtype for value in built_team.engine.parameters("tool").values()} == {torch.float32}
     assert figures["updates"] == 1
     assert figures["logprob_diff_max"] < 0.2
 
 
 def test_reference_is_the_start(team, learner, folders):
     plain = AutoModelForCausalLM.from_pretrained(folders["llama"])
-    lora, whole = team({"p": 8}, learning_rate=1e-2), learner(learning_rate=1e-2)
-    for mine in (lora, whole):
-        data = rollouts(mine, ("p",))
-        update(mine, data)
-        drawn = sample(mine, request("go", 3, policy="p"), request("further on", 2, policy="p"))
-        completions = [one for siblings in drawn for one in siblings]
-        found = mine.reference_logprobs([datum(one, 1.0) for one in completions])
-        for one, values in zip(completions, found, strict=True):
-            start = len(one.prompt_ids)
+    lora, torch_learner = team({"p": 8}, learning_rate=1e-2), learner(learning_rate=1e-2)
+    for tested_learner in (lora, torch_learner):
+        data = rollouts(tested_learner, ("p",))
+        update(tested_learner, data)
+        samples = sample(tested_learner, request("go", 3, policy="p"), request("further on", 2, policy="p"))
+        completions = [sample for siblings in samples for sample in siblings]
+        reference_logprobs = tested_learner.reference_logprobs([datum(item, 1.0) for item in completions])
+        for completion, values in zip(completions, reference_logprobs, strict=True):
+            start = len(completion.prompt_ids)
             assert values[:start] == (0.0,) * start
-            assert torch.allclose(plain_logprobs(plain, one, 1.0), torch.tensor(values[start:]), atol=1e-5)
+            assert torch.allclose(plain_logprobs(plain, completion, 1.0), torch.tensor(values[start:]), atol=1e-5)
     assert lora.rank._reference.model is lora.engine.loaded.model
     assert learner().rank._reference is None
 
@@ -257,8 +260,8 @@ def test_targets_are_matched_as_peft_does(folders, tmp_path):
         policy = tiny.policy(folders["llama"], lora=LoraConfig(rank=2, targets=targets))
         return TorchEngine(folders["llama"], {"p": policy}, 0)
 
-    mine = made(("q_proj", "layers.1.mlp.down_proj"))
-    modules = {name.rpartition(".lora")[0] for name in mine.parameters("p")}
+    own_result = made(("q_proj", "layers.1.mlp.down_proj"))
+    modules = {name.rpartition(".lora")[0] for name in own_result.parameters("p")}
     attention = {f"model.layers.{layer}.self_attn.q_proj" for layer in (0, 1)}
     assert modules == attention | {"model.layers.1.mlp.down_proj"}
     assert not any("lm_head" in name for name in made("all-linear").parameters("p"))
@@ -288,8 +291,8 @@ def test_experts_that_get_no_adapter_are_named(tmp_path, targets, percent):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         TorchEngine(tmp_path, {"p": policy}, 0).close()
-    told = [str(warning.message) for warning in caught if "adapters on" in str(warning.message)]
-    assert told == [f"Policy 'p': {expected}, and stay as they are. Leave lora out to train them too."] * (
+    message = [str(warning.message) for warning in caught if "adapters on" in str(warning.message)]
+    assert message == [f"Policy 'p': {expected}, and stay as they are. Leave lora out to train them too."] * (
         percent == 40
     )
 
@@ -321,10 +324,10 @@ def test_a_model_without_linear_layers_takes_no_adapter(tmp_path, targets):
 
 def test_nothing_is_merged_into_a_quantised_base(team, tmp_path):
     """Mistake: only bases that Cadre quantised are known, and packed weights of a file have an adapter added."""
-    mine = team({"tool": 2})
-    mine.engine.loaded.model.hf_quantizer = object()
+    built_team = team({"tool": 2})
+    built_team.engine.loaded.model.hf_quantizer = object()
     with pytest.raises(EngineError, match="has a quantised base, to which nothing can be added exactly"):
-        mine.export("tool", tmp_path, merge=True)
+        built_team.export("tool", tmp_path, merge=True)
 
 
 def test_a_whole_model_has_nothing_to_merge(engine, tmp_path):

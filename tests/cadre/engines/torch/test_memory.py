@@ -54,11 +54,11 @@ def test_engines_share_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_others_on_the_device_change_it_only_when_little_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """6 of 24 are 4 as a power of two, and as long as half of what is free is 4."""
-    found = []
+    results = []
     for free in (24.0, 16.0, 8.1, 7.9, 0.1):
         devices(monkeypatch, 24.0, free)
-        found.append(choose_sampling_memory(CPU, 0, 1))
-    assert found == [4 * GIB, 4 * GIB, 4 * GIB, 2 * GIB, MIN_SAMPLING]
+        results.append(choose_sampling_memory(CPU, 0, 1))
+    assert results == [4 * GIB, 4 * GIB, 4 * GIB, 2 * GIB, MIN_SAMPLING]
 
 
 def test_what_linux_says(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_linux_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("own", "limits", "least"),
+    ("membership", "limits", "minimum"),
     [
         ("0::/\n", {"memory.max": "4096"}, 4096),
         ("0::/\n", {"memory.max": "max"}, NO_LIMIT),
@@ -79,12 +79,12 @@ def test_what_linux_says(tmp_path: Path) -> None:
         ("4:memory:/a\n", {"cpu/a/memory.limit_in_bytes": "1"}, NO_LIMIT),
     ],
 )
-def test_what_control_groups_say(tmp_path: Path, own: str, limits: dict[str, str], least: int) -> None:
-    (tmp_path / "own").write_text(own)
+def test_what_control_groups_say(tmp_path: Path, membership: str, limits: dict[str, str], minimum: int) -> None:
+    (tmp_path / "own").write_text(membership)
     for name, limit in limits.items():
         (tmp_path / "mount" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mount" / name).write_text(f"{limit}\n")
-    assert host.cgroup_limit(tmp_path / "own", tmp_path / "mount") == least
+    assert host.cgroup_limit(tmp_path / "own", tmp_path / "mount") == minimum
     assert host.cgroup_limit(tmp_path / "nowhere", tmp_path / "mount") == NO_LIMIT
 
 
@@ -98,7 +98,7 @@ def request(count: int, prompt: int = 10, limit: int = 10) -> GenerationRequest:
 
 
 def counts(batches: list[list[GenerationRequest]]) -> list[list[int]]:
-    return [[one.count for one in batch] for batch in batches]
+    return [[item.count for item in batch] for batch in batches]
 
 
 def test_bytes_of_a_sequence() -> None:
@@ -121,9 +121,9 @@ def test_a_batch_has_what_fits_and_a_larger_request_is_alone() -> None:
 def test_the_longest_counts_for_all() -> None:
     """The third would make the first two as long as itself: 3 * 41 bytes."""
     memory = SequenceMemory(slot=1, scores=1)
-    asked = [request(1), request(1), request(1, prompt=30)]
-    assert counts(split_batches(asked, memory, 3 * 41)) == [[1, 1, 1]]
-    assert counts(split_batches(asked, memory, 3 * 41 - 1)) == [[1, 1], [1]]
+    requests = [request(1), request(1), request(1, prompt=30)]
+    assert counts(split_batches(requests, memory, 3 * 41)) == [[1, 1, 1]]
+    assert counts(split_batches(requests, memory, 3 * 41 - 1)) == [[1, 1], [1]]
 
 
 SCRIPT = """
@@ -152,20 +152,20 @@ print(again, before - resident())
 """
 
 
-def pages(what):
+def pages(kind):
     """Pages that five times four blocks of 4 MB took anew after a first four, and how many giving back set free."""
     # An interpreter of its own: the allocator of a forked process has pages that it shares with its parent.
-    done = subprocess.run([sys.executable, "-c", SCRIPT, what], check=True, capture_output=True, text=True)
-    again, freed = map(int, done.stdout.split())
+    result = subprocess.run([sys.executable, "-c", SCRIPT, kind], check=True, capture_output=True, text=True)
+    again, freed = map(int, result.stdout.split())
     return again, freed
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="mallopt is glibc's")
 def test_freed_memory_is_used_again_and_can_be_given_back():
-    left, _ = pages("leave")
+    remaining, _ = pages("leave")
     again, freed = pages("keep")
-    assert 3 * again < left
+    assert 3 * again < remaining
     assert freed > 0.9 * 16_000_000 / 4096
 
 

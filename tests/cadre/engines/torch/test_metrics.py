@@ -1,4 +1,4 @@
-"""What an update comes to in the logs."""
+"""The logged metrics of an update."""
 
 from dataclasses import replace
 
@@ -21,9 +21,9 @@ def test_the_mismatch_is_a_mean_by_role_over_the_first_optimiser_step_alone():
 
 
 def test_the_mismatch_of_roles_that_share_a_policy_is_told_apart(learner):
-    mine = learner()
-    ((first, second),) = sample(mine, request("x", 2, max_tokens=4))
+    torch_learner = learner()
+    ((first, second),) = sample(torch_learner, request("x", 2, max_tokens=4))
     shifted = replace(second, role="other", logprobs=tuple(value - 0.25 for value in second.logprobs))
-    said = update(mine, [datum(first, 1.0), datum(shifted, 1.0)])["p"]
-    assert said["logprob_diff/r"] == pytest.approx(0.0, abs=1e-5)
-    assert said["logprob_diff/other"] == pytest.approx(0.25, abs=1e-5)
+    text = update(torch_learner, [datum(first, 1.0), datum(shifted, 1.0)])["p"]
+    assert text["logprob_diff/r"] == pytest.approx(0.0, abs=1e-5)
+    assert text["logprob_diff/other"] == pytest.approx(0.25, abs=1e-5)

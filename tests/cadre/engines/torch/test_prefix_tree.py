@@ -33,15 +33,15 @@ def run_flex_attention_plainly(monkeypatch):
 
 
 def check_equal(shared, padded, policies=("p",), examples=12, data=None):
-    """On random trees both engines find the same gradients, and the same figures of the loss."""
+    """Both engines find the same gradients on random trees, and the same figures of the loss."""
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(sequences(policies, longest=20) if data is None else data, st.sampled_from([(3, 8), (48, 256)]))
     def equal(data, lengths):
         with closing_at(*lengths):
-            one, other = caught(shared, data), caught(padded, data)
-        assert apart(one, other) < TOLERANCE
-        assert max(float(value.abs().max()) for value in other.values()) > 1e-4
+            first, second = caught(shared, data), caught(padded, data)
+        assert apart(first, second) < TOLERANCE
+        assert max(float(value.abs().max()) for value in second.values()) > 1e-4
 
     equal()
 
@@ -67,8 +67,8 @@ def test_several_adapters(team, architecture):
         start = torch.Generator().manual_seed(1)
         for key in engines[0].engine.parameters(name):
             value = 0.1 * torch.randn(engines[0].engine.parameters(name)[key].shape, generator=start)
-            for one in engines:
-                one.engine.parameters(name)[key].data.copy_(value)
+            for engine in engines:
+                engine.engine.parameters(name)[key].data.copy_(value)
     check_equal(*engines, tuple(ranks))
 
 
@@ -78,13 +78,13 @@ def valued(draw):
     data = draw(sequences())
     source = draw(st.randoms(use_true_random=False))
     read = []
-    for one in data:
-        at = tuple(sorted({source.randrange(len(one.token_ids)) for _ in range(3)}))
+    for datum in data:
+        at = tuple(sorted({source.randrange(len(datum.token_ids)) for _ in range(3)}))
         returns = tuple(1.0 + source.random() for _ in at)
         targets = source.choice((None, Targets("v", at, returns, (0.0,) * len(at))))
-        alone = targets is not None and source.random() < 0.3
-        mask = (False,) * len(one.mask) if alone else one.mask
-        read.append(dataclasses.replace(one, targets=targets, mask=mask))
+        single = targets is not None and source.random() < 0.3
+        mask = (False,) * len(datum.mask) if single else datum.mask
+        read.append(dataclasses.replace(datum, targets=targets, mask=mask))
     return read
 
 
@@ -98,11 +98,11 @@ def test_values_entropy_and_divergence(folders):
         )
         for packing in ("prefix_tree", "padded")
     ]
-    for one in engines:
-        one.rank._heads.heads["p"]["v"].weight.data.fill_(0.02)
+    for engine in engines:
+        engine.rank._heads.heads["p"]["v"].weight.data.fill_(0.02)
     check_equal(*engines, data=valued())
-    for one in engines:
-        one.close()
+    for engine in engines:
+        engine.close()
 
 
 def test_what_is_read_of_a_forward(learner):
@@ -115,26 +115,26 @@ def test_what_is_read_of_a_forward(learner):
         sequence((1, 2, 9, 4, 5, 6), (False, False, True, True, False, False)),
     ]
     shared, padded = learner(pack="prefix_tree"), learner(pack="padded")
-    found, wanted = shared.reference_logprobs(data), padded.reference_logprobs(data)
-    assert [len(one) for one in found] == [5, 5, 3, 1, 6]
-    for one, other in zip(found, wanted, strict=True):
-        assert one == pytest.approx(other, abs=1e-5)
-    assert found[4][4:] == (0.0, 0.0)
-    assert found[0][2] != found[1][2]
+    reference_logprobs, expected = shared.reference_logprobs(data), padded.reference_logprobs(data)
+    assert [len(result) for result in reference_logprobs] == [5, 5, 3, 1, 6]
+    for first, second in zip(reference_logprobs, expected, strict=True):
+        assert first == pytest.approx(second, abs=1e-5)
+    assert reference_logprobs[4][4:] == (0.0, 0.0)
+    assert reference_logprobs[0][2] != reference_logprobs[1][2]
 
 
 def test_nodes_that_are_run(learner, monkeypatch):
     """Four siblings of a prompt of 30 with 10 tokens each: 30 + 4 * 9 nodes, as nobody reads the last token's state."""
-    mine = learner()
+    torch_learner = learner()
     ids = [(*range(30), *range(40 + 10 * k, 50 + 10 * k)) for k in range(4)]
-    data = [sequence(one, (False,) * 30 + (True,) * 10) for one in ids]
-    body = mine.engine.loaded.model.base_model
+    data = [sequence(row, (False,) * 30 + (True,) * 10) for row in ids]
+    body = torch_learner.engine.loaded.model.base_model
     shapes = []
     forward = type(body).forward
     monkeypatch.setattr(
         type(body), "forward", lambda self, *a, **k: shapes.append(k["input_ids"].shape) or forward(self, *a, **k)
     )
-    update(mine, data)
+    update(torch_learner, data)
     assert shapes == [(66, 1), (1, 40)]  # the second is the look at what came of the update
 
 
@@ -142,12 +142,12 @@ def test_nodes_that_are_run(learner, monkeypatch):
 @pytest.mark.parametrize("spread", [0, 4, logprobs.ALL_TOKENS])
 def test_chunks_of_the_vocabulary_change_nothing(learner, architecture, spread, monkeypatch):
     """Also where logits are soft-capped after the projection, as in Gemma 2."""
-    mine = learner(architecture, pack="prefix_tree")
+    torch_learner = learner(architecture, pack="prefix_tree")
     data = [sequence((*range(10), *range(20 * k, 20 * k + 9)), (False,) * 10 + (True,) * 9) for k in range(3)]
     data += [sequence(data[0].token_ids, data[0].mask, temperature=0.5)]
     (group,) = make_microbatches(data, 4096, "prefix_tree", 32)
     batch = collate(group.data, torch.device("cpu"), group.tree)
-    model = mine.engine.loaded.model
+    model = torch_learner.engine.loaded.model
 
     def results():
         scores = Scorer(model)(batch, Precision(entropy_tokens=spread))
@@ -155,7 +155,7 @@ def test_chunks_of_the_vocabulary_change_nothing(learner, architecture, spread, 
         (scores.logprobs.sum() + (scores.entropy.square().sum() if spread else 0.0)).backward()
         return scores, {name: weight.grad.clone() for name, weight in model.named_parameters()}
 
-    whole, gradients = results()
+    full, gradients = results()
     sizes = []
     project = logprobs.project
     monkeypatch.setattr(logprobs, "CHUNK", 260 * 4)
@@ -165,8 +165,8 @@ def test_chunks_of_the_vocabulary_change_nothing(learner, architecture, spread, 
     # 1 + 3 * 8 states at temperature 1 and 9 at 0.5, four at a time; all but the first eight again in the backward.
     assert sum(sizes) == 2 * (25 + 9) - 8
     assert max(sizes) == 4
-    assert torch.allclose(cut.logprobs, whole.logprobs, atol=1e-6)
-    assert torch.allclose(cut.entropy, whole.entropy, atol=1e-5)
+    assert torch.allclose(cut.logprobs, full.logprobs, atol=1e-6)
+    assert torch.allclose(cut.entropy, full.entropy, atol=1e-5)
     assert cut.entropy.requires_grad == bool(spread)
     assert apart(gradients, again) < TOLERANCE * max(1.0, max(float(value.abs().max()) for value in gradients.values()))
 
@@ -175,21 +175,21 @@ def test_chunks_of_the_vocabulary_change_nothing(learner, architecture, spread, 
 def test_the_last_layer_goes_on_with_what_is_read(learner, checkpointing):
     ids = (*range(60), *range(70, 79))
     data = [sequence((*ids, 80 + k), (False,) * 60 + (True,) * 10) for k in range(4)]
-    mine = learner(pack="prefix_tree", gradient_checkpointing=checkpointing)
-    seen = {}
+    torch_learner = learner(pack="prefix_tree", gradient_checkpointing=checkpointing)
+    recorded = {}
 
     def note(key, length):
         if torch.is_grad_enabled():  # not where the policy is asked what came of the update
-            seen[key] = length
+            recorded[key] = length
 
-    for number, layer in enumerate(mine.engine.loaded.model.base_model.layers):
+    for number, layer in enumerate(torch_learner.engine.loaded.model.base_model.layers):
         for name, module in (("query", layer.self_attn.q_proj), ("output", layer.self_attn.o_proj), ("mlp", layer.mlp)):
             module.register_forward_hook(lambda _, inputs, __, key=(number, name): note(key, len(inputs[0])))
-    update(mine, data)
-    last = len(mine.engine.loaded.model.base_model.layers) - 1
+    update(torch_learner, data)
+    last = len(torch_learner.engine.loaded.model.base_model.layers) - 1
     # 69 nodes, as the siblings part with their last token alone; from the prompt's last on, ten are read.
     less = {(last, "output"), (last, "mlp")} if not checkpointing else set()
-    assert seen == {key: 10 if key in less else 69 for key in seen}
+    assert recorded == {key: 10 if key in less else 69 for key in recorded}
 
 
 @pytest.mark.parametrize("architecture", ["llama", "qwen3"])
@@ -204,7 +204,7 @@ def test_bfloat16_is_as_close_as_padding(learner, architecture, seed, form, monk
 def test_flex_attention(learner, architecture, monkeypatch):
     run_flex_attention_plainly(monkeypatch)
     windows, mask = [], tree_attention.FlexMasks._mask
-    monkeypatch.setattr(tree_attention.FlexMasks, "_mask", lambda self, one: windows.append(one) or mask(self, one))
+    monkeypatch.setattr(tree_attention.FlexMasks, "_mask", lambda self, item: windows.append(item) or mask(self, item))
     shared = learner(architecture, pack="prefix_tree")
     shared.rank._runner._precision = dataclasses.replace(shared.rank._runner._precision, form=TreeForm(flex=True))
     check_equal(shared, learner(architecture, pack="padded"), examples=6)

@@ -50,10 +50,10 @@ def test_training_on_a_quantised_base_is_training_on_the_weights_that_it_stands_
     AutoTokenizer.from_pretrained(tmp_path / "model").save_pretrained(tmp_path / "dense")
     plain = build(tmp_path / "dense")
     first, second = quantised.engine.parameters("p"), plain.engine.parameters("p")
-    before = {name: value.detach().clone() for name, value in first.items()}
+    initial = {name: value.detach().clone() for name, value in first.items()}
 
-    (drawn,) = sample(quantised, request("go", 4, max_tokens=6))
-    data = [datum(one, advantage) for one, advantage in zip(drawn, (1.0, -1.0, 0.5, -0.5), strict=True)]
+    (samples,) = sample(quantised, request("go", 4, max_tokens=6))
+    data = [datum(sample, advantage) for sample, advantage in zip(samples, (1.0, -1.0, 0.5, -0.5), strict=True)]
     losses = []
     for _ in range(4):
         metrics = update(quantised, data)["p"]
@@ -61,6 +61,6 @@ def test_training_on_a_quantised_base_is_training_on_the_weights_that_it_stands_
         losses.append(metrics["loss"])
     for name, value in first.items():
         assert torch.allclose(value, second[name], atol=1e-4), name
-    assert max(float((before[name] - value).abs().max()) for name, value in first.items()) > 1e-2
+    assert max(float((initial[name] - value).abs().max()) for name, value in first.items()) > 1e-2
     assert losses[-1] < losses[0] - 0.1
     assert all(torch.equal(module.weight, stored[name]) for name, module in layers(quantised))

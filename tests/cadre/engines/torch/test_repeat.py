@@ -53,14 +53,14 @@ class Dawdle(Env):
 
 async def train(team: Team) -> list[list[Tree]]:
     """The trees of a few steps, each learnt from before the next."""
-    drawn = []
+    sampled = []
     tasks = [Task(f"t{number}", {"turns": 1 + number % 4}) for number in range(6)]
     for step in range(STEPS):
         trees, _ = await grow_many(tasks, Rollout(Dawdle, team, shapes.greedy(4), 1.0), step)
         samples = [sample for tree in trees for sample in walk.samples(tree.root)]
         await team.update([tiny.datum(sample, (-1.0) ** index) for index, sample in enumerate(samples)])
-        drawn.append(trees)
-    return drawn
+        sampled.append(trees)
+    return sampled
 
 
 def run(learners: dict[str, TorchLearner]) -> tuple[list[list[Tree]], list[torch.Tensor]]:
@@ -102,10 +102,10 @@ def a_model_a_role(folder: Any) -> dict[str, TorchLearner]:
 def test_equal_seeds_give_equal_bits(folders: Any, team: Any, threads: int) -> None:
     torch.set_num_threads(threads)
     try:
-        (first, weights), (second, others) = (run(team(folders["llama"])) for _ in range(2))
+        (first, weights), (second, rest) = (run(team(folders["llama"])) for _ in range(2))
     finally:
         torch.set_num_threads(1)
     assert first == second
     assert len(first) == STEPS
     assert [len(trees) for trees in first] == [6] * STEPS  # of one that breaks in a branch the others are kept
-    assert all(torch.equal(one, other) for one, other in zip(weights, others, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(weights, rest, strict=True))

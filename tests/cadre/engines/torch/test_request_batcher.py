@@ -22,7 +22,7 @@ def answer(request, listener):
     listener.finished(request, [Completion((k,), (0.0,), "stop") for k in range(request.count)])
 
 
-class Scripted:
+class ScriptedWork:
     """A decode loop that answers at once and remembers the batches."""
 
     def __init__(self):
@@ -36,16 +36,16 @@ class Scripted:
 
 @pytest.fixture
 def batcher():
-    made = []
+    created = []
 
     def make(decode):
-        made.append(ComputeThread(torch.device("cpu")))
-        return RequestBatcher(decode, made[-1])
+        created.append(ComputeThread(torch.device("cpu")))
+        return RequestBatcher(decode, created[-1])
 
-    make.threads = made
+    make.threads = created
     yield make
-    for one in made:
-        one.close()
+    for item in created:
+        item.close()
 
 
 def submit(batcher, key, count=1):
@@ -53,13 +53,13 @@ def submit(batcher, key, count=1):
 
 
 def test_everything_asked_for_is_one_batch(batcher):
-    decode = Scripted()
-    mine = batcher(decode)
+    decode = ScriptedWork()
+    request_batcher = batcher(decode)
 
     async def episode(key):
-        first = await submit(mine, key, 2)
+        first = await submit(request_batcher, key, 2)
         await asyncio.sleep(random.random() / 100)
-        await submit(mine, 10 + key)
+        await submit(request_batcher, 10 + key)
         return len(first)
 
     assert asyncio.run(gather(*(episode(key) for key in range(4)))) == [2, 2, 2, 2]
@@ -67,10 +67,10 @@ def test_everything_asked_for_is_one_batch(batcher):
 
 
 def test_several_event_loops_in_turn(batcher):
-    decode = Scripted()
-    mine = batcher(decode)
+    decode = ScriptedWork()
+    request_batcher = batcher(decode)
     for key in range(3):
-        asyncio.run(submit(mine, key))
+        asyncio.run(submit(request_batcher, key))
     assert decode.batches == [[0], [1], [2]]
 
 
@@ -83,15 +83,15 @@ def test_a_request_resolves_before_its_batch_ends(batcher):
                 assert going_on.wait(10)
             answer(request, listener)
 
-    mine = batcher(decode)
+    request_batcher = batcher(decode)
 
     early = []
 
     async def first():
-        early.extend(await submit(mine, 0))
+        early.extend(await submit(request_batcher, 0))
         going_on.set()
 
-    asyncio.run(gather(first(), submit(mine, 1)))
+    asyncio.run(gather(first(), submit(request_batcher, 1)))
     assert early[0].token_ids == (0,)
 
 
@@ -100,41 +100,41 @@ def test_errors_reach_every_request_that_waits(batcher):
         answer(requests[0], listener)
         raise MemoryError("too much")
 
-    mine = batcher(decode)
+    request_batcher = batcher(decode)
 
     async def caught(key):
         try:
-            return await submit(mine, key)
+            return await submit(request_batcher, key)
         except MemoryError as error:
             return str(error)
 
-    first, *others = asyncio.run(gather(*(caught(key) for key in range(3))))
+    first, *rest = asyncio.run(gather(*(caught(key) for key in range(3))))
     assert first[0].token_ids == (0,)
-    assert others == ["too much"] * 2
+    assert rest == ["too much"] * 2
 
 
 def test_a_closed_engine_refuses_instead_of_waiting(batcher):
-    mine = batcher(Scripted())
+    request_batcher = batcher(ScriptedWork())
     batcher.threads[-1].close()
     with pytest.raises(EngineError, match="Load it again"):
-        asyncio.run(submit(mine, 0))
+        asyncio.run(submit(request_batcher, 0))
 
 
 def test_cancellation_stops_the_batch_and_the_next_run_works(batcher):
     started = threading.Event()
-    left = []
+    remaining = []
 
     def decode(requests, listener, scope):
         started.set()
         while requests[0].key == 0 and not listener.gone():
             pass
-        left.append(requests[0].key)
+        remaining.append(requests[0].key)
         answer(requests[0], listener)
 
-    mine = batcher(decode)
+    request_batcher = batcher(decode)
 
     async def run():
-        asking = asyncio.create_task(submit(mine, 0))
+        asking = asyncio.create_task(submit(request_batcher, 0))
         while not started.is_set():
             await asyncio.sleep(0.001)
         asking.cancel()
@@ -142,9 +142,9 @@ def test_cancellation_stops_the_batch_and_the_next_run_works(batcher):
             await asking
 
     asyncio.run(run())
-    assert left == [0]
-    asyncio.run(submit(mine, 1))
-    assert left == [0, 1]
+    assert remaining == [0]
+    asyncio.run(submit(request_batcher, 1))
+    assert remaining == [0, 1]
 
 
 def test_decoding_runs_in_the_thread_of_the_engine(batcher):
@@ -155,8 +155,8 @@ def test_decoding_runs_in_the_thread_of_the_engine(batcher):
         for request in requests:
             answer(request, listener)
 
-    mine = batcher(decode)
-    asyncio.run(submit(mine, 0))
+    request_batcher = batcher(decode)
+    asyncio.run(submit(request_batcher, 0))
     assert threads == [batcher.threads[0].work(threading.current_thread)]
 
 
@@ -167,20 +167,20 @@ def test_steps_of_little_work_take_one_thread_and_give_the_same(engine, monkeypa
         counts.append(torch.get_num_threads())
         return draw(batch)
 
-    mine = engine("llama")
-    mine.work(torch.set_num_threads, 2)
+    torch_engine = engine("llama")
+    torch_engine.work(torch.set_num_threads, 2)
     draw = decoding.DecodingBatch.sample
     monkeypatch.setattr(decoding.DecodingBatch, "sample", counted)
-    asked = [tiny.request("move it", 4, key, max_tokens=3) for key in range(3)]
-    few = sample(mine, *asked)
+    requests = [tiny.request("move it", 4, key, max_tokens=3) for key in range(3)]
+    few = sample(torch_engine, *requests)
     assert set(counts) == {1}
     counts.clear()
     monkeypatch.setattr(decoding, "SERIAL_FLOPS", 0)
-    many = sample(mine, *asked)
+    many = sample(torch_engine, *requests)
     assert set(counts) == {2}
-    assert mine.work(torch.get_num_threads) == 2
-    mine.work(torch.set_num_threads, 1)
-    for one, other in zip(few, many, strict=True):
-        assert [first.token_ids for first in one] == [second.token_ids for second in other]
-        for first, second in zip(one, other, strict=True):
+    assert torch_engine.work(torch.get_num_threads) == 2
+    torch_engine.work(torch.set_num_threads, 1)
+    for item, other_samples in zip(few, many, strict=True):
+        assert [first.token_ids for first in item] == [second.token_ids for second in other_samples]
+        for first, second in zip(item, other_samples, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)

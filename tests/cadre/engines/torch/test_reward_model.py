@@ -21,25 +21,29 @@ def test_the_folder_scores_the_same_in_plain_transformers(name, folders, tmp_pat
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in out.iterdir()}
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     prompts, answers = [pair.prompt for pair in toy(5)], ["", "x", "please", "never 3", "a longer one than the others"]
-    wanted = []
+    expected = []
     for prompt, answer in zip(prompts, answers, strict=True):
-        said = [{"role": "user", "content": prompt[0].content}]
-        text = tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True) + answer + "<|im_end|>"
+        message = [{"role": "user", "content": prompt[0].content}]
+        text = (
+            tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True) + answer + "<|im_end|>"
+        )
         ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
         with torch.no_grad():
-            wanted.append(float(model.eval()(ids).logits[0, 0]))
+            expected.append(float(model.eval()(ids).logits[0, 0]))
     scorer = RewardModel.load(out)
     mean = json.loads((out / "config.json").read_text())["reward_mean"]
-    assert scorer.score(prompts, answers) == pytest.approx([score - mean for score in wanted], abs=1e-5)
-    assert len(set(wanted)) == 5
+    assert scorer.score(prompts, answers) == pytest.approx([score - mean for score in expected], abs=1e-5)
+    assert len(set(expected)) == 5
 
 
 def test_the_answers_learned_from_have_mean_0(folders, tmp_path):
     """Each answer once, however many pairs it is in; a folder that says no mean scores as its head does."""
-    said = [PreferencePair((Message("user", "q"),), good, bad) for good, bad in (("a", "b"), ("a", "c"), ("b", "c"))]
+    preference_pair = [
+        PreferencePair((Message("user", "q"),), good, bad) for good, bad in (("a", "b"), ("a", "c"), ("b", "c"))
+    ]
     settings = RewardSettings(steps=2, learning_rate=1e-3, validate=0.0, pairs=3)
-    train_reward_model(said, str(folders["llama"]), tmp_path / "judge", settings, lambda step, loss: None)
-    prompts, answers = [pair.prompt for pair in said], ["a", "b", "c"]
+    train_reward_model(preference_pair, str(folders["llama"]), tmp_path / "judge", settings, lambda step, loss: None)
+    prompts, answers = [pair.prompt for pair in preference_pair], ["a", "b", "c"]
     scores = RewardModel.load(tmp_path / "judge").score(prompts, answers)
     assert sum(scores) == pytest.approx(0.0, abs=1e-4)
     config = json.loads((tmp_path / "judge" / "config.json").read_text())
@@ -99,13 +103,13 @@ def test_an_answer_is_read_after_its_end_where_that_is_the_padding_too(folders, 
     scorer = RewardModel.load(out)
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert scorer.pad != end
-    whole = scorer.encode((Message("user", "x"),), "y")
-    assert whole[-1] == end
+    full = scorer.encode((Message("user", "x"),), "y")
+    assert full[-1] == end
     with torch.no_grad():
-        ended, cut, padded = scorer.forward([whole, whole[:-1], (*whole, *whole)]).tolist()
+        ended, cut, padded = scorer.forward([full, full[:-1], (*full, *full)]).tolist()
     assert len({ended, cut, padded}) == 3
     # a head that was trained so keeps reading where it was trained
-    known = AutoTokenizer.from_pretrained(out)
-    known.pad_token = "<|im_end|>"
-    known.save_pretrained(out)
+    saved_tokenizer = AutoTokenizer.from_pretrained(out)
+    saved_tokenizer.pad_token = "<|im_end|>"
+    saved_tokenizer.save_pretrained(out)
     assert RewardModel.load(out).pad == end

@@ -41,18 +41,18 @@ def test_parameters_by_hand(model: str, parameters: int) -> None:
 
 
 def test_bytes_by_hand() -> None:
-    whole = measure("Qwen/Qwen3-1.7B", PolicyConfig(model="-", dtype="bfloat16"))
-    assert whole.parameters == 1_720_574_976
-    assert (whole.trained, whole.base, whole.training) == tuple(whole.parameters * n for n in (1, 4, 12))
-    assert (whole.sequence.slot, whole.sequence.scores) == (2 * 28 * 8 * 128 * 2, 151_936 * SCORE_BYTES)
+    full = measure("Qwen/Qwen3-1.7B", PolicyConfig(model="-", dtype="bfloat16"))
+    assert full.parameters == 1_720_574_976
+    assert (full.trained, full.base, full.training) == tuple(full.parameters * n for n in (1, 4, 12))
+    assert (full.sequence.slot, full.sequence.scores) == (2 * 28 * 8 * 128 * 2, 151_936 * SCORE_BYTES)
     lora = PolicyConfig(model="-", dtype="bfloat16", lora=LoraConfig(rank=8))
     adapted = measure("Qwen/Qwen3-1.7B", lora)
     # queries 2048 to 2048, keys and values to 1024, output 2048 to 2048, and the three of 6144
     layer = (2048 + 2048) * 2 + (2048 + 1024) * 2 + 3 * (2048 + 6144)
     assert adapted.trained == 28 * 8 * layer
-    assert (adapted.base, adapted.training) == (2 * whole.parameters, 16 * adapted.trained)
+    assert (adapted.base, adapted.training) == (2 * full.parameters, 16 * adapted.trained)
     frozen = measure("Qwen/Qwen3-1.7B", PolicyConfig(model="-", frozen=True))
-    assert (frozen.trained, frozen.training, frozen.base) == (0, 0, 4 * whole.parameters)
+    assert (frozen.trained, frozen.training, frozen.base) == (0, 0, 4 * full.parameters)
 
 
 def test_an_unknown_model_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,40 +23,43 @@ from tests.helpers.plain_logprobs import plain_logprobs
 
 
 def test_packed_scores_are_those_of_a_plain_forward_at_the_temperature_of_the_sampling(engine, folders):
-    """Of another architecture than the one that sampled; a prompt that siblings share is run once."""
-    drawn = [one for group in sample(engine(), request("go", 3), request("gone", 2, key=2)) for one in group]
+    """The teacher's architecture is not the sampler's; a prompt that siblings share is run once."""
+    samples = [first for group in sample(engine(), request("go", 3), request("gone", 2, key=2)) for first in group]
     teacher = TorchTeacher(engine("qwen3"), "p")
     plain = AutoModelForCausalLM.from_pretrained(folders["qwen3"])
-    found = teacher.logprobs([datum(one, 0.0, temperature=0.7) for one in drawn])
-    for one, numbers in zip(drawn, found, strict=True):
-        assert numbers[: len(one.prompt_ids)] == (0.0,) * len(one.prompt_ids)
-        wanted = plain_logprobs(plain, one, 0.7).tolist()
-        assert numbers[len(one.prompt_ids) :] == pytest.approx(wanted, abs=1e-5)
+    logprobs = teacher.logprobs([datum(sample, 0.0, temperature=0.7) for sample in samples])
+    for item, numbers in zip(samples, logprobs, strict=True):
+        assert numbers[: len(item.prompt_ids)] == (0.0,) * len(item.prompt_ids)
+        expected = plain_logprobs(plain, item, 0.7).tolist()
+        assert numbers[len(item.prompt_ids) :] == pytest.approx(expected, abs=1e-5)
 
 
 def test_updates_towards_a_teacher_lower_the_divergence(learner, engine):
     """KL(policy || teacher) of the first token, summed over the vocabulary, before and after three updates."""
-    mine, other = learner(learning_rate=1e-2), engine("qwen3")
-    teacher = TorchTeacher(other, "p")
+    torch_learner, other_torch_engine = learner(learning_rate=1e-2), engine("qwen3")
+    teacher = TorchTeacher(other_torch_engine, "p")
     with torch.no_grad():
-        other.loaded.model.get_output_embeddings().weight.mul_(-3.0)  # it prefers what the policy does not
+        other_torch_engine.loaded.model.get_output_embeddings().weight.mul_(-3.0)  # it prefers what the policy does not
 
     def divergence() -> float:
-        prompt = torch.tensor([mine.encode("p", request("go").messages)])
+        prompt = torch.tensor([torch_learner.encode("p", request("go").messages)])
         with torch.no_grad():
-            own, target = (side.loaded.model(prompt).logits[0, -1].log_softmax(-1) for side in (mine.engine, other))
-        return float((own.exp() * (own - target)).sum())
+            own_model, target = (
+                side.loaded.model(prompt).logits[0, -1].log_softmax(-1)
+                for side in (torch_learner.engine, other_torch_engine)
+            )
+        return float((own_model.exp() * (own_model - target)).sum())
 
-    def scored(drawn) -> ScoredSample:
+    def scored(sampled) -> ScoredSample:
         observation = Observation("r", request("go").messages)
-        return ScoredSample(TreeSample(0, (), (), Node(0, {"r": observation}, {"r": (drawn,)}, ()), "r", 0))
+        return ScoredSample(TreeSample(0, (), (), Node(0, {"r": observation}, {"r": (sampled,)}, ()), "r", 0))
 
-    team = Team({"r": "p"}, {}, {"r": Sampling()}, (mine,), teacher=teacher)
+    team = Team({"r": "p"}, {}, {"r": Sampling()}, (torch_learner,), teacher=teacher)
     divergences = [divergence()]
     for key in range(3):
-        (drawn,) = sample(mine, request("go", 64, key, max_tokens=1))
-        taught, _ = add_distillation(list(map(scored, drawn)), TeacherConfig(model="seed"), team)
-        update(mine, [make_sequence(one, 1.0) for one in taught])
+        (samples,) = sample(torch_learner, request("go", 64, key, max_tokens=1))
+        taught, _ = add_distillation(list(map(scored, samples)), TeacherConfig(model="seed"), team)
+        update(torch_learner, [make_sequence(item, 1.0) for item in taught])
         divergences.append(divergence())
     assert divergences[-1] < 0.8 * divergences[0]
 

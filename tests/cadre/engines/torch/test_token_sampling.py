@@ -44,20 +44,20 @@ def test_noise_is_splitmix():
 
 
 def test_noise_is_uniform():
-    drawn = draw_uniform(torch.arange(20_000), 3)
-    counts = torch.histc(drawn.float(), bins=20, min=0.0, max=1.0)
+    samples = draw_uniform(torch.arange(20_000), 3)
+    counts = torch.histc(samples.float(), bins=20, min=0.0, max=1.0)
     # Chi-squared with 19 degrees of freedom stays below 43.8 in 999 of 1,000 cases.
     assert float(((counts - 1000) ** 2 / 1000).sum()) < 43.8
 
 
 def test_top_k_by_hand():
-    kept = keep_top_k(torch.tensor([[3.0, 1.0, 2.0, 2.0], [3.0, 1.0, 2.0, 0.0]]), torch.tensor([2, 1]))
+    stored = keep_top_k(torch.tensor([[3.0, 1.0, 2.0, 2.0], [3.0, 1.0, 2.0, 0.0]]), torch.tensor([2, 1]))
     inf = math.inf
-    assert kept.tolist() == [[3.0, -inf, 2.0, 2.0], [3.0, -inf, -inf, -inf]]
+    assert stored.tolist() == [[3.0, -inf, 2.0, 2.0], [3.0, -inf, -inf, -inf]]
 
 
 @pytest.mark.parametrize(
-    ("top_p", "kept"),
+    ("top_p", "stored"),
     [
         (1.0, [True, True, True, True]),
         (0.95, [True, True, True, True]),
@@ -68,9 +68,9 @@ def test_top_k_by_hand():
         (0.01, [False, False, False, True]),
     ],
 )
-def test_top_p_by_hand(top_p, kept):
+def test_top_p_by_hand(top_p, stored):
     scores = keep_top_p(logits(0.1, 0.3, 0.1, 0.5), torch.tensor([top_p]))
-    assert scores.isfinite().tolist() == [kept]
+    assert scores.isfinite().tolist() == [stored]
 
 
 def test_temperature_then_top_k_then_top_p():

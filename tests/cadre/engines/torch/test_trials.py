@@ -48,11 +48,11 @@ CACHED = sorted(SETTINGS.keys() - set(WITHOUT_CACHE))
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory):
+def folders(tmp_path_factory):
     """A folder with a tiny model of every type of `SETTINGS`."""
     root = tmp_path_factory.mktemp("others")
-    for kind, own in SETTINGS.items():
-        config = AutoConfig.for_model(kind, **{"vocab_size": 260, **tiny.SHAPE, **own})
+    for kind, family_settings in SETTINGS.items():
+        config = AutoConfig.for_model(kind, **{"vocab_size": 260, **tiny.SHAPE, **family_settings})
         tiny.save(lambda config=config: AutoModelForCausalLM.from_config(config), root / kind)
         tiny.byte_tokenizer().save_pretrained(root / kind)
     return root
@@ -60,40 +60,43 @@ def others(tmp_path_factory):
 
 async def two_turns(engine):
     """Prompts of different length at once, and another turn of one of them."""
-    asked = [request("go", 2, 1, max_tokens=20), request("a prompt that is longer than a window", 1, 2)]
-    first = [one for siblings in await gather(*map(engine.sample, asked)) for one in siblings]
-    said = (Message("assistant", first[0].text), Message("user", "and then?"))
-    previous = PreviousTurn(asked[0].messages, first[0])
+    requests = [request("go", 2, 1, max_tokens=20), request("a prompt that is longer than a window", 1, 2)]
+    first = [sample for siblings in await gather(*map(engine.sample, requests)) for sample in siblings]
+    message = (Message("assistant", first[0].text), Message("user", "and then?"))
+    previous = PreviousTurn(requests[0].messages, first[0])
     return first + await engine.sample(
-        replace(asked[0], messages=asked[0].messages + said, key=3, previous=previous, count=2)
+        replace(requests[0], messages=requests[0].messages + message, key=3, previous=previous, count=2)
     )
 
 
 def gap(folder, engine):
-    """How far the log-probabilities of two turns are from those of plain forwards."""
-    (drawn,) = asyncio.run(gather(two_turns(engine)))
+    """Return the largest difference between two turns' log-probabilities and those of plain forwards."""
+    (samples,) = asyncio.run(gather(two_turns(engine)))
     reference = AutoModelForCausalLM.from_pretrained(
         folder, attn_implementation=engine.loaded.model.config._attn_implementation
     )
-    return max(float((plain_logprobs(reference, one, 1.0) - torch.tensor(one.logprobs)).abs().max()) for one in drawn)
+    return max(
+        float((plain_logprobs(reference, sample, 1.0) - torch.tensor(sample.logprobs)).abs().max())
+        for sample in samples
+    )
 
 
 @pytest.mark.parametrize("record", [None, run_eagerly])
 @pytest.mark.parametrize("kind", CACHED)
-def test_attention_that_is_not_plain_is_sampled_without_sharing(others, engine, kind, record):
-    mine = engine(others / kind)
-    mine.record = record
-    assert mine._form == "copied"
-    assert shared_prefix_cache.can_share(mine.loaded.model)
-    assert gap(others / kind, mine) < 1e-4
+def test_attention_that_is_not_plain_is_sampled_without_sharing(folders, engine, kind, record):
+    torch_engine = engine(folders / kind)
+    torch_engine.record = record
+    assert torch_engine._form == "copied"
+    assert shared_prefix_cache.can_share(torch_engine.loaded.model)
+    assert gap(folders / kind, torch_engine) < 1e-4
 
 
 @pytest.mark.parametrize("kind", WITHOUT_CACHE)
-def test_a_model_that_no_cached_form_is_right_for_is_sampled_without_a_cache(others, engine, kind):
+def test_a_model_that_no_cached_form_is_right_for_is_sampled_without_a_cache(folders, engine, kind):
     with pytest.warns(UserWarning, match=rf"type '{kind}', is sampled without a cache.*: its family is not among"):
-        mine = engine(others / kind)
-    assert mine._form == "plain"
-    assert gap(others / kind, mine) < 1e-4
+        torch_engine = engine(folders / kind)
+    assert torch_engine._form == "plain"
+    assert gap(folders / kind, torch_engine) < 1e-4
 
 
 def test_a_model_that_looks_at_later_tokens_is_refused_when_loaded(tmp_path, engine):
@@ -107,25 +110,25 @@ def test_a_model_that_looks_at_later_tokens_is_refused_when_loaded(tmp_path, eng
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("architecture", tiny.ARCHITECTURES)
 def test_plain_attention_is_shared_as_before(engine, architecture, dtype):
-    mine = engine(architecture, dtype=dtype)
-    assert mine._form == ("copied" if architecture == "gemma2" else "shared")
-    assert trials.choose_recorder(mine.loaded, mine.dtype, run_eagerly) is run_eagerly
+    torch_engine = engine(architecture, dtype=dtype)
+    assert torch_engine._form == ("copied" if architecture == "gemma2" else "shared")
+    assert trials.choose_recorder(torch_engine.loaded, torch_engine.dtype, run_eagerly) is run_eagerly
 
 
 def test_too_little_memory_for_a_trial_is_not_remembered_as_a_fault(engine, monkeypatch):
     off, calls = trials._batch_distance, []
-    mine = engine()
+    torch_engine = engine()
     monkeypatch.setattr(trials, "_faults", {})
 
-    def run_out_of_memory(*asked):
-        calls.append(asked)
+    def run_out_of_memory(*requests):
+        calls.append(requests)
         if len(calls) == 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return off(*asked)
+        return off(*requests)
 
     monkeypatch.setattr(trials, "_batch_distance", run_out_of_memory)
-    assert "out of memory" in trials._find_fault(mine.loaded, mine.dtype, "shared")
-    assert not trials._find_fault(mine.loaded, mine.dtype, "shared")
+    assert "out of memory" in trials._find_fault(torch_engine.loaded, torch_engine.dtype, "shared")
+    assert not trials._find_fault(torch_engine.loaded, torch_engine.dtype, "shared")
 
 
 def test_a_form_that_is_wrong_in_a_second_turn_is_not_taken(engine, monkeypatch):
@@ -139,25 +142,25 @@ def test_a_form_that_is_wrong_in_a_second_turn_is_not_taken(engine, monkeypatch)
 
     monkeypatch.setattr(trials, "_batch_distance", wrong_later)
     with pytest.warns(UserWarning, match="with keys kept it gives logits that are 100.0% off"):
-        mine = engine()
-    assert mine._form == "plain"
-    (drawn,) = asyncio.run(gather(two_turns(mine)))
-    assert len(drawn) == 5
-    assert mine.prefix_cache.bytes == 0
+        torch_engine = engine()
+    assert torch_engine._form == "plain"
+    (samples,) = asyncio.run(gather(two_turns(torch_engine)))
+    assert len(samples) == 5
+    assert torch_engine.prefix_cache.bytes == 0
 
 
 def test_models_that_are_alike_are_tried_once_and_draw_no_random_numbers(engine, folders, monkeypatch):
-    tried, once = [], trials._batch_distance
+    attempts, once = [], trials._batch_distance
     monkeypatch.setattr(trials, "_faults", {})
-    monkeypatch.setattr(trials, "_batch_distance", lambda *asked: tried.append(1) or once(*asked))
-    before = torch.get_rng_state()
+    monkeypatch.setattr(trials, "_batch_distance", lambda *requests: attempts.append(1) or once(*requests))
+    initial_rng_state = torch.get_rng_state()
     first = sample(engine(), request("go", 2, 5))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert len(tried) == 2  # turns
+    assert torch.equal(torch.get_rng_state(), initial_rng_state)
+    assert len(attempts) == 2  # turns
     second = sample(engine(), request("go", 2, 5))
     engine("qwen2")
-    assert len(tried) == 4
-    assert [one.logprobs for one in first[0]] == [one.logprobs for one in second[0]]
+    assert len(attempts) == 4
+    assert [sample.logprobs for sample in first[0]] == [sample.logprobs for sample in second[0]]
 
 
 def test_a_keyword_that_a_form_does_not_know_is_not_swallowed():
@@ -182,14 +185,14 @@ def test_a_form_that_is_slightly_wrong_is_not_taken(engine, monkeypatch):
 
 def test_a_model_with_code_of_its_own_is_run_by_its_plain_forward(folders, engine, monkeypatch):
     """Mistake: to trust the type in config.json, as it may have a window of another kind."""
-    own = type(engine().loaded.model)
-    monkeypatch.setattr(own, "__module__", "transformers_modules.llama")
+    model_class = type(engine().loaded.model)
+    monkeypatch.setattr(model_class, "__module__", "transformers_modules.llama")
     with pytest.warns(UserWarning, match="its family is not among"):
-        mine = engine()
-    assert mine._form == "plain"
-    assert TorchLearner(mine, TrainingSettings({"p": LearnerConfig()})).rank._runner.tokens == 0
+        torch_engine = engine()
+    assert torch_engine._form == "plain"
+    assert TorchLearner(torch_engine, TrainingSettings({"p": LearnerConfig()})).rank._runner.tokens == 0
     with pytest.raises(EngineError, match=r"pack is prefix_tree.*not known to"):
-        TorchLearner(mine, TrainingSettings({"p": LearnerConfig(pack="prefix_tree")}))
+        TorchLearner(torch_engine, TrainingSettings({"p": LearnerConfig(pack="prefix_tree")}))
 
 
 def test_the_distance_of_logits_by_hand():

@@ -57,20 +57,20 @@ def moved(learner):
     return learner
 
 
-def drawn(side, asked=ASKED):
-    return [one for siblings in sample(side, *asked) for one in siblings]
+def drawn(side, requests=ASKED):
+    return [sample for siblings in sample(side, *requests) for sample in siblings]
 
 
 def check_own(learner, model, folder):
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
-    samples = [one for one in drawn(learner) if model.config.image_token_id not in one.token_ids]
+    samples = [item for item in drawn(learner) if model.config.image_token_id not in item.token_ids]
     assert len(samples) >= 3
-    assert max(len(one.images) for one in samples) == 2
-    learned = learner.rank._runner.compute_logprobs([datum(one, 1.0) for one in samples])
-    for one, values in zip(samples, learned, strict=True):
-        expected = own(model, processor, one)
-        assert (torch.tensor(one.logprobs) - expected).abs().max() < TOLERANCE
-        assert (torch.tensor(values[len(one.prompt_ids) :]) - expected).abs().max() < TOLERANCE
+    assert max(len(item.images) for item in samples) == 2
+    learned = learner.rank._runner.compute_logprobs([datum(item, 1.0) for item in samples])
+    for drawn_sample, values in zip(samples, learned, strict=True):
+        expected = own(model, processor, drawn_sample)
+        assert (torch.tensor(drawn_sample.logprobs) - expected).abs().max() < TOLERANCE
+        assert (torch.tensor(values[len(drawn_sample.prompt_ids) :]) - expected).abs().max() < TOLERANCE
 
 
 def test_sampler_and_learner_say_what_the_model_says(every_folder):
@@ -91,7 +91,7 @@ def test_with_an_adapter_they_say_what_base_and_adapter_merged_say(folder, tmp_p
 def test_another_picture_makes_other_log_probabilities(folder):
     """Equal ids with different pictures are different prompts, in one batch and in one scope."""
     side = tiny.engine(folder)
-    first, second, again = sample(side, *(request("Hi", one) for one in (noise(32, 32, 5), noise(32, 32, 6), WIDE)))
+    first, second, again = sample(side, *(request("Hi", item) for item in (noise(32, 32, 5), noise(32, 32, 6), WIDE)))
     assert first[0].prompt_ids == second[0].prompt_ids
     assert abs(first[0].logprobs[0] - second[0].logprobs[0]) > 1e-3
     assert sample(side, request("Hi", WIDE))[0][0].token_ids == again[0].token_ids
@@ -100,50 +100,52 @@ def test_another_picture_makes_other_log_probabilities(folder):
 
 @pytest.mark.parametrize("lora", [None, pytest.param(LoraConfig(rank=2, alpha=4.0), marks=pytest.mark.slow)])
 def test_gradients_are_the_same_however_sequences_are_padded(folder, lora):
-    together, alone = learner_of(folder, lora), learner_of(folder, lora, tokens_per_microbatch=1)
+    together, single = learner_of(folder, lora), learner_of(folder, lora, tokens_per_microbatch=1)
     if lora:
-        moved(together), moved(alone)
-    data = [datum(one, advantage) for one, advantage in zip(drawn(together), (1.0, -0.5, 2.0, 1.0, -1.0), strict=True)]
-    one, other = caught(together, data), caught(alone, data)
-    assert apart(one, other) < TOLERANCE
-    assert max(float(value.abs().max()) for value in other.values()) > 1e-4
-    together.close(), alone.close()
+        moved(together), moved(single)
+    data = [
+        datum(sample, advantage) for sample, advantage in zip(drawn(together), (1.0, -0.5, 2.0, 1.0, -1.0), strict=True)
+    ]
+    first, second = caught(together, data), caught(single, data)
+    assert apart(first, second) < TOLERANCE
+    assert max(float(value.abs().max()) for value in second.values()) > 1e-4
+    together.close(), single.close()
 
 
 def test_a_placeholder_that_a_model_says_is_no_picture(folder):
     """It is read as another token, in decoding as in learning, and the next turn starts a new sequence."""
     learner = learner_of(folder)
     loaded = learner.engine.loaded
-    (one,) = drawn(learner, [request("Hi", WIDE, max_tokens=4)])
-    ids = (*one.token_ids[:1], loaded.pictures.token, *one.token_ids[1:])
-    shown = vision.make_inputs(loaded.model, loaded.pictures, [(one.prompt_ids + ids, one.images)]).tensors[
+    (item,) = drawn(learner, [request("Hi", WIDE, max_tokens=4)])
+    ids = (*item.token_ids[:1], loaded.pictures.token, *item.token_ids[1:])
+    shown = vision.make_inputs(loaded.model, loaded.pictures, [(item.prompt_ids + ids, item.images)]).tensors[
         "input_ids"
     ][0]
     count = loaded.pictures.count(WIDE)
-    assert int((shown == loaded.pictures.token).sum()) == count == one.prompt_ids.count(loaded.pictures.token)
-    said = replace(one, token_ids=ids, logprobs=(-1.0,) * len(ids))
-    (values,) = learner.rank._runner.compute_logprobs([datum(said, 1.0)])
-    assert all(value < 0.0 for value in values[len(one.prompt_ids) :])
-    seen = (Message("user", "Hi", images=(WIDE,)),)
-    later = (*seen, Message("assistant", said.text), Message("user", "and?"))
+    assert int((shown == loaded.pictures.token).sum()) == count == item.prompt_ids.count(loaded.pictures.token)
+    answer = replace(item, token_ids=ids, logprobs=(-1.0,) * len(ids))
+    (values,) = learner.rank._runner.compute_logprobs([datum(answer, 1.0)])
+    assert all(value < 0.0 for value in values[len(item.prompt_ids) :])
+    recorded = (Message("user", "Hi", images=(WIDE,)),)
+    later = (*recorded, Message("assistant", answer.text), Message("user", "and?"))
     template = loaded.templates["p"]
-    assert template.prompt(later, PreviousTurn(seen, said), loaded.stops).history == "new"
+    assert template.prompt(later, PreviousTurn(recorded, answer), loaded.stops).history == "new"
     learner.close()
 
 
 def test_a_conversation_keeps_sampled_ids_and_pictures(folder):
     side = tiny.engine(folder)
-    (one,) = sample(side, request("Hi", WIDE, max_tokens=3))[0]
+    (item,) = sample(side, request("Hi", WIDE, max_tokens=3))[0]
     later = (
         Message("user", "Hi", images=(WIDE,)),
-        Message("assistant", one.text),
+        Message("assistant", item.text),
         Message("user", "and this?", images=(TALL,)),
     )
-    asked = Request("r", "p", later, 1, Sampling(max_tokens=3), 1, PreviousTurn(later[:1], one))
-    (two,) = sample(side, asked)[0]
+    requests = Request("r", "p", later, 1, Sampling(max_tokens=3), 1, PreviousTurn(later[:1], item))
+    (two,) = sample(side, requests)[0]
     assert two.images == (WIDE, TALL)
     if two.history == "clean":
-        assert two.prompt_ids[: len(one.prompt_ids) + len(one.token_ids)] == one.prompt_ids + one.token_ids
+        assert two.prompt_ids[: len(item.prompt_ids) + len(item.token_ids)] == item.prompt_ids + item.token_ids
     count = sum(map(side.loaded.pictures.count, two.images))
     assert two.prompt_ids.count(side.loaded.pictures.token) == count
     side.close()
@@ -152,23 +154,23 @@ def test_a_conversation_keeps_sampled_ids_and_pictures(folder):
 def test_text_that_looks_like_a_picture_stays_text(folder):
     side = tiny.engine(folder)
     marker = side.loaded.pictures.marker
-    (one,) = sample(side, request(f"see {marker} here", WIDE, max_tokens=2))[0]
-    assert one.prompt_ids.count(side.loaded.pictures.token) == side.loaded.pictures.count(WIDE)
+    (item,) = sample(side, request(f"see {marker} here", WIDE, max_tokens=2))[0]
+    assert item.prompt_ids.count(side.loaded.pictures.token) == side.loaded.pictures.count(WIDE)
     side.close()
 
 
 def test_saved_weights_come_back(folder, tmp_path):
     """A checkpoint holds all that a folder of the model needs, and what was learned goes on from there."""
-    one, other = learner_of(folder), learner_of(folder)
-    data = [datum(each, 1.0) for each in drawn(one)]
-    update(one, data)
-    one.save(tmp_path)
-    other.load(tmp_path)
-    assert drawn(one) == drawn(other)
-    assert update(one, data)["p"]["loss"] == update(other, data)["p"]["loss"]
+    first, other_torch_learner = learner_of(folder), learner_of(folder)
+    data = [datum(sample, 1.0) for sample in drawn(first)]
+    update(first, data)
+    first.save(tmp_path)
+    other_torch_learner.load(tmp_path)
+    assert drawn(first) == drawn(other_torch_learner)
+    assert update(first, data)["p"]["loss"] == update(other_torch_learner, data)["p"]["loss"]
     again = tiny.engine(tmp_path / "p")
-    assert again.loaded.pictures.count(WIDE) == one.engine.loaded.pictures.count(WIDE)
-    one.close(), other.close(), again.close()
+    assert again.loaded.pictures.count(WIDE) == first.engine.loaded.pictures.count(WIDE)
+    first.close(), other_torch_learner.close(), again.close()
 
 
 def test_a_model_of_text_refuses_pictures(folders):

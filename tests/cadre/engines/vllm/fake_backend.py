@@ -36,9 +36,9 @@ class FakeBackend:
 
     @classmethod
     async def start(cls, launch):
-        made = cls()
-        made.launch = launch
-        return made
+        created = cls()
+        created.launch = launch
+        return created
 
     async def add(self, call):
         assert self.paused or not self.launch.deterministic, "calls go in together, while nothing runs"

@@ -17,9 +17,9 @@ def test_the_rank_is_the_next_that_vllm_knows():
 
 def test_every_version_has_a_name_and_a_number_of_its_own():
     versions = AdapterVersions(8)
-    made = [versions.create("planner", 1), versions.create("planner", 2), versions.create("tool", 1)]
-    assert [adapter.name for adapter in made] == ["planner-v1", "planner-v2", "tool-v1"]
-    assert [adapter.number for adapter in made] == [1, 2, 3]
+    create = [versions.create("planner", 1), versions.create("planner", 2), versions.create("tool", 1)]
+    assert [adapter.name for adapter in create] == ["planner-v1", "planner-v2", "tool-v1"]
+    assert [adapter.number for adapter in create] == [1, 2, 3]
 
 
 def test_a_version_that_comes_again_has_another_name():

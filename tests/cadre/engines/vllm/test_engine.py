@@ -25,22 +25,22 @@ def asked(folder, options=None, **policies):
 
 def test_adapters_have_room_for_stale_versions_and_one_slot_that_nobody_has(folders):
     policies = {"a": {"lora": LoraConfig(rank=4)}, "b": {"lora": LoraConfig(rank=20)}, "f": {"frozen": True}}
-    made = asked(folders["llama"], Options(max_staleness=1), **policies)
-    assert made.slots == 6
-    assert {name: made.arguments[name] for name in ("enable_lora", "max_lora_rank", "max_loras")} == {
+    created = asked(folders["llama"], Options(max_staleness=1), **policies)
+    assert created.slots == 6
+    assert {name: created.arguments[name] for name in ("enable_lora", "max_lora_rank", "max_loras")} == {
         "enable_lora": True,
         "max_lora_rank": 32,
         "max_loras": 7,
     }
-    assert made.transfer == ""
-    assert "weight_transfer_config" not in made.arguments
+    assert created.transfer == ""
+    assert "weight_transfer_config" not in created.arguments
 
 
 def test_a_whole_model_comes_over_the_back_end_of_ours(folders):
-    made = asked(folders["llama"], p={})
-    assert made.arguments["weight_transfer_config"] == {"backend": "cadre"}
-    assert made.arguments["worker_extension_cls"] == made_of.WORKER_EXTENSION
-    assert "enable_lora" not in made.arguments
+    created = asked(folders["llama"], p={})
+    assert created.arguments["weight_transfer_config"] == {"backend": "cadre"}
+    assert created.arguments["worker_extension_cls"] == made_of.WORKER_EXTENSION
+    assert "enable_lora" not in created.arguments
 
 
 def test_what_is_drawn_from_is_what_the_loss_is_about(folders):
@@ -71,13 +71,13 @@ def card(monkeypatch):
 @pytest.mark.usefixtures("card")
 def test_on_a_card(folders):
     options = Options(VllmConfig(gpus=2, colocated=True), memory=5 << 30)
-    made = asked(folders["llama"], options, p={"dtype": "bfloat16"})
-    assert made.transfer == "ipc"
-    assert made.environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "1"
-    wanted = {"tensor_parallel_size": 2, "enable_sleep_mode": True, "dtype": "bfloat16", "enforce_eager": False}
-    assert wanted.items() <= made.arguments.items()
-    assert made.arguments["kv_cache_memory_bytes"] == 5 << 30
-    assert "enable_chunked_prefill" not in made.arguments
+    created = asked(folders["llama"], options, p={"dtype": "bfloat16"})
+    assert created.transfer == "ipc"
+    assert created.environment["VLLM_ALLOW_INSECURE_SERIALIZATION"] == "1"
+    expected = {"tensor_parallel_size": 2, "enable_sleep_mode": True, "dtype": "bfloat16", "enforce_eager": False}
+    assert expected.items() <= created.arguments.items()
+    assert created.arguments["kv_cache_memory_bytes"] == 5 << 30
+    assert "enable_chunked_prefill" not in created.arguments
     never = asked(folders["llama"], Options(VllmConfig(colocated=True, sleep="none")), p={})
     assert never.arguments["enable_sleep_mode"] is False
     assert never.transfer == "cadre-ipc"
@@ -86,10 +86,10 @@ def test_on_a_card(folders):
 @pytest.mark.usefixtures("card")
 @pytest.mark.parametrize(("chosen", "deterministic"), [(None, False), (False, False), (True, True)])
 def test_on_a_card_requests_stream_unless_runs_are_to_be_equal(folders, chosen, deterministic):
-    made = asked(folders["llama"], Options(deterministic=chosen), p={})
-    assert made.deterministic is deterministic
-    assert made.arguments["async_scheduling"] is not deterministic
-    assert made.arguments.get("scheduler_cls") == (None if deterministic else made_of.SCHEDULER)
+    created = asked(folders["llama"], Options(deterministic=chosen), p={})
+    assert created.deterministic is deterministic
+    assert created.arguments["async_scheduling"] is not deterministic
+    assert created.arguments.get("scheduler_cls") == (None if deterministic else made_of.SCHEDULER)
 
 
 def test_every_number_of_sequences_has_a_graph_that_is_not_much_larger():
@@ -117,8 +117,8 @@ def test_kernels_are_compiled_as_they_are_needed_but_for_experts(folders, monkey
 
 
 def test_on_a_cpu_nothing_streams_by_itself(folders):
-    made = asked(folders["llama"], p={})
-    assert (made.deterministic, made.arguments["async_scheduling"]) == (True, False)
+    created = asked(folders["llama"], p={})
+    assert (created.deterministic, created.arguments["async_scheduling"]) == (True, False)
     assert "scheduler_cls" not in asked(folders["llama"], Options(deterministic=False), p={}).arguments
 
 
@@ -159,8 +159,8 @@ def call(**sampling):
 
 
 def test_siblings_are_one_request_with_our_key_as_its_seed():
-    asked = sampling_parameters(call(temperature=0.7))
-    assert asked == {
+    requests = sampling_parameters(call(temperature=0.7))
+    assert requests == {
         "n": 4,
         "temperature": 0.7,
         "top_p": 1.0,
@@ -176,8 +176,8 @@ def test_siblings_are_one_request_with_our_key_as_its_seed():
 
 
 def test_text_is_made_only_where_strings_end_it():
-    asked = sampling_parameters(call(stop=("END",)))
-    assert (asked["stop"], asked["detokenize"]) == (["END"], True)
+    requests = sampling_parameters(call(stop=("END",)))
+    assert (requests["stop"], requests["detokenize"]) == (["END"], True)
 
 
 def test_what_is_greedy_has_no_generator():
@@ -192,10 +192,10 @@ def test_vllm_that_cannot_be_imported_is_told_of(folders, monkeypatch):
             raise ImportError("No module named 'vllm'")
         return original(name, *arguments, **settings)
 
-    made = made_of.plan_launch(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options(), 512)
+    plan_launch = made_of.plan_launch(str(folders["llama"]), {"p": tiny.policy(folders["llama"])}, Options(), 512)
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(EngineError, match=r"cannot be imported \(No module named 'vllm'\).*pip install"):
-        asyncio.run(vllm_sampler.start_engine(made))
+        asyncio.run(vllm_sampler.start_engine(plan_launch))
 
 
 def test_who_waits_for_an_engine_that_dies_is_told(monkeypatch):

@@ -35,7 +35,7 @@ def folder(tmp_path_factory):
     return tiny.build(tmp_path_factory.mktemp("vllm"), "llama", **changes)
 
 
-class Pair:
+class EnginePair:
     """vLLM and the torch engine on the same policies."""
 
     def __init__(self, folder, policies, options=OPTIONS, start=None):
@@ -45,7 +45,7 @@ class Pair:
         self.version = dict.fromkeys(policies, 0)
 
     def draw(self, *requests):
-        return asyncio.run(gather(*(self.vllm.sample(each) for each in requests)))
+        return asyncio.run(gather(*(self.vllm.sample(request) for request in requests)))
 
     def change(self, policy, seed):
         """New weights, in place, for the torch engine; as published."""
@@ -64,12 +64,12 @@ class Pair:
         """Largest difference between vLLM's log-probabilities of what it drew and the torch engine's."""
         samples = [sample for siblings in self.draw(*requests) for sample in siblings]
         data = [datum(sample, 1.0) for sample in samples]
-        said = self.torch.rank._runner.compute_logprobs(data)
+        text = self.torch.rank._runner.compute_logprobs(data)
         gaps = [
-            abs(ours - theirs)
-            for one, logprobs in zip(data, said, strict=True)
-            for ours, theirs, drawn in zip(one.logprobs, logprobs, one.mask, strict=True)
-            if drawn
+            abs(logprob - reference)
+            for datum, logprobs in zip(data, text, strict=True)
+            for logprob, reference, samples in zip(datum.logprobs, logprobs, datum.mask, strict=True)
+            if samples
         ]
         return max(gaps)
 
@@ -79,18 +79,18 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def whole(folder):
-    made = Pair(folder, {"p": tiny.policy(folder)})
-    yield made
-    made.close()
+def both_engines(folder):
+    pair = EnginePair(folder, {"p": tiny.policy(folder)})
+    yield pair
+    pair.close()
 
 
 @pytest.fixture(scope="module")
 def adapters(folder):
     policies = {name: tiny.policy(folder, lora=LoraConfig(rank=rank, alpha=2 * rank)) for name, rank in RANKS.items()}
-    made = Pair(folder, policies | {"judge": tiny.policy(folder, frozen=True)})
-    yield made
-    made.close()
+    pair = EnginePair(folder, policies | {"judge": tiny.policy(folder, frozen=True)})
+    yield pair
+    pair.close()
 
 
 PART_TOKENS = 32
@@ -99,55 +99,55 @@ ASKED = [request(f"number {index}", 4, key=1_000 + index) for index in range(3)]
 MIXED = [request("go", 3, key=7, policy=name) for name in ("planner", "judge", "tool", "judge")]
 
 
-def test_log_probabilities_are_the_torch_engines(whole):
-    assert whole.mismatch(*ASKED) < 1e-4
+def test_log_probabilities_are_the_torch_engines(both_engines):
+    assert both_engines.mismatch(*ASKED) < 1e-4
 
 
-def test_equal_rounds_are_equal_to_the_bit(whole):
-    first = whole.draw(*ASKED)
-    assert whole.draw(*ASKED) == first
+def test_equal_rounds_are_equal_to_the_bit(both_engines):
+    first = both_engines.draw(*ASKED)
+    assert both_engines.draw(*ASKED) == first
     assert len({sample.token_ids for sample in first[0]}) == 4
 
 
-def test_a_push_is_complete_with_the_tied_head_and_the_prompts(whole):
-    before = whole.draw(*ASKED)
+def test_a_push_is_complete_with_the_tied_head_and_the_prompts(both_engines):
+    initial_draw = both_engines.draw(*ASKED)
     for seed in (1, 2):
-        whole.load(whole.change("p", seed))
-        assert whole.mismatch(*ASKED) < 1e-4
-    after = whole.draw(*ASKED)
-    assert after != before
-    assert {sample.version for siblings in after for sample in siblings} == {whole.version["p"]}
+        both_engines.load(both_engines.change("p", seed))
+        assert both_engines.mismatch(*ASKED) < 1e-4
+    final_draw = both_engines.draw(*ASKED)
+    assert final_draw != initial_draw
+    assert {sample.version for siblings in final_draw for sample in siblings} == {both_engines.version["p"]}
 
 
-def test_weights_that_change_on_the_way_are_told_of(whole):
+def test_weights_that_change_on_the_way_are_told_of(both_engines):
     async def play():
-        early = asyncio.create_task(whole.vllm.sample(request("long", 2, key=3, max_tokens=200)))
+        early = asyncio.create_task(both_engines.vllm.sample(request("long", 2, key=3, max_tokens=200)))
         await asyncio.sleep(0.15)
-        await whole.vllm.load(whole.change("p", 3))
+        await both_engines.vllm.load(both_engines.change("p", 3))
         return await early
 
-    before = whole.version["p"]
+    initial = both_engines.version["p"]
     for sample in asyncio.run(play()):
-        assert sample.version == before
-        assert [version for _, version in sample.changes] == [before + 1]
-        ((place, _),) = sample.changes
-        assert 0 < place < len(sample.token_ids)
+        assert sample.version == initial
+        assert [version for _, version in sample.changes] == [initial + 1]
+        ((position, _),) = sample.changes
+        assert 0 < position < len(sample.token_ids)
 
 
-def test_temperature_greed_and_strings_that_end(whole):
-    (greedy,) = whole.draw(request("x", temperature=0.0))[0]
+def test_temperature_greed_and_strings_that_end(both_engines):
+    (greedy,) = both_engines.draw(request("x", temperature=0.0))[0]
     assert set(greedy.logprobs) == {0.0}
-    assert whole.mismatch(request("x", 2, temperature=0.5)) > 1e-3  # as the datum says temperature 1
-    text = whole.draw(request("x", key=5))[0][0].text
-    (cut,) = whole.draw(request("x", key=5, stop=(text[2],)))[0]
+    assert both_engines.mismatch(request("x", 2, temperature=0.5)) > 1e-3  # as the datum says temperature 1
+    text = both_engines.draw(request("x", key=5))[0][0].text
+    (cut,) = both_engines.draw(request("x", key=5, stop=(text[2],)))[0]
     assert cut.text == text[: text.index(text[2])]
     assert cut.finish == "stop"
 
 
-def test_prompts_beyond_what_is_read_at_once_do_not_end_it(whole):
+def test_prompts_beyond_what_is_read_at_once_do_not_end_it(both_engines):
     """Seeds, and more prompt tokens than one batch takes: read in parts, they would end the engine on a CPU."""
     long = [request("w" * (150 + index), 2, key=index) for index in range(6)]
-    assert [len(siblings) for siblings in whole.draw(*long)] == [2] * 6
+    assert [len(siblings) for siblings in both_engines.draw(*long)] == [2] * 6
 
 
 def test_adapters_and_the_plain_base_in_one_batch(adapters):
@@ -160,20 +160,20 @@ def test_adapters_and_the_plain_base_in_one_batch(adapters):
 
 
 def test_an_adapter_that_comes_while_another_role_decodes_changes_nothing(adapters):
-    asked = request("long", 4, key=11, policy="planner", max_tokens=200)
-    alone = adapters.draw(asked)[0]
+    requests = request("long", 4, key=11, policy="planner", max_tokens=200)
+    single = adapters.draw(requests)[0]
 
     async def play():
-        drawing = asyncio.create_task(adapters.vllm.sample(asked))
+        drawing = asyncio.create_task(adapters.vllm.sample(requests))
         for seed in range(3):
             await asyncio.sleep(0.1)
             await adapters.vllm.load(adapters.change("tool", 20 + seed))
         under_way = not drawing.done()
         return under_way, await drawing
 
-    under_way, beside = asyncio.run(play())
+    under_way, with_adapter = asyncio.run(play())
     assert under_way, "the adapters came too late for this to show anything"
-    assert beside == alone
+    assert with_adapter == single
 
 
 def test_ctrl_c_at_the_terminal_does_not_reach_its_processes(adapters):
@@ -197,7 +197,7 @@ async def start_in_parts(launch):
 
 
 def test_requests_at_any_time_and_tokens_in_parts_are_what_is_drawn(folder):
-    pair = Pair(folder, {"p": tiny.policy(folder)}, replace(OPTIONS, deterministic=False), start_in_parts)
+    pair = EnginePair(folder, {"p": tiny.policy(folder)}, replace(OPTIONS, deterministic=False), start_in_parts)
     try:
         long = [request(f"number {index}", 4, max_tokens=70 + index) for index in range(3)]
         assert pair.mismatch(*long) < 1e-4
@@ -234,15 +234,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("left", ["closed", "open"])
-def test_a_process_ends_without_a_word(folder, tmp_path, left):
+@pytest.mark.parametrize("remaining", ["closed", "open"])
+def test_a_process_ends_without_a_word(folder, tmp_path, remaining):
     """Closed or not: vLLM's finalisers would otherwise find its modules gone, and its processes dead."""
     script = tmp_path / "end.py"
     script.write_text(END)
-    command = [sys.executable, str(script), str(folder), left]
+    command = [sys.executable, str(script), str(folder), remaining]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-    before, _, after = ended.stderr.partition("END\n")
+    initial_output, _, final_output = ended.stderr.partition("END\n")
     assert ended.returncode == 0, ended.stderr
-    assert "Traceback" not in before
-    assert after == ""
+    assert "Traceback" not in initial_output
+    assert final_output == ""

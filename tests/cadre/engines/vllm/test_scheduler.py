@@ -141,14 +141,14 @@ class Engine:
 
     def finish(self, planned, unread):
         names = list(planned.num_scheduled_tokens)
-        drawn = [token_at(name, len(self.history(name))) for name in names]
+        samples = [token_at(name, len(self.history(name))) for name in names]
         logprobs = LogprobsLists(
-            np.array([[token] for token in drawn], np.int32),
-            np.array([[-token / 1e4] for token in drawn], np.float32),
+            np.array([[token] for token in samples], np.int32),
+            np.array([[-token / 1e4] for token in samples], np.float32),
             np.ones(len(names), np.int64),
         )
         rows = {name: row for row, name in enumerate(names)}
-        tokens = [[] if name in unread else [token] for name, token in zip(names, drawn, strict=True)]
+        tokens = [[] if name in unread else [token] for name, token in zip(names, samples, strict=True)]
         result = ModelRunnerOutput(names, rows, tokens if any(tokens) else [], logprobs)
         for message in self.scheduler.update_from_output(planned, result).values():
             for output in message.outputs:
@@ -226,8 +226,8 @@ def test_every_step_is_planned_as_by_vllms_own_scheduler(folder, blocks):
     for engine in (stock, parts):
         play(engine)
     assert len(parts.plans) == len(stock.plans)
-    for ours, theirs in zip(parts.plans, stock.plans, strict=True):
-        assert ours == theirs
+    for actual, reference in zip(parts.plans, stock.plans, strict=True):
+        assert actual == reference
     assert sum(planned_here) > len(planned_here) / 3
     preempted = sum(len(plan["preempted_req_ids"] or ()) for plan in stock.plans)
     assert (preempted > 0) == (blocks == 60)

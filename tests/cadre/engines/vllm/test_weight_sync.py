@@ -41,116 +41,116 @@ def bench(tmp_path):
 
 def test_calls_go_in_together(bench):
     async def play():
-        made = bench()
-        await made.gate.submit([made.call(), made.call()])
-        return made.backend.calls
+        gpu_bench = bench()
+        await gpu_bench.gate.submit([gpu_bench.call(), gpu_bench.call()])
+        return gpu_bench.backend.calls
 
     assert asyncio.run(play()) == ["pause", ("add", "planner-0", None), ("add", "planner-0", None), "resume"]
 
 
 def test_a_call_that_need_not_wait_for_others_stops_nothing(bench):
     async def play():
-        made = bench(deterministic=False)
-        await made.gate.submit([made.call()])
-        return made.backend.calls
+        gpu_bench = bench(deterministic=False)
+        await gpu_bench.gate.submit([gpu_bench.call()])
+        return gpu_bench.backend.calls
 
     assert asyncio.run(play()) == [("add", "planner-0", None)]
 
 
 def test_an_adapter_is_added_while_nothing_runs_and_the_old_one_goes(bench):
     async def play():
-        made = bench()
-        await made.adapter(1)
-        await made.adapter(2)
-        return made
+        gpu_bench = bench()
+        await gpu_bench.adapter(1)
+        await gpu_bench.adapter(2)
+        return gpu_bench
 
-    made = asyncio.run(play())
-    assert made.backend.calls == [
+    trained_run = asyncio.run(play())
+    assert trained_run.backend.calls == [
         *("pause", ("adapter", "planner-v1"), "forget", "resume"),
         *("pause", ("adapter", "planner-v2"), ("remove", "planner-v1"), "forget", "resume"),
     ]
-    assert [adapter.name for adapter in made.dropped] == ["planner-v1"]
+    assert [adapter.name for adapter in trained_run.dropped] == ["planner-v1"]
 
 
 def test_an_adapter_waits_for_room(bench):
     async def play():
-        made = bench(slots=2)
-        await made.adapter(1)
-        with made.versions.use("planner"):
-            await made.adapter(2)
-            third = asyncio.create_task(made.adapter(3))
+        gpu_bench = bench(slots=2)
+        await gpu_bench.adapter(1)
+        with gpu_bench.versions.use("planner"):
+            await gpu_bench.adapter(2)
+            third = asyncio.create_task(gpu_bench.adapter(3))
             await asyncio.sleep(0.01)
             assert not third.done()
-            assert sorted(made.backend.loras.values()) == ["planner-v1", "planner-v2"]
-        made.gate.end(0)
+            assert sorted(gpu_bench.backend.loras.values()) == ["planner-v1", "planner-v2"]
+        gpu_bench.gate.end(0)
         await third
-        return sorted(made.backend.loras.values())
+        return sorted(gpu_bench.backend.loras.values())
 
     assert asyncio.run(play()) == ["planner-v3"]
 
 
 def test_an_adapter_leaves_sequences_under_way_as_they_are(bench):
     async def play():
-        made = bench()
-        await made.gate.submit([made.call()])
-        await made.adapter(1)
-        made.gate.end(1)
-        await made.adapter(2)
-        return [said for said in made.backend.calls if said == "forget" or said[0] == "adapter"]
+        gpu_bench = bench()
+        await gpu_bench.gate.submit([gpu_bench.call()])
+        await gpu_bench.adapter(1)
+        gpu_bench.gate.end(1)
+        await gpu_bench.adapter(2)
+        return [call for call in gpu_bench.backend.calls if call == "forget" or call[0] == "adapter"]
 
     assert asyncio.run(play()) == [("adapter", "planner-v1"), ("adapter", "planner-v2"), "forget"]
 
 
 def test_weights_then_prompts_are_forgotten(bench):
     async def play():
-        made = bench()
-        await made.gate.load_weights({"w": 1}, 3)
-        return made.backend.calls
+        gpu_bench = bench()
+        await gpu_bench.gate.load_weights({"w": 1}, 3)
+        return gpu_bench.backend.calls
 
     assert asyncio.run(play()) == ["pause", ("send", 3), "forget", "resume"]
 
 
 def test_asleep_the_order_is_weights_then_what_is_sent_then_the_cache(bench):
     async def play():
-        made = bench()
-        await made.gate.sleep("offload")
-        await made.gate.sleep("offload")
-        await made.gate.load_weights({"w": 1}, 3)
-        return [said for said in made.backend.calls if said not in ("pause", "resume")]
+        gpu_bench = bench()
+        await gpu_bench.gate.sleep("offload")
+        await gpu_bench.gate.sleep("offload")
+        await gpu_bench.gate.load_weights({"w": 1}, 3)
+        return [call for call in gpu_bench.backend.calls if call not in ("pause", "resume")]
 
     assert asyncio.run(play()) == ["sleep offload", "wake weights", ("send", 3), "forget", "wake kv_cache"]
 
 
 def test_without_its_cache_alone_it_keeps_its_weights(bench):
     async def play():
-        made = bench()
-        await made.gate.sleep("cache")
-        await made.gate.load_weights({"w": 1}, 3)
-        return [said for said in made.backend.calls if said not in ("pause", "resume")]
+        gpu_bench = bench()
+        await gpu_bench.gate.sleep("cache")
+        await gpu_bench.gate.load_weights({"w": 1}, 3)
+        return [call for call in gpu_bench.backend.calls if call not in ("pause", "resume")]
 
     assert asyncio.run(play()) == ["sleep cache", ("send", 3), "forget", "wake kv_cache"]
 
 
 def test_it_goes_from_a_light_sleep_to_a_deep_one_and_not_back(bench):
     async def play():
-        made = bench()
+        gpu_bench = bench()
         for depth in ("cache", "cache", "offload", "cache", "offload"):
-            await made.gate.sleep(depth)
-        await made.gate.submit([made.call()])
-        return [said for said in made.backend.calls if "sleep" in said or "wake" in said]
+            await gpu_bench.gate.sleep(depth)
+        await gpu_bench.gate.submit([gpu_bench.call()])
+        return [call for call in gpu_bench.backend.calls if "sleep" in call or "wake" in call]
 
     assert asyncio.run(play()) == ["sleep cache", "sleep offload", "wake weights", "wake kv_cache"]
 
 
 def test_discarded_weights_are_sent_again_before_anything_is_drawn(bench):
     async def play():
-        made = bench()
-        await made.gate.load_weights({"w": 1}, 3, lasting=True)
-        await made.gate.sleep("discard")
-        await made.gate.submit([made.call()])
-        await made.gate.sleep("discard")
-        await made.gate.load_weights({"w": 2}, 4, lasting=True)
-        return [said for said in made.backend.calls if said not in ("pause", "resume", "forget")]
+        gpu_bench = bench()
+        await gpu_bench.gate.load_weights({"w": 1}, 3, lasting=True)
+        await gpu_bench.gate.sleep("discard")
+        await gpu_bench.gate.submit([gpu_bench.call()])
+        await gpu_bench.gate.sleep("discard")
+        await gpu_bench.gate.load_weights({"w": 2}, 4, lasting=True)
+        return [call for call in gpu_bench.backend.calls if call not in ("pause", "resume", "forget")]
 
     assert asyncio.run(play()) == [
         ("send", 3),
@@ -161,11 +161,11 @@ def test_discarded_weights_are_sent_again_before_anything_is_drawn(bench):
 
 def test_weights_that_cannot_be_sent_again_are_not_discarded(bench):
     async def play():
-        made = bench()
-        await made.gate.sleep("discard")
-        await made.gate.load_weights({"w": 1}, 3)
-        await made.gate.sleep("discard")
-        return [said for said in made.backend.calls if "sleep" in said]
+        gpu_bench = bench()
+        await gpu_bench.gate.sleep("discard")
+        await gpu_bench.gate.load_weights({"w": 1}, 3)
+        await gpu_bench.gate.sleep("discard")
+        return [call for call in gpu_bench.backend.calls if "sleep" in call]
 
     assert asyncio.run(play()) == ["sleep offload", "sleep offload"]
 
@@ -176,43 +176,43 @@ def test_seconds_of_sync_sleep_and_wake_are_counted_apart(bench, monkeypatch):
     monkeypatch.setattr(weight_sync, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
 
     async def play():
-        made = bench()
-        await made.gate.sleep("offload")
-        await made.gate.load_weights({"w": 1}, 3)
-        return made.gate.seconds
+        gpu_bench = bench()
+        await gpu_bench.gate.sleep("offload")
+        await gpu_bench.gate.load_weights({"w": 1}, 3)
+        return gpu_bench.gate.seconds
 
     assert asyncio.run(play()) == {"sleep": 1.0, "sync": 1.0, "wake": 2.0}
 
 
 def test_two_policies_that_are_handed_over_asleep_wake_it_once(bench):
     async def play():
-        made = bench()
-        await made.gate.sleep("offload")
-        await asyncio.gather(made.adapter(1), made.adapter(2))
-        return [said for said in made.backend.calls if "wake" in said or "sleep" in said]
+        gpu_bench = bench()
+        await gpu_bench.gate.sleep("offload")
+        await asyncio.gather(gpu_bench.adapter(1), gpu_bench.adapter(2))
+        return [call for call in gpu_bench.backend.calls if "wake" in call or "sleep" in call]
 
     assert asyncio.run(play()) == ["sleep offload", "wake weights", "wake kv_cache"]
 
 
 def test_a_call_wakes_it(bench):
     async def play():
-        made = bench()
-        await made.gate.sleep("offload")
-        await made.gate.submit([made.call()])
-        return made.backend.calls, made.backend.paused
+        gpu_bench = bench()
+        await gpu_bench.gate.sleep("offload")
+        await gpu_bench.gate.submit([gpu_bench.call()])
+        return gpu_bench.backend.calls, gpu_bench.backend.paused
 
-    said, paused = asyncio.run(play())
-    assert said[:4] == ["sleep offload", "wake weights", "wake kv_cache", "resume"]
+    text, paused = asyncio.run(play())
+    assert text[:4] == ["sleep offload", "wake weights", "wake kv_cache", "resume"]
     assert not paused
 
 
 def test_it_goes_on_after_an_error(bench, monkeypatch):
     async def play():
-        made = bench()
-        made.backend.load_weights = broken
+        gpu_bench = bench()
+        gpu_bench.backend.load_weights = broken
         with pytest.raises(OSError, match="full"):
-            await made.gate.load_weights({"w": 1}, 3)
-        return made.backend.paused
+            await gpu_bench.gate.load_weights({"w": 1}, 3)
+        return gpu_bench.backend.paused
 
     async def broken(weights, version):
         raise OSError("full")
@@ -236,14 +236,14 @@ class Sleepy:
 
 
 def data_of(learner):
-    return [datum(each, 1.0) for each in sample(learner, request("x", 2))[0]]
+    return [datum(item, 1.0) for item in sample(learner, request("x", 2))[0]]
 
 
 def test_the_sampler_sleeps_while_the_learner_works_and_not_for_what_costs_nothing(learner, tmp_path):
-    mine, sampler = learner(learning_rate=1e-3), Sleepy()
-    data, colocated = data_of(mine), ColocatedLearner(mine, sampler, "offload")
+    torch_learner, sampler = learner(learning_rate=1e-3), Sleepy()
+    data, colocated = data_of(torch_learner), ColocatedLearner(torch_learner, sampler, "offload")
     assert colocated.policies == ("p",)
-    assert colocated.encode("p", request("x").messages) == mine.encode("p", request("x").messages)
+    assert colocated.encode("p", request("x").messages) == torch_learner.encode("p", request("x").messages)
     colocated.save(tmp_path / "all")
     colocated.load(tmp_path / "all")
     colocated.export("p", tmp_path / "one")
@@ -265,8 +265,8 @@ def test_the_sampler_sleeps_while_the_learner_works_and_not_for_what_costs_nothi
     ],
 )
 def test_it_sleeps_no_deeper_than_the_learner_needs(learner, monkeypatch, free, first, later):
-    mine, sampler = learner(), Sleepy(free)
-    data, colocated = data_of(mine), ColocatedLearner(mine, sampler)
+    torch_learner, sampler = learner(), Sleepy(free)
+    data, colocated = data_of(torch_learner), ColocatedLearner(torch_learner, sampler)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", sampler.memory)
     colocated.reference_logprobs(data)
@@ -279,13 +279,13 @@ def test_it_sleeps_no_deeper_than_the_learner_needs(learner, monkeypatch, free, 
     ("depth", "free", "emptied"), [("none", 0.5, 0), ("none", 0.05, 1), ("cache", 0.5, 1), ("offload", 0.5, 1)]
 )
 def test_spare_memory_goes_back_to_a_sampler_that_needs_it(learner, monkeypatch, depth, free, emptied):
-    mine, calls = learner(), []
+    torch_learner, calls = learner(), []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * 100, 100))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: calls.append("emptied"))
-    data = data_of(mine)
-    monkeypatch.setattr(mine, "update", updated)
-    asyncio.run(ColocatedLearner(mine, Sleepy(), depth).update(data))
+    data = data_of(torch_learner)
+    monkeypatch.setattr(torch_learner, "update", updated)
+    asyncio.run(ColocatedLearner(torch_learner, Sleepy(), depth).update(data))
     assert len(calls) == emptied
 
 
@@ -294,9 +294,9 @@ async def updated(data):
 
 
 def test_what_is_published_at_once_stays_as_it_was(learner):
-    mine = learner(learning_rate=1e-2)
-    published = asyncio.run(AsyncLearner(mine).publish("p"))
-    before = {name: tensor.clone() for name, tensor in published.tensors.items()}
-    asyncio.run(AsyncLearner(mine).update(data_of(mine)))
-    assert all(torch.equal(published.tensors[name], tensor) for name, tensor in before.items())
-    assert not torch.equal(mine.engine.parameters("p")["model.norm.weight"], before["model.norm.weight"])
+    torch_learner = learner(learning_rate=1e-2)
+    published = asyncio.run(AsyncLearner(torch_learner).publish("p"))
+    initial = {name: tensor.clone() for name, tensor in published.tensors.items()}
+    asyncio.run(AsyncLearner(torch_learner).update(data_of(torch_learner)))
+    assert all(torch.equal(published.tensors[name], tensor) for name, tensor in initial.items())
+    assert not torch.equal(torch_learner.engine.parameters("p")["model.norm.weight"], initial["model.norm.weight"])

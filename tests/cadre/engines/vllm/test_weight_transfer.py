@@ -36,10 +36,10 @@ class Model(torch.nn.Module):
         self.head.weight = self.embed
 
     def load_weights(self, weights):
-        places = {"up": ("both", slice(0, 2)), "down": ("both", slice(2, 4)), "embed": ("embed", slice(None))}
+        positions = {"up": ("both", slice(0, 2)), "down": ("both", slice(2, 4)), "embed": ("embed", slice(None))}
         loaded = set()
         for name, weight in weights:
-            parameter, rows = places[name]
+            parameter, rows = positions[name]
             getattr(self, parameter).data[rows].copy_(weight)
             loaded.add(parameter)
         return loaded
@@ -78,7 +78,7 @@ def sent(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "ipc_collect", lambda: None)
     monkeypatch.setattr(reductions, "reduce_tensor", lambda tensor: (None, (tensor, *range(6))))
-    monkeypatch.setattr(reductions, "rebuild_cuda_tensor", lambda tensor, *others: tensor)
+    monkeypatch.setattr(reductions, "rebuild_cuda_tensor", lambda tensor, *rest: tensor)
     monkeypatch.setattr(weight_transfer, "PART_BYTES", 12 * 2)
 
     def run(model, weights):

@@ -7,6 +7,6 @@ from tests.cadre.engines.torch.group.pool import Pool
 
 @pytest.fixture(scope="session")
 def pool():
-    made = Pool(2)
-    yield made
-    made.close()
+    pool = Pool(2)
+    yield pool
+    pool.close()

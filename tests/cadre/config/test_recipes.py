@@ -17,13 +17,13 @@ OTHER = "team: {policies: {shared: seed}, roles: {planner: shared}}"
 def test_a_recipe_says_what_differs_from_its_base(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("base: plan-path\ntrain: {steps: 3}\nalgorithm: {name: gigpo, k: 2}\n")
-    mine, base = read_recipe(str(file)), read_recipe("plan-path")
-    assert mine["train"] == {"steps": 3, "tasks_per_step": 16}  # merged key by key
-    assert mine["algorithm"] == {"name": "gigpo", "k": 2}  # an algorithm stands whole
-    assert {key: mine[key] for key in ("env", "team", "sampling")} == {
+    recipe, base = read_recipe(str(file)), read_recipe("plan-path")
+    assert recipe["train"] == {"steps": 3, "tasks_per_step": 16}  # merged key by key
+    assert recipe["algorithm"] == {"name": "gigpo", "k": 2}  # an algorithm stands whole
+    assert {key: recipe[key] for key in ("env", "team", "sampling")} == {
         key: base[key] for key in ("env", "team", "sampling")
     }
-    assert "base" not in mine
+    assert "base" not in recipe
 
 
 def test_a_base_may_be_a_file_beside_and_have_one_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,7 +38,7 @@ def test_a_base_may_be_a_file_beside_and_have_one_itself(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("base: plan-pth\n", "base: got 'plan-pth'.*Did you mean plan-path?"),
         ("base: missing.yaml\n", "base: got .*missing.yaml', which is neither a bundled recipe nor a file"),
@@ -47,10 +47,10 @@ def test_a_base_may_be_a_file_beside_and_have_one_itself(tmp_path: Path, monkeyp
         ("base: other.yaml\n", "leads back to where it began"),
     ],
 )
-def test_a_base_that_cannot_be_is_refused(text: str, told: str, tmp_path: Path) -> None:
+def test_a_base_that_cannot_be_is_refused(text: str, expected: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     (tmp_path / "other.yaml").write_text("base: mine.yaml\n")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=expected):
         read_recipe(str(tmp_path / "mine.yaml"))
 
 

@@ -49,9 +49,9 @@ def test_parity_with_the_loss_differentiated_agent_by_agent(joint: str) -> None:
 
     def margin(learner: str, better: int, worse: int) -> torch.Tensor:
         total = torch.zeros((), dtype=torch.float64)
-        for place, role in enumerate("ab"):
+        for position, role in enumerate("ab"):
             gap = now[role] - reference[role]
-            part = gap[joint_actions[better][place]] - gap[joint_actions[worse][place]]
+            part = gap[joint_actions[better][position]] - gap[joint_actions[worse][position]]
             total = total + (part if role == learner else part.detach())
         return 0.3 * total
 
@@ -62,22 +62,22 @@ def test_parity_with_the_loss_differentiated_agent_by_agent(joint: str) -> None:
         0, {"a": 2, "b": 2}, [leaf({"a": i, "b": j}, pay) for (i, j), pay in zip(joint_actions, pays, strict=True)]
     )
     samples = [
-        with_gap(one, float((now[one.sample.role] - reference[one.sample.role]).detach()[one.tree_sample.index]))
-        for one in samples_of([Tree(Task("t", {}), root)])
+        with_gap(item, float((now[item.sample.role] - reference[item.sample.role]).detach()[item.tree_sample.index]))
+        for item in samples_of([Tree(Task("t", {}), root)])
     ]
     judged, _ = preference_advantages(samples, CREDIT, beta=0.3)
-    for one in judged:
+    for scored in judged:
         # the policy gradient raises advantage * log pi; the loss falls
-        gradient = now[one.sample.role].grad
+        gradient = now[scored.sample.role].grad
         assert gradient is not None
-        assert one.advantages[0] == pytest.approx(-float(gradient[one.tree_sample.index]), abs=1e-12)
+        assert scored.advantages[0] == pytest.approx(-float(gradient[scored.tree_sample.index]), abs=1e-12)
 
 
 def test_what_follows_decides_and_equal_joint_actions_say_nothing() -> None:
     late = node(1, {"a": 2}, [leaf({"a": 0}, 4.0), leaf({"a": 1}, 4.0)], tag="late-")
     root = node(0, {"a": 2}, [inner({"a": 0}, late), leaf({"a": 1}, 1.0)])
     judged, metrics = preference_advantages(samples_of([Tree(Task("t", {}), root)]), CREDIT, beta=1.0)
-    assert [one.advantages[0] for one in judged] == [0.5, -0.5, 0.0, 0.0]
+    assert [scored.advantages[0] for scored in judged] == [0.5, -0.5, 0.0, 0.0]
     assert metrics["preference/pairs"] == 1
 
 

@@ -19,11 +19,11 @@ from tests.cadre.cli.calling import call
 from tests.helpers.training import HERE, configured
 
 FORK = multiprocessing.get_context("fork")
-NUMBER = 20
+NUMBER = 6
 
 
 def at_once(work: Callable[[int], object]) -> list[object]:
-    """What the work returns in so many processes that begin it together."""
+    """Return the results of the work in so many processes that begin it together."""
     barrier, results = FORK.Barrier(NUMBER), FORK.Queue()
 
     def begin(number: int) -> None:
@@ -33,10 +33,10 @@ def at_once(work: Callable[[int], object]) -> list[object]:
     processes = [FORK.Process(target=begin, args=(number,)) for number in range(NUMBER)]
     for process in processes:
         process.start()
-    found = dict(results.get(timeout=120) for _ in processes)
+    result = dict(results.get(timeout=120) for _ in processes)
     for process in processes:
         process.join()
-    return [found[number] for number in range(NUMBER)]
+    return [result[number] for number in range(NUMBER)]
 
 
 def test_runs_that_begin_together_never_share_a_folder(
@@ -52,11 +52,11 @@ def test_runs_that_begin_together_never_share_a_folder(
         run = create_in_free_folder(None, "digit.yaml", create)
         return str(run.folder), Run.open(run.folder).config.train.steps
 
-    found = at_once(begin)
-    folders = [folder for folder, _ in found]
+    result = at_once(begin)
+    folders = [folder for folder, _ in result]
     assert len(set(folders)) == NUMBER
     assert sorted(path.name for path in Path("runs").iterdir()) == sorted(Path(folder).name for folder in folders)
-    for number, (folder, steps) in enumerate(found):
+    for number, (folder, steps) in enumerate(result):
         assert steps == number + 1
         assert Run.open(Path(folder)).config == chosen[number]
         assert Run.open(Path(folder)).command() == ("digit", [f"train.steps={number + 1}"])
@@ -72,10 +72,10 @@ def test_of_those_that_name_the_same_folder_one_has_it_and_the_others_are_told(s
             return str(error)
         return "mine"
 
-    told = at_once(begin)
-    assert told.count("mine") == 1
-    assert Run.open(tmp_path / "run").config == chosen[told.index("mine")]
-    assert all("run" in words and "expected" in words for words in told if words != "mine")
+    message = at_once(begin)
+    assert message.count("mine") == 1
+    assert Run.open(tmp_path / "run").config == chosen[message.index("mine")]
+    assert all("run" in words and "expected" in words for words in message if words != "mine")
 
 
 @pytest.fixture
@@ -99,8 +99,8 @@ def project(speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
         "trackers: {names: []}\n"
     )
     monkeypatch.chdir(folder)
-    done = call("train", "digit.yaml", "settings.source=digits.json", "--run", "runs/a")
-    assert done.code == 0, done.err
+    result = call("train", "digit.yaml", "settings.source=digits.json", "--run", "runs/a")
+    assert result.code == 0, result.err
     return folder
 
 
@@ -128,8 +128,8 @@ def test_a_run_that_was_moved_goes_on_from_wherever_it_is_called(
     os.symlink(away / "b", away / "link")
     recipe = {"the-recipe": [str(project / "digit.yaml")], "the-configuration": ["../b/config.yaml"]}.get(named, [])
     run = "../link" if named == "a-link" else "../b"
-    done = call("train", *recipe, "--run", run, "--resume", "train.steps=3")
-    assert done.code == 0, done.err
+    result = call("train", *recipe, "--run", run, "--resume", "train.steps=3")
+    assert result.code == 0, result.err
     assert checkpoint_steps(away / "b" / "checkpoints")[-1] == 3
     assert json.loads((away / "b" / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 2
     assert not list((away / "b").glob("config-*.yaml"))
@@ -143,10 +143,10 @@ def test_a_run_that_was_moved_with_all_of_its_project_goes_on_once_it_is_trusted
     project.rename(moved)
     monkeypatch.chdir(moved)
     resume = ("train", *recipe, "--run", "runs/a", "--resume", "train.steps=3")
-    asked = call(*resume)  # a stranger's project looks the same
-    assert (asked.code, "games.py" in asked.err or "digits.json" in asked.err) == (2, True)
-    done = call(*resume, "--trust")
-    assert done.code == 0, done.err
+    requests = call(*resume)  # a stranger's project looks the same
+    assert (requests.code, "games.py" in requests.err or "digits.json" in requests.err) == (2, True)
+    result = call(*resume, "--trust")
+    assert result.code == 0, result.err
     assert call("eval", "runs/a", "--tasks", "1", "--trust").code == 0
     assert load("runs/a/config.yaml").train.steps == 3
 

@@ -1,4 +1,4 @@
-"""What a token of a sequence weighs, against numbers worked out by hand."""
+"""Token weights of the aggregates, against numbers worked out by hand."""
 
 import dataclasses
 from pathlib import Path
@@ -28,8 +28,8 @@ JUDGED = dataclasses.replace(sequence((1, 2, 3), (False,) * 3), targets=Targets(
 )
 def test_weights_of_one_and_three_trained_tokens(name, divisor, weights):
     """A sequence that only a critic reads takes no weight from the others."""
-    whole = Denominators.of([SHORT, LONG, JUDGED], divisor)
-    assert [AGGREGATES[name](length, whole) for length in (1, 3)] == pytest.approx(weights)
+    full = Denominators.of([SHORT, LONG, JUDGED], divisor)
+    assert [AGGREGATES[name](length, full) for length in (1, 3)] == pytest.approx(weights)
 
 
 def test_counts():
@@ -41,10 +41,10 @@ def test_counts():
 
 @pytest.mark.parametrize("name", AGGREGATES)
 def test_parts_of_a_minibatch_add_up_to_the_whole(name):
-    """With the denominators of the whole, whoever has which sequence: no part knows of the others."""
+    """The denominators are those of the whole minibatch, however sequences are divided."""
     data = [SHORT, LONG, LONG, SHORT, LONG]
-    whole = Denominators.of(data, 3.0)
-    total = sum(AGGREGATES[name](count_trained_tokens([one]), whole) * count_trained_tokens([one]) for one in data)
+    full = Denominators.of(data, 3.0)
+    total = sum(AGGREGATES[name](count_trained_tokens([datum]), full) * count_trained_tokens([datum]) for datum in data)
     by_hand = {"token_mean": 1.0, "sequence_mean": 1.0, "sequence_sum": 11 / (5 * 3.0)}
     assert total == pytest.approx(by_hand[name])
 

@@ -125,7 +125,7 @@ def test_lambda_one_without_values_is_the_reward_to_go_of_the_groups(tree: Node)
         scored.sample.text: reward_to_go(scored.tree_sample, credit)
         for scored in samples_of([Tree(Task("t", {}), tree)])
     }
-    prompts = {bytes(one.prompt_ids).decode(): 0.0 for one in walk.samples(tree)}
+    prompts = {bytes(sample.prompt_ids).decode(): 0.0 for sample in walk.samples(tree)}
     got = taught(tree, prompts, rule(gae_lambda=1.0), gamma=0.7)
     assert {text: pair[0] for text, pair in got.items()} == pytest.approx(expected)
 
@@ -140,8 +140,10 @@ def test_one_member_and_equal_rewards_still_learn_from_the_value() -> None:
 def test_whitening_is_over_the_batch_of_a_policy() -> None:
     pays = {"a": (0.0, 2.0), "b": (5.0, 5.0)}
     root = node(0, {"a": 2, "b": 2}, [leaf({"a": i, "b": i}, a=pays["a"][i], b=pays["b"][i]) for i in range(2)], "x")
-    other = {role: tuple(replace(one, policy=role) for one in siblings) for role, siblings in root.samples.items()}
-    root = replace(root, samples=other)
+    second = {
+        role: tuple(replace(sample, policy=role) for sample in siblings) for role, siblings in root.samples.items()
+    }
+    root = replace(root, samples=second)
     chosen = replace(rule(), whiten=True)
     credit = comparison_of("reward_to_go", "node", "none", "none")
     learner = Learner(("a", "b"))
@@ -176,8 +178,10 @@ def test_branches_left_behind_are_refused() -> None:
 
 def test_gae_over_tokens_with_a_penalty_on_each() -> None:
     """gaps 0.5, 0, -0.5 at beta 0.1; values 1, 1.5, 2; the score 2 on the last token."""
-    said = {2: 1.0, 3: 1.5, 4: 2.0}
-    learner = Learner(says=lambda datum, place: said[place], reference=lambda datum: (0.0, 0.0, 0.0, -1.0, -0.25, -0.5))
+    text = {2: 1.0, 3: 1.5, 4: 2.0}
+    learner = Learner(
+        says=lambda datum, position: text[position], reference=lambda datum: (0.0, 0.0, 0.0, -1.0, -0.25, -0.5)
+    )
     plan = named("rlhf", kl=0.1, gae_lambda=0.5, whiten=False)
     batch = build_batch([one_answer(2.0)], plan, team_of(learner))
     (datum,) = batch.sequences
@@ -199,7 +203,7 @@ def test_the_discount_of_a_token_is_its_own() -> None:
     (datum,) = build_batch([one_answer(2.0)], plan, team_of(learner)).sequences
     assert datum.advantages[3:] == pytest.approx((0.5, 1.0, 2.0))
     assert learner.referred == []
-    learner.says = lambda datum, place: {2: 1.0, 3: 2.0, 4: 3.0}[place]
+    learner.says = lambda datum, position: {2: 1.0, 3: 2.0, 4: 3.0}[position]
     (datum,) = build_batch(
         [one_answer(2.0)], replace(plan, critic=replace(plan.critic, gae_lambda=0.0)), team_of(learner)
     ).sequences
@@ -208,7 +212,7 @@ def test_the_discount_of_a_token_is_its_own() -> None:
 
 def test_token_values_bridge_decisions_by_the_discount_of_a_turn() -> None:
     """Two turns of two tokens each: values 1 and 2 in each, 4 paid at the end."""
-    learner = Learner(says=lambda datum, place: 1.0 if place == 2 else 2.0)
+    learner = Learner(says=lambda datum, position: 1.0 if position == 2 else 2.0)
     chosen = rule(gae_lambda=0.5, level="token", token_gamma=1.0)
     credit = comparison_of("reward_to_go", "node", "none", "none", gamma=0.9)
     data, _ = judged(chain(0.0, 4.0), credit, chosen, team_of(learner))
@@ -228,7 +232,7 @@ def test_a_penalty_on_a_decision_is_the_sum_over_its_tokens() -> None:
 def test_mappo_and_ippo_differ_where_the_others_matter() -> None:
     """The critic knows that what a said is worth 3; the critic of b alone cannot see it."""
 
-    def says(datum: TrainingSequence, place: int) -> float:
+    def says(datum: TrainingSequence, position: int) -> float:
         return 3.0 if "a said" in bytes(datum.token_ids).decode() else 0.0
 
     def advantages(reads: Reads) -> dict[str, float]:
@@ -236,8 +240,8 @@ def test_mappo_and_ippo_differ_where_the_others_matter() -> None:
         data, _ = judged(sequential(), credit, rule(reads, gae_lambda=1.0), team_of(Learner(says=says)))
         return {bytes(datum.token_ids[:-2]).decode(): datum.advantages[-1] for datum in data if any(datum.mask)}
 
-    own, joint = advantages("own"), advantages("joint")
-    assert own == pytest.approx({"early a": 7.0, "early b": 7.0, "late a": 4.0, "late b": 4.0})
+    own_advantages, joint = advantages("own"), advantages("joint")
+    assert own_advantages == pytest.approx({"early a": 7.0, "early b": 7.0, "late a": 4.0, "late b": 4.0})
     assert joint == pytest.approx({"early a": 7.0, "early b": 4.0, "late a": 4.0, "late b": 1.0})
 
 
@@ -260,10 +264,10 @@ def test_explained_variance() -> None:
 @pytest.mark.parametrize("name", ["ippo", "mappo"])
 def test_actor_critics_whiten_unless_told_otherwise(name: str) -> None:
     root = node(0, {"a": 2}, [leaf({"a": i}, 4.0 * i) for i in range(2)], "x")
-    for whiten, wanted in ((None, [-1.0, 1.0]), (True, [-1.0, 1.0]), (False, [0.0, 4.0])):
+    for whiten, expected in ((None, [-1.0, 1.0]), (True, [-1.0, 1.0]), (False, [0.0, 4.0])):
         plan = named(name) if whiten is None else named(name, whiten=whiten)
         data = build_batch([Tree(Task("t", {}), root)], plan, team_of(Learner())).sequences
-        assert [datum.advantages[-1] for datum in data if any(datum.mask)] == pytest.approx(wanted)
+        assert [datum.advantages[-1] for datum in data if any(datum.mask)] == pytest.approx(expected)
 
 
 def test_advantages_as_small_as_numbers_get_are_whitened_to_finite_ones() -> None:
@@ -279,5 +283,5 @@ def test_a_role_with_one_sample_has_no_deviation_to_whiten_by() -> None:
     root = node(0, {"a": 2, "b": 1}, [leaf({"a": i, "b": 0}, a=pays["a"][i], b=5.0) for i in range(2)], "x")
     team = team_of(Learner(("shared",)), a="shared", b="shared")
     data, _ = judged(root, comparison_of("reward_to_go", "node", "none", "none"), replace(rule(), whiten=True), team)
-    got = {datum.role: [one.advantages[-1] for one in data if one.role == datum.role] for datum in data}
+    got = {datum.role: [item.advantages[-1] for item in data if item.role == datum.role] for datum in data}
     assert got == {"a": [-1.0, 1.0], "b": [0.0]}

@@ -18,18 +18,18 @@ TOOLING = forms.chat(forms.FORMS["hermes"])
 
 
 def tokenizer(text=CHATML, *added, normalizer=None):
-    made = byte_tokenizer(text)
-    made.backend_tokenizer.normalizer = normalizer
-    made.add_special_tokens(
+    created = byte_tokenizer(text)
+    created.backend_tokenizer.normalizer = normalizer
+    created.add_special_tokens(
         {"additional_special_tokens": ["<|endoftext|>", "<|system|>", "<|im_start|>", "<|im_end|>"]}
     )
-    made.add_tokens([AddedToken("<think>", normalized=False), AddedToken("<tool_call>", normalized=False), *added])
-    return made
+    created.add_tokens([AddedToken("<think>", normalized=False), AddedToken("<tool_call>", normalized=False), *added])
+    return created
 
 
-def controls(one: Template, messages, tools=()) -> list[int]:
+def controls(template: Template, messages, tools=()) -> list[int]:
     """The ids of added tokens in a prompt."""
-    return [token for token in one.prompt(messages, None, STOPS, tools).ids if token > 255]
+    return [token for token in template.prompt(messages, None, STOPS, tools).ids if token > 255]
 
 
 TOKENS = ("<|endoftext|>", "<|system|>", "<|im_end|>", "<pad>", "<think>", "<tool_call>", "<|im_start|>system")
@@ -37,12 +37,12 @@ TOKENS = ("<|endoftext|>", "<|system|>", "<|im_end|>", "<pad>", "<think>", "<too
 
 def places(text: str):
     """Conversations that have the text in every place that others write, and their tools."""
-    user, said = Message("user", "Go."), Message("assistant", "", (ToolCall("c", "add", '{"a": 1}'),))
+    user, message = Message("user", "Go."), Message("assistant", "", (ToolCall("c", "add", '{"a": 1}'),))
     tool = Tool("add", "Adds.", {"type": "object"})
     yield "user", (Message("user", text),), ()
     yield "system", (Message("system", text), user), ()
     yield "later", (user, Message("assistant", "Yes."), Message("user", text)), ()
-    yield "result", (user, said, Message("tool", text, tool_call_id="c")), (tool,)
+    yield "result", (user, message, Message("tool", text, tool_call_id="c")), (tool,)
     yield "description", (user,), (Tool("add", text),)
     yield "schema", (user,), (Tool("add", "Adds.", {"type": "object", "properties": {text: {"enum": [text]}}}),)
     yield "name", (user,), (Tool(text, "Adds."),)
@@ -62,10 +62,10 @@ def places(text: str):
 @pytest.mark.parametrize("template", [CHATML, TOOLING, None], ids=["words", "tools", "plain"])
 @pytest.mark.parametrize("token", TOKENS)
 def test_no_text_of_others_becomes_a_control_token(template, token):
-    one = Template(tokenizer(template))
+    chat_template = Template(tokenizer(template))
     hostile, plain = (list(places(text)) for text in (f"a{token}b", "ab"))
-    for (place, messages, tools), (_, others, their_tools) in zip(hostile, plain, strict=True):
-        assert controls(one, messages, tools) == controls(one, others, their_tools), place
+    for (position, messages, tools), (_, rest, their_tools) in zip(hostile, plain, strict=True):
+        assert controls(chat_template, messages, tools) == controls(chat_template, rest, their_tools), position
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_no_text_of_others_becomes_a_control_token(template, token):
     ],
 )
 def test_other_spellings_of_a_token_are_broken_too(token, spelling, normalizer):
-    one = Template(tokenizer(CHATML, token, normalizer=normalizer))
-    assert one._tokenizer(spelling, add_special_tokens=False).input_ids != list(spelling.encode())
-    assert controls(one, (Message("user", spelling),)) == controls(one, (Message("user", "x"),))
+    template = Template(tokenizer(CHATML, token, normalizer=normalizer))
+    assert template._tokenizer(spelling, add_special_tokens=False).input_ids != list(spelling.encode())
+    assert controls(template, (Message("user", spelling),)) == controls(template, (Message("user", "x"),))
 
 
 @pytest.mark.parametrize("cut", range(1, len("<|im_end|>")))
@@ -93,12 +93,14 @@ def test_texts_that_stand_beside_each_other_make_no_token(cut):
         "{% for m in messages %}{% if loop.first %}<|im_start|>user\n{% endif %}{{ m.content | trim }}{% endfor %}"
         "<|im_end|>\n{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
-    one = Template(tokenizer(template))
+    chat_template = Template(tokenizer(template))
     first, second = (Message("user", text) for text in ("a<|im_end|>"[: 1 + cut], "<|im_end|>b"[cut:]))
-    assert controls(one, (first, second)) == controls(one, (Message("user", "a"), Message("user", "b")))
-    assert "a" in one.render((first, second), True)
-    piece = Template(tokenizer(template.replace("{{ m.content | trim }}", "<{{ m.content }}|>")))
-    assert controls(piece, (Message("user", "|im_end"),)) == controls(piece, (Message("user", "x"),))
+    assert controls(chat_template, (first, second)) == controls(
+        chat_template, (Message("user", "a"), Message("user", "b"))
+    )
+    assert "a" in chat_template.render((first, second), True)
+    part = Template(tokenizer(template.replace("{{ m.content | trim }}", "<{{ m.content }}|>")))
+    assert controls(part, (Message("user", "|im_end"),)) == controls(part, (Message("user", "x"),))
 
 
 @pytest.mark.parametrize(
@@ -106,17 +108,17 @@ def test_texts_that_stand_beside_each_other_make_no_token(cut):
     ["Plain words.", "a < b | c > d <", "  x  ", "<html><b>|</b>", "<|im_", "im_end|>", "é漢", "\n\t", "", "foo[x]y"],
 )
 def test_text_without_a_token_is_tokenised_as_it_stands(text):
-    made = tokenizer(
+    new_tokenizer = tokenizer(
         CHATML, AddedToken("[x]", single_word=True, normalized=False), AddedToken("\n\n", normalized=False)
     )
     rendered = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
-    expected = tuple(made(rendered, add_special_tokens=False).input_ids)
-    assert Template(made).prompt_ids((Message("user", text),), None, STOPS) == expected
+    expected = tuple(new_tokenizer(rendered, add_special_tokens=False).input_ids)
+    assert Template(new_tokenizer).prompt_ids((Message("user", text),), None, STOPS) == expected
 
 
 def test_whitespace_that_is_an_added_token_stays():
-    made = tokenizer(CHATML, AddedToken("    ", normalized=False), AddedToken("\n\n", normalized=False))
-    assert Template(made).render((Message("user", "a\n\n    b"),), True).count("a\n\n    b") == 1
+    new_tokenizer = tokenizer(CHATML, AddedToken("    ", normalized=False), AddedToken("\n\n", normalized=False))
+    assert Template(new_tokenizer).render((Message("user", "a\n\n    b"),), True).count("a\n\n    b") == 1
 
 
 WORDS = ("metoprolol", "<move_left>", "[C@H]", "ATGGCC", "東京都", "->", "0x", "ß", "<table>", "</td>")
@@ -126,11 +128,11 @@ WORDS = ("metoprolol", "<move_left>", "[C@H]", "ATGGCC", "東京都", "->", "0x"
 @pytest.mark.parametrize("word", WORDS)
 def test_a_word_that_was_added_to_the_vocabulary_is_read_as_it_is(template, word, caplog):
     """Mistake: `metoprolol` reaches the model as `m etoprolol`."""
-    one = Template(tokenizer(template, *(AddedToken(added, normalized=False) for added in WORDS)))
+    chat_template = Template(tokenizer(template, *(AddedToken(added, normalized=False) for added in WORDS)))
     text = f"Give {word}1."
     for messages in ((Message("user", text),), (Message("user", "x"), Message("assistant", text))):
-        assert text in one.render(messages, True)
-        assert one._tokenizer.convert_tokens_to_ids(word) in one.prompt_ids(messages, None, STOPS)
+        assert text in chat_template.render(messages, True)
+        assert chat_template._tokenizer.convert_tokens_to_ids(word) in chat_template.prompt_ids(messages, None, STOPS)
     assert "a control token" not in caplog.text
 
 
@@ -153,28 +155,28 @@ def test_a_word_that_was_added_to_the_vocabulary_is_read_as_it_is(template, word
     ],
 )
 def test_a_token_of_the_template_or_in_the_form_of_one_is_no_word(token, template, caplog):
-    one = Template(tokenizer(template, AddedToken(token, normalized=False)))
-    assert f"{token[0]} {token[1:]}" in one.render((Message("user", f"a {token} b"),), True)
-    one.render((Message("user", token),), True)
+    chat_template = Template(tokenizer(template, AddedToken(token, normalized=False)))
+    assert f"{token[0]} {token[1:]}" in chat_template.render((Message("user", f"a {token} b"),), True)
+    chat_template.render((Message("user", token),), True)
     assert caplog.text.count(f"has {token!r}, a control token") == 1
 
 
 def test_a_roles_own_words_keep_thinking_and_calls():
-    one = Template(tokenizer(TOOLING))
-    said = "<think>hm</think>Well. <tool_call>{odd}</tool_call><|endoftext|>"
-    shown = one.render((Message("user", "x"), Message("assistant", said), Message("user", said)), False)
+    template = Template(tokenizer(TOOLING))
+    text = "<think>hm</think>Well. <tool_call>{odd}</tool_call><|endoftext|>"
+    shown = template.render((Message("user", "x"), Message("assistant", text), Message("user", text)), False)
     assert "<think>hm</think>Well. <tool_call>{odd}</tool_call>< |endoftext|>" in shown
     assert "< think>hm</think>Well. < tool_call>{odd}</tool_call>< |endoftext|>" in shown
 
 
 def test_sampled_ids_stay_what_was_sampled_also_of_control_tokens():
-    one, first = Template(tokenizer()), (Message("user", "x"),)
-    sampled = tuple(one._tokenizer("a<|endoftext|>b", add_special_tokens=False).input_ids)
-    prompt = one.prompt_ids(first, None, STOPS)
-    sample = Sample("r", "p", one.decode(sampled), prompt, (*sampled, 259), (0.0,) * 4, "stop", 0)
+    template, first = Template(tokenizer()), (Message("user", "x"),)
+    sampled = tuple(template._tokenizer("a<|endoftext|>b", add_special_tokens=False).input_ids)
+    prompt = template.prompt_ids(first, None, STOPS)
+    sample = Sample("r", "p", template.decode(sampled), prompt, (*sampled, 259), (0.0,) * 4, "stop", 0)
     later = (*first, Message("assistant", sample.text), Message("user", "y"))
-    after = one.prompt(later, PreviousTurn(first, sample), STOPS)
-    assert (after.history, after.ids[: len(prompt) + 4]) == ("clean", prompt + sampled + (259,))
+    final_prompt = template.prompt(later, PreviousTurn(first, sample), STOPS)
+    assert (final_prompt.history, final_prompt.ids[: len(prompt) + 4]) == ("clean", prompt + sampled + (259,))
 
 
 @pytest.mark.parametrize(
@@ -198,26 +200,26 @@ def test_scored_answers_are_text_throughout(token):
     assert [i for i in hostile if i > 255] == [i for i in plain if i > 255]
 
 
-def said(one: Template, text: str, stop=()) -> Sample:
-    token_ids = tuple(one._tokenizer(text, add_special_tokens=False).input_ids)
+def said(template: Template, text: str, stop=()) -> Sample:
+    token_ids = tuple(template._tokenizer(text, add_special_tokens=False).input_ids)
     request = Request("r", "p", (Message("user", "x"),), 1, Sampling(stop=stop), 0)
-    model = ModelText({"p": one}, STOPS, 1000)
+    model = ModelText({"p": template}, STOPS, 1000)
     return model.sample(request, model.prompt(request), Completion(token_ids, (0.0,) * len(token_ids), "stop"))
 
 
 def test_text_keeps_what_was_said_but_for_the_end_of_the_turn():
-    one = Template(tokenizer())
-    assert said(one, "a<|system|>b<|endoftext|><|im_end|>").text == "a<|system|>b<|endoftext|>"
-    assert said(one, "a<|im_end|>").text == "a"
+    template = Template(tokenizer())
+    assert said(template, "a<|system|>b<|endoftext|><|im_end|>").text == "a<|system|>b<|endoftext|>"
+    assert said(template, "a<|im_end|>").text == "a"
 
 
 @pytest.mark.parametrize("stop", ["<|endoftext|>", "b<|system|>", "c\n<|im_end|>"])
 def test_stop_strings_match_special_tokens(stop):
-    one = Template(tokenizer())
+    template = Template(tokenizer())
     text = f"a{stop}"
-    token_ids = tuple(one._tokenizer(text, add_special_tokens=False).input_ids)
-    assert StopStrings([stop], one.decode)(token_ids)
-    assert said(one, text, (stop,)).text == "a"
+    token_ids = tuple(template._tokenizer(text, add_special_tokens=False).input_ids)
+    assert StopStrings([stop], template.decode)(token_ids)
+    assert said(template, text, (stop,)).text == "a"
 
 
 @pytest.mark.parametrize(
@@ -243,23 +245,23 @@ def test_common_control_tokens_are_broken_for_endpoints(mark):
 
 @pytest.mark.parametrize(("answer", "control"), [("a<|im_end|>b", 0), ("<think>a", 1), ("fold", 0), ("<eos>", 0)])
 def test_listed_answers_of_games_end_no_turn(answer, control):
-    one = Template(tokenizer(TOOLING))
-    ids = one.answer_ids(answer)
+    template = Template(tokenizer(TOOLING))
+    ids = template.answer_ids(answer)
     assert sum(id_ > 255 for id_ in ids) == control
-    assert one.decode(ids) == answer
+    assert template.decode(ids) == answer
 
 
 def test_probabilities_of_answers_are_those_of_their_text(engine):
-    made = engine()
-    policy = next(iter(made.loaded.templates))
-    seen = Observation("r", (Message("user", "Go."),))
+    torch_engine = engine()
+    policy = next(iter(torch_engine.loaded.templates))
+    recorded = Observation("r", (Message("user", "Go."),))
     texts = ("a", "a<|im_end|>")
-    found = made.answer_probabilities(policy, [Choice(seen, texts)])
-    assert found[0][1] < 1e-6 * found[0][0]  # ten letters more, each of a few hundredths
+    answer_probabilities = torch_engine.answer_probabilities(policy, [Choice(recorded, texts)])
+    assert answer_probabilities[0][1] < 1e-6 * answer_probabilities[0][0]  # ten letters more, each of a few hundredths
 
 
 @pytest.mark.parametrize(
-    ("text", "strings", "kept"),
+    ("text", "strings", "stored"),
     [
         ("one two three", ("two",), "one "),
         ("one two three", ("three", "two"), "one "),
@@ -269,8 +271,8 @@ def test_probabilities_of_answers_are_those_of_their_text(engine):
         ("two", ("two",), ""),
     ],
 )
-def test_a_text_ends_before_the_first_string(text: str, strings: tuple[str, ...], kept: str) -> None:
-    assert cut_at_stop(text, strings) == kept
+def test_a_text_ends_before_the_first_string(text: str, strings: tuple[str, ...], stored: str) -> None:
+    assert cut_at_stop(text, strings) == stored
 
 
 def utf8(token_ids: Sequence[int]) -> str:
@@ -278,9 +280,9 @@ def utf8(token_ids: Sequence[int]) -> str:
 
 
 def test_a_string_is_seen_with_its_last_token() -> None:
-    said = list("then </é> stop".encode())
+    text = list("then </é> stop".encode())
     stops = StopStrings(("</é>", "never"), utf8)
-    assert [stops(said[:count]) for count in range(len(said) + 1)].index(True) == len(b"then </\xc3\xa9>")
+    assert [stops(text[:count]) for count in range(len(text) + 1)].index(True) == len(b"then </\xc3\xa9>")
 
 
 def test_only_the_end_is_looked_at() -> None:

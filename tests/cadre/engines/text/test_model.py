@@ -24,9 +24,9 @@ def test_spelt_tokens_make_up_the_text() -> None:
     assert "".join(speller.spell(token) for token in ids) == text
 
 
-@pytest.mark.parametrize(("piece", "spelt"), [("âĤ¬", "<0xE2><0x82><0xAC>"), ("Ġ", "<0x20>"), ("世", "世")])
-def test_parts_of_characters_are_spelt_by_their_bytes(piece: str, spelt: str) -> None:
-    assert spell_bytes(piece) == spelt
+@pytest.mark.parametrize(("part", "spelt"), [("âĤ¬", "<0xE2><0x82><0xAC>"), ("Ġ", "<0x20>"), ("世", "世")])
+def test_parts_of_characters_are_spelt_by_their_bytes(part: str, spelt: str) -> None:
+    assert spell_bytes(part) == spelt
 
 
 def test_code_that_ships_with_a_tokenizer_runs_where_it_is_trusted(tmp_path: Path) -> None:

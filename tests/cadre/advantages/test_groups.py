@@ -112,9 +112,9 @@ def test_groups_never_mix_tasks_or_roles() -> None:
     for group in ("node", "task_role", "role_turn_task"):
         groups = assign(trees, credit_of("step", group, "mean", "none"))
         assert len(groups) == 6
-        for one in groups:
-            assert len({scored.sample.role for scored in one.samples}) == 1
-            assert [scored.advantages[0] for scored in one.samples] == pytest.approx([-0.5, 0.5])
+        for item in groups:
+            assert len({scored.sample.role for scored in item.samples}) == 1
+            assert [scored.advantages[0] for scored in item.samples] == pytest.approx([-0.5, 0.5])
 
 
 def test_role_turn_task_groups_by_turn_across_nodes() -> None:
@@ -155,7 +155,7 @@ def test_a_running_baseline_belongs_to_a_role_and_never_to_a_place_in_the_batch(
     name = "a/0" if group in ("node", "role_turn_task") else "a"
     for batch in (trees, trees[::-1]):
         groups = assign(batch, credit, {name: 2.0})
-        got = {scored.returns: scored.advantages[0] for one in groups for scored in one.samples}
+        got = {scored.returns: scored.advantages[0] for group in groups for scored in group.samples}
         assert got == {4.0: 2.0, 8.0: 6.0}  # both against the mean from before the batch
         first, second = (branch.reward.team for tree in batch for branch in tree.root.branches)
         assert update_running_means({name: 2.0}, groups, credit) == {
@@ -168,20 +168,20 @@ def test_where_samples_are_compared_by_turn_so_are_the_running_means() -> None:
     root = node(0, {"a": 1}, [inner({"a": 0}, late, 4.0)])
     credit = credit_of("step", "role_turn_task", "running", "none", decay=0.5)
     groups = assign([Tree(Task("t", {}), root)], credit, {"a/0": 1.0, "a/1": 3.0})
-    assert [scored.advantages[0] for one in groups for scored in one.samples] == [3.0, 5.0]
+    assert [scored.advantages[0] for group in groups for scored in group.samples] == [3.0, 5.0]
     assert update_running_means({"a/0": 1.0, "a/1": 3.0}, groups, credit) == {"a/0": 2.5, "a/1": 5.5}
 
 
 def test_which_baselines_are_made_of_the_group() -> None:
-    found = {name: declared(baseline, "needs_group") for name, baseline in BASELINES.items()}
-    assert found == {"mean": True, "leave_one_out": True, "max": True, "none": False, "running": False}
+    result = {name: declared(baseline, "needs_group") for name, baseline in BASELINES.items()}
+    assert result == {"mean": True, "leave_one_out": True, "max": True, "none": False, "running": False}
 
 
 def test_the_groups_that_say_nothing_by_role_and_decision() -> None:
     equal = node(0, {"b": 2}, [leaf({"b": i}, 1.0) for i in range(2)])
     root = node(0, {"a": 2}, [inner({"a": 0}, equal), leaf({"a": 1}, 1.0)])
-    other = node(0, {"a": 2}, [leaf({"a": i}, 2.0) for i in range(2)])
-    trees = [Tree(Task(str(i), {}), root) for i, root in enumerate((root, other))]
+    other_root_node = node(0, {"a": 2}, [leaf({"a": i}, 2.0) for i in range(2)])
+    trees = [Tree(Task(str(i), {}), root) for i, root in enumerate((root, other_root_node))]
     groups = assign(trees, credit_of("step", "node", "mean", "std"))
     assert no_signal_fractions(groups) == {("a", 0): 0.5, ("b", 1): 1.0}
     assert sum(not group.has_variance for group in groups) / len(groups) == pytest.approx(2 / 3)
@@ -192,7 +192,7 @@ def test_scored_samples_survive_pickling_and_replacing() -> None:
     groups = assign([Tree(Task("t", {}), two_turns())], credit_of("step", "node", "mean", "std"))
     again = pickle.loads(pickle.dumps(groups))  # noqa: S301 - what the test wrote itself
     assert again == groups
-    assert [scored.sample.text for one in again for scored in one.samples] == ["a0", "a1", "late-a0", "late-a1"]
+    assert [scored.sample.text for item in again for scored in item.samples] == ["a0", "a1", "late-a0", "late-a1"]
     scored = replace(again[0].samples[0], penalties=(1.0, 2.0), reference=(-0.5, -0.5))
     assert scored.return_after_costs == scored.returns - 3.0
     assert scored.tree_sample.position == groups[0].samples[0].tree_sample.position
@@ -221,14 +221,14 @@ def test_equal_texts_that_call_different_tools_lead_to_different_states() -> Non
 def test_what_was_called_is_part_of_what_was_seen() -> None:
     """Mistake: turns that are calls have no words, so that one who deleted and one who read stand in one state."""
 
-    def after(call: ToolCall, said: str = "ok") -> tuple[Message, ...]:
-        asked = Message("assistant", "", (call,))
-        return Message("user", "go"), asked, Message("tool", said, tool_call_id=call.id)
+    def after(call: ToolCall, text: str = "ok") -> tuple[Message, ...]:
+        question = Message("assistant", "", (call,))
+        return Message("user", "go"), question, Message("tool", text, tool_call_id=call.id)
 
     def groups(*histories: tuple[Message, ...]) -> int:
         bare = node(1, {"a": 1}, [leaf({"a": 0})])
-        seen = [replace(bare, observations={"a": Observation("a", told)}) for told in histories]
-        root = node(0, {"a": len(seen)}, [inner({"a": index}, below) for index, below in enumerate(seen)])
+        recorded = [replace(bare, observations={"a": Observation("a", history)}) for history in histories]
+        root = node(0, {"a": len(recorded)}, [inner({"a": index}, below) for index, below in enumerate(recorded)])
         return len(assign([Tree(Task("t", {}), root)], credit_of("step", "observation", "mean", "none"))) - 1
 
     read, delete = ToolCall("1", "read", '{"x": 1}'), ToolCall("1", "delete", '{"x": 1}')
@@ -241,8 +241,8 @@ def test_what_was_called_is_part_of_what_was_seen() -> None:
 def test_a_subtree_is_below_one_answer_where_answers_are_tried_together() -> None:
     """Two answers each, crossed: of the four branches two hold a0, and what is below them is compared with it."""
     choices = [{"a": i, "b": j} for i in range(2) for j in range(2)]
-    below = [node(1, {"a": 1}, [leaf({"a": 0})], tag=f"{one['a']}{one['b']}-") for one in choices]
-    root = node(0, {"a": 2, "b": 2}, [inner(one, child) for one, child in zip(choices, below, strict=True)])
+    below = [node(1, {"a": 1}, [leaf({"a": 0})], tag=f"{choice['a']}{choice['b']}-") for choice in choices]
+    root = node(0, {"a": 2, "b": 2}, [inner(choice, child) for choice, child in zip(choices, below, strict=True)])
     groups = assign([Tree(Task("t", {}), root)], credit_of("step", "subtree", "mean", "none"))
     texts = sorted(sorted(scored.sample.text for scored in group.samples) for group in groups)
     assert texts == [["00-a0", "01-a0", "a0"], ["10-a0", "11-a0", "a1"], ["b0"], ["b1"]]
@@ -256,6 +256,6 @@ def test_a_group_is_silent_only_where_nothing_comes_of_it() -> None:
     (still,) = assign([Tree(Task("t", {}), root)], credit_of("step", "node", "running", "none"), {"a/0": 1.0})
     assert not still.has_signal
     (group,) = assign([Tree(Task("t", {}), root)], credit_of("step", "node", "none", "none"))
-    (kept,) = groups_of_roles([group, replace(group, samples=())], {"a"})
-    assert kept == group
+    (stored,) = groups_of_roles([group, replace(group, samples=())], {"a"})
+    assert stored == group
     assert groups_of_roles([group], {"b"}) == []

@@ -277,13 +277,13 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_configurations_say_what_is_wrong_and_how_to_mend_it(case: str, tmp_path: Path) -> None:
-    overrides, wanted = BAD[case]
+    overrides, expected = BAD[case]
     path = tmp_path / "bad.yaml"
     path.write_text(yaml.safe_dump(GOOD))
     with pytest.raises(ConfigError) as caught:
         resolve(load(str(path), overrides))
     message = str(caught.value)
-    assert all(part in message for part in wanted), message
+    assert all(part in message for part in expected), message
     assert "\n" not in message
 
 
@@ -305,11 +305,11 @@ def test_an_environment_file_with_an_error_names_the_line(tmp_path: Path) -> Non
 )
 def test_the_command_line_prints_one_paragraph(arguments: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cadre", "train", "plan-path", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr
-    assert done.stderr.strip().count("\n") == 0
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
+    assert result.stderr.strip().count("\n") == 0
     assert not (tmp_path / "runs").exists()
 
 
@@ -319,8 +319,8 @@ def test_a_refusal_imports_no_torch() -> None:
         "try:\n    resolve(experiment.load('plan-path', ['team.policies.shared=./missing']))\n"
         "except Exception as error:\n    print(type(error).__name__, 'torch' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["ConfigError", "False"]
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["ConfigError", "False"]
 
 
 def test_a_star_stands_for_every_policy(tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_a_star_stands_for_every_policy(tmp_path: Path) -> None:
     changes += ["team.policies.*.lora={rank: 4}", "team.policies.b.lora.rank=8", "learner.epochs=3"]
     experiment = resolve(load(str(tmp_path / "two.yaml"), changes))
     assert {policy.dtype for policy in experiment.policies.values()} == {"bfloat16"}
-    assert {(own.learning_rate, own.epochs) for own in experiment.learners.values()} == {(0.5, 3)}
+    assert {(learner.learning_rate, learner.epochs) for learner in experiment.learners.values()} == {(0.5, 3)}
     assert [policy.lora.rank for policy in experiment.policies.values()] == [4, 8]
 
 
@@ -343,11 +343,11 @@ def test_what_a_policy_changes_is_written_and_read_back_alone(tmp_path: Path) ->
     assert yaml.safe_load(written)["team"]["policies"]["shared"]["sampling"] == {"temperature": 0.5}
     (tmp_path / "config.yaml").write_text(written)
     sampling = resolve(load(str(tmp_path / "config.yaml"), ["sampling.max_tokens=7"])).sampling
-    assert {(drawn.temperature, drawn.max_tokens) for drawn in sampling.values()} == {(0.5, 7)}
+    assert {(samples.temperature, samples.max_tokens) for samples in sampling.values()} == {(0.5, 7)}
 
 
 @pytest.mark.parametrize(
-    ("content", "wanted"),
+    ("content", "expected"),
     [
         (b"env: plan-path\nenv: sudoku\n", ["'env' stands twice", "line 2"]),
         (b"team: {roles: {tool: a, tool: b}}", ["'tool' stands twice"]),
@@ -358,11 +358,11 @@ def test_what_a_policy_changes_is_written_and_read_back_alone(tmp_path: Path) ->
         (b"[" * 9000, ["nested too deeply"]),
     ],
 )
-def test_a_file_that_cannot_be_read_is_one_paragraph(content: bytes, wanted: list[str], tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_one_paragraph(content: bytes, expected: list[str], tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_bytes(content)
     with pytest.raises(ConfigError) as caught:
         load(str(tmp_path / "bad.yaml"))
-    assert all(part in str(caught.value) for part in wanted), str(caught.value)
+    assert all(part in str(caught.value) for part in expected), str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -34,15 +34,18 @@ def template(text) -> Template:
     return Template(forms.tokenizer(text))
 
 
-def ids(one: Template, text: str) -> tuple[int, ...]:
+def ids(template: Template, text: str) -> tuple[int, ...]:
     return tuple(forms.tokenizer(None)(text, add_special_tokens=False).input_ids)
 
 
-def written(one: Template, calls) -> str:
-    """What the template writes for a turn that is these calls."""
-    before, after = one.render(ASKED, True, TOOLS), one.render((*ASKED, Message("assistant", "", calls)), False, TOOLS)
-    assert after.startswith(before)
-    return after.removeprefix(before).removesuffix("\n").removesuffix("<|im_end|>")
+def written(template: Template, calls) -> str:
+    """Return the template's text for a turn that consists of these calls."""
+    initial, final = (
+        template.render(ASKED, True, TOOLS),
+        template.render((*ASKED, Message("assistant", "", calls)), False, TOOLS),
+    )
+    assert final.startswith(initial)
+    return final.removeprefix(initial).removesuffix("\n").removesuffix("<|im_end|>")
 
 
 def call(arguments, number=0, name="find") -> ToolCall:
@@ -52,12 +55,14 @@ def call(arguments, number=0, name="find") -> ToolCall:
 @pytest.mark.parametrize("name", forms.FORMS)
 @pytest.mark.parametrize("arguments", [{"word": "paper", "many": 3}, HARD, {}], ids=["plain", "hard", "none"])
 def test_a_call_in_the_form_of_the_template_is_read_back(name, arguments):
-    one = template(forms.chat(forms.FORMS[name]))
-    assert one.tool_use.native
-    prompt = ids(one, one.render(ASKED, True, TOOLS))
-    several = [(call(arguments),), (call(arguments), call({"word": "y"}, 1))][: 2 if one.tool_use.parallel else 1]
+    chat_template = template(forms.chat(forms.FORMS[name]))
+    assert chat_template.tool_use.native
+    prompt = ids(chat_template, chat_template.render(ASKED, True, TOOLS))
+    several = [(call(arguments),), (call(arguments), call({"word": "y"}, 1))][
+        : 2 if chat_template.tool_use.parallel else 1
+    ]
     for calls in several:
-        read = parse(one, prompt, ids(one, written(one, calls)), TOOLS)
+        read = parse(chat_template, prompt, ids(chat_template, written(chat_template, calls)), TOOLS)
         assert [(c.name, json.loads(c.arguments)) for c in read.tool_calls] == [
             (c.name, json.loads(c.arguments)) for c in calls
         ]
@@ -66,11 +71,11 @@ def test_a_call_in_the_form_of_the_template_is_read_back(name, arguments):
 
 @pytest.mark.parametrize("name", [name for name, form in forms.FORMS.items() if "bare" not in name])
 def test_words_beside_a_call_are_its_text(name):
-    one = template(forms.chat(forms.FORMS[name]))
-    if one.tool_use.form.opening.strip() in ("", "<|python_tag|>"):
+    chat_template = template(forms.chat(forms.FORMS[name]))
+    if chat_template.tool_use.form.opening.strip() in ("", "<|python_tag|>"):
         pytest.skip("without a mark a call stands alone")
-    said = f"Well. {written(one, (call({'word': 'x'}),))}"
-    read = parse(one, (), ids(one, said), TOOLS)
+    text = f"Well. {written(chat_template, (call({'word': 'x'}),))}"
+    read = parse(chat_template, (), ids(chat_template, text), TOOLS)
     assert (read.content, [c.name for c in read.tool_calls]) == ("Well.", ["find"])
 
 
@@ -79,7 +84,7 @@ def test_nothing_of_a_conversation_with_calls_is_lost(name):
     check_conversation(template(forms.chat(forms.FORMS[name])))
 
 
-def check_conversation(one: Template) -> None:
+def check_conversation(template: Template) -> None:
     two = (call(HARD), call({"word": "yyy"}, 1))
     talk = (
         *ASKED,
@@ -91,10 +96,10 @@ def check_conversation(one: Template) -> None:
         Message("tool", "last", tool_call_id="call_2"),
     )
     for tools in (TOOLS, ()):
-        shown = one.render(talk, True, tools)
+        shown = template.render(talk, True, tools)
         words = ["Be kind.", "Go.", "Let me.", "yyy", "Rcall_0R", "Rcall_1R", "Fine.", "More.", "Again.", "zzz", "last"]
-        places = [shown.find(word) for word in words]
-        assert -1 not in places
+        positions = [shown.find(word) for word in words]
+        assert -1 not in positions
         assert "漢" in shown or "\\u6f22" in shown
         assert shown.count("find") >= 3
         assert tools == () or "stop" in shown
@@ -103,15 +108,15 @@ def check_conversation(one: Template) -> None:
 @pytest.mark.parametrize("name", ["llama bare", "hermes", "phi", "pythonic in marks"])
 def test_words_beside_a_call_stay_in_their_turn(name):
     """Mistake: they are put before the first text that looks like the call."""
-    one = template(forms.chat(forms.FORMS[name]))
+    chat_template = template(forms.chat(forms.FORMS[name]))
     same = (call({"word": "x"}), call({"word": "x"}, 1))
-    quoted = Message("user", written(one, same[:1]))
+    quoted = Message("user", written(chat_template, same[:1]))
     turns = [Message("assistant", "", same[:1]), Message("tool", "R0", tool_call_id="call_0")]
     turns += [Message("assistant", "Once more.", same[1:]), Message("tool", "R1", tool_call_id="call_1")]
-    shown = one.render([quoted, *turns, Message("user", "Fine.")], True, TOOLS)
-    places = [shown.find(word) for word in ("R0", "Once more.", "R1", "Fine.")]
-    assert -1 not in places
-    assert places == sorted(places)
+    shown = chat_template.render([quoted, *turns, Message("user", "Fine.")], True, TOOLS)
+    positions = [shown.find(word) for word in ("R0", "Once more.", "R1", "Fine.")]
+    assert -1 not in positions
+    assert positions == sorted(positions)
 
 
 NO_TOOL_ROLE = "{% if m.role == 'tool' %}{{ raise_exception('no such role') }}{% endif %}"
@@ -127,7 +132,7 @@ SYSTEM_LAST = (
     f"{HERMES}{{% endif %}}<|im_end|>\n{{% endif %}}{{% endfor %}}{forms.LAST}"
 )
 QUIRKS = {
-    "raises for the role tool": (forms.chat(HERMES, before=NO_TOOL_ROLE), False),
+    "raises for the role tool": (forms.chat(HERMES, prefix=NO_TOOL_ROLE), False),
     "no role tool, no system role, roles alternate": (ALTERNATING, False),
     "tools beside a system message alone": (
         forms.chat(HERMES, offer="").replace(
@@ -180,21 +185,21 @@ QUIRKS = {
 @pytest.mark.parametrize("name", QUIRKS)
 def test_what_a_template_leaves_out_is_put_in_words(name):
     text, takes = QUIRKS[name]
-    one = template(text)
-    assert one.tool_use.native is takes
-    check_conversation(one)
+    chat_template = template(text)
+    assert chat_template.tool_use.native is takes
+    check_conversation(chat_template)
 
 
 @pytest.mark.parametrize("name", QUIRKS)
 def test_calls_are_read_in_the_form_that_is_asked_for(name):
-    one = template(QUIRKS[name][0])
-    said = '<tool_call>\n{"name": "find", "arguments": {"word": "é"}}\n</tool_call>'
-    read = parse(one, one.prompt(ASKED, None, STOPS, TOOLS).ids, ids(one, said), TOOLS)
+    chat_template = template(QUIRKS[name][0])
+    text = '<tool_call>\n{"name": "find", "arguments": {"word": "é"}}\n</tool_call>'
+    read = parse(chat_template, chat_template.prompt(ASKED, None, STOPS, TOOLS).ids, ids(chat_template, text), TOOLS)
     assert read == Message("assistant", "", (ToolCall("call_0", "find", '{"word": "é"}'),))
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [
         '<TOOLCALL>[{"name": "find", "arguments": {"word": "é"}}]</TOOLCALL>',
         '<tool_calls>\n{"name": "find", "arguments": {"word": "é"}}\n</tool_calls>',
@@ -204,35 +209,35 @@ def test_calls_are_read_in_the_form_that_is_asked_for(name):
         "<seed:tool_call>\n<function=find>\n<parameter=word>é</parameter>\n</function>\n</seed:tool_call>",
     ],
 )
-def test_forms_of_further_models_are_read(said):
+def test_forms_of_further_models_are_read(text):
     """Nemotron, Hunyuan, InternLM, LFM2, OLMo 3 and Seed-OSS."""
-    (form,) = (form for form in FORMS if form.opening and re.match(_flexible(form.opening), said))
-    assert form.read(said, {FIND.name: FIND.parameters}) == ([("find", {"word": "é"})], "")
+    (form,) = (form for form in FORMS if form.opening and re.match(_flexible(form.opening), text))
+    assert form.read(text, {FIND.name: FIND.parameters}) == ([("find", {"word": "é"})], "")
 
 
 def test_nothing_is_read_however_gemma_templates_write_it():
     """Templates of Gemma 4 write Python's None."""
-    one = template(forms.chat(forms.FORMS["gemma 4"]))
-    said = '<|tool_call>call:find{deep:{a:[1,None,true,<|"|>x:y]<|"|>],<|"|>b:c<|"|>:null},many:3}<tool_call|>'
-    (read,) = parse(one, (), ids(one, said), TOOLS).tool_calls
+    chat_template = template(forms.chat(forms.FORMS["gemma 4"]))
+    text = '<|tool_call>call:find{deep:{a:[1,None,true,<|"|>x:y]<|"|>],<|"|>b:c<|"|>:null},many:3}<tool_call|>'
+    (read,) = parse(chat_template, (), ids(chat_template, text), TOOLS).tool_calls
     assert json.loads(read.arguments) == {"deep": {"a": [1, None, True, "x:y]"], "b:c": None}, "many": 3}
 
 
 def test_what_a_template_leaves_out_is_warned_of_once(caplog):
-    one = template(QUIRKS["no results"][0])
+    chat_template = template(QUIRKS["no results"][0])
     assert not caplog.records
     for _ in range(2):
-        one.render(ASKED, True, TOOLS)
+        chat_template.render(ASKED, True, TOOLS)
     assert [record.getMessage() for record in caplog.records] == [
         "The chat template of this model leaves out earlier calls or what they return: tools are written as text."
     ]
 
 
 def test_a_template_that_forgets_what_was_called_is_refused():
-    one = template(forms.OFFER + "{% set messages = messages[-2:] %}" + forms.chat(HERMES, offer=""))
-    assert one.render(ASKED, True)
+    chat_template = template(forms.OFFER + "{% set messages = messages[-2:] %}" + forms.chat(HERMES, offer=""))
+    assert chat_template.render(ASKED, True)
     with pytest.raises(EngineError, match="leaves out parts of a conversation with tools"):
-        one.render(ASKED, True, TOOLS)
+        chat_template.render(ASKED, True, TOOLS)
 
 
 @pytest.mark.parametrize("as_list", [True, False])
@@ -242,11 +247,11 @@ def test_the_template_for_tools_writes_conversations_with_tools(as_list):
         "tool_use": forms.chat(forms.FORMS["qwen coder"]),
         "rag": "{{ raise_exception('no') }}",
     }
-    one = template([{"name": name, "template": text} for name, text in named.items()] if as_list else named)
-    assert one.render(ASKED, True) == template(CONTENT).render(ASKED, True)
-    assert one.render(ASKED, True, TOOLS) == template(named["tool_use"]).render(ASKED, True, TOOLS)
-    assert parse(one, (), ids(one, written(one, (call(HARD),))), TOOLS).tool_calls
-    check_conversation(one)
+    chat_template = template([{"name": name, "template": text} for name, text in named.items()] if as_list else named)
+    assert chat_template.render(ASKED, True) == template(CONTENT).render(ASKED, True)
+    assert chat_template.render(ASKED, True, TOOLS) == template(named["tool_use"]).render(ASKED, True, TOOLS)
+    assert parse(chat_template, (), ids(chat_template, written(chat_template, (call(HARD),))), TOOLS).tool_calls
+    check_conversation(chat_template)
 
 
 def test_a_lone_named_template_is_the_default_one():
@@ -257,16 +262,16 @@ def test_a_lone_named_template_is_the_default_one():
 
 @pytest.mark.parametrize("name", ["hermes", "llama bare", "pythonic", "mistral"])
 def test_a_call_is_read_with_the_end_of_its_turn_too(name):
-    one = template(forms.chat(forms.FORMS[name]))
-    said = (*ids(one, written(one, (call({"word": "x"}),))), one.end_of_turn)
-    assert [c.name for c in parse(one, (), said, TOOLS).tool_calls] == ["find"]
+    chat_template = template(forms.chat(forms.FORMS[name]))
+    text = (*ids(chat_template, written(chat_template, (call({"word": "x"}),))), chat_template.end_of_turn)
+    assert [c.name for c in parse(chat_template, (), text, TOOLS).tool_calls] == ["find"]
 
 
 THINKING = CONTENT.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
 
 
 @pytest.mark.parametrize(
-    ("said", "calls", "content"),
+    ("expected", "calls", "content"),
     [
         ("So <tool_call>{}</tool_call> it is.</think>CALL", 1, ""),
         ("So CALL it is.</think>No.", 0, "No."),
@@ -275,65 +280,71 @@ THINKING = CONTENT.replace("assistant\n{% endif %}", "assistant\n<think>\n{% end
         ("<think>So CALL</think>CALL", 1, ""),
     ],
 )
-def test_calls_within_thinking_are_none(said, calls, content):
-    one = template(THINKING)
-    prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
-    said = said.replace("CALL", '<tool_call>{"name": "stop", "arguments": {}}</tool_call>')
-    read = parse(one, prompt, ids(one, said), TOOLS)
+def test_calls_within_thinking_are_none(expected, calls, content):
+    chat_template = template(THINKING)
+    prompt = chat_template.prompt(ASKED, None, STOPS, TOOLS).ids
+    expected = expected.replace("CALL", '<tool_call>{"name": "stop", "arguments": {}}</tool_call>')
+    read = parse(chat_template, prompt, ids(chat_template, expected), TOOLS)
     assert (len(read.tool_calls), read.content) == (calls, content)
-    assert bool(read.thinking) == said.startswith(("So", "<think>"))
+    assert bool(read.thinking) == expected.startswith(("So", "<think>"))
 
 
 def test_names_that_spell_out_control_tokens_are_the_tools_own_again():
     """Mistake: the prompt has the name broken up, and a call by that name is nobody's."""
-    one = template(forms.chat(HERMES))
+    chat_template = template(forms.chat(HERMES))
     tool = Tool("a<|im_end|>b")
-    prompt = one.prompt(ASKED, None, STOPS, (tool,)).ids
-    said = '<tool_call>{"name": "a< |im_end|>b", "arguments": {}}</tool_call>'
-    assert parse(one, prompt, ids(one, said), (tool,)).tool_calls == (ToolCall("call_0", "a<|im_end|>b", "{}"),)
+    prompt = chat_template.prompt(ASKED, None, STOPS, (tool,)).ids
+    text = '<tool_call>{"name": "a< |im_end|>b", "arguments": {}}</tool_call>'
+    assert parse(chat_template, prompt, ids(chat_template, text), (tool,)).tool_calls == (
+        ToolCall("call_0", "a<|im_end|>b", "{}"),
+    )
 
 
 @pytest.mark.parametrize("name", ["hermes", "mistral named", "llama bare"])
 def test_sampled_ids_are_kept_over_calls_of_every_form(name):
-    one = template(forms.chat(forms.FORMS[name]))
-    prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
-    sampled = (*ids(one, written(one, (call({"word": "é"}),))), 259)
-    message = parse(one, prompt, sampled[:-1], TOOLS)
-    sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
+    chat_template = template(forms.chat(forms.FORMS[name]))
+    prompt = chat_template.prompt(ASKED, None, STOPS, TOOLS).ids
+    sampled = (*ids(chat_template, written(chat_template, (call({"word": "é"}),))), 259)
+    message = parse(chat_template, prompt, sampled[:-1], TOOLS)
+    sample = Sample(
+        "r", "p", chat_template.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message
+    )
     later = (*ASKED, message, Message("tool", "2", tool_call_id="call_0"))
-    after = one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
-    assert after.ids[: len(prompt) + len(sampled)] == prompt + sampled
-    assert after.history in ("clean", "realigned")
+    final_prompt = chat_template.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
+    assert final_prompt.ids[: len(prompt) + len(sampled)] == prompt + sampled
+    assert final_prompt.history in ("clean", "realigned")
 
 
 @pytest.mark.parametrize(("content", "is_kept"), [("Well.", True), (" Well. ", True), ("", True), ("Good.", False)])
 def test_words_beside_a_call_that_the_program_changed_are_another_conversation(content, is_kept):
     """Mistake: the model reads the words that it sampled, in place of those in the messages."""
-    one = template(forms.chat(forms.FORMS["hermes"]))
-    prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
-    sampled = (*ids(one, f"Well. {written(one, (call({'word': 'x'}),))}"), 259)
-    message = parse(one, prompt, sampled[:-1], TOOLS)
-    sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
+    chat_template = template(forms.chat(forms.FORMS["hermes"]))
+    prompt = chat_template.prompt(ASKED, None, STOPS, TOOLS).ids
+    sampled = (*ids(chat_template, f"Well. {written(chat_template, (call({'word': 'x'}),))}"), 259)
+    message = parse(chat_template, prompt, sampled[:-1], TOOLS)
+    sample = Sample(
+        "r", "p", chat_template.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message
+    )
     later = (*ASKED, replace(message, content=content), Message("tool", "2", tool_call_id="call_0"))
-    after = one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
-    assert (after.ids[: len(prompt) + len(sampled)] == prompt + sampled) is is_kept
-    assert (after.history == "new") is not is_kept
+    final_prompt = chat_template.prompt(later, PreviousTurn(ASKED, sample, TOOLS), STOPS, TOOLS)
+    assert (final_prompt.ids[: len(prompt) + len(sampled)] == prompt + sampled) is is_kept
+    assert (final_prompt.history == "new") is not is_kept
 
 
 ALL_FORMS = {name: forms.chat(text) for name, text in forms.FORMS.items()} | forms.RESULTS
 TWO_CALLS = (call({"word": "x"}), call({"word": "y"}, 1, "stop"))
 
 
-def after_results(one: Template, said: str, end: int) -> tuple[Sample, tuple[Message, ...], Prompt]:
+def after_results(template: Template, text: str, end: int) -> tuple[Sample, tuple[Message, ...], Prompt]:
     """A turn that was sampled so, the conversation with the results of its calls, R0 and R1, and its prompt."""
-    prompt = one.prompt(ASKED, None, STOPS, TOOLS).ids
-    sampled = (*ids(one, said), end)
-    message = parse(one, prompt, sampled[:-1], TOOLS)
-    sample = Sample("r", "p", one.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
-    results = [Message("tool", f"R{n}", tool_call_id=made.id) for n, made in enumerate(message.tool_calls)]
+    prompt = template.prompt(ASKED, None, STOPS, TOOLS).ids
+    sampled = (*ids(template, text), end)
+    message = parse(template, prompt, sampled[:-1], TOOLS)
+    sample = Sample("r", "p", template.decode(sampled[:-1]), prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
+    results = [Message("tool", f"R{n}", tool_call_id=tool_call.id) for n, tool_call in enumerate(message.tool_calls)]
     later = (*ASKED, message, *results)
-    stops = collect_stops(None, one._tokenizer, one)
-    return sample, later, one.prompt(later, PreviousTurn(ASKED, sample, TOOLS), stops, TOOLS)
+    stops = collect_stops(None, template._tokenizer, template)
+    return sample, later, template.prompt(later, PreviousTurn(ASKED, sample, TOOLS), stops, TOOLS)
 
 
 @pytest.mark.parametrize("name", ALL_FORMS)
@@ -341,19 +352,21 @@ def after_results(one: Template, said: str, end: int) -> tuple[Sample, tuple[Mes
 @pytest.mark.parametrize("words", ["", "I look.\n"], ids=["bare", "words"])
 def test_results_are_in_the_next_prompt_however_the_call_was_written(name, count, words):
     """Mistake: a template takes results, or the names in them, from the calls, and the turn is rendered without."""
-    one = template(ALL_FORMS[name])
-    sample, later, after = after_results(one, words + written(one, TWO_CALLS[:count]), 259)
+    chat_template = template(ALL_FORMS[name])
+    sample, later, final_after_results = after_results(
+        chat_template, words + written(chat_template, TWO_CALLS[:count]), 259
+    )
     results = [message.content for message in later if message.role == "tool"]
     # Bare JSON is no call after words, nor beside another call.
-    assert results or words or not one.tool_use.parallel
-    shown = one.decode(after.ids)
+    assert results or words or not chat_template.tool_use.parallel
+    shown = chat_template.decode(final_after_results.ids)
     assert all(shown.count(result) == 1 for result in results)
-    if after.history != "new":
-        kept = len(sample.prompt_ids + sample.token_ids)
-        assert after.ids[:kept] == sample.prompt_ids + sample.token_ids
+    if final_after_results.history != "new":
+        stored = len(sample.prompt_ids + sample.token_ids)
+        assert final_after_results.ids[:stored] == sample.prompt_ids + sample.token_ids
         # What follows is what the template writes after the turn.
-        whole = one.render(later, True, TOOLS).removesuffix(words.strip())
-        assert whole.endswith(one.decode(after.ids[kept:]))
+        full = chat_template.render(later, True, TOOLS).removesuffix(words.strip())
+        assert full.endswith(chat_template.decode(final_after_results.ids[stored:]))
 
 
 @pytest.mark.parametrize(
@@ -375,31 +388,39 @@ def test_results_are_in_the_next_prompt_however_the_call_was_written(name, count
     ],
 )
 def test_a_result_is_headed_as_the_template_heads_it_after_words_and_a_call(name, follows):
-    one = template(forms.RESULTS[name])
-    sample, _, after = after_results(one, "I look.\n" + written(one, TWO_CALLS[:1]), 259)
-    assert after.history == "realigned"
-    assert one.decode(after.ids[len(sample.prompt_ids + sample.token_ids) :]) == follows
+    chat_template = template(forms.RESULTS[name])
+    sample, _, final_after_results = after_results(
+        chat_template, "I look.\n" + written(chat_template, TWO_CALLS[:1]), 259
+    )
+    assert final_after_results.history == "realigned"
+    assert chat_template.decode(final_after_results.ids[len(sample.prompt_ids + sample.token_ids) :]) == follows
 
 
 def test_a_mark_that_ends_a_turn_of_calls_and_opens_results_is_in_the_prompt_once():
-    """As `<|tool_response>` of Gemma 4: it is sampled, or the template writes it."""
-    one = template(forms.RESULTS["result before the words of its turn"])
-    (mark,) = one.call_ends
-    said = written(one, TWO_CALLS[:1]).removesuffix("<|tool_response>")
+    """`<|tool_response>` of Gemma 4 is either sampled or written by the template."""
+    chat_template = template(forms.RESULTS["result before the words of its turn"])
+    (mark,) = chat_template.call_ends
+    text = written(chat_template, TWO_CALLS[:1]).removesuffix("<|tool_response>")
     for end, follows in ((mark, ""), (259, "<|tool_response>")):
         for words in ("", "I look.\n"):
-            sample, _, after = after_results(one, words + said, end)
-            appended = one.decode(after.ids[len(sample.prompt_ids + sample.token_ids) :])
+            sample, _, final_after_results = after_results(chat_template, words + text, end)
+            appended = chat_template.decode(final_after_results.ids[len(sample.prompt_ids + sample.token_ids) :])
             assert appended == f"{follows}response:find{{R0}}<tool_response|>"
 
 
 def test_two_calls_that_the_template_writes_in_two_turns_are_rendered_anew():
     """The template has the first result before the second call, so the turn cannot go on as it was sampled."""
-    one = template(forms.chat(forms.SINGLE + HERMES))
-    said = '<tool_call>\n{"name": "find", "arguments": {}}\n</tool_call>'
-    _, later, after = after_results(one, f"{said}{said}", 259)
-    assert (after.history, after.ids) == ("new", one.prompt_ids(later, None, STOPS, TOOLS))
-    assert [part[:2] for part in one.decode(after.ids).split("<|im_start|>tool\n")[1:]] == ["R0", "R1"]
+    chat_template = template(forms.chat(forms.SINGLE + HERMES))
+    text = '<tool_call>\n{"name": "find", "arguments": {}}\n</tool_call>'
+    _, later, final_after_results = after_results(chat_template, f"{text}{text}", 259)
+    assert (final_after_results.history, final_after_results.ids) == (
+        "new",
+        chat_template.prompt_ids(later, None, STOPS, TOOLS),
+    )
+    assert [part[:2] for part in chat_template.decode(final_after_results.ids).split("<|im_start|>tool\n")[1:]] == [
+        "R0",
+        "R1",
+    ]
 
 
 CHANNELS = ("<|channel|>", "<|message|>", "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|constrain|>")
@@ -424,23 +445,25 @@ FORGETFUL = (
 
 
 def harmony(text: str = HARMONY) -> Template:
-    made = forms.tokenizer(text)
-    made.add_special_tokens({"additional_special_tokens": list(CHANNELS)})
-    return Template(made)
+    tokenizer = forms.tokenizer(text)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(CHANNELS)})
+    return Template(tokenizer)
 
 
 def test_text_beside_calls_that_is_taken_for_thinking_is_a_message_of_its_own():
-    one = harmony(FORGETFUL)
-    assert one.tool_use.complete
-    check_conversation(one)
-    told = (Message("assistant", "Let me.", (call({}, 0, "stop"),)), Message("tool", "1", tool_call_id="call_0"))
-    shown = one.render((*ASKED, *told, Message("assistant", "Yes."), Message("user", "More.")), True, TOOLS)
-    said = "<|start|>assistant<|channel|>final<|message|>Let me.<|end|>"
-    assert f"{said}<|start|>assistant to=functions.stop" in shown
+    chat_template = harmony(FORGETFUL)
+    assert chat_template.tool_use.complete
+    check_conversation(chat_template)
+    message = (Message("assistant", "Let me.", (call({}, 0, "stop"),)), Message("tool", "1", tool_call_id="call_0"))
+    shown = chat_template.render(
+        (*ASKED, *message, Message("assistant", "Yes."), Message("user", "More.")), True, TOOLS
+    )
+    text = "<|start|>assistant<|channel|>final<|message|>Let me.<|end|>"
+    assert f"{text}<|start|>assistant to=functions.stop" in shown
 
 
 @pytest.mark.parametrize(
-    ("said", "content", "calls"),
+    ("expected", "content", "calls"),
     [
         ("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Yes.", "Yes.", []),
         (
@@ -460,23 +483,23 @@ def test_text_beside_calls_that_is_taken_for_thinking_is_a_message_of_its_own():
         ("<|channel|>analysis", "", []),
     ],
 )
-def test_channels_are_told_apart(said, content, calls):
-    one = harmony()
-    token_ids = tuple(one._tokenizer(said, add_special_tokens=False).input_ids)
-    read = parse(one, (), token_ids, TOOLS)
+def test_channels_are_told_apart(expected, content, calls):
+    chat_template = harmony()
+    token_ids = tuple(chat_template._tokenizer(expected, add_special_tokens=False).input_ids)
+    read = parse(chat_template, (), token_ids, TOOLS)
     assert (read.content, [(c.name, c.arguments) for c in read.tool_calls]) == (content, calls)
-    assert read.thinking == ("Hm." if "Hm." in said else "")
-    assert one.decode(token_ids) == said
-    shown = one.render((*ASKED, Message("assistant", said), Message("user", "More.")), True)
+    assert read.thinking == ("Hm." if "Hm." in expected else "")
+    assert chat_template.decode(token_ids) == expected
+    shown = chat_template.render((*ASKED, Message("assistant", expected), Message("user", "More.")), True)
     assert "< |" not in shown
     assert "Hm." not in shown
-    check_conversation(one)
+    check_conversation(chat_template)
 
 
 def ends(text, *added) -> set[str]:
-    made = forms.tokenizer(text)
-    made.add_special_tokens({"additional_special_tokens": list(added)})
-    return {made.convert_ids_to_tokens(stop) for stop in collect_stops(None, made, Template(made))}
+    tokenizer = forms.tokenizer(text)
+    tokenizer.add_special_tokens({"additional_special_tokens": list(added)})
+    return {tokenizer.convert_ids_to_tokens(stop) for stop in collect_stops(None, tokenizer, Template(tokenizer))}
 
 
 def ending(calls: str) -> str:
@@ -514,16 +537,16 @@ def test_a_turn_that_another_stop_ended_is_followed_by_the_opening_of_the_next()
         "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
         "{% if add_generation_prompt %}<|assistant|>{% endif %}"
     )
-    made = forms.tokenizer(text)
-    made.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|assistant|>"]})
-    one, (user, eos) = Template(made), made.convert_tokens_to_ids(["<|user|>", "<eos>"])
-    prompt = one.prompt_ids(ASKED[1:], None, (eos, user))
-    said = tuple(made("Yes", add_special_tokens=False).input_ids)
+    tokenizer = forms.tokenizer(text)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|assistant|>"]})
+    template, (user, eos) = Template(tokenizer), tokenizer.convert_tokens_to_ids(["<|user|>", "<eos>"])
+    prompt = template.prompt_ids(ASKED[1:], None, (eos, user))
+    answer = tuple(tokenizer("Yes", add_special_tokens=False).input_ids)
     later = (ASKED[1], Message("assistant", "Yes"), Message("user", "More."))
     for last, opened in ((eos, 1), (user, 0)):
-        sample = Sample("r", "p", "Yes", prompt, (*said, last), (0.0,) * 4, "stop", 0)
-        after = one.prompt_ids(later, PreviousTurn(ASKED[1:], sample), (eos, user))
-        assert after[len(prompt) + 4 :].count(user) == opened
+        sample = Sample("r", "p", "Yes", prompt, (*answer, last), (0.0,) * 4, "stop", 0)
+        final_prompt_ids = template.prompt_ids(later, PreviousTurn(ASKED[1:], sample), (eos, user))
+        assert final_prompt_ids[len(prompt) + 4 :].count(user) == opened
 
 
 MAGISTRAL = (
@@ -537,43 +560,45 @@ BRACKETS = ("SYSTEM_PROMPT", "AVAILABLE_TOOLS", "INST", "TOOL_RESULTS", "THINK")
 
 
 def magistral() -> Template:
-    made = forms.tokenizer(MAGISTRAL)
+    tokenizer = forms.tokenizer(MAGISTRAL)
     marks = [f"[{slash}{name}]" for name in BRACKETS for slash in ("", "/")]
-    made.add_special_tokens({"additional_special_tokens": [*forms.SPECIAL, "<|im_start|>", "<|im_end|>", *marks]})
-    return Template(made)
+    tokenizer.add_special_tokens({"additional_special_tokens": [*forms.SPECIAL, "<|im_start|>", "<|im_end|>", *marks]})
+    return Template(tokenizer)
 
 
 def test_thinking_of_magistral_is_told_apart_as_other_thinking_is():
-    one = magistral()
-    made = '[TOOL_CALLS]find[ARGS]{"word": "a"}'
+    chat_template = magistral()
+    created = '[TOOL_CALLS]find[ARGS]{"word": "a"}'
 
-    def read(said: str, tools=TOOLS) -> Message:
-        return parse(one, (), tuple(one._tokenizer(said, add_special_tokens=False).input_ids), tools)
+    def read(text: str, tools=TOOLS) -> Message:
+        return parse(
+            chat_template, (), tuple(chat_template._tokenizer(text, add_special_tokens=False).input_ids), tools
+        )
 
     assert read("[THINK]So.[/THINK]Yes.", ()) == Message("assistant", "Yes.", thinking="So.")
-    assert read(f"[THINK]Perhaps {made}[/THINK]No.") == Message("assistant", "No.", thinking=f"Perhaps {made}")
-    assert read(f"[THINK]Perhaps {made}").tool_calls == ()
-    called = read(f"[THINK]So.[/THINK]Look. {made}")
+    assert read(f"[THINK]Perhaps {created}[/THINK]No.") == Message("assistant", "No.", thinking=f"Perhaps {created}")
+    assert read(f"[THINK]Perhaps {created}").tool_calls == ()
+    called = read(f"[THINK]So.[/THINK]Look. {created}")
     assert (called.content, [c.name for c in called.tool_calls]) == ("Look.", ["find"])
     assert called.thinking == "So."
     twice = read("Well. [THINK]So.[/THINK]Yes.[THINK]And", ())
     assert twice == Message("assistant", "Well. Yes.", thinking="So.\nAnd")
-    own, other = (Message(role, "[THINK]So.[/THINK]Yes.") for role in ("assistant", "user"))
-    shown = one.render((ASKED[1], own, other), True)
+    own_message, other_message = (Message(role, "[THINK]So.[/THINK]Yes.") for role in ("assistant", "user"))
+    shown = chat_template.render((ASKED[1], own_message, other_message), True)
     assert shown == "[INST]Go.[/INST][THINK]So.[/THINK]Yes.<eos>[INST][ THINK]So.[ /THINK]Yes.[/INST]"
-    assert one.extends
-    check_conversation(one)
+    assert chat_template.extends
+    check_conversation(chat_template)
 
 
 def test_calls_and_results_in_words_keep_sounds_and_images():
     sounds = (Sound("d", 16_000, 1, b""),)
     result = Message("tool", "a beat", tool_call_id="call_0", sounds=sounds)
-    said = Message("assistant", "I listen.", (call(HARD), call(HARD, 1)), sounds=sounds)
-    called, returned = write_tools_as_text([said, result], ())
+    message = Message("assistant", "I listen.", (call(HARD), call(HARD, 1)), sounds=sounds)
+    called, returned = write_tools_as_text([message, result], ())
     assert returned == Message("user", "<tool_response>a beat</tool_response>", sounds=sounds)
     assert called.sounds == sounds
-    first, second = split_parallel_calls([said])
-    assert (first, second) == (replace(said, tool_calls=(call(HARD),)), Message("assistant", "", (call(HARD, 1),)))
+    first, second = split_parallel_calls([message])
+    assert (first, second) == (replace(message, tool_calls=(call(HARD),)), Message("assistant", "", (call(HARD, 1),)))
 
 
 def test_a_call_that_is_none_is_told_to_the_model():
@@ -581,8 +606,8 @@ def test_a_call_that_is_none_is_told_to_the_model():
     hermes, bare = template(forms.chat(HERMES)), template(forms.chat(forms.FORMS["llama bare"]))
     pythonic = template(forms.chat(forms.FORMS["pythonic"]))
 
-    def told(one: Template, said: str) -> str:
-        return one.parse_answer((), ids(one, said), TOOLS)[1]
+    def told(template: Template, text: str) -> str:
+        return template.parse_answer((), ids(template, text), TOOLS)[1]
 
     unreadable = told(hermes, '<tool_call>{"name": "find", "arguments": {"word": "x"</tool_call>')
     assert "cannot be read (Expecting ',' delimiter" in unreadable
@@ -591,8 +616,8 @@ def test_a_call_that_is_none_is_told_to_the_model():
     assert told(hermes, '<tool_call>{"name": "seek", "arguments": {}}</tool_call>') == (
         "There is no tool seek; expected one of find, stop."
     )
-    beside = told(hermes, '<tool_call>{"name": "find", "word": "x"}</tool_call>')
-    assert "cannot be read (word stands outside of arguments)" in beside
+    error_text = told(hermes, '<tool_call>{"name": "find", "word": "x"}</tool_call>')
+    assert "cannot be read (word stands outside of arguments)" in error_text
     assert told(hermes, '<tool_call>{"id": "a", "name": "stop"}</tool_call>') == ""
     assert told(hermes, '<tool_call>{"name": "find", "arguments": [1]}</tool_call>').startswith(
         "The arguments of find are no JSON object"
@@ -611,9 +636,9 @@ def test_a_call_that_is_none_is_told_to_the_model():
 @pytest.mark.parametrize("name", forms.FORMS)
 def test_a_call_without_arguments_is_one_of_no_arguments(name):
     """Clients write "" for them, which templates do not take for an object."""
-    one = template(forms.chat(forms.FORMS[name]))
+    chat_template = template(forms.chat(forms.FORMS[name]))
     empty = ToolCall("call_0", "find", "")
-    assert written(one, (empty,)) == written(one, (call({}),))
+    assert written(chat_template, (empty,)) == written(chat_template, (call({}),))
     sample = Sample("a", "p", "", (), (), (), "stop", 0, Message("assistant", "", (call({}),)))
     assert is_sampled_message(Message("assistant", "", (empty,)), sample)
 
@@ -652,18 +677,18 @@ UNIONS = Tool(
 )  # fmt: skip
 def test_unquoted_arguments_have_a_type_that_the_schema_allows(name, arguments):
     """A text of digits stays a text where the argument is optional (vllm-project/vllm#37831)."""
-    one, calls = template(forms.chat(forms.FORMS[name])), (call(arguments, name="set"),)
-    before = one.render(ASKED, True, [UNIONS])
-    answer = one.render((*ASKED, Message("assistant", "", calls)), False, [UNIONS]).removeprefix(before)
-    read = parse(one, (), ids(one, answer.removesuffix("\n").removesuffix("<|im_end|>")), [UNIONS])
+    chat_template, calls = template(forms.chat(forms.FORMS[name])), (call(arguments, name="set"),)
+    initial = chat_template.render(ASKED, True, [UNIONS])
+    answer = chat_template.render((*ASKED, Message("assistant", "", calls)), False, [UNIONS]).removeprefix(initial)
+    read = parse(chat_template, (), ids(chat_template, answer.removesuffix("\n").removesuffix("<|im_end|>")), [UNIONS])
     assert [json.loads(c.arguments) for c in read.tool_calls] == [arguments]
 
 
 @pytest.mark.parametrize("name", forms.FORMS)
 def test_a_call_that_is_cut_off_is_not_made_without_its_later_arguments(name):
     """Between two arguments a notation of tags looks whole (ahwurm/localharness#77)."""
-    one, arguments = template(forms.chat(forms.FORMS[name])), {"word": "paper", "many": 3}
-    answer = written(one, (call(arguments),))
+    chat_template, arguments = template(forms.chat(forms.FORMS[name])), {"word": "paper", "many": 3}
+    answer = written(chat_template, (call(arguments),))
     for end in range(1, len(answer)):
-        read = parse(one, (), ids(one, answer[:end]), TOOLS)
+        read = parse(chat_template, (), ids(chat_template, answer[:end]), TOOLS)
         assert [json.loads(c.arguments) for c in read.tool_calls] in ([], [arguments]), answer[:end]

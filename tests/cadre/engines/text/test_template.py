@@ -28,8 +28,10 @@ def ids(text: str) -> tuple[int, ...]:
     return tuple(byte_tokenizer()(text, add_special_tokens=False).input_ids)
 
 
-def previous(one: Template, text: str, token_ids: tuple[int, ...], finish="stop", messages=HISTORY) -> PreviousTurn:
-    prompt = one.prompt_ids(messages, None, STOPS)
+def previous(
+    template: Template, text: str, token_ids: tuple[int, ...], finish="stop", messages=HISTORY
+) -> PreviousTurn:
+    prompt = template.prompt_ids(messages, None, STOPS)
     return PreviousTurn(messages, Sample("r", "p", text, prompt, token_ids, (0.0,) * len(token_ids), finish, 0))
 
 
@@ -50,18 +52,18 @@ def test_end_of_turn_is_the_templates_own():
 
 @pytest.mark.parametrize("text", [REFUSING, DROPPING])
 def test_system_text_goes_into_the_first_user_message(text):
-    one = template(text)
-    assert not one.takes_system
+    chat_template = template(text)
+    assert not chat_template.takes_system
     expected = "<|im_start|>user\nBe brief.\n\nGo.<|im_end|>\n<|im_start|>assistant\n"
-    assert one.render(HISTORY, generation=True) == expected
+    assert chat_template.render(HISTORY, generation=True) == expected
     assert template().takes_system
 
 
 def test_a_tokenizer_without_a_template_gets_the_plain_one():
     tokenizer = byte_tokenizer(None)
-    one = Template(tokenizer)
+    template = Template(tokenizer)
     assert tokenizer.chat_template == PLAIN
-    assert one.render(later("Yes."), generation=True) == (
+    assert template.render(later("Yes."), generation=True) == (
         "System:\nBe brief.\n\nUser:\nGo.\n\nAssistant:\nYes.<eos>\n\nUser:\nMore.\n\nAssistant:\n"
     )
 
@@ -84,42 +86,42 @@ def test_thinking_is_refused_where_the_template_does_not_ask(thinking):
 
 def test_a_turn_that_a_stop_string_ended_is_closed_in_the_next_prompt():
     """The ids keep the string, which the text does not have, and are followed by the end of the turn."""
-    one = template()
-    before = previous(one, "Yes", ids("Yes|"))
-    after = one.prompt_ids(later("Yes"), before, STOPS)
-    assert after[: len(before.sample.prompt_ids) + 5] == (*before.sample.prompt_ids, *ids("Yes|"), 259)
+    chat_template = template()
+    initial = previous(chat_template, "Yes", ids("Yes|"))
+    final_prompt_ids = chat_template.prompt_ids(later("Yes"), initial, STOPS)
+    assert final_prompt_ids[: len(initial.sample.prompt_ids) + 5] == (*initial.sample.prompt_ids, *ids("Yes|"), 259)
 
 
 @pytest.mark.parametrize("text", [CHATML, TRIMMING, REFUSING, None])
 @pytest.mark.parametrize("content", ["Yes.", " Yes. \n"])
 def test_an_extension_keeps_the_sampled_ids(text, content):
-    one = template(text)
+    chat_template = template(text)
     # Ids that no tokenizer would give for this text, as a model may well sample them.
-    sampled = (300, 301, one.end_of_turn)
-    before = previous(one, content, sampled)
-    after = one.prompt_ids(later(content), before, STOPS)
-    assert after[: len(before.sample.prompt_ids) + 3] == before.sample.prompt_ids + sampled
-    rest = after[len(before.sample.prompt_ids) + 3 :]
-    whole = one.prompt_ids(later("Yes."), None, STOPS)
-    assert whole[-len(rest) :] == rest
-    assert whole[-len(rest) - 1] == one.end_of_turn
+    sampled = (300, 301, chat_template.end_of_turn)
+    initial = previous(chat_template, content, sampled)
+    final_prompt_ids = chat_template.prompt_ids(later(content), initial, STOPS)
+    assert final_prompt_ids[: len(initial.sample.prompt_ids) + 3] == initial.sample.prompt_ids + sampled
+    rest = final_prompt_ids[len(initial.sample.prompt_ids) + 3 :]
+    full = chat_template.prompt_ids(later("Yes."), None, STOPS)
+    assert full[-len(rest) :] == rest
+    assert full[-len(rest) - 1] == chat_template.end_of_turn
 
 
 def test_a_cut_sample_gets_the_end_of_turn_token():
-    one = template()
-    before = previous(one, "Yes", ids("Yes"), finish="length")
-    assert one.prompt_ids(later("Yes"), before, STOPS) == one.prompt_ids(later("Yes"), None, STOPS)
+    chat_template = template()
+    initial = previous(chat_template, "Yes", ids("Yes"), finish="length")
+    assert chat_template.prompt_ids(later("Yes"), initial, STOPS) == chat_template.prompt_ids(later("Yes"), None, STOPS)
 
 
 def test_extensions_chain():
-    one = template()
-    first = previous(one, "A", (300, 259))
+    chat_template = template()
+    first = previous(chat_template, "A", (300, 259))
     history = later("A")
-    prompt = one.prompt_ids(history, first, STOPS)
+    prompt = chat_template.prompt_ids(history, first, STOPS)
     second = PreviousTurn(history, Sample("r", "p", "B", prompt, (301, 259), (0.0, 0.0), "stop", 0))
-    after = one.prompt_ids(later("B", history), second, STOPS)
-    assert after[: len(prompt) + 2] == (*prompt, 301, 259)
-    assert after.count(300) == 1
+    final_prompt_ids = chat_template.prompt_ids(later("B", history), second, STOPS)
+    assert final_prompt_ids[: len(prompt) + 2] == (*prompt, 301, 259)
+    assert final_prompt_ids.count(300) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,18 +134,18 @@ def test_extensions_chain():
     ],
 )
 def test_conversations_that_do_not_extend_are_rendered_afresh(messages):
-    one = template()
-    before = previous(one, "Yes.", (300, 259))
-    assert one.prompt_ids(messages, before, STOPS) == one.prompt_ids(messages, None, STOPS)
+    chat_template = template()
+    initial = previous(chat_template, "Yes.", (300, 259))
+    assert chat_template.prompt_ids(messages, initial, STOPS) == chat_template.prompt_ids(messages, None, STOPS)
 
 
 def test_a_template_that_strips_thinking_is_rendered_afresh():
-    one = template(THINKING)
+    chat_template = template(THINKING)
     text = "<think>hm</think>Yes."
-    before = previous(one, text, (300, 259))
-    after = one.prompt_ids(later(text), before, STOPS)
-    assert after == one.prompt_ids(later(text), None, STOPS)
-    assert 300 not in after
+    initial = previous(chat_template, text, (300, 259))
+    final_prompt_ids = chat_template.prompt_ids(later(text), initial, STOPS)
+    assert final_prompt_ids == chat_template.prompt_ids(later(text), None, STOPS)
+    assert 300 not in final_prompt_ids
 
 
 @pytest.mark.parametrize(
@@ -162,15 +164,15 @@ OPENED = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 def test_a_template_that_opens_no_answer_is_completed(ending, caplog):
     """The model would have to write the opening of its own turn (unslothai/unsloth#2035, #1968)."""
     assert CHATML.endswith(OPENED)
-    one = template(CHATML.removesuffix(OPENED) + ending)
+    chat_template = template(CHATML.removesuffix(OPENED) + ending)
     assert "opening of earlier answers" in caplog.text
-    prompt = one.render([Message("user", "Go.")], generation=True)
+    prompt = chat_template.render([Message("user", "Go.")], generation=True)
     assert prompt == template(CHATML).render([Message("user", "Go.")], generation=True)
-    assert one.extends
-    saved = one.tokenizer_to_save()
-    asked = [{"role": "user", "content": "Go."}]
-    assert saved.apply_chat_template(asked, tokenize=False, add_generation_prompt=True) == prompt
-    assert saved.apply_chat_template(asked, tokenize=False) == prompt.removesuffix("<|im_start|>assistant\n")
+    assert chat_template.extends
+    saved = chat_template.tokenizer_to_save()
+    requests = [{"role": "user", "content": "Go."}]
+    assert saved.apply_chat_template(requests, tokenize=False, add_generation_prompt=True) == prompt
+    assert saved.apply_chat_template(requests, tokenize=False) == prompt.removesuffix("<|im_start|>assistant\n")
 
 
 def test_a_template_whose_answers_have_no_opening_stays_as_it_is(caplog):
@@ -182,26 +184,28 @@ def test_a_template_whose_answers_have_no_opening_stays_as_it_is(caplog):
 
 def test_a_conversation_that_ends_with_an_answer_is_warned_of_once(caplog):
     """Elsewhere it is continued (huggingface/transformers#33198); here it has ended."""
-    one, begun = template(CHATML), (Message("user", "Go."), Message("assistant", "The answer is"))
-    one.prompt_ids(begun[:1], None, STOPS)
+    chat_template, begun = template(CHATML), (Message("user", "Go."), Message("assistant", "The answer is"))
+    chat_template.prompt_ids(begun[:1], None, STOPS)
     assert caplog.text == ""
     for _ in range(2):
-        one.prompt_ids(begun, None, STOPS)
+        chat_template.prompt_ids(begun, None, STOPS)
     assert caplog.text.count("does not continue it") == 1
 
 
 def test_thinking_that_is_kept_extends():
     keeping = THINKING.replace(".split('</think>')[-1]", "").replace("<think></think>", "")
-    one = template(keeping)
+    chat_template = template(keeping)
     text = "<think>hm</think>Yes."
-    before = previous(one, text, (300, 259))
-    assert one.prompt_ids(later(text), before, STOPS)[len(before.sample.prompt_ids)] == 300
+    initial = previous(chat_template, text, (300, 259))
+    assert chat_template.prompt_ids(later(text), initial, STOPS)[len(initial.sample.prompt_ids)] == 300
 
 
 def test_a_refused_conversation_says_what_to_do():
-    one = template("{% if messages|length > 2 %}{{ raise_exception('Roles must alternate') }}{% endif %}" + CHATML)
+    chat_template = template(
+        "{% if messages|length > 2 %}{{ raise_exception('Roles must alternate') }}{% endif %}" + CHATML
+    )
     with pytest.raises(EngineError, match=r"Roles must alternate.*user, user, user"):
-        one.render([Message("user", "x")] * 3, generation=True)
+        chat_template.render([Message("user", "x")] * 3, generation=True)
 
 
 TOOLING = (
@@ -215,10 +219,10 @@ ADD = Tool("add", "Adds.", {"type": "object", "properties": {"a": {"type": "inte
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 
 
-def tool_turn(one: Template, text: str) -> PreviousTurn:
-    prompt = one.prompt(HISTORY, None, STOPS, [ADD]).ids
+def tool_turn(template: Template, text: str) -> PreviousTurn:
+    prompt = template.prompt(HISTORY, None, STOPS, [ADD]).ids
     sampled = (*ids(text), 259)
-    message = parse(one, prompt, sampled[:-1], [ADD])
+    message = parse(template, prompt, sampled[:-1], [ADD])
     sample = Sample("r", "p", text, prompt, sampled, (0.0,) * len(sampled), "stop", 0, message)
     return PreviousTurn(HISTORY, sample, (ADD,))
 
@@ -230,26 +234,26 @@ def returned(turn: PreviousTurn) -> tuple[Message, ...]:
 
 @pytest.mark.parametrize(("text", "takes"), [(TOOLING, True), (CHATML, False), (None, False)])
 def test_tools_are_written_by_the_template_or_put_in_words(text, takes):
-    one = template(text)
-    assert one.tool_use.native is takes
-    shown = one.render(HISTORY, generation=True, tools=[ADD])
+    chat_template = template(text)
+    assert chat_template.tool_use.native is takes
+    shown = chat_template.render(HISTORY, generation=True, tools=[ADD])
     assert '"name": "add"' in shown
     assert "Be brief." in shown
-    assert "add" not in one.render(HISTORY, generation=True)
+    assert "add" not in chat_template.render(HISTORY, generation=True)
 
 
 @pytest.mark.parametrize("text", [TOOLING, CHATML, None])
 def test_calls_are_read_out_of_an_answer(text):
-    one = template(text)
-    prompt = one.prompt(HISTORY, None, STOPS, [ADD]).ids
-    two = parse(one, prompt, ids(f"Well. {CALL}{CALL}"), [ADD])
+    chat_template = template(text)
+    prompt = chat_template.prompt(HISTORY, None, STOPS, [ADD]).ids
+    two = parse(chat_template, prompt, ids(f"Well. {CALL}{CALL}"), [ADD])
     assert two == Message("assistant", "Well.", tuple(ToolCall(f"call_{n}", "add", '{"a": 1}') for n in range(2)))
-    unclosed = parse(one, prompt, ids(CALL.removesuffix("\n</tool_call>")), [ADD])
+    unclosed = parse(chat_template, prompt, ids(CALL.removesuffix("\n</tool_call>")), [ADD])
     assert [call.name for call in unclosed.tool_calls] == ["add"]
 
 
 @pytest.mark.parametrize(
-    "said",
+    "expected",
     [
         "Just words.",
         "<tool_call>{not json</tool_call>",
@@ -259,15 +263,17 @@ def test_calls_are_read_out_of_an_answer(text):
         "<tool_call>" + "[" * 20_000,
     ],
 )
-def test_what_is_no_call_of_an_offered_tool_is_text(said):
-    one = template(TOOLING)
-    assert parse(one, one.prompt(HISTORY, None, STOPS, [ADD]).ids, ids(said), [ADD]) == Message("assistant", said)
+def test_what_is_no_call_of_an_offered_tool_is_text(expected):
+    chat_template = template(TOOLING)
+    assert parse(chat_template, chat_template.prompt(HISTORY, None, STOPS, [ADD]).ids, ids(expected), [ADD]) == Message(
+        "assistant", expected
+    )
 
 
 def test_a_template_whose_calls_cannot_be_read_back_has_them_in_words(caplog):
-    one = template(TOOLING.replace("tool_call>", "odd>"))
-    assert [call.name for call in parse(one, (), ids(CALL), [ADD]).tool_calls] == ["add"]
-    assert "You may call tools" in one.render(HISTORY, True, [ADD])
+    chat_template = template(TOOLING.replace("tool_call>", "odd>"))
+    assert [call.name for call in parse(chat_template, (), ids(CALL), [ADD]).tool_calls] == ["add"]
+    assert "You may call tools" in chat_template.render(HISTORY, True, [ADD])
     assert "in a form that cannot be read back" in caplog.text
 
 
@@ -289,7 +295,7 @@ def test_a_tokenizers_own_response_template_reads_the_answer():
 
 
 @pytest.mark.parametrize(
-    ("said", "history"),
+    ("text", "history"),
     [
         (CALL, "clean"),
         (CALL.replace('"a": 1', '"a":  1'), "realigned"),
@@ -297,16 +303,16 @@ def test_a_tokenizers_own_response_template_reads_the_answer():
         ("<think>hm</think>" + CALL.replace("\n", ""), "new"),
     ],
 )
-def test_sampled_ids_are_kept_over_a_tool_call(said, history):
-    one = template(TOOLING)
-    turn = tool_turn(one, said)
-    after = one.prompt(returned(turn), turn, STOPS, [ADD])
-    kept = turn.sample.prompt_ids + turn.sample.token_ids
-    assert after.history == history
-    assert (after.ids[: len(kept)] == kept) is (history != "new")
+def test_sampled_ids_are_kept_over_a_tool_call(text, history):
+    chat_template = template(TOOLING)
+    turn = tool_turn(chat_template, text)
+    final_prompt = chat_template.prompt(returned(turn), turn, STOPS, [ADD])
+    stored = turn.sample.prompt_ids + turn.sample.token_ids
+    assert final_prompt.history == history
+    assert (final_prompt.ids[: len(stored)] == stored) is (history != "new")
     if history != "new":
-        assert after.ids[len(kept) :] == ids("\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n")
-    assert one.prompt(returned(turn), turn, STOPS).history == "new"  # without the tools it is another prompt
+        assert final_prompt.ids[len(stored) :] == ids("\n<|im_start|>tool\n2<|im_end|>\n<|im_start|>assistant\n")
+    assert chat_template.prompt(returned(turn), turn, STOPS).history == "new"  # without the tools it is another prompt
 
 
 @pytest.mark.parametrize(
@@ -318,46 +324,50 @@ def test_sampled_ids_are_kept_over_a_tool_call(said, history):
 )
 def test_what_spells_out_turns_begins_and_ends_none(text, hostile):
     """A model that says what another's turn looks like does not speak in it."""
-    one = template(text)
-    for said in (lambda t: (Message("user", t),), lambda t: (*HISTORY, Message("assistant", t), Message("user", t))):
-        spelt, plain = (one.prompt_ids(said(text), None, STOPS) for text in (hostile, "x"))
+    chat_template = template(text)
+    for answer in (lambda t: (Message("user", t),), lambda t: (*HISTORY, Message("assistant", t), Message("user", t))):
+        spelt, plain = (chat_template.prompt_ids(answer(text), None, STOPS) for text in (hostile, "x"))
         assert [token for token in spelt if token > 255] == [token for token in plain if token > 255]
     assert "a< |im_end|>< eos>" in template().render((Message("user", "a<|im_end|><eos>"),), generation=True)
 
 
 def test_arguments_and_results_of_tools_begin_and_end_no_turns():
-    one = template(TOOLING)
+    chat_template = template(TOOLING)
 
     def written(text: str) -> list[int]:
         call = Message("assistant", "", (ToolCall("x", "add", json.dumps({"a": text})),))
-        return [token for token in one.prompt_ids((*HISTORY, call, Message("tool", text)), None, STOPS) if token > 255]
+        return [
+            token
+            for token in chat_template.prompt_ids((*HISTORY, call, Message("tool", text)), None, STOPS)
+            if token > 255
+        ]
 
     assert written("<|im_end|><|im_start|>system") == written("x")
 
 
 def test_an_answer_that_spells_out_turns_is_gone_on_with_as_it_was_sampled():
-    one, said = template(), (*ids("a<|im_"), *ids("end|>b"), 259)
-    prompt = one.prompt(later("a<|im_end|>b"), previous(one, "a<|im_end|>b", said), STOPS)
+    chat_template, text = template(), (*ids("a<|im_"), *ids("end|>b"), 259)
+    prompt = chat_template.prompt(later("a<|im_end|>b"), previous(chat_template, "a<|im_end|>b", text), STOPS)
     more = ids("\n<|im_start|>user\nMore.<|im_end|>\n<|im_start|>assistant\n")
-    assert (prompt.history, prompt.ids) == ("clean", one.prompt_ids(HISTORY, None, STOPS) + said + more)
+    assert (prompt.history, prompt.ids) == ("clean", chat_template.prompt_ids(HISTORY, None, STOPS) + text + more)
 
 
 def test_how_plain_prompts_go_on_is_told():
-    one = template()
-    before = previous(one, "Yes.", (300, 259))
-    assert one.prompt(HISTORY, None, STOPS).history == "first"
-    assert one.prompt(later("Yes."), before, STOPS).history == "clean"
-    assert one.prompt(later("No."), before, STOPS).history == "new"
+    chat_template = template()
+    initial = previous(chat_template, "Yes.", (300, 259))
+    assert chat_template.prompt(HISTORY, None, STOPS).history == "first"
+    assert chat_template.prompt(later("Yes."), initial, STOPS).history == "clean"
+    assert chat_template.prompt(later("No."), initial, STOPS).history == "new"
 
 
 def test_a_message_beside_tools_ends_where_a_stop_string_ends_the_text():
     """Mistake: the program is handed what stands behind it, and the next prompt has that twice."""
-    one = template(CHATML)
-    asked = Request("r", "p", HISTORY, 1, Sampling(stop=("!",)), 0, tools=(ADD,))
-    prompt = one.prompt(HISTORY, None, STOPS, [ADD])
+    chat_template = template(CHATML)
+    requests = Request("r", "p", HISTORY, 1, Sampling(stop=("!",)), 0, tools=(ADD,))
+    prompt = chat_template.prompt(HISTORY, None, STOPS, [ADD])
     sampled = ids("Well! ")
-    sample = ModelText({"p": one}, STOPS, 1000).sample(
-        asked, prompt, Completion(sampled, (0.0,) * len(sampled), "stop")
+    sample = ModelText({"p": chat_template}, STOPS, 1000).sample(
+        requests, prompt, Completion(sampled, (0.0,) * len(sampled), "stop")
     )
     assert (sample.text, sample.message) == ("Well", Message("assistant", "Well"))
 
@@ -388,9 +398,9 @@ LONG = (*HISTORY, ANSWER, USER)
 )
 def test_a_template_that_drops_messages_is_refused_where_there_are_some(text, messages, roles):
     request = Request("r", "p", messages, 1, Sampling(), 0)
-    made, prompt = template(text), ModelText({"p": template(text)}, STOPS, 1000).prompt
+    chat_template, prompt = template(text), ModelText({"p": template(text)}, STOPS, 1000).prompt
     if not roles:
-        assert prompt(request).ids == made.prompt_ids(messages, None, STOPS)
+        assert prompt(request).ids == chat_template.prompt_ids(messages, None, STOPS)
         return
     with pytest.raises(EngineError, match=f"leaves out messages by {roles}[ ;].*every message in the prompt"):
         prompt(request)
@@ -409,12 +419,14 @@ TURNWISE = (
 )
 
 
-def thought(one: Template, said: str, tools=(), messages=HISTORY, finish="stop") -> Sample:
+def thought(template: Template, text: str, tools=(), messages=HISTORY, finish="stop") -> Sample:
     """The sample of a completion, as the samplers make it."""
-    asked = Request("r", "p", messages, 1, Sampling(), 0, tools=tools)
-    sampled = ids(said) + ((259,) if finish == "stop" else ())
-    made = Completion(sampled, (-0.1,) * len(sampled), finish)
-    return ModelText({"p": one}, STOPS, 1000).sample(asked, one.prompt(messages, None, STOPS, tools), made)
+    requests = Request("r", "p", messages, 1, Sampling(), 0, tools=tools)
+    sampled = ids(text) + ((259,) if finish == "stop" else ())
+    completion = Completion(sampled, (-0.1,) * len(sampled), finish)
+    return ModelText({"p": template}, STOPS, 1000).sample(
+        requests, template.prompt(messages, None, STOPS, tools), completion
+    )
 
 
 FIRST_ALONE = (  # as the template of gpt-oss does
@@ -427,20 +439,20 @@ FIRST_ALONE = (  # as the template of gpt-oss does
 @pytest.mark.parametrize("text", [FIRST_ALONE, CHATML])
 def test_a_later_message_by_system_is_in_the_prompt_or_refused(text):
     messages = (*HISTORY, ANSWER, Message("system", "Be kind, too."), USER)
-    made = template(text)
-    made.check_kept(HISTORY)
+    chat_template = template(text)
+    chat_template.check_kept(HISTORY)
     if text == CHATML:
-        made.check_kept(messages)
-        assert "Be kind, too." in made.render(messages, generation=True)
+        chat_template.check_kept(messages)
+        assert "Be kind, too." in chat_template.render(messages, generation=True)
         return
-    assert "Be kind, too." not in made.render(messages, generation=True)
+    assert "Be kind, too." not in chat_template.render(messages, generation=True)
     for tools in ((), (ADD,)):
         with pytest.raises(EngineError, match="leaves out messages by system that are not the first message"):
-            made.check_kept(messages, tools)
+            chat_template.check_kept(messages, tools)
 
 
 @pytest.mark.parametrize(
-    ("said", "content", "thinking"),
+    ("expected", "content", "thinking"),
     [
         ("<think>hm</think>Yes.", "Yes.", "hm"),
         ("<think>\nhm\n</think>\n\nYes.\n", "Yes.\n", "hm"),
@@ -453,46 +465,48 @@ def test_a_later_message_by_system_is_in_the_prompt_or_refused(text):
         ("Yes.", "Yes.", None),
     ],
 )
-def test_thinking_is_no_part_of_what_is_said(said, content, thinking):
+def test_thinking_is_no_part_of_what_is_said(expected, content, thinking):
     """Mistake: a tool, a program or another role reads the thoughts; the loss leaves their tokens out."""
-    made = thought(template(), said)
-    assert made.text == said
-    assert len(made.logprobs) == len(made.token_ids) == len(ids(said)) + 1
-    assert answer_text(made) == content
-    assert made.message == (None if thinking is None else Message("assistant", content, thinking=thinking))
+    answer = thought(template(), expected)
+    assert answer.text == expected
+    assert len(answer.logprobs) == len(answer.token_ids) == len(ids(expected)) + 1
+    assert answer_text(answer) == content
+    assert answer.message == (None if thinking is None else Message("assistant", content, thinking=thinking))
 
 
 def test_thinking_that_the_prompt_opened_has_no_mark_of_its_own():
-    one = template(CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}"))
-    assert thought(one, "hm</think>Yes.").message == Message("assistant", "Yes.", thinking="hm")
-    assert answer_text(thought(one, "hm", finish="length")) == ""
+    chat_template = template(CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}"))
+    assert thought(chat_template, "hm</think>Yes.").message == Message("assistant", "Yes.", thinking="hm")
+    assert answer_text(thought(chat_template, "hm", finish="length")) == ""
 
 
 def test_thinking_that_comes_back_is_rendered_as_the_template_has_it():
-    one = template(TURNWISE)
+    chat_template = template(TURNWISE)
     call = ToolCall("call_0", "add", "{}")
-    made = thought(one, '<think>hm</think>\n<tool_call>{"name": "add", "arguments": {}}</tool_call>', (ADD,))
-    assert made.message == Message("assistant", "", (call,), thinking="hm")
-    loop = (*HISTORY, made.message, Message("tool", "4", tool_call_id="call_0"))
-    before = PreviousTurn(HISTORY, made, (ADD,))
-    after = one.prompt(loop, before, STOPS, [ADD])
-    sampled = made.prompt_ids + made.token_ids
-    assert after.ids[: len(sampled)] == sampled
-    assert after.history == "realigned"
-    assert "<think>\nhm\n</think>" in one.render(loop, True, [ADD])
+    answer = thought(
+        chat_template, '<think>hm</think>\n<tool_call>{"name": "add", "arguments": {}}</tool_call>', (ADD,)
+    )
+    assert answer.message == Message("assistant", "", (call,), thinking="hm")
+    loop = (*HISTORY, answer.message, Message("tool", "4", tool_call_id="call_0"))
+    initial_previous_turn = PreviousTurn(HISTORY, answer, (ADD,))
+    final_prompt = chat_template.prompt(loop, initial_previous_turn, STOPS, [ADD])
+    sampled = answer.prompt_ids + answer.token_ids
+    assert final_prompt.ids[: len(sampled)] == sampled
+    assert final_prompt.history == "realigned"
+    assert "<think>\nhm\n</think>" in chat_template.render(loop, True, [ADD])
     # A client that does not give it back, and the next turn of the user, have none.
     for messages in ((*HISTORY, Message("assistant", "", (call,)), loop[-1]), (*loop, Message("user", "More."))):
-        fresh = one.prompt(messages, before, STOPS, [ADD])
-        assert "hm" not in one.render(messages, True, [ADD])
-        assert fresh.ids == one.prompt_ids(messages, None, STOPS, [ADD])
+        fresh = chat_template.prompt(messages, initial_previous_turn, STOPS, [ADD])
+        assert "hm" not in chat_template.render(messages, True, [ADD])
+        assert fresh.ids == chat_template.prompt_ids(messages, None, STOPS, [ADD])
 
 
 def test_a_template_without_a_place_for_thinking_has_it_in_the_content():
-    one = template()
-    made = thought(one, "<think>hm</think>Yes.")
-    later_turn = (*HISTORY, made.message, Message("user", "More."))
-    assert "assistant\n<think>\nhm\n</think>\n\nYes.<|im_end|>" in one.render(later_turn, True)
-    after = one.prompt(later_turn, PreviousTurn(HISTORY, made), STOPS).ids
-    assert after[: len(made.prompt_ids + made.token_ids)] == made.prompt_ids + made.token_ids
-    dropped = one.prompt(later("Yes."), PreviousTurn(HISTORY, made), STOPS)
-    assert (dropped.history, "hm" in one.decode(dropped.ids)) == ("new", False)
+    chat_template = template()
+    answer = thought(chat_template, "<think>hm</think>Yes.")
+    later_turn = (*HISTORY, answer.message, Message("user", "More."))
+    assert "assistant\n<think>\nhm\n</think>\n\nYes.<|im_end|>" in chat_template.render(later_turn, True)
+    final_prompt = chat_template.prompt(later_turn, PreviousTurn(HISTORY, answer), STOPS).ids
+    assert final_prompt[: len(answer.prompt_ids + answer.token_ids)] == answer.prompt_ids + answer.token_ids
+    dropped = chat_template.prompt(later("Yes."), PreviousTurn(HISTORY, answer), STOPS)
+    assert (dropped.history, "hm" in chat_template.decode(dropped.ids)) == ("new", False)

@@ -30,9 +30,9 @@ def names_in(lines: list[str]) -> set[str]:
 
 
 def test_the_list_is_short_and_names_everything_once() -> None:
-    done = call("list")
-    lines = done.out.splitlines()
-    assert done.code == 0
+    result = call("list")
+    lines = result.out.splitlines()
+    assert result.code == 0
     assert len(lines) <= 48
     assert max(map(len, lines)) <= 80
     middle = lines.index("")
@@ -60,6 +60,6 @@ def test_a_recipes_first_sentence_is_whole() -> None:
 
 
 def test_an_unknown_task_is_refused_with_the_nearest() -> None:
-    done = call("list", "sokobn")
-    assert done.code == 2
-    assert "Did you mean sokoban?" in done.err
+    result = call("list", "sokobn")
+    assert result.code == 2
+    assert "Did you mean sokoban?" in result.err

@@ -1,4 +1,4 @@
-"""How an update is cut into forwards: what stands together, within what size, and where padding is cheaper."""
+"""The division of an update into forwards: grouping, size limits, and where padding is cheaper."""
 
 import pytest
 from hypothesis import given, settings
@@ -40,14 +40,14 @@ def test_batchs_hold_every_sequence_once_and_keep_to_their_size(data, tokens, pa
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix_tree, "REPEATED", 2)
         patch.setattr(prefix_tree, "LEAST_REPEATED", 0)
-        made = list(make_microbatches(data, tokens, packing, 32, repeat))
-    assert sorted(index for batch in made for index in batch.indices) == list(range(len(data)))
-    for batch in made:
+        microbatches = list(make_microbatches(data, tokens, packing, 32, repeat))
+    assert sorted(index for batch in microbatches for index in batch.indices) == list(range(len(data)))
+    for batch in microbatches:
         assert batch.data == tuple(data[index] for index in batch.indices)
-        longest = max(len(one.token_ids) for one in batch.data)
+        longest = max(len(datum.token_ids) for datum in batch.data)
         size = len(batch.tree.token_ids) if batch.tree else longest * len(batch.data)
         assert size <= tokens or len(batch.data) == 1
-        assert [one.policy for one in batch.data] == sorted(one.policy for one in batch.data)
+        assert [datum.policy for datum in batch.data] == sorted(datum.policy for datum in batch.data)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 100))
