@@ -48,7 +48,7 @@ CACHED = sorted(SETTINGS.keys() - set(WITHOUT_CACHE))
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
+def odd_folders(tmp_path_factory):
     """A folder with a tiny model of every type of `SETTINGS`."""
     root = tmp_path_factory.mktemp("others")
     for kind, family_settings in SETTINGS.items():
@@ -83,20 +83,20 @@ def gap(folder, engine):
 
 @pytest.mark.parametrize("record", [None, run_eagerly])
 @pytest.mark.parametrize("kind", CACHED)
-def test_attention_that_is_not_plain_is_sampled_without_sharing(folders, engine, kind, record):
-    torch_engine = engine(folders / kind)
+def test_attention_that_is_not_plain_is_sampled_without_sharing(odd_folders, engine, kind, record):
+    torch_engine = engine(odd_folders / kind)
     torch_engine.record = record
     assert torch_engine._form == "copied"
     assert shared_prefix_cache.can_share(torch_engine.loaded.model)
-    assert gap(folders / kind, torch_engine) < 1e-4
+    assert gap(odd_folders / kind, torch_engine) < 1e-4
 
 
 @pytest.mark.parametrize("kind", WITHOUT_CACHE)
-def test_a_model_that_no_cached_form_is_right_for_is_sampled_without_a_cache(folders, engine, kind):
+def test_a_model_that_no_cached_form_is_right_for_is_sampled_without_a_cache(odd_folders, engine, kind):
     with pytest.warns(UserWarning, match=rf"type '{kind}', is sampled without a cache.*: its family is not among"):
-        torch_engine = engine(folders / kind)
+        torch_engine = engine(odd_folders / kind)
     assert torch_engine._form == "plain"
-    assert gap(folders / kind, torch_engine) < 1e-4
+    assert gap(odd_folders / kind, torch_engine) < 1e-4
 
 
 def test_a_model_that_looks_at_later_tokens_is_refused_when_loaded(tmp_path, engine):
