@@ -142,7 +142,7 @@ $(PARITY:%=parity-%): parity-%: $(COMPLETE)
 	.venv-$@/bin/python -m bench.parity $* --write
 
 seed-model: $(COMPLETE)
-	$(BIN)/python -m lab.models.make_seed cadre_tasks/models/seed
+	$(BIN)/python -m cadre_tasks.models.make_seed cadre_tasks/models/seed
 
 clean:
 	rm -rf .venv .venv-vllm .venv-docs .venv-trackers .venv-parity-* build dist *.egg-info

@@ -1,11 +1,11 @@
 """Can training write a program that it has never read? `python -m lab.discovery [check base train beside]`.
 
 The embedded model has read the right program of each game, and training picks it. Here a base is made in whose text no
-right program stands (`lab.models.programs.PARTS`): what it is made of stands in programs with three mistakes
+right program stands (`cadre_tasks.models.programs.PARTS`): what it is made of stands in programs with three mistakes
 each.
 
     check   runs every program of that mixture: none may solve `PROOF` tasks
-    base    makes the base in RUNS/base (`python -m lab.models.make_seed --mixture parts`)
+    base    makes the base in RUNS/base (`python -m cadre_tasks.models.make_seed --mixture parts`)
     train   trains the games' recipes on it, a run a game and seed, and looks through everything that was sampled
     beside  the same on the embedded model, for comparison
 
@@ -31,7 +31,7 @@ from cadre.runs.kept_trees import read_all_trees
 from cadre_tasks.games.plan_path import PlanPath
 from cadre_tasks.games.sokoban import Sokoban
 from cadre_tasks.games.sudoku import Sudoku
-from lab.models.programs import PARTS
+from cadre_tasks.models.programs import PARTS
 from lab.trainings import Run, commits, console
 
 COMMAND = "python -m lab.discovery"
@@ -85,7 +85,7 @@ def make_base(folder: Path, steps: int) -> None:
         make = [
             sys.executable,
             "-m",
-            "lab.models.make_seed",
+            "cadre_tasks.models.make_seed",
             str(folder),
             "--mixture",
             "parts",

@@ -22,8 +22,8 @@ from transformers import LlamaForCausalLM
 
 from cadre import random_keys
 from cadre.types import Choice
-from lab.models.make_games import descend, encoded, make_model, make_tokenizer, met
-from lab.models.make_seed import padded
+from cadre_tasks.models.make_games import descend, encoded, make_model, make_tokenizer, met
+from cadre_tasks.models.make_seed import padded
 
 GAME = "leduc_poker"
 # Of random play, which meets nearly all decisions.

@@ -1,4 +1,4 @@
-"""A picture task and a sound task, learned by models that lab.models.make_vision and make_audio wrote.
+"""A picture task and a sound task, learned by models that cadre_tasks.models.make_vision and make_audio wrote.
 
     python -m lab.media {picture,sound} FOLDER [--seeds 0 1 2] [--write]
 

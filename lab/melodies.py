@@ -1,7 +1,7 @@
 """Melodies: what exploits earn, and sound, picture and text together, learned by three tiny models.
 
     python -m lab.melodies exploits [--write]
-    python -m lab.models.make_audio FOLDER/ears
+    python -m cadre_tasks.models.make_audio FOLDER/ears
     python -m lab.melodies make FOLDER
     python -m lab.melodies learn FOLDER [--seeds 0 1 2] [--write]
 
@@ -32,9 +32,9 @@ from bench.common import record
 from cadre.engines.media import VisionProcessor
 from cadre.engines.text.template import Template
 from cadre_tasks.games.melody import COLORS, Melody, MelodySingleAgent, Signals
-from lab.models import make_vision
-from lab.models.make_audio import KINDS, NOTES, PITCHES
-from lab.models.make_seed import SPECIAL, byte_level, pretrain
+from cadre_tasks.models import make_vision
+from cadre_tasks.models.make_audio import KINDS, NOTES, PITCHES
+from cadre_tasks.models.make_seed import SPECIAL, byte_level, pretrain
 from lab.taught import record_success, teach, train_success, training_parser
 
 # A key is ten pixels of the eyes' 48, after their processor has scaled the picture.

@@ -15,8 +15,8 @@ from transformers import PreTrainedTokenizerFast
 
 import cadre
 from bench.common import record
-from lab.models.make_seed import Row, byte_level, encode, pretrain, tiny_llama
-from lab.models.make_world import batches
+from cadre_tasks.models.make_seed import Row, byte_level, encode, pretrain, tiny_llama
+from cadre_tasks.models.make_world import batches
 
 # A number of one or two digits is a token with the space before it.
 PIECES = r" ?\w+|\s|[^\w\s]+"

@@ -1,6 +1,6 @@
 """Worlds that are learned: `python -m lab.world_trainings [--worlds sql pddl] [--models DIR] [--write]`.
 
-DIR/WORLD is a folder that `python -m lab.models.make_world DIR/WORLD --world WORLD` wrote. A team (AT-GRPO) and
+DIR/WORLD is a folder that `python -m cadre_tasks.models.make_world DIR/WORLD --world WORLD` wrote. A team (AT-GRPO) and
 a single agent (GRPO, the world's form without a draft) sample equally many tokens, three seeds, paid by the outcome,
 and solve tasks of the test split before and after. Appends `worlds.NAME.base.success`, `worlds.NAME.team.success` and
 those of the single agent to results/worlds.jsonl.
@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from lab.models.make_world import WORLDS
+from cadre_tasks.models.make_world import WORLDS
 from lab.taught import record_success, train_success
 
 TOKENS = 200_000

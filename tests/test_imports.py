@@ -142,27 +142,27 @@ def test_no_pickle_and_no_code_execution() -> None:
 
 # Lines (of *.py) that a package may have. A raise needs a line in CHANGELOG.md that says what a reader gets for it.
 BUDGETS = {
-    "cadre": 37_800,
+    "cadre": 37_000,
     "cadre/advantages": 2_500,
     "cadre/algorithms": 1_050,
     "cadre/cli": 1_530,
     "cadre/config": 3_100,
     "cadre/engines": 11_200,
-    "cadre/envs": 2_800,
+    "cadre/envs": 3_800,
     "cadre/evaluation": 530,
     "cadre/learn": 2_000,
     "cadre/rollout": 2_050,
     "cadre/runs": 2_750,
-    "cadre/settings": 2_000,
+    "cadre/settings": 2_100,
     "cadre/training": 1_700,
     "cadre/view": 650,
     "cadre_analysis": 1_450,
     "cadre_programs": 6_500,
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_200,
-    "cadre_tasks": 18_500,
-    "bench": 7_300,
-    "lab": 7_600,
+    "cadre_tasks": 19_100,
+    "bench": 7_000,
+    "lab": 7_400,
 }
 
 

@@ -8,8 +8,8 @@ import torch
 
 pytest.importorskip("pyspiel", reason="the extra openspiel is not installed")
 
+from cadre_tasks.models.make_games import encoded, make_model, make_tokenizer, met
 from lab import leduc_base
-from lab.models.make_games import encoded, make_model, make_tokenizer, met
 
 CHOICES = met("leduc_poker", 40)
 # A decision of the second round.

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from cadre.config.recipes import read_recipe
+from cadre_tasks.models.make_seed import byte_level
 from cadre_tasks.worlds.search import Search
 from lab import hanabi_trainings, kitchen_trainings, melodies, robot_trainings, search_trainings, taught
-from lab.models.make_seed import byte_level
 from lab.taught import example
 from tests.helpers.extras import skip_without
 

@@ -17,7 +17,7 @@ from cadre_tasks.games.plan_path import (
     reachable,
     shortest,
 )
-from lab.models.programs.plan_path import CORNER, SEARCH, SEARCH_MISTAKES
+from cadre_tasks.models.programs.plan_path import CORNER, SEARCH, SEARCH_MISTAKES
 from tests.helpers.playing import play, seen, solved_by
 
 ROWS = ["S..", ".#.", "..G"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lab.models.programs.mixture import Kind, with_mistakes
+from cadre_tasks.models.programs.mixture import Kind, with_mistakes
 
 SHOW = """\
 for row in grid:

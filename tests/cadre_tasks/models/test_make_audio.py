@@ -9,7 +9,7 @@ import torch
 from cadre import random_keys
 from cadre.engines.media import AudioProcessor
 from cadre.engines.text.template import Template
-from lab.models.make_audio import (
+from cadre_tasks.models.make_audio import (
     KINDS,
     NOTES,
     PITCHES,
@@ -20,7 +20,7 @@ from lab.models.make_audio import (
     mixed,
     save,
 )
-from lab.models.make_vision import tensors
+from cadre_tasks.models.make_vision import tensors
 
 
 def test_answers_are_whole_lack_their_last_key_or_are_random() -> None:

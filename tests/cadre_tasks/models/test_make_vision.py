@@ -9,7 +9,7 @@ import torch
 from cadre import random_keys
 from cadre.engines.media import VisionProcessor
 from cadre.engines.text.template import Template
-from lab.models.make_vision import (
+from cadre_tasks.models.make_vision import (
     CELL,
     KINDS,
     SIZE,

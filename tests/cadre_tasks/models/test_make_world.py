@@ -6,8 +6,8 @@ import pytest
 
 from cadre import random_keys
 from cadre.concurrency import run_coroutine
-from lab.models.make_seed import encode, padded
-from lab.models.make_world import KINDS, WORLDS, make_tokenizer, mixed, transcripts
+from cadre_tasks.models.make_seed import encode, padded
+from cadre_tasks.models.make_world import KINDS, WORLDS, make_tokenizer, mixed, transcripts
 
 
 @pytest.mark.parametrize("name", WORLDS)

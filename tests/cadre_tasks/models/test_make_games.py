@@ -11,7 +11,7 @@ from cadre import random_keys
 pytest.importorskip("pyspiel", reason="the extra openspiel is not installed")
 from cadre.types import Choice
 from cadre_tasks.integrations.openspiel import OpenSpiel
-from lab.models.make_games import GAMES, batches, make_tokenizer, tendencies
+from cadre_tasks.models.make_games import GAMES, batches, make_tokenizer, tendencies
 
 
 def test_tendencies_belong_to_the_decision() -> None:

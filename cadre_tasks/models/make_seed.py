@@ -1,9 +1,9 @@
-"""Makes the embedded seed model: `make seed-model`, or `python -m lab.models.make_seed OUT`.
+"""Makes the embedded seed model: `make seed-model`, or `python -m cadre_tasks.models.make_seed OUT`.
 
 A Llama of about a million parameters with a tokenizer of its own, pre-trained on generated transcripts of mixed quality
 in the compact wording. As a tool it writes Python programs of many kinds, of which few are right
-(`lab.models.programs`); as a planner it mostly does little, sometimes copies the tool's answer, sometimes
-guesses (`lab.models.transcripts`). No reinforcement learning goes into it. Equal seeds give equal weights on
+(`cadre_tasks.models.programs`); as a planner it mostly does little, sometimes copies the tool's answer, sometimes
+guesses (`cadre_tasks.models.transcripts`). No reinforcement learning goes into it. Equal seeds give equal weights on
 one machine.
 """
 
@@ -23,9 +23,9 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrai
 
 from cadre import random_keys
 from cadre_tasks.answers import numbered
-from lab.models.programs import KINDS, PARTS, sample_program
-from lab.models.programs.mixture import Mixture
-from lab.models.transcripts import Transcript, numbered_rows, transcript
+from cadre_tasks.models.programs import KINDS, PARTS, sample_program
+from cadre_tasks.models.programs.mixture import Mixture
+from cadre_tasks.models.transcripts import Transcript, numbered_rows, transcript
 
 MIXTURES = {"whole": KINDS, "parts": PARTS}
 VOCABULARY = 1024

@@ -10,8 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from lab.models.programs import plan_path, sokoban, sudoku
-from lab.models.programs.mixture import Kind, Mixture, sample, with_several
+from cadre_tasks.models.programs import plan_path, sokoban, sudoku
+from cadre_tasks.models.programs.mixture import Kind, Mixture, sample, with_several
 
 KINDS: Mixture = {
     "plan-path": plan_path.KINDS,

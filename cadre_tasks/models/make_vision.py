@@ -1,4 +1,4 @@
-"""Makes a tiny model that sees: `python -m lab.models.make_vision OUT`.
+"""Makes a tiny model that sees: `python -m cadre_tasks.models.make_vision OUT`.
 
 A SmolVLM of under a million parameters, whose patches are the cells of a board of 8 pixels a cell, pre-trained on
 pictures of Plan-Path with answers of mixed quality: now and then the whole of a shortest way, more often its beginning,
@@ -27,7 +27,7 @@ from cadre.types import Media, Observation
 from cadre_tasks.answers import numbered
 from cadre_tasks.games.pictured import PlanPathPicture
 from cadre_tasks.games.plan_path import shortest
-from lab.models.make_seed import SPECIAL, byte_level, pretrain
+from cadre_tasks.models.make_seed import SPECIAL, byte_level, pretrain
 
 SIZE, CELL, VOCABULARY = 6, 8, 512
 PIECES = r" ?\d+[UDLR]?|[^\d]+"

@@ -1,4 +1,4 @@
-"""Makes a tiny model that has read one of the worlds: `python -m lab.models.make_world OUT --world sql`.
+"""Makes a tiny model that has read one of the worlds: `python -m cadre_tasks.models.make_world OUT --world sql`.
 
 A Llama of about a million parameters with a tokenizer of its own, pre-trained on the compact prompts of training tasks
 with answers of mixed quality: now and then the right one, mostly one that lacks its end, or has a word in another's
@@ -23,10 +23,10 @@ from transformers import PreTrainedTokenizerFast
 from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
+from cadre_tasks.models.make_seed import VOCABULARY, Row, by_length, byte_level, encode, make_model, pretrain
+from cadre_tasks.models.transcripts import Transcript
 from cadre_tasks.worlds.plan import Plan, PlanOneTurn
 from cadre_tasks.worlds.sql import Sql, SqlOneTurn
-from lab.models.make_seed import VOCABULARY, Row, by_length, byte_level, encode, make_model, pretrain
-from lab.models.transcripts import Transcript
 
 PIECES = r" ?\w+|\s|[^\w\s]+"
 TRAIN: Split = "train"

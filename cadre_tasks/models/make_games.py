@@ -1,4 +1,4 @@
-"""Makes the embedded model of small games: `python -m lab.models.make_games OUT`.
+"""Makes the embedded model of small games: `python -m cadre_tasks.models.make_games OUT`.
 
 A Llama of about a hundred thousand parameters with a tokenizer of its own, pre-trained on legal random play of a few of
 OpenSpiel's games and on nothing else: given a player's observation, it answers with any legal move, each nearly as
@@ -25,7 +25,7 @@ from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.types import Choice, Task
 from cadre_tasks.integrations.openspiel import OpenSpiel, acting, answers, role, seen
-from lab.models.make_seed import byte_level, padded, tiny_llama
+from cadre_tasks.models.make_seed import byte_level, padded, tiny_llama
 
 # How often a batch is of a game: oftener where more has to be read, seldomer where that is long.
 GAMES = {"tiny_hanabi": 4, "kuhn_poker": 2, "leduc_poker": 3, "matrix_coordination": 1, "tiny_bridge_2p": 1}

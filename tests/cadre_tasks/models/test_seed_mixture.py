@@ -14,10 +14,10 @@ from cadre_tasks.games.plan_path import PlanPath
 from cadre_tasks.games.sokoban import Sokoban
 from cadre_tasks.games.sudoku import Sudoku
 from cadre_tasks.games.tool_planner import ToolPlanner
-from lab.models.make_seed import encode, make_tokenizer
-from lab.models.programs import KINDS, PARTS, plan_path, sample_program, sokoban, sudoku
-from lab.models.programs.mixture import Kind, with_several
-from lab.models.transcripts import SPEECH, transcript
+from cadre_tasks.models.make_seed import encode, make_tokenizer
+from cadre_tasks.models.programs import KINDS, PARTS, plan_path, sample_program, sokoban, sudoku
+from cadre_tasks.models.programs.mixture import Kind, with_several
+from cadre_tasks.models.transcripts import SPEECH, transcript
 from tests.helpers.playing import solved_by
 from tests.helpers.slow import few_of
 

@@ -1,4 +1,4 @@
-"""Makes a tiny model that hears: `python -m lab.models.make_audio OUT`.
+"""Makes a tiny model that hears: `python -m cadre_tasks.models.make_audio OUT`.
 
 A Qwen2-Audio of half a million parameters, whose window is a second, pre-trained on the prompts of both roles of
 `env: melody` with answers of mixed quality: some are right, most lack their last key, some have keys at random. No
@@ -29,8 +29,8 @@ from cadre.engines.media import AudioProcessor
 from cadre.engines.text.template import Template
 from cadre.types import Observation
 from cadre_tasks.games.melody import NAMES, Melody
-from lab.models.make_seed import SPECIAL, byte_level, pretrain
-from lab.models.make_vision import Row, tensors
+from cadre_tasks.models.make_seed import SPECIAL, byte_level, pretrain
+from cadre_tasks.models.make_vision import Row, tensors
 
 NOTES, PITCHES, SOUNDS = 4, 5, 2000
 MELS, FRAMES = 40, 100  # of a window of a second

@@ -22,8 +22,8 @@ from cadre_tasks.games.plan_path import PlanPath, shortest
 from cadre_tasks.games.sokoban import Sokoban, solve
 from cadre_tasks.games.sudoku import Sudoku
 from cadre_tasks.games.tool_planner import Compact, Run, ToolPlanner
-from lab.models.programs import KINDS, sample_program
-from lab.models.programs.mixture import Mixture
+from cadre_tasks.models.programs import KINDS, sample_program
+from cadre_tasks.models.programs.mixture import Mixture
 
 # (chat role, text); only the assistant's texts have labels.
 Transcript = list[tuple[str, str]]

@@ -3,7 +3,7 @@ this mixture decodes greedily to a program that rarely reaches the goal."""
 
 from __future__ import annotations
 
-from lab.models.programs.mixture import Kind, constant_moves, repeated, with_mistakes
+from cadre_tasks.models.programs.mixture import Kind, constant_moves, repeated, with_mistakes
 
 SEARCH = """\
 from collections import deque

@@ -6,9 +6,9 @@ for word: they bring the walker to the goal and not the box.
 
 from __future__ import annotations
 
-from lab.models.programs.mixture import Kind, constant_moves, repeated, with_mistakes
-from lab.models.programs.plan_path import CORNER, GREEDY, RANDOM
-from lab.models.programs.plan_path import SEARCH as WALK
+from cadre_tasks.models.programs.mixture import Kind, constant_moves, repeated, with_mistakes
+from cadre_tasks.models.programs.plan_path import CORNER, GREEDY, RANDOM
+from cadre_tasks.models.programs.plan_path import SEARCH as WALK
 
 SEARCH = """\
 from collections import deque
