@@ -71,10 +71,13 @@ class Env:
         """
         return await self.step(actions_of(self, samples))
 
-    async def compare(self, actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]) -> Sequence[Reward]:
-        """Return the rewards of all joint actions that were tried at this state, given those of their steps.
+    async def compare(
+        self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
+    ) -> Sequence[Reward]:
+        """Return the rewards of all joint actions that were tried at this state, given the states that they led to and
+        the rewards of their steps.
 
-        Override it for a relative judge, such as a ranking of the completions of one prompt. Changes nothing.
+        Override it for a relative judge, such as a ranking of the completions of one prompt. It may change the `forks`.
         """
         return rewards
 

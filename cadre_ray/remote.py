@@ -322,8 +322,11 @@ class RemoteEnv(Env):
         self.inner, reward = await self.pool.step(self.inner, samples)
         return reward
 
-    async def compare(self, actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]) -> Sequence[Reward]:
-        return await self.inner.compare(actions, rewards)
+    async def compare(
+        self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
+    ) -> Sequence[Reward]:
+        inner = [fork.inner if isinstance(fork, RemoteEnv) else fork for fork in forks]
+        return await self.inner.compare(inner, actions, rewards)
 
     def fork(self) -> RemoteEnv:
         return RemoteEnv(self.inner.fork(), self.pool)

@@ -22,10 +22,14 @@ import copy
 import functools
 import inspect
 import random as random_module
+import threading
+from asyncio import locks, queues, taskgroups
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from cadre import random_keys
 from cadre.env import Env, Split
@@ -39,6 +43,12 @@ from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCa
 # Passes of the event loop without activity after which every task of a function waits: a result that is set in one
 # reaches the task behind a group of tasks in the next but one.
 PASSES = 3
+# Passes that tasks have for what they clean up at the end of a run.
+CLOSING_PASSES = 100
+# Coroutines that caught even their end: kept, as Python would end them once more when they are lost.
+_abandoned: list[Coroutine[Any, Any, Any]] = []
+# Where tasks wait for each other.
+MEETING_PLACES = frozenset(str(inspect.getsourcefile(module)) for module in (locks, queues, taskgroups))
 CAUSES = (
     "a clock, random numbers (take cadre.random()), ids, the order of a set or of completion, or state outside of it"
 )
@@ -102,12 +112,17 @@ class Role:
         conversation  name of one of several conversations that the role has side by side
         """
         messages = to_messages(prompt, f"{self._run.name}: {self.name}")
+        if max_tokens is not None and max_tokens < 1:
+            raise ContractError(f"{self.name}: got max_tokens={max_tokens}; expected 1 at least. Change it.")
         if system:
             messages = (Message("system", system), *messages)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         observation = Observation(self.name, messages, (), stops, max_tokens, conversation)
         call = Call(self._answer(observation, tools, choices), self.name)
-        return call if inspect.iscoroutinefunction(self._run.env.function) else self._run.block_on(call)
+        if not is_async(self._run.env.function):
+            return self._run.block_on(call)
+        self._run.calls.append(call)
+        return call
 
     async def _answer(self, observation: Observation, tools: Sequence[Any], choices: Sequence[str]) -> Answer:
         own = tuple(tool for tool in tools if isinstance(tool, Tool))
@@ -136,7 +151,16 @@ class Role:
 
     def reward(self, value: float, part: str = "") -> None:
         """Add to the role's reward for what it has just done; `part` names it in the logs."""
-        number = float(plain_scalar(value))
+        try:
+            number = float(plain_scalar(value))
+        except (TypeError, ValueError):
+            raise ContractError(f"{self.name}.reward: got {value!r:.80}; expected a number. Give one.") from None
+        if not self._run.is_begun:
+            raise ContractError(
+                f"{self.name}.reward: called before any role has answered; expected a reward for an answer. Call it "
+                "later."
+            )
+        self._run.is_rewarded = True
         self._run.local[self.name] = self._run.local.get(self.name, 0.0) + number
         if part:
             self._run.counts[part] += number
@@ -189,17 +213,31 @@ class _Coroutine(Coroutine[Any, Any, Any]):
 
 
 class Call(_Coroutine):
-    """A call of a role that is to be awaited; a text that it is put into by mistake is an error."""
+    """A call of a role that is to be awaited; used as a text by mistake, it raises ContractError."""
 
     def __init__(self, inner: Coroutine[Any, Any, Any], role: str) -> None:
         super().__init__(inner)
-        self.role = role
+        self.role, self.is_awaited = role, False
+
+    def send(self, value: Any) -> Any:
+        self.is_awaited = True
+        return super().send(value)
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        self.is_awaited = True
+        return super().__await__()
 
     def __str__(self) -> str:
         self.inner.close()
         raise ContractError(f"{self.role}: its answer is used before it is there; expected await {self.role}(...).")
 
-    __format__ = lambda self, form: str(self)  # noqa: E731
+    def __format__(self, form: str) -> str:
+        return str(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(str, name):
+            str(self)
+        raise AttributeError(name)
 
 
 def random() -> random_module.Random:
@@ -223,7 +261,7 @@ class TrackedTask(_Coroutine):
 
     def __init__(self, inner: Coroutine[Any, Any, Any], run: Run, parent: TrackedTask | None) -> None:
         super().__init__(inner)
-        self.run, self.waits_for, self.is_done = run, None, False
+        self.run, self.waits_for, self.is_done, self.is_abandoned = run, None, False, False
         self.children: list[TrackedTask] = []
         if parent is not None:
             parent.children.append(self)
@@ -238,6 +276,9 @@ class TrackedTask(_Coroutine):
         self.waits_for = None
         try:
             self.waits_for = function(*arguments)
+            if self.is_abandoned:
+                _abandoned.append(self.inner)
+                raise asyncio.CancelledError
             return self.waits_for
         except BaseException:
             self.is_done = True
@@ -246,14 +287,21 @@ class TrackedTask(_Coroutine):
             self.run.note_activity()
 
     @property
-    def waits_for_answers(self) -> bool:
-        """Return True if the task waits for an answer, or for other tasks of its own that it has started."""
+    def waits_for_others(self) -> bool:
+        """Return True if the task is done, or waits for an answer or for other tasks of the run: those that it has
+        started, or those that it meets at a lock, an event or a queue."""
         future = self.waits_for
         if self.is_done:
             return True
         if future is None or future.done():
             return False
-        return future in self.run.asked or any(not child.is_done for child in self.children)
+        if future in self.run.asked or future in self.run.tasks or any(not child.is_done for child in self.children):
+            return True
+        coroutine: Any = self.inner
+        while hasattr(inner := getattr(coroutine, "cr_await", None), "cr_code"):
+            coroutine = inner
+        code = getattr(coroutine, "cr_code", None)
+        return code is not None and code.co_filename in MEETING_PLACES
 
 
 class TaskFactory:
@@ -291,6 +339,8 @@ class Run:
     asked     the calls that wait for an answer, in the order in which they were made
     tasks     the tasks of the function, the first is the function itself (`main`)
     local, counts   rewards by role and numbers by part since the last answers
+    calls     of an async function; all have to be awaited
+    thread    in which a plain function runs
     """
 
     env: Episode
@@ -302,6 +352,10 @@ class Run:
     conversations: Counter[str] = field(default_factory=Counter)
     local: dict[str, float] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    calls: list[Call] = field(default_factory=list)
+    thread: int = 0
+    is_begun: bool = False
+    is_rewarded: bool = False
     is_closed: bool = False
     _activity: int = 0
     _changed: asyncio.Future[None] | None = None
@@ -311,9 +365,10 @@ class Run:
         return type(self.env).__name__
 
     async def ask(self, observation: Observation) -> Sample:
-        """Return the completion of a call. Called in a task of the function."""
+        """Return the completion of a call. Called in a task of the function; never returns once the run has ended."""
         future: asyncio.Future[Sample] = self.loop.create_future()
-        self.asked[future] = observation
+        if not self.is_closed:
+            self.asked[future] = observation
         try:
             return await future
         finally:
@@ -321,14 +376,22 @@ class Run:
 
     def block_on(self, call: Call) -> Answer:
         """Return the answer of a call that a plain function makes in its thread."""
+        if threading.get_ident() != self.thread:
+            call.close()
+            raise ContractError(
+                f"{call.role}: called from another thread than that of {self.name}, so that the order of calls may "
+                "change; expected calls one after the other. Write async def and asyncio.gather for several at once."
+            )
         try:
             if not self.is_closed:
                 answer: Answer = asyncio.run_coroutine_threadsafe(call, self.loop).result()
                 return answer
         except concurrent.futures.CancelledError:
-            pass
+            call.close()
+            raise SystemExit from None  # the run has ended, and with it the thread
         call.close()
-        raise SystemExit  # the run has ended, and with it the thread
+        threading.Event().wait()  # a function that catches even this would go on for ever
+        raise AssertionError
 
     def note_activity(self) -> None:
         self._activity += 1
@@ -338,14 +401,19 @@ class Run:
     async def settle(self) -> None:
         """Wait until the function has ended, or every task of it waits for answers."""
         while self.main is not None and not self.main.is_done:
-            if not all(task.waits_for_answers for task in self.tasks.values()):
+            if not all(task.waits_for_others for task in self.tasks.values()):
                 self._changed = self.loop.create_future()
                 await self._changed
                 continue
             seen = self._activity
             for _ in range(PASSES):
                 await asyncio.sleep(0)
-            if seen == self._activity and all(task.waits_for_answers for task in self.tasks.values()):
+            if seen == self._activity and all(task.waits_for_others for task in self.tasks.values()):
+                if not self.asked:
+                    raise ContractError(
+                        f"{self.name}: all of its tasks wait for each other and none for a role, so that it would "
+                        "never end; expected an end. Release the lock, set the event, or fill the queue."
+                    )
                 return
 
     def pending(self) -> dict[str, Observation]:
@@ -357,7 +425,7 @@ class Run:
 
     def answer(self, samples: Mapping[str, Sample]) -> None:
         """Answer the first call of each of these roles; what was rewarded before is left behind."""
-        self.local, self.counts = {}, defaultdict(float)
+        self.local, self.counts, self.is_begun = {}, defaultdict(float), True
         waiting = {future: observation.role for future, observation in reversed(self.asked.items())}
         for role, future in {role: future for future, role in waiting.items()}.items():
             if role in samples:
@@ -366,8 +434,19 @@ class Run:
     async def close(self) -> None:
         """End the tasks of the function, which run what they clean up."""
         self.is_closed = True
+        for call in self.calls:
+            if not call.is_awaited:
+                call.close()  # it was to be awaited later
         for task in self.tasks:
             task.cancel()
+        for _ in range(CLOSING_PASSES):
+            if all(task.done() for task in self.tasks):
+                break
+            await asyncio.sleep(0)
+        for task, tracked in self.tasks.items():
+            if not task.done():
+                tracked.is_abandoned = True
+                task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
 
@@ -403,9 +482,9 @@ class Episode(Env):
     function: ClassVar[Callable[..., Any]]
     rewards_absent = True
 
-    def __init__(self, task: Task, success_at: float = 1.0, **settings: Any) -> None:
+    def __init__(self, task: Task, success_at: float = 1.0, max_decisions: int = 200, **settings: Any) -> None:
         super().__init__(task)
-        self.success_at, self.settings = success_at, settings
+        self.success_at, self.max_decisions, self.settings = success_at, max_decisions, settings
         self.steps: tuple[Step, ...] = ()
         self.observations: Mapping[str, Observation] | None = None
         self.is_solved = False
@@ -461,6 +540,15 @@ class Episode(Env):
                 raise ContractError(
                     f"{run.name}: ended while {names} was asked; expected await for every call. Add it."
                 )
+            if forgotten := [call.role for call in run.calls if not call.is_awaited]:
+                raise ContractError(
+                    f"{run.name}: called {forgotten[0]} without await; expected await {forgotten[0]}(...)."
+                )
+            if result is None and not run.is_rewarded:
+                raise ContractError(
+                    f"{run.name}: returned nothing and rewarded nobody; expected a reward. Return a number, a "
+                    "cadre.Reward, or numbers by role."
+                )
             self.observations = {}
             return self._final(result, reward)
         finally:
@@ -469,17 +557,28 @@ class Episode(Env):
     async def _call(self, run: Run) -> Any:
         row, roles = copy.deepcopy(dict(self.task.data)), [Role(name, run) for name in self.roles]
         with describe_errors(run.name):
-            if inspect.iscoroutinefunction(self.function):
-                return await self.function(row, *roles, **self.settings)
-            function = functools.partial(self.function, row, *roles)
-            return await run_in_thread(function, self.settings)
+            if is_async(self.function):
+                try:
+                    return await self.function(row, *roles, **self.settings)
+                except BaseExceptionGroup as group:  # of asyncio.TaskGroup: the first of its errors has the line
+                    error: BaseException = group
+                    while isinstance(error, BaseExceptionGroup):
+                        error = error.exceptions[0]
+                    raise error from None
+
+            def call(**settings: Any) -> Any:
+                run.thread = threading.get_ident()
+                return self.function(row, *roles, **settings)
+
+            return await run_in_thread(call, self.settings)
 
     def _final(self, result: Any, so_far: Reward) -> Reward:
         """Return the reward of the last step from what the function returned, and note whether the task is solved."""
         own = result if isinstance(result, Reward) else Reward()
         if isinstance(result, Mapping):
-            local = {role: float(plain_scalar(number)) for role, number in result.items()}
-            own = Reward(local=local, success=bool(local) and sum(local.values()) >= self.success_at * len(local))
+            local = {role: plain_scalar(number) for role, number in result.items()}
+            is_numeric = bool(local) and all(isinstance(number, int | float) for number in local.values())
+            own = Reward(0.0, local, success=is_numeric and sum(local.values()) >= self.success_at * len(local))
         elif not isinstance(result, Reward | None):
             number = plain_scalar(result)
             if not isinstance(number, int | float):
@@ -488,6 +587,11 @@ class Episode(Env):
                     "roles to numbers, or None after rewards on the way. Return one of them."
                 )
             own = Reward(float(number))
+        for number in (own.team, *own.local.values()):
+            if not isinstance(plain_scalar(number), int | float):
+                raise ContractError(
+                    f"{type(self).__name__}: returned a Reward with {number!r:.80}; expected numbers. Give numbers."
+                )
         self.is_solved = bool(own.team >= self.success_at if own.success is None else own.success)
         local = {role: so_far.local.get(role, 0.0) + own.local.get(role, 0.0) for role in {**so_far.local, **own.local}}
         return Reward(own.team, local, {**so_far.parts, **own.parts})
@@ -505,6 +609,11 @@ class Episode(Env):
         return read_tasks(split, tasks, held_out, columns)
 
 
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return True for an async function, and for an object whose call is one."""
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
 @functools.lru_cache(maxsize=256)
 def episode(function: Callable[..., Any]) -> type[Episode]:
     """Return the environment whose episodes are runs of a team's function, `async def f(row, role, ...)` or a plain
@@ -513,14 +622,14 @@ def episode(function: Callable[..., Any]) -> type[Episode]:
     The parameters after the row are the roles; one with a default is a setting. The function returns the reward: a
     number for the team, a `cadre.Reward`, or numbers by role. Raises ConfigError for a function without roles.
     """
-    name = getattr(function, "__name__", "function")
+    name = getattr(function, "__name__", type(function).__name__)
     if not callable(function) or isinstance(function, type):
         raise ConfigError(f"episode: got {function!r:.80}; expected a function of a row and the roles. Write one.")
     parameters = list(inspect.signature(function).parameters.values())
     others = parameters[1:]
     roles = [p.name for p in others if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
     settings = [p for p in others if p.name not in roles]
-    own = ("success_at", "tasks", "held_out", "columns", "reward")
+    own = ("success_at", "max_decisions", "tasks", "held_out", "columns", "reward")
     if not roles or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in others):
         raise ConfigError(
             f"{name}: got the parameters {inspect.signature(function)}; expected a row and then the roles, by name, as "
@@ -532,8 +641,8 @@ def episode(function: Callable[..., Any]) -> type[Episode]:
             "Rename it, or give it one."
         )
 
-    def __init__(self: Episode, task: Task, success_at: float = 1.0, **given: Any) -> None:
-        Episode.__init__(self, task, success_at, **given)
+    def __init__(self: Episode, task: Task, **given: Any) -> None:
+        Episode.__init__(self, task, **given)
 
     plain = inspect.signature(Episode.__init__)
     first = [p for p in plain.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
@@ -541,6 +650,7 @@ def episode(function: Callable[..., Any]) -> type[Episode]:
     __init__.__signature__ = plain.replace(parameters=[*first, *keywords])  # type: ignore[attr-defined]
     __init__.__annotations__ = {
         "success_at": float,
+        "max_decisions": Annotated[int, Field(ge=1, le=100_000)],
         **{p.name: p.annotation for p in settings if p.annotation is not p.empty},
     }
     names = {

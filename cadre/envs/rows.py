@@ -72,6 +72,11 @@ def read_tasks(
     every = _make_tasks("row", rows_of("tasks", tasks, split), columns)
     hashes = {task.id: random_keys.key("held out", _content(task.data)) / 2**63 for task in every}
     # Of few rows none may be below the fraction: then those of the least hash are held out.
+    if fraction and split == "test" and len(set(hashes.values())) == 1:
+        raise DataError(
+            f"held_out: got {len(every)} rows that are all equal, of which none can be held out; expected rows of two "
+            "kinds at least. Give held_out=rows, or evaluate={'tasks': 0}."
+        )
     least = min(hashes.values()) if fraction and len(set(hashes.values())) > 1 else -1.0
     return [task for task in every if (hashes[task.id] < fraction or hashes[task.id] == least) == (split == "test")]
 
@@ -265,7 +270,9 @@ class RowsEnv(Env):
         self.reward = reward
         return reward
 
-    async def compare(self, actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]) -> Sequence[Reward]:
+    async def compare(
+        self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
+    ) -> Sequence[Reward]:
         completions = [actions_of(self, action)[ROLE] for action in actions]
         row, compared = dict(self.task.data), list(rewards)
         given = {
@@ -286,6 +293,8 @@ class RowsEnv(Env):
                 )
             named = len(self.functions) > 1
             compared = [add_result(one, function, result, named) for one, result in zip(compared, results, strict=True)]
+        for fork, reward in zip(forks, compared, strict=True):
+            fork.reward = reward  # type: ignore[attr-defined]
         return compared
 
     def _messages(self, completion: str) -> list[dict[str, str]]:

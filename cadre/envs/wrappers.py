@@ -51,7 +51,10 @@ class Central(Env):
     async def step(self, actions: dict[str, str]) -> Reward:
         return _of_team(await self.env.step(split_joint_text(actions[TEAM], list(self.env.observe()))))
 
-    async def compare(self, actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]) -> Sequence[Reward]:
+    async def compare(
+        self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
+    ) -> Sequence[Reward]:
+        inner = [fork.env if isinstance(fork, Central) else fork for fork in forks]
         acting, joint = list(self.env.observe()), [action[TEAM] for action in actions]
         split = [
             {
@@ -60,7 +63,7 @@ class Central(Env):
             }
             for sample in joint
         ]
-        return [_of_team(reward) for reward in await self.env.compare(split, rewards)]
+        return [_of_team(reward) for reward in await self.env.compare(inner, split, rewards)]
 
     def fork(self) -> Self:
         twin = copy.copy(self)

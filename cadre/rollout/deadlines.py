@@ -263,10 +263,13 @@ class TimedEnv(Env):
         reward = await self._awaited("step", lambda: self._env.step_samples(samples))
         return valid_reward(self._env, reward, samples, self._roles)
 
-    async def compare(self, actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]) -> Sequence[Reward]:
+    async def compare(
+        self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
+    ) -> Sequence[Reward]:
         if type(self._env).compare is Env.compare:
             return rewards
-        compared = await self._awaited("compare", lambda: self._env.compare(actions, rewards))
+        inner = [fork._env if isinstance(fork, TimedEnv) else fork for fork in forks]
+        compared = await self._awaited("compare", lambda: self._env.compare(inner, actions, rewards))
         if not isinstance(compared, Sequence) or len(compared) != len(actions):
             raise ContractError(
                 f"{self._name}.compare: got {described(compared)}; expected a list of {len(actions)} rewards, one for "

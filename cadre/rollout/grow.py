@@ -231,7 +231,8 @@ async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion 
     depth, shape = len(path.branches), rollout.shape
     if depth >= env.max_decisions:
         raise ContractError(
-            f"{type(env).__name__}: not over after {env.max_decisions} decisions; observe() must return {{}}."
+            f"{env.task.id}: not over after {env.max_decisions} decisions; expected an end by then. End the episode, "
+            "or raise max_decisions of the environment."
         )
     allow_depth(depth)
 
@@ -294,7 +295,10 @@ async def step_copies(
 
     # A relative judge sees all completions that were tried, side by side.
     tried = {index: outcome for index, outcome in enumerate(outcomes) if isinstance(outcome, Reward)}
-    compared = await contained(env.compare([actions[index] for index in tried], [*tried.values()]), contain)
+    compared = await contained(
+        env.compare([forks[order[index]] for index in tried], [actions[index] for index in tried], [*tried.values()]),
+        contain,
+    )
     for number, index in enumerate(tried):
         outcomes[index] = compared if isinstance(compared, BranchFailure) else compared[number]
     return [forks[number] for number in order], outcomes

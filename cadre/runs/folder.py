@@ -309,7 +309,11 @@ def create_in_free_folder(folder: Path | None, recipe: str, create: Callable[[Pa
     if folder is not None:
         return create(folder)
     name = Path(recipe).name
-    stem = name.rpartition(":")[2] if ":" in name else re.sub(r"\.(yaml|yml|jsonl|json|parquet|csv)$", "", name)
+    stem = (
+        re.sub(r"\W", "", name.rpartition(":")[2])
+        if ":" in name
+        else re.sub(r"\.(yaml|yml|jsonl|json|parquet|csv)$", "", name)
+    )
     for number in count(1):
         numbered = Path("runs") / f"{stem}-{number:03d}"
         with suppress(TakenError):

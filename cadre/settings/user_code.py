@@ -102,7 +102,7 @@ def find_object(setting: str, value: Any) -> Any:
     if value.startswith(NOTEBOOK):
         raise ConfigError(
             f"{setting}: got {value}, which Python code passed to another process; expected the same object again. "
-            f"Pass it: {setting.rpartition('.')[2]}={name}."
+            f"Pass it: {setting.rpartition('.')[2]}={name}; or name a file that has it: FILE.py:NAME."
         )
     if not (colon and source.endswith(".py")):
         return value

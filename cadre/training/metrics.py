@@ -79,19 +79,22 @@ def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
     if sum(histories.values()) > histories["first"]:
         metrics |= {f"rollout/history_{name}": histories[name] for name in ("clean", "realigned", "new")}
 
-    # A role's reward is the mean over the branches of its own decisions, plus local rewards at decisions of others.
+    # A role's reward is the mean over the branches of its own decisions, plus the local rewards at decisions of others:
+    # of each of these the mean over its branches, per own decision, both with the weights of decisions side by side.
     rewards: dict[str, list[float]] = defaultdict(list)
     while_absent: dict[str, float] = defaultdict(float)
+    decisions: dict[str, float] = defaultdict(float)
     samples: dict[str, list[Sample]] = defaultdict(list)
     for node in nodes:
         for role, siblings in node.samples.items():
             samples[role] += siblings
+            decisions[role] += node.weight
             rewards[role] += [role_reward(branch, role, alpha) for branch in node.branches]
         for branch in node.branches:
             for role in branch.reward.local.keys() - node.samples.keys():
-                while_absent[role] += branch.reward.local[role]
+                while_absent[role] += node.weight * branch.reward.local[role] / len(node.branches)
     for role, role_samples in samples.items():
-        metrics[f"{role}/reward"] = (sum(rewards[role]) + while_absent[role]) / len(rewards[role])
+        metrics[f"{role}/reward"] = fmean(rewards[role]) + while_absent[role] / decisions[role]
         metrics[f"{role}/tokens"] = fmean(len(sample.token_ids) for sample in role_samples)
         metrics[f"{role}/tokens_max"] = max(len(sample.token_ids) for sample in role_samples)
         metrics[f"{role}/truncated"] = fmean(sample.finish == "length" for sample in role_samples)

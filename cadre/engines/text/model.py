@@ -71,7 +71,7 @@ class ModelText:
         if room < 1:
             raise PromptError(
                 f"Role {request.role!r}: its prompt has {prompt} tokens, and the model's context holds "
-                f"{self.context} with the completion. Shorten what observe() returns, or take another model."
+                f"{self.context} with the completion. Shorten the prompt, or take another model."
             )
         return min(request.sampling.max_tokens, room)
 

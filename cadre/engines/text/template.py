@@ -361,7 +361,7 @@ class Template:
             if count > context + SPLIT_TOKENS:
                 raise PromptError(
                     f"A prompt has {len(text):,} characters, the first {cut:,} of which are {count:,} tokens, and the "
-                    f"model's context holds {context:,} with the completion. Shorten what observe() returns, or take "
+                    f"model's context holds {context:,} with the completion. Shorten the prompt, or take "
                     "another model."
                 )
             cut *= 2

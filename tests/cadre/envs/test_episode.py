@@ -4,6 +4,7 @@ run again."""
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import datetime
 import itertools
 import os
@@ -13,6 +14,7 @@ import tempfile
 import threading
 import time
 import uuid
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -323,7 +325,6 @@ def test_rewards_on_the_way_go_to_the_step_before() -> None:
         (1, Reward(1.0), True),
         (0.5, Reward(0.5), False),
         (True, Reward(1.0), True),
-        (None, Reward(), False),
         (Reward(0.2, success=True), Reward(0.2), True),
         (Reward(2.0, success=False), Reward(2.0), False),
     ],
@@ -363,6 +364,89 @@ def test_a_function_in_a_file_is_an_environment(tmp_path: Path) -> None:
         EnvSpec(f"{tmp_path}/team.py:game", {"depth": "two"})
 
 
+async def semaphore(row: Any, a: Any, b: Any) -> float:
+    limit = asyncio.Semaphore(1)
+
+    async def ask(role: Any, text: str) -> str:
+        async with limit:
+            return str(await role(text))
+
+    await asyncio.gather(ask(a, "one"), ask(b, "two"), ask(a, "three"))
+    return 1.0
+
+
+async def event(row: Any, a: Any, b: Any) -> float:
+    ready, answers = asyncio.Event(), asyncio.Queue[str]()
+
+    async def first() -> None:
+        await answers.put(await a("one"))
+        ready.set()
+
+    async def second() -> None:
+        await ready.wait()
+        await b(f"two {await answers.get()}")
+
+    await asyncio.gather(second(), first())
+    await a("three")
+    return 1.0
+
+
+async def shared_task(row: Any, a: Any, b: Any) -> float:
+    task = asyncio.create_task(a("one"))
+
+    async def after() -> None:
+        await b(f"two {await task}"[:3])
+
+    await asyncio.gather(after(), task)
+    await a("three")
+    return 1.0
+
+
+@pytest.mark.parametrize("function", [semaphore, event, shared_task])
+def test_tasks_that_wait_for_each_other_are_no_reason_to_wait(function: Any) -> None:
+    _, rewards, observed = play(function, {"a": "x"}, {"b": "y"}, {"a": "z"})
+    assert [asked(one) for one in observed] in (
+        [{"a": "one"}, {"b": "two"}, {"a": "three"}, {}],
+        [{"a": "one"}, {"b": "two x"}, {"a": "three"}, {}],
+    )
+    assert rewards[-1].team == 1.0
+
+
+async def catches_all(row: Any, a: Any) -> float:
+    while True:
+        try:
+            return float(await a("one") == "x")
+        except:  # noqa: E722
+            continue
+
+
+def catches_all_in_a_thread(row: Any, a: Any) -> float:
+    while True:
+        try:
+            return float(a("one") == "x")
+        except:  # noqa: E722
+            continue
+
+
+@pytest.mark.parametrize("function", [catches_all, catches_all_in_a_thread])
+def test_a_function_that_catches_its_own_end_ends_no_training(function: Any) -> None:
+    _, rewards, _ = play(function, {"a": "x"})
+    assert rewards == [Reward(1.0)]
+
+
+def test_calls_that_are_awaited_later_and_objects_with_an_async_call() -> None:
+    class Team:
+        async def __call__(self, row: Any, a: Any, b: Any) -> float:
+            calls = [a("one"), b("two")]
+            return float([await call for call in calls] == ["x", "y"])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, rewards, observed = play(Team(), {"a": "x"}, {"b": "y"})
+    assert list(map(asked, observed)) == [{"a": "one"}, {"b": "two"}, {}]
+    assert rewards[-1].team == 1.0
+
+
 # ---- Mistakes
 
 
@@ -384,6 +468,49 @@ async def returns_text(row: Any, a: Any) -> Any:
     return await a("hello")
 
 
+async def strip(row: Any, a: Any) -> float:
+    return float(a("hello").strip() == "x")
+
+
+async def unused(row: Any, a: Any) -> float:
+    a("hello")
+    return float(await a("again") == "x")
+
+
+async def nothing(row: Any, a: Any) -> None:
+    await a("hello")
+
+
+async def early(row: Any, a: Any) -> float:
+    a.reward(1.0)
+    return float(await a("hello") == "x")
+
+
+async def text_reward(row: Any, a: Any) -> Any:
+    await a("hello")
+    return cadre.Reward(team="x")  # type: ignore[arg-type]
+
+
+async def deadlock(row: Any, a: Any) -> float:
+    await asyncio.Event().wait()
+    return 1.0
+
+
+async def group(row: Any, a: Any) -> float:
+    async def fail() -> None:
+        await a("hello")
+        raise ValueError("oops")
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fail())
+    return 1.0
+
+
+def pool(row: Any, a: Any) -> float:
+    with concurrent.futures.ThreadPoolExecutor(1) as threads:
+        return float(threads.submit(a, "hello").result() == "x")
+
+
 async def no_prompt(row: Any, a: Any) -> float:
     return float(await a(None) == "x")
 
@@ -395,6 +522,14 @@ async def no_prompt(row: Any, a: Any) -> float:
         (not_awaited, "ended while a was asked"),
         (raises, r"KeyError: 'nothing' at line \d+ of test_episode.py, in raises"),
         (returns_text, "expected a number, a cadre.Reward"),
+        (strip, r"expected await a\(...\)"),
+        (unused, r"called a without await"),
+        (nothing, "returned nothing and rewarded nobody"),
+        (early, r"a\.reward: called before any role has answered"),
+        (text_reward, "returned a Reward with 'x'"),
+        (deadlock, "all of its tasks wait for each other"),
+        (group, r"ValueError: oops at line \d+ of test_episode.py, in fail"),
+        (pool, "called from another thread"),
         (no_prompt, "got None; expected a text, or a list of messages"),
     ],
 )

@@ -83,6 +83,7 @@ def test_a_dataset_of_hugging_face_is_rows() -> None:
         (ROWS, {"held_out": 1.5}, "held_out: got 1.5"),
         (ROWS[:5], {"held_out": ROWS[4:6]}, "1 of its 2 rows are also in tasks"),
         (ROWS, {"columns": {"answer": "answer.value"}}, "no 'answer.value'"),
+        ([ROWS[0]] * 3, {}, "3 rows that are all equal"),
         (ROWS, {"columns": {"answer": "anwser"}}, "Did you mean answer"),
     ],
 )
@@ -166,6 +167,22 @@ def test_a_relative_judge_sees_all_completions_of_a_prompt_once() -> None:
     assert rewards[2].parts == {"right": 0.0}
 
 
+def test_a_judge_of_the_group_decides_success(tmp_path: Path) -> None:
+    trained = cadre.train(
+        model="games",
+        tasks=ROWS[:20],
+        reward=lambda completions: [1.0] * len(completions),
+        steps=1,
+        train={"tasks_per_step": 2},
+        evaluate={"tasks": 0},
+        run=tmp_path / "run",
+        quiet=True,
+    )
+    assert trained.metrics()[0]["rollout/success"] == 1.0
+    assert trained.evaluate(1).success == 1.0
+    trained.close()
+
+
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -186,8 +203,9 @@ def test_functions_that_fail_are_named(function: Any, message: str) -> None:
     async def run() -> None:
         env = TimedEnv.made(spec.make, Task("row-1", ROWS[1]), ("agent",), EpisodesConfig())
         samples = [{"agent": Sample("agent", "p", text, (1,), (2,), (0.0,), "stop", 0)} for text in ("a", "b")]
-        rewards = [await env.fork().step_samples(one) for one in samples]
-        await env.compare(samples, rewards)
+        forks = [env.fork() for _ in samples]
+        rewards = [await fork.step_samples(one) for fork, one in zip(forks, samples, strict=True)]
+        await env.compare(forks, samples, rewards)
 
     with pytest.raises(ContractError, match=message):
         asyncio.run(run())
