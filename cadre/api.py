@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
-from rich.console import Console
 
 from cadre.concurrency import configure_threads
 from cadre.config.engines import check_hub_models
@@ -30,6 +29,7 @@ from cadre.evaluation.loaded_team import LoadedTeam, open_team
 from cadre.file_limits import read_json
 from cadre.files import write_text_atomically
 from cadre.runs.folder import Run, create_in_free_folder
+from cadre.runs.notebook import make_console
 from cadre.runs.resume import check_resumable
 from cadre.settings.user_code import reference_to, sources_of
 from cadre.settings.yaml_file import SHORT_KEYS, Raw, flatten, long_key, merge_sections
@@ -87,7 +87,7 @@ def train(
         check_hub_models(experiment)
         folder = Path(run).expanduser() if run else None
         new_run = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
-    console = Console(soft_wrap=True, emoji=False, quiet=quiet)
+    console = make_console(quiet)
     for warning in _record_objects(new_run):
         console.print(warning, markup=False, highlight=False)
     counts = f"{len(experiment.training_tasks):,} tasks to train on"
