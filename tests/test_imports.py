@@ -24,6 +24,7 @@ LAYERS = [
         "declare",
         "rows",
         "sockets",
+        "notebook_html",
     },
     {"env", "team"},
     {"settings", "envs", "rollout", "learn"},

@@ -53,7 +53,7 @@ class NotebookConsole(Console):
                 lines += drawn.get().rstrip().splitlines()
             # Front ends without HTML show the last line alone.
             shown = {
-                "text/plain": (lines or [""])[-1][:WIDTH],
+                "text/plain": "".join(list(self._lines)[-1:])[:WIDTH],
                 "text/html": f"<pre>{escape(chr(10).join(lines))}</pre>",
             }
             if self._display is None:
