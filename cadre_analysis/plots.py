@@ -55,6 +55,8 @@ def plot_comparison(comparison: RunComparison, path: str | Path | None = None) -
 def run_folders(runs: LoadedTeam | str | Path | Sequence[LoadedTeam | str | Path]) -> list[Path]:
     """Return the folders of runs, which are given as objects or by their folders; a sweep's replaced by its runs'."""
     given = [runs] if isinstance(runs, LoadedTeam | str | Path) else runs
+    if not given:
+        raise ConfigError("runs: got none; expected one or more. Name a run, or its folder.")
     return expand_sweeps([run.folder if isinstance(run, LoadedTeam) else Path(run).expanduser() for run in given])
 
 

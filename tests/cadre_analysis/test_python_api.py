@@ -129,3 +129,5 @@ def test_a_wrong_sweep_is_an_error_before_a_training(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"algorithm\.k"):
         cadre.sweep("plan-path", over={"algorithm.k": [2, "x"]}, folder=tmp_path / "s")
     assert not (tmp_path / "s").exists()
+    with pytest.raises(ConfigError, match="runs: got none"):
+        cadre.compare([])
