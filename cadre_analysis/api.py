@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from cadre.notebook_html import shorten
 from cadre.runs.notebook import make_console
 from cadre.settings.yaml_file import flatten, long_key
 from cadre_analysis.compare import RunComparison, compare_runs
-from cadre_analysis.plots import plot_comparison, run_folders
+from cadre_analysis.plots import draw_png, plot_comparison, run_folders
 from cadre_analysis.sweep import check_distinct, claim_folder, make_runs
 
 
@@ -25,9 +24,7 @@ class PlottedComparison(RunComparison):
     """A comparison that a notebook shows with its curves."""
 
     def _repr_html_(self) -> str:
-        picture = io.BytesIO()
-        plot_comparison(self).savefig(picture, format="png", dpi=80)
-        data = base64.b64encode(picture.getvalue()).decode()
+        data = base64.b64encode(draw_png(plot_comparison(self))).decode()
         return f'{super()._repr_html_()}<img src="data:image/png;base64,{data}">'
 
 

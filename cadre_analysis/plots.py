@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,7 +66,18 @@ def _make_figure(plots: int) -> tuple[Any, Any]:
     # Without pyplot nothing is global, and a notebook shows the figure once, where it is returned.
     figures = package("matplotlib.figure", "plots", "plot:")
     figure = figures.Figure(figsize=(4.6 * plots, 3.2), layout="constrained")
-    return figure, figure.subplots(1, plots)
+    figure._repr_png_ = partial(draw_png, figure)
+    axes = figure.subplots(1, plots)
+    for one in figure.axes:
+        one.xaxis.get_major_locator().set_params(integer=True)
+    return figure, axes
+
+
+def draw_png(figure: Any) -> bytes:
+    """Return a figure as a PNG file, as a notebook shows it."""
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=80)
+    return picture.getvalue()
 
 
 def _draw_interval(axes: Any, label: str, points: Sequence[CurvePoint]) -> None:

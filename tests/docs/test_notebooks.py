@@ -50,7 +50,10 @@ def test_a_notebook_runs_and_shows_little(path: Path, kernel: str, tmp_path: Pat
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
     assert any(cell.cell_type == "markdown" for cell in notebook.cells)
-    for outputs in run(notebook, kernel, tmp_path):
+    cells = run(notebook, kernel, tmp_path)
+    shown = [output.data for outputs in cells for output in outputs if "data" in output]
+    assert any("image/png" in data or "data:image/png" in data.get("text/html", "") for data in shown), "the plot"
+    for outputs in cells:
         assert [output for output in outputs if output.output_type == "error"] == []
         assert len(outputs) <= 10
         texts = [output.data.get("text/plain", "") for output in outputs if "data" in output]
