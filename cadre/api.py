@@ -60,9 +60,9 @@ def train(
 ) -> LoadedTeam:
     """Train a team; return it with its trained weights and its run.
 
-        trained = cadre.train(model="Qwen/Qwen3-0.6B", tasks=rows, reward=right)        # one agent, a row a task
-        trained = cadre.train(essay, model="Qwen/Qwen3-0.6B", tasks=rows, k=4)          # a team's function
-        trained = cadre.train(MyEnv, model="seed", algorithm="at_grpo", steps=20)       # an environment class
+        trained = cadre.train(model="Qwen/Qwen3-0.6B", tasks=rows, reward=right)  # one agent, a row a task
+        trained = cadre.train(essay, model="Qwen/Qwen3-0.6B", tasks=rows, k=4)  # a team's function
+        trained = cadre.train(MyEnv, model="seed", algorithm="at_grpo", steps=20)  # an environment class
         trained.folder, trained.metrics()[-1], trained.evaluate(tasks=100).success
 
     recipe    a team's function or an environment class; a bundled recipe, a file of rows, a YAML file or a dictionary,

@@ -79,8 +79,8 @@ def sweep(
 ) -> Sweep:
     """Train every combination of some settings, one after the other, and compare them on held-out tasks.
 
-        cadre.sweep(essay, over={"learner.learning_rate": [1e-4, 1e-3], "train.seed": [0, 1]}, folder="runs/rates",
-                    tasks=rows, model="Qwen/Qwen3-0.6B", steps=50)
+        rates = {"learner.learning_rate": [1e-4, 1e-3], "train.seed": [0, 1]}
+        cadre.sweep(essay, over=rates, folder="runs/rates", tasks=rows, model="Qwen/Qwen3-0.6B", steps=50)
 
     recipe, sections  as for `train`
     over    the settings and the values of each

@@ -73,7 +73,7 @@ def test_a_training_has_one_display(monkeypatch):
     shown = []
     handle = SimpleNamespace(update=lambda data, raw: shown.append(("update", data)))
     module = ModuleType("IPython.display")
-    module.display = lambda data, raw, display_id: shown.append(("display", data)) or handle
+    module.display = lambda data, **options: shown.append(("display", data)) or handle
     monkeypatch.setitem(sys.modules, "IPython.display", module)
     console = NotebookConsole()
     console.print("before", markup=False)
