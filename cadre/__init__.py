@@ -5,6 +5,7 @@
     from cadre import image, sound                                               and pictures and sounds in its messages
     from cadre import McpServer, Tool, ToolCall, tool                            and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
+    cadre.compare([...]), cadre.plot([...]), cadre.sweep(..., over={...})        several runs
 
 Nothing is imported before it is used, and torch only where a model is.
 """
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from cadre.envs.sounds import sound
     from cadre.envs.tools import tool
     from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
+    from cadre_analysis.api import compare, sweep
+    from cadre_analysis.plots import plot
 
 __version__ = "0.1.0"
 
@@ -35,12 +38,15 @@ __all__ = [
     "Task",
     "Tool",
     "ToolCall",
+    "compare",
     "episode",
     "evaluate",
     "image",
     "load",
+    "plot",
     "random",
     "sound",
+    "sweep",
     "tool",
     "train",
 ]
@@ -56,12 +62,15 @@ HOMES = {
     "Task": "cadre.types",
     "Tool": "cadre.types",
     "ToolCall": "cadre.types",
+    "compare": "cadre_analysis.api",
     "episode": "cadre.envs.episode",
     "evaluate": "cadre.api",
     "image": "cadre.envs.images",
     "load": "cadre.api",
+    "plot": "cadre_analysis.plots",
     "random": "cadre.envs.episode",
     "sound": "cadre.envs.sounds",
+    "sweep": "cadre_analysis.api",
     "tool": "cadre.envs.tools",
     "train": "cadre.api",
 }

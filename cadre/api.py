@@ -18,7 +18,7 @@ from rich.console import Console
 
 from cadre.concurrency import configure_threads
 from cadre.config.engines import check_hub_models
-from cadre.config.experiment import parse
+from cadre.config.experiment import Experiment, parse
 from cadre.config.recipes import ROWS, merge_with_base, read_recipe
 from cadre.config.resolve import Target, find_target, resolve
 from cadre.env import Env
@@ -30,6 +30,7 @@ from cadre.evaluation.loaded_team import LoadedTeam, open_team
 from cadre.file_limits import read_json
 from cadre.files import write_text_atomically
 from cadre.runs.folder import Run, create_in_free_folder
+from cadre.runs.notebook import make_console
 from cadre.runs.resume import check_resumable
 from cadre.settings.user_code import reference_to, sources_of
 from cadre.settings.yaml_file import SHORT_KEYS, Raw, flatten, long_key, merge_sections
@@ -59,9 +60,9 @@ def train(
 ) -> LoadedTeam:
     """Train a team; return it with its trained weights and its run.
 
-        trained = cadre.train(model="Qwen/Qwen3-0.6B", tasks=rows, reward=right)        one agent, a row a task
-        trained = cadre.train(essay, model="Qwen/Qwen3-0.6B", tasks=rows, k=4)          a team's function
-        trained = cadre.train(MyEnv, model="seed", algorithm="at_grpo", steps=20)       an environment class
+        trained = cadre.train(model="Qwen/Qwen3-0.6B", tasks=rows, reward=right)  # one agent, a row a task
+        trained = cadre.train(essay, model="Qwen/Qwen3-0.6B", tasks=rows, k=4)  # a team's function
+        trained = cadre.train(MyEnv, model="seed", algorithm="at_grpo", steps=20)  # an environment class
         trained.folder, trained.metrics()[-1], trained.evaluate(tasks=100).success
 
     recipe    a team's function or an environment class; a bundled recipe, a file of rows, a YAML file or a dictionary,
@@ -76,6 +77,18 @@ def train(
     Ctrl-C ends it early and saves it; `resume` continues it. Raises ConfigError before any model loads if something
     cannot work, RunError if `run` would be overwritten, DivergedError if the loss is not finite.
     """
+    return train_on(make_console(quiet), recipe, sections, run, resume, trust)
+
+
+def train_on(
+    console: Console,
+    recipe: str | Path | Section | Player | None,
+    sections: Section,
+    run: str | Path | None = None,
+    resume: bool = False,
+    trust: bool = False,
+) -> LoadedTeam:
+    """Train as `train` does, printing on a console that may be that of several trainings."""
     configure_threads()
     env, typed = _env_class(recipe, sections), _typed_keys(sections)
     if resume:
@@ -87,7 +100,6 @@ def train(
         check_hub_models(experiment)
         folder = Path(run).expanduser() if run else None
         new_run = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
-    console = Console(soft_wrap=True, emoji=False, quiet=quiet)
     for warning in _record_objects(new_run):
         console.print(warning, markup=False, highlight=False)
     counts = f"{len(experiment.training_tasks):,} tasks to train on"
@@ -171,7 +183,7 @@ def _record_objects(run: Run) -> list[str]:
 def _find_target(target: str | Path | Section | None, sections: Section, trust: bool) -> Target:
     env = _env_class(None, sections)
     if isinstance(target, str | Path):
-        return find_target(str(target), changes=_section_changes(sections), env=env, trust=trust)
+        return find_target(str(target), changes=section_changes(sections), env=env, trust=trust)
     return Target(parse(_merge_sections(target, sections), env), env, typed=_typed_keys(sections))
 
 
@@ -185,17 +197,19 @@ def _merge_sections(recipe: str | Path | Section | Player | None, sections: Sect
         raw = {"env": name_of(_player_class(recipe)), "algorithm": "at_grpo"}
     else:
         raw = {} if "env" in sections or "tasks" not in sections else {"env": ROWS, "algorithm": "grpo"}
-    merge_sections(raw, _section_changes(sections))
+    merge_sections(raw, section_changes(sections))
     return raw
 
 
-def _section_changes(sections: Section) -> Raw:
-    """Return the sections as a YAML file has them, with references in place of Python's own objects."""
-    changes: Raw = {name: value for name, value in sections.items() if name not in SHORT_KEYS}
+def section_changes(sections: Section) -> Raw:
+    """Return the sections as a YAML file has them, with references in place of Python's own objects. A name may be
+    dotted, as on the command line: `learner.learning_rate`."""
+    in_parts = [name for name in sections if name in SHORT_KEYS or "." in name]
+    changes: Raw = {name: value for name, value in sections.items() if name not in in_parts}
     if (env := _env_class(None, sections)) is not None:
         changes["env"] = name_of(env)
     changes = _with_references(changes, "")
-    for name in sections.keys() & SHORT_KEYS.keys():
+    for name in in_parts:
         *path, key = long_key(name).split(".")
         section: Raw = changes
         for part in path:
@@ -204,6 +218,12 @@ def _section_changes(sections: Section) -> Raw:
             section = section[part]
         section[key] = _with_references(sections[name], name)
     return changes
+
+
+def resolve_sections(recipe: str | Path | Section | Player | None, sections: Section) -> Experiment:
+    """Return what `train` would train. Raises ConfigError for what cannot work."""
+    env = _env_class(recipe, sections)
+    return resolve(parse(_merge_sections(recipe, sections), env), env, _typed_keys(sections))
 
 
 def _with_references(value: Any, name: str) -> Any:
@@ -221,7 +241,7 @@ def _with_references(value: Any, name: str) -> Any:
 
 
 def _typed_keys(sections: Section) -> list[str]:
-    return [key for key, _ in flatten(_section_changes(sections))]
+    return [key for key, _ in flatten(section_changes(sections))]
 
 
 def _env_class(recipe: Any, sections: Section) -> type[Env] | None:
@@ -255,7 +275,7 @@ def _open_resumed(recipe: Any, run: str | Path | None, sections: Section, trust:
             f"resume: got {'no run' if run is None else 'a recipe'}; expected the folder of a run, which goes on as it "
             "was configured. Name it as run=..., and nothing else."
         )
-    changes = _section_changes(sections)
+    changes = section_changes(sections)
     changes.pop("env", None)
     config = find_target(str(run), changes=changes, env=_env_class(recipe, sections), trust=trust).config
     return check_resumable(Run.open(Path(run).expanduser()), config)

@@ -16,11 +16,15 @@ CadreError               one paragraph: what, got, expected, what to do
 """
 
 import difflib
+import itertools
 import re
 import sys
+import traceback
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+PACKAGE = str(Path(__file__).parent)
 # A word of so many letters is a text in place of a name, and would push the rest off the screen.
 LONG_WORD = re.compile(r"(\S{200})\S{200,}(\S{50})")
 # Errors of Python whose message is a word or two.
@@ -39,6 +43,14 @@ class CadreError(Exception):
 
     def __init__(self, *paragraphs: str) -> None:
         super().__init__("\n\n".join(map(one_line, paragraphs)))
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the lines of the user's own code that led to the error, and the error."""
+        frames = traceback.extract_tb(self.__traceback__)
+        # The frames below the first of Cadre are its own, or those of libraries that it calls.
+        own = itertools.takewhile(lambda frame: not frame.filename.startswith(PACKAGE), frames)
+        cells = [frame for frame in own if "site-packages" not in frame.filename]
+        return [*traceback.format_list(cells[-3:]), f"{type(self).__name__}: {self}"]
 
 
 def one_line(text: str) -> str:

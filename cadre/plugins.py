@@ -165,6 +165,18 @@ def install_command(*extras: str) -> str:
     return f"{shlex.quote(sys.executable or 'python')} -m pip install {requirement}"
 
 
+def require_package(name: str, where: str) -> Any:
+    """Return the module of an optional package without an extra. Raises ConfigError, with the command that installs it,
+    if it is missing."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{where}: needs the package {name}, which cannot be imported ({error}); expected it to be installed. Run: "
+            f"pip install {name}"
+        ) from None
+
+
 def package(module: str, extra: str, where: str = "") -> Any:
     """Return the module of an optional package. Raises ConfigError, with the extra to install, if it is missing.
 

@@ -1,4 +1,5 @@
-"""The frozen records that flow from the environment to the loss. They have no behaviour of their own.
+"""The frozen records that flow from the environment to the loss. They have no behaviour of their own,
+but for how a notebook shows a tree.
 
 Env.observe -> Observation -> Request -> Sample -> Branch, Node (a tree) -> TrainingSequence
 """
@@ -9,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from cadre.notebook_html import shorten, tree_html
 
 Finish = Literal["stop", "length"]
 # How a prompt continues the role's previous turn (`Sample.history`).
@@ -321,6 +324,12 @@ class Tree:
 
     task: Task
     root: Node
+
+    def __repr__(self) -> str:
+        return shorten(f"Tree(task {self.task.id!r}, {len(self.root.branches)} branches at the root)")
+
+    def _repr_html_(self) -> str:
+        return tree_html(self, f"tree of task {self.task.id}")
 
 
 @dataclass(frozen=True, slots=True)

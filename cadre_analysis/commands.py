@@ -1,4 +1,4 @@
-"""Commands that compare runs, audit their advantages and report on them: compare, audit, report, sweep."""
+"""Commands that compare runs, audit their advantages and report on them: compare, audit, plot, report, sweep."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from cadre.cli.terminal import (
     Trust,
     complete_run,
     print_lines,
+    require_new,
     visible,
 )
 from cadre.config.resolve import find_target, resolve_for_trees
@@ -29,6 +30,7 @@ from cadre.runs.folder import expand_sweeps
 from cadre.statistics import Interval
 from cadre_analysis.audit import AuditSettings, check_auditable, run_audit
 from cadre_analysis.compare import MEASURES, compare_runs, format_comparison
+from cadre_analysis.plots import plot_command, plot_comparison
 from cadre_analysis.report import report
 from cadre_analysis.sweep import sweep
 from cadre_analysis.tables import format_table
@@ -47,6 +49,7 @@ def compare(
     ] = None,
     measure: Annotated[str, typer.Option(help="success or reward")] = "success",
     unpaired: Annotated[bool, typer.Option("--unpaired", help="the methods played different tasks")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="draw the methods' curves, a new file")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare runs on the held-out tasks of their training. Runs that differ in their seed alone are one method; every
@@ -55,7 +58,11 @@ def compare(
         raise ConfigError(f"--measure: got {measure}; expected {' or '.join(MEASURES)}. Name one of them.")
     if at not in ("last", "best") and not (at.isascii() and at.isdigit()):
         raise ConfigError(f"--at: got {at}; expected last, best, or the step of an evaluation, such as 30. Name one.")
+    if plot is not None:
+        require_new([plot], "compare --plot")
     comparison = compare_runs(expand_sweeps(folders), measure, at, max_tokens, unpaired)
+    if plot is not None:
+        plot_comparison(comparison, plot)
     if as_json:
         sys.stdout.write(to_json(asdict(comparison)) + "\n")
     else:
@@ -119,5 +126,5 @@ def format_audit(report: Mapping[str, Mapping]) -> list[str]:
 COMMANDS = {
     "Train": {"sweep": sweep},
     "Evaluate": {"compare": compare, "audit": audit},
-    "Look at runs": {"report": report},
+    "Look at runs": {"plot": plot_command, "report": report},
 }

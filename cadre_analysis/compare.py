@@ -14,6 +14,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from cadre.cli.terminal import WIDTH, shorten_path
 from cadre.errors import RunError
+from cadre.notebook_html import shorten, table_html
 from cadre.runs.folder import Run, distinct_names
 from cadre.settings.yaml_file import flatten
 from cadre.statistics import Interval, rate_interval, with_floor
@@ -153,6 +155,15 @@ class RunComparison:
     differences: tuple[Difference, ...]
     code: tuple[str, ...] = ()
     forks: tuple[tuple[str, int], ...] = ()
+
+    def __repr__(self) -> str:
+        rows = comparison_rows(self)[1:]
+        methods = "; ".join(f"{method} {value} (seeds {seeds})" for method, seeds, _, value, *_ in rows)
+        return shorten(f"RunComparison({self.measure} on {self.tasks:,} tasks: {methods})")
+
+    def _repr_html_(self) -> str:
+        notes = "".join(f"<p>{escape(note)}</p>" for note in comparison_notes(self))
+        return table_html(comparison_rows(self)) + notes
 
     @property
     def is_over_seeds(self) -> bool:
@@ -464,22 +475,34 @@ def _interval_over_tasks(rates: Sequence[Sequence[float]], paired: bool) -> Inte
 
 def format_comparison(comparison: RunComparison) -> list[str]:
     """Return a comparison as a table of the methods, a line for each difference, and what the intervals hold."""
+    lines = format_table(comparison_rows(comparison))
+    return lines + [line for note in comparison_notes(comparison) for line in textwrap.wrap(note, WIDTH)]
+
+
+def format_value(comparison: RunComparison, interval: Interval | None, signed: bool = False) -> str:
+    """Return an interval of the compared measure, a success in percent."""
+    if interval is None:
+        return "-"
     is_rate = comparison.measure == "success"
+    percent, sign = "%" if is_rate else "", "+" if signed else ""
+    value, low, high = (f"{number * 100:{sign}.1f}" if is_rate else f"{number:{sign}.3f}" for number in interval)
+    return f"{value}{percent} [{low}, {high}]"
 
-    def format_value(interval: Interval | None, signed: bool = False) -> str:
-        if interval is None:
-            return "-"
-        percent, sign = "%" if is_rate else "", "+" if signed else ""
-        value, low, high = (f"{number * 100:{sign}.1f}" if is_rate else f"{number:{sign}.3f}" for number in interval)
-        return f"{value}{percent} [{low}, {high}]"
 
-    rows = [("method", "seeds", "before", comparison.measure, "gain", "sampled tokens")]
+def comparison_rows(comparison: RunComparison) -> list[tuple[str, ...]]:
+    """Return the table of the methods, with its head."""
+    rows: list[tuple[str, ...]] = [("method", "seeds", "before", comparison.measure, "gain", "sampled tokens")]
     for method in comparison.methods:
         tokens = f"{sum(method.tokens) / len(method.tokens):,.0f}"
-        values = (format_value(method.before), format_value(method.value), format_value(method.gain, signed=True))
-        rows.append((shorten_path(method.name), str(len(method.seeds)), *values, tokens))
-    lines = format_table(rows)
+        figures = (format_value(comparison, value) for value in (method.before, method.value))
+        gain = format_value(comparison, method.gain, signed=True)
+        rows.append((shorten_path(method.name), str(len(method.seeds)), *figures, gain, tokens))
+    return rows
 
+
+def comparison_notes(comparison: RunComparison) -> list[str]:
+    """Return the values by seed, the differences, and what the intervals hold, a line or a paragraph each."""
+    is_rate, lines = comparison.measure == "success", []
     for method in comparison.methods:
         if len(method.seeds) > 1:
             means = (f"{100 * mean:.1f}%" if is_rate else f"{mean:.3f}" for mean in method.by_seed)
@@ -492,7 +515,7 @@ def format_comparison(comparison: RunComparison) -> list[str]:
         ]
         paired = f", paired over {' and '.join(pairs)}" if pairs else ", unpaired"
         names = f"{shorten_path(difference.second)} - {shorten_path(difference.first)}"
-        lines.append(f"{names}: {format_value(difference.value, signed=True)}{paired}")
+        lines.append(f"{names}: {format_value(comparison, difference.value, signed=True)}{paired}")
 
     notes = [f"{comparison.tasks:,} held-out tasks; 95% intervals by bootstrap over seeds and tasks."]
     if not comparison.is_over_seeds:
@@ -523,4 +546,4 @@ def format_comparison(comparison: RunComparison) -> list[str]:
             f"The runs were trained by different code ({'; '.join(comparison.code)}): a difference may be that of the "
             "code. A plus is for changes that were not committed."
         )
-    return lines + [line for note in notes for line in textwrap.wrap(note, WIDTH)]
+    return lines + notes

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import STOPPED, Overrides, complete_recipe, print_lines, visible
+from cadre.config.experiment import Config
 from cadre.config.resolve import resolve_recipe
 from cadre.errors import ConfigError, RunError
 from cadre.files import publish_atomically, read_record, write_text_atomically
@@ -50,8 +51,9 @@ def sweep(
     """
     fixed = overrides or []
     runs = make_runs(over)
-    _check_runs(recipe, fixed, runs)  # every combination is refused before the first one is trained
-    _claim_folder(folder, recipe, fixed, runs)
+    # Every combination is refused before the first one is trained.
+    check_distinct(fixed, runs, lambda run: resolve_recipe(recipe, [*fixed, *run.overrides]).config)
+    claim_folder(folder, recipe, fixed, runs)
     for number, run in enumerate(runs, 1):
         marker = folder / f"{run.name}.done"
         if marker.exists():
@@ -110,8 +112,9 @@ def _folder_name(pairs: Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", "-".join(parts)).strip("._")[:100]
 
 
-def _check_runs(recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> None:
-    """Raise ConfigError for a combination that cannot be trained, and for two that are one training."""
+def check_distinct(fixed: Sequence[str], runs: Sequence[SweepRun], resolve: Callable[[SweepRun], Config]) -> None:
+    """Raise ConfigError for a combination that cannot be trained, as `resolve` does, and for two that are one
+    training."""
     fixed_keys = {change.partition("=")[0] for change in fixed}
     by_settings: dict[str, SweepRun] = {}
     for run in runs:
@@ -129,7 +132,7 @@ def _check_runs(recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> 
             )
 
 
-def _claim_folder(folder: Path, recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> None:
+def claim_folder(folder: Path, recipe: str, fixed: Sequence[str], runs: Sequence[SweepRun]) -> None:
     """Record the sweep in its folder. Raises RunError if the folder holds anything else, or another training under the
     name of one of these."""
     new = SweepRecord(recipe=recipe, overrides=list(fixed), runs={run.name: list(run.overrides) for run in runs})

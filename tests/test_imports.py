@@ -26,6 +26,7 @@ LAYERS = [
         "declare",
         "rows",
         "sockets",
+        "notebook_html",
     },
     {"env", "team"},
     {"settings", "envs", "rollout", "learn"},

@@ -18,6 +18,7 @@ from cadre import random_keys
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.files import to_json
+from cadre.notebook_html import shorten, table_html
 from cadre.rollout import grow, shapes, walk
 from cadre.rollout.episodes import grow_many
 from cadre.rollout.grow import Rollout
@@ -65,6 +66,18 @@ class Report(EvaluationReport):
     high: float
     decisions: float
 
+    def __repr__(self) -> str:
+        return f"Report({self._success}, reward {self.reward:+.2f}, failures {self.failures})"
+
+    def _repr_html_(self) -> str:
+        numbers = (f"{self.reward:+.2f}", f"{self.tokens:,.1f}", f"{self.decisions:.1f}", str(self.failures))
+        names = ("success", "reward", "tokens", "decisions", "failures")
+        return table_html([names, (self._success, *numbers)], "mean of an episode at temperature 0")
+
+    @property
+    def _success(self) -> str:
+        return f"success {self.success:.1%} [{self.low:.1%}, {self.high:.1%}] on {self.tasks:,} tasks"
+
 
 @dataclass(frozen=True)
 class SampledReport(EvaluationReport):
@@ -84,6 +97,11 @@ class SampledReport(EvaluationReport):
     max_tokens: dict[str, int]
     average: Interval
     passing: dict[int, Interval]
+
+    def __repr__(self) -> str:
+        rates = [(f"avg@{self.samples}", self.average), *((f"pass@{k}", rate) for k, rate in self.passing.items())]
+        text = ", ".join(f"{name} {value:.1%} [{low:.1%}, {high:.1%}]" for name, (value, low, high) in rates)
+        return shorten(f"SampledReport({self.tasks:,} tasks, {text})")
 
 
 def summarize(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1) -> dict[str, Any]:

@@ -7,8 +7,9 @@ evaluated where its training data are not.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,13 @@ from cadre.evaluation.evaluate import (
     exact_field,
     select_tasks,
 )
-from cadre.plugins import configure_sandbox
+from cadre.notebook_html import shorten, table_html
+from cadre.plugins import configure_sandbox, require_package
 from cadre.rollout.episodes import Failure
 from cadre.rollout.grow import Rollout
 from cadre.runs.export import to_dataset
 from cadre.runs.folder import Run
-from cadre.runs.kept_trees import KeptTree, read_all_trees
+from cadre.runs.kept_trees import KeptTrees, read_all_trees
 from cadre.settings.trust import UNTRUSTED_FOLDERS, only_reading
 from cadre.team import SamplingActivity, Team, closed_on_failure
 from cadre.training.checkpoint import LATEST, CheckpointChoice, load_weights, read_state
@@ -53,6 +55,26 @@ class LoadedTeam:
     team: Team
     run: Run | None = None
     step: int | None = None
+
+    def __repr__(self) -> str:
+        rows = self._summary()
+        return shorten(f"LoadedTeam({', '.join(f'{name} {value}' for name, value in rows)})")
+
+    def _repr_html_(self) -> str:
+        return table_html([("team", "value"), *self._summary()])
+
+    def _summary(self) -> list[tuple[str, str]]:
+        """Return what a notebook shows, by name: the folder, updates, held-out success before and after, reward by
+        role in the last step."""
+        if self.run is None:
+            return [("of", self.experiment.env), ("roles", ", ".join(self.experiment.roles))]
+        metrics, reports = self.run.metrics(), self.run.evaluations()
+        rows = [("run", str(self.folder)), ("updates", str(len(metrics)))]
+        for report in dict.fromkeys((0, len(reports) - 1)) if reports else ():
+            found = reports[report]
+            interval = f"{found['success']:.1%} [{found['low']:.1%}, {found['high']:.1%}]"
+            rows.append((f"success after {found['step']}", f"{interval} on {found['tasks']} tasks"))
+        return rows + [(f"reward of {role}", f"{value:+.2f}") for role, value in rewards_by_role(metrics[-1:])]
 
     @property
     def folder(self) -> Path:
@@ -91,9 +113,23 @@ class LoadedTeam:
         """Return the reports of the evaluations in training, with the `step` after which each was made."""
         return self._require_run().evaluations()
 
-    def trees(self) -> list[KeptTree]:
-        """Return the trees that training kept (`train.trees_kept` per step), each with its step and number."""
-        return list(read_all_trees(self.folder))
+    def trees(self) -> KeptTrees:
+        """Return a list of the trees that training kept (`train.trees_kept` per step), each with its step and number
+        (`step`, `number` and `tree`)."""
+        return KeptTrees(read_all_trees(self.folder))
+
+    def frame(self) -> Any:
+        """Return the metrics as a pandas DataFrame, a row per update, by the number of updates done. Raises ConfigError
+        without that package."""
+        pandas = require_package("pandas", "frame")
+        rows = self.metrics()
+        index = pandas.Index([row["step"] + 1 for row in rows], name="updates")
+        return pandas.DataFrame(rows, index=index).drop(columns="step", errors="ignore")
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Return a matplotlib figure of the reward by role and the held-out success with its interval over the updates
+        done, and write it to `path`. Raises ConfigError without that package."""
+        return import_module("cadre").plot([self], path)
 
     def dataset(self) -> Any:
         """Return the kept trees as a `datasets.Dataset`, a row per sample. Raises ConfigError without that package."""
@@ -122,6 +158,16 @@ class LoadedTeam:
         if self.run is None:
             raise RunError("run: this team was not trained; expected that of a run. Load one, or train.")
         return self.run
+
+
+def rewards_by_role(lines: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+    """Return (role, reward) for each reward of a role in the metrics of some steps."""
+    return [
+        (name.removesuffix("/reward"), value)
+        for line in lines
+        for name, value in line.items()
+        if name.endswith("/reward") and not name.startswith("parts/") and value is not None
+    ]
 
 
 def open_team(target: Target, untrained: bool = False) -> LoadedTeam:

@@ -115,6 +115,7 @@ async def gather(*works: Coroutine[Any, Any, T]) -> list[T]:
         else:
             handed_back = True
 
+    first_error: BaseException | None = None
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
@@ -123,7 +124,10 @@ async def gather(*works: Coroutine[Any, Any, T]) -> list[T]:
             for task in tasks:
                 task.add_done_callback(count_end)
     except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+        first_error = failed.exceptions[0]
+    if first_error is not None:
+        # Outside of the clause, as a notebook writes the whole traceback of an error whose context is a group.
+        raise first_error
     return [task.result() for task in tasks]
 
 

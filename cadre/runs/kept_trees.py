@@ -21,7 +21,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -42,11 +42,22 @@ from cadre.files import (
     write_text_atomically,
 )
 from cadre.learn.token_notes import TokenNote
+from cadre.notebook_html import shorten, tree_html
 from cadre.rollout import walk
 from cadre.rollout.episodes import SampledTrees
 from cadre.runs import jsonl
+from cadre.runs.annotation_index import AnnotationIndex
 from cadre.runs.records import LeftOutLine, Step, StepLine, TreeLine, VocabularyLine
-from cadre.runs.tree_format import FORMATS, Json, MediaStore, decode_tree, encode, iterate_media, media_files
+from cadre.runs.tree_format import (
+    FORMATS,
+    Json,
+    MediaStore,
+    decode_tree,
+    encode,
+    iterate_media,
+    iterate_samples,
+    media_files,
+)
 from cadre.settings import CreditConfig, TrainConfig
 from cadre.types import Node, SamplePosition, Tree
 
@@ -60,6 +71,35 @@ class KeptTree:
     step: int
     number: int
     tree: Tree
+    folder: Path | None = field(default=None, compare=False, repr=False)  # of the run, whose annotations are shown
+
+    def __repr__(self) -> str:
+        return shorten(f"KeptTree(step={self.step}, number={self.number}, tree={self.tree!r})")
+
+    def _repr_html_(self) -> str:
+        tokens, title = {}, f"step {self.step + 1}, tree {self.number}: task {self.tree.task.id}"
+        if self.folder is not None:
+            spelt, annotations = read_vocabulary(self.folder), read_annotations(self.folder, self.step, self.number, {})
+            for node, _, role, index, sample in iterate_samples(self.tree):
+                credit = annotations.get((node, role, index), {}).get("credit")
+                if credit and (words := spelt.get(sample.policy)):
+                    texts = [words.get(str(token), f"[{token}]") for token in sample.token_ids]
+                    tokens[node, role, index] = (texts, credit.get("advantages") or [credit["advantage"]])
+        return tree_html(self.tree, title, tokens)
+
+
+class KeptTrees(list[KeptTree]):
+    """The trees that a run kept, in the order of their steps. A notebook shows the last ones."""
+
+    SHOWN = 5
+
+    def __repr__(self) -> str:
+        steps = sorted({kept.step + 1 for kept in self})
+        return f"KeptTrees({len(self)} trees{f' of steps {steps[0]} to {steps[-1]}' if steps else ''})"
+
+    def _repr_html_(self) -> str:
+        shown = "".join(kept._repr_html_().replace("<details open>", "<details>", 1) for kept in self[-self.SHOWN :])
+        return f"<p>{len(self)} trees, the last {min(len(self), self.SHOWN)} of which are shown.</p>{shown}"
 
 
 def tree_to_json(entry: KeptTree) -> Json:
@@ -196,7 +236,7 @@ def read_tree(folder: Path, entry: TreeEntry) -> KeptTree:
         validate_record(line, StepLine)
     except ValueError as error:
         raise damaged_file_error(path, f"the tree of step {entry.step} at byte {entry.offset}: {error}") from None
-    return _decode(path, line)
+    return replace(_decode(path, line), folder=folder)
 
 
 def _decode(path: Path, line: Json) -> KeptTree:
@@ -342,6 +382,25 @@ def annotation_files(folder: Path) -> list[Path]:
     """Return the annotation files of a run, by name. Raises RunError if their folder is a link."""
     require_no_link(folder / ANNOTATIONS)
     return sorted((folder / ANNOTATIONS).glob("*.jsonl"))
+
+
+# Node, role and index of a sample in its tree.
+SampleKey = tuple[int, str, int]
+
+
+def read_annotations(
+    folder: Path, step: int, tree: int, indices: dict[str, AnnotationIndex]
+) -> Mapping[SampleKey, Json]:
+    """Return the annotations of a tree's samples, by producer. `indices` of the files, by name, are kept for other
+    trees."""
+    annotations: dict[SampleKey, Json] = {}
+    for path in annotation_files(folder):
+        index = indices.setdefault(path.stem, AnnotationIndex(path))
+        for line in index.read(step, tree):
+            for fields in line["samples"]:
+                key = (fields["node"], fields["role"], fields["index"])
+                annotations.setdefault(key, {})[path.stem] = fields
+    return annotations
 
 
 # ---- What a step left out

@@ -25,6 +25,7 @@ from cadre.errors import RunError
 from cadre.evaluation.evaluate import Report
 from cadre.files import Count, OpenRecord, open_plain, path_exists, read_record, to_json
 from cadre.runs import jsonl
+from cadre.runs.notebook import NotebookConsole
 from cadre.runs.records import EvaluationLine, Number, Step
 from cadre.team import Metrics, SamplingActivity
 from cadre.training.asynchronous import StepQueue
@@ -59,8 +60,8 @@ def make_bars(console: Console) -> Bars:
 class LiveDisplay:
     """The present phase of long work: how many of its parts are done, the tokens sampled in it, and their rate.
 
-    On a terminal it is a bar. Elsewhere it is a line every `LINE_SECONDS` in which nothing else was printed, as a step
-    of a real model takes minutes on a CPU; in a notebook it is more often, since there it replaces the last one.
+    On a terminal and in a notebook it is a bar. Elsewhere it is a line every `LINE_SECONDS` in which nothing else was
+    printed, as a step of a real model takes minutes on a CPU.
     """
 
     LINE_SECONDS = 30.0
@@ -74,12 +75,17 @@ class LiveDisplay:
 
     def __enter__(self) -> Self:
         self.bars.start()
+        if isinstance(self.console, NotebookConsole):
+            self.console.bars, self.console.is_live = self.bars, True
         threading.Thread(target=self._tick, name="progress", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self.bars.stop()
+        if isinstance(self.console, NotebookConsole):
+            self.console.is_live = False
+            self.console.refresh()
 
     def begin(self, phase: str, count: int) -> Callable[[], None]:
         """Show a new phase of so many parts; return a callback for each finished one."""
@@ -102,10 +108,13 @@ class LiveDisplay:
         return f"{self.phase} {self.done}/{self.count}{sampled}"
 
     def _tick(self) -> None:
-        while not self._ended.wait(0.5):
-            if self.console.is_terminal and self.bars.task_ids and self.phase:
+        in_notebook = isinstance(self.console, NotebookConsole)
+        while not self._ended.wait(1.0 if in_notebook else 0.5):
+            if (self.console.is_terminal or in_notebook) and self.bars.task_ids and self.phase:
                 _, _, note = self.describe().partition(", ")
                 self.bars.update(self.bars.task_ids[-1], note=note)
+                if isinstance(self.console, NotebookConsole):
+                    self.console.refresh()
             elif self.phase and time.monotonic() - self._printed >= self.LINE_SECONDS:
                 self.print([self.describe()])
 

@@ -445,10 +445,12 @@ def describe_frames(stack: traceback.StackSummary) -> str:
     frames = [frame for frame in stack[::-1] if is_user_file(frame.filename)]
     # Without a line of the user, the innermost one of a bundled environment.
     frames = frames or [frame for frame in stack[::-1] if "cadre_tasks" in Path(frame.filename).parts][:1]
-    lines = [
-        f"line {frame.lineno} of {Path(frame.filename).name}{'' if frame.name == '<module>' else f', in {frame.name}'}"
-        for frame in frames
-    ]
+    lines = []
+    for frame in frames:
+        path, function = Path(frame.filename), "" if frame.name == "<module>" else f", in {frame.name}"
+        # The file of a cell has a number for a name, so the line itself is quoted.
+        in_cell = path.parent.name.startswith("ipykernel_")
+        lines.append(f"line {frame.lineno} of {f'the cell ({frame.line})' if in_cell else path.name}{function}")
     if len(lines) > MAX_LINES_SHOWN:  # the innermost ones, and the call that all began with
         lines = [*lines[: MAX_LINES_SHOWN - 1], lines[-1]]
     return f" at {', called from '.join(lines)}" if lines else ""

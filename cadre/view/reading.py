@@ -6,51 +6,44 @@ page's (`page/*.js`).
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from cadre.algorithms import plan_of
 from cadre.config.experiment import dump
 from cadre.errors import ConfigError, RunError
-from cadre.file_limits import lines_of, parse_json
 from cadre.files import (
     Record,
     open_plain,
     path_exists,
     replace_non_finite,
     to_json,
-    validate_record,
 )
 from cadre.rollout.shapes import success_label
 from cadre.runs import jsonl
+from cadre.runs.annotation_index import AnnotationIndex
 from cadre.runs.folder import Run, distinct_names
 from cadre.runs.kept_trees import (
     LEFT_OUT,
     KeptTree,
+    SampleKey,
     TreeEntry,
-    annotation_files,
+    read_annotations,
     read_entries,
     read_tree,
     read_vocabulary,
 )
-from cadre.runs.records import AnnotationLine, LeftOutLine, StepLine, StepMetrics
+from cadre.runs.records import LeftOutLine, StepLine, StepMetrics
 from cadre.runs.tree_format import Json, encode, iterate_samples, read_medium
 from cadre.settings.trust import only_reading
 from cadre.settings.yaml_file import flatten
 from cadre.types import Tree
 
-# Node, role and index of a sample in its tree.
-SampleKey = tuple[int, str, int]
 # Bytes of a file that are read for one request; the page asks again until it has all.
 REQUEST_BYTES = 16 << 20
 SAMPLE_FIELDS = ("policy", "text", "finish", "version", "history", "message")
-# How Cadre's own annotation lines begin, so that most lines need not be parsed.
-LINE_HEAD = re.compile(rb'\{"step": (\d+), "tree": (\d+), ')
 
 
 def open_runs(folders: Sequence[Path]) -> list[RunReader]:
@@ -186,15 +179,7 @@ class RunReader:
         return read_tree(self.folder, entries[number]), self._annotations(entries[number])
 
     def _annotations(self, entry: TreeEntry) -> Mapping[SampleKey, Json]:
-        """Return the annotations of a tree's samples, by producer."""
-        annotations: dict[SampleKey, Json] = {}
-        for path in annotation_files(self.folder):
-            index = self._annotation_indices.setdefault(path.stem, AnnotationIndex(path))
-            for line in index.read(entry.step, entry.tree):
-                for fields in line["samples"]:
-                    key = (fields["node"], fields["role"], fields["index"])
-                    annotations.setdefault(key, {})[path.stem] = fields
-        return annotations
+        return read_annotations(self.folder, entry.step, entry.tree, self._annotation_indices)
 
     def _read_lines(self, name: str, offset: int, max_bytes: int, model: type[Record]) -> tuple[list[Json], int]:
         """Return the complete lines of a file from a byte, about `max_bytes` of them, and the end of the last.
@@ -237,57 +222,3 @@ def sample_rows(tree: Tree, annotations: Mapping[SampleKey, Json], alpha: float)
         advantage = annotations.get((number, role, index), {}).get("credit", {}).get("advantage")
         rows.append([number, role, index, sample.text, sum(rewards) / max(1, len(rewards)), advantage, bits])
     return rows
-
-
-class AnnotationIndex:
-    """Finds the lines about one tree in a growing file of annotations without reading the others.
-
-    Owned by the reader of a run, and used from several threads at once.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._end, self._last_line = path, 0, b""
-        # (offset, length) of lines, by step and tree
-        self._spans: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-        self._lock = Lock()
-
-    def read(self, step: int, tree: int) -> Iterator[Json]:
-        """Yield the lines about a tree that are in the file now."""
-        with self._lock:
-            self._update()
-            spans = list(self._spans[step, tree])
-        with open_plain(self._path) as file:
-            for offset, length in spans:
-                file.seek(offset)
-                yield self._parse(file.read(length))
-
-    def _update(self) -> None:
-        """Index the lines that were written since. A file that was cut off since is indexed anew."""
-        with open_plain(self._path) as file:
-            file.seek(self._end - len(self._last_line))
-            if file.read(len(self._last_line)) != self._last_line:
-                self._end, self._last_line = 0, b""
-                self._spans.clear()
-                file.seek(0)
-            for line in lines_of(file):
-                if not line.endswith(b"\n"):
-                    return
-                if line.strip():
-                    if head := LINE_HEAD.match(line):
-                        key = int(head[1]), int(head[2])
-                    else:  # another program's line, with its fields in another order
-                        parsed = self._parse(line)
-                        key = parsed["step"], parsed["tree"]
-                    self._spans[key].append((self._end, len(line)))
-                self._end, self._last_line = self._end + len(line), line
-
-    def _parse(self, line: bytes) -> Json:
-        try:
-            parsed: Json = parse_json(line)
-            validate_record(parsed, AnnotationLine)
-        except ValueError as error:
-            raise RunError(
-                f"{self._path}: got the line {line[:80]!r}; expected an object with step and tree, and a list of "
-                f"samples ({error}). Fix or remove it."
-            ) from None
-        return parsed

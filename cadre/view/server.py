@@ -22,9 +22,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cadre.errors import CadreError, RunError
+from cadre.runs.kept_trees import SampleKey
 from cadre.sockets import HOST, connection_limit, limited_protocol, listen
 from cadre.view import PAGE, plain_json
-from cadre.view.reading import RunReader, SampleKey
+from cadre.view.reading import RunReader
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "

@@ -1,0 +1,131 @@
+"""`cadre.compare` and `cadre.sweep`: what the commands of those names do, from Python."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cadre.api import Player, Section, resolve_sections, section_changes, train_on
+from cadre.errors import ConfigError
+from cadre.evaluation.loaded_team import LoadedTeam
+from cadre.notebook_html import shorten
+from cadre.runs.notebook import make_console
+from cadre.settings.yaml_file import flatten, long_key
+from cadre_analysis.compare import RunComparison, compare_runs
+from cadre_analysis.plots import draw_png, plot_comparison, run_folders
+from cadre_analysis.sweep import check_distinct, claim_folder, make_runs
+
+
+class PlottedComparison(RunComparison):
+    """A comparison that a notebook shows with its curves."""
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(draw_png(plot_comparison(self))).decode()
+        return f'{super()._repr_html_()}<img src="data:image/png;base64,{data}">'
+
+
+def compare(
+    runs: Sequence[LoadedTeam | str | Path],
+    measure: str = "success",
+    at: str = "last",
+    max_tokens: float | None = None,
+    unpaired: bool = False,
+    plot: bool = False,
+) -> RunComparison:
+    """Compare runs on the held-out tasks of their training; a sweep's folder stands for its runs.
+
+        cadre.compare([trained, other, "runs/ships-003"], plot=True)
+
+    Runs that differ in their seed alone are one method, and every other method is compared with that of the first run.
+
+    measure     success or reward
+    at          the evaluation of each run: last, best, or a step
+    max_tokens  only evaluations after at most this many sampled tokens
+    unpaired    the methods played different tasks
+    plot        a notebook shows the curves too; needs matplotlib
+
+    Raises RunError for runs that cannot be compared.
+    """
+    compared = compare_runs(run_folders(runs), measure, at, max_tokens, unpaired)
+    return PlottedComparison(**vars(compared)) if plot else compared
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of a sweep, by name, and their comparison, None if nothing was evaluated."""
+
+    folder: Path
+    runs: dict[str, Path]
+    comparison: RunComparison | None
+
+    def __repr__(self) -> str:
+        return shorten(f"Sweep({len(self.runs)} runs in {self.folder}, {self.comparison!r})")
+
+    def _repr_html_(self) -> str:
+        return "Nothing was evaluated." if self.comparison is None else self.comparison._repr_html_()
+
+
+def sweep(
+    recipe: str | Path | Section | Player | None = None,
+    *,
+    over: Mapping[str, Sequence[Any]],
+    folder: str | Path,
+    quiet: bool = False,
+    **sections: Any,
+) -> Sweep:
+    """Train every combination of some settings, one after the other, and compare them on held-out tasks.
+
+        rates = {"learner.learning_rate": [1e-4, 1e-3], "train.seed": [0, 1]}
+        cadre.sweep(essay, over=rates, folder="runs/rates", tasks=rows, model="Qwen/Qwen3-0.6B", steps=50)
+
+    recipe, sections  as for `train`
+    over    the settings and the values of each
+    folder  holds the runs. A combination that is trained there is not trained again, and one that was interrupted is
+            resumed
+
+    Raises ConfigError before the first training if a combination cannot work, RunError if the folder holds anything
+    else. Ctrl-C saves the present training, and ends the sweep with KeyboardInterrupt.
+    """
+    folder, recipe_text = Path(folder).expanduser(), _describe_recipe(recipe)
+    try:
+        fixed = [f"{key}={json.dumps(value)}" for key, value in flatten(section_changes(sections))]
+        runs = make_runs([f"{long_key(key)}={json.dumps(list(values))}" for key, values in over.items()])
+    except TypeError as error:
+        raise ConfigError(
+            f"over: got {dict(over)!r:.200} ({error}); expected for each setting a list of numbers, texts, or mappings "
+            "of these. Write the values so."
+        ) from None
+    pairs = {run.name: [pair.partition("=") for pair in run.overrides] for run in runs}
+    changes = {name: {key: json.loads(value) for key, _, value in own} for name, own in pairs.items()}
+    check_distinct(fixed, runs, lambda run: resolve_sections(recipe, {**sections, **changes[run.name]}).config)
+    claim_folder(folder, recipe_text, fixed, runs)
+    console = make_console(quiet)
+    for number, run in enumerate(runs, 1):
+        done, run_folder = folder / f"{run.name}.done", folder / run.name
+        if done.exists():
+            continue
+        console.print(f"{number} of {len(runs)}: {' '.join(run.overrides)}", markup=False, highlight=False)
+        begun = (run_folder / "config.yaml").is_file()
+        # A run that goes on has its recipe, but needs the objects of Python again.
+        kept = None if begun and isinstance(recipe, str | Path | Mapping) else recipe
+        trained = train_on(console, kept, {**sections, **changes[run.name]}, run_folder, resume=begun)
+        trained.close()
+        evaluations, steps = trained.evaluations(), len(trained.metrics())
+        is_evaluated = not trained.experiment.evaluate.tasks or (evaluations and evaluations[-1]["step"] >= steps)
+        if trained.run is None or not trained.run.ended or not is_evaluated:
+            raise KeyboardInterrupt(f"The sweep is stopped in {run_folder}, which is saved; the same call goes on.")
+        done.touch()
+    folders = {run.name: folder / run.name for run in runs}
+    evaluated = all((path / "evaluations.jsonl").is_file() for path in folders.values())
+    return Sweep(folder, folders, compare_runs(list(folders.values())) if evaluated else None)
+
+
+def _describe_recipe(recipe: Any) -> str:
+    """Return the recipe as the record of the sweep names it."""
+    if isinstance(recipe, Mapping):
+        return json.dumps(dict(recipe), sort_keys=True, default=repr)
+    return str(recipe or "") if isinstance(recipe, str | Path | None) else f"{recipe.__module__}:{recipe.__qualname__}"
