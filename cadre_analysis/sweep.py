@@ -122,8 +122,7 @@ def check_distinct(fixed: Sequence[str], runs: Sequence[SweepRun], resolve: Call
             raise ConfigError(
                 f"--over: got {twice[0]}, which is set beside it too; expected one of both. Remove the setting."
             )
-        changes = [*fixed, *run.overrides]
-        config = resolve_recipe(recipe, changes).config
+        config = resolve(run)
         twin = by_settings.setdefault(json.dumps(config.model_dump(mode="json"), sort_keys=True), run)
         if twin is not run:
             raise ConfigError(

@@ -35,7 +35,6 @@ NewRun = Annotated[Path | None, typer.Option("--run", help="where to write; defa
 Recipe = Annotated[
     str, typer.Argument(help="a bundled recipe or a YAML file (see: cadre list)", autocompletion=complete_recipe)
 ]
-LearningRate = Annotated[float, typer.Option(min=1e-12, max=1e30, help="of AdamW, constant")]
 
 
 def _require_folder(folder: Path | None) -> Path:

@@ -9,7 +9,6 @@ from cadre.errors import ContractError, nearest
 from cadre.types import Message, ToolCall
 
 ROLES = get_args(get_type_hints(Message)["role"])
-Messages = str | Sequence[Message | Mapping[str, Any]]
 
 
 def to_messages(prompt: Any, where: str) -> tuple[Message, ...]:

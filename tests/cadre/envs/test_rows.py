@@ -189,7 +189,7 @@ def test_a_judge_of_the_group_decides_success(tmp_path: Path) -> None:
         (lambda completion: "good", "returned 'good'; expected a number, None"),
         (lambda completion: {"a": []}, "expected a number, None"),
         (lambda completion: float("nan"), "finite"),
-        (lambda anwser: 1.0, "takes 'anwser'; expected .* Did you mean answer"),
+        (lambda anwser: float(anwser), "takes 'anwser'; expected .* Did you mean answer"),
         (lambda completions: [1.0], "for 2 completions of one prompt; expected a list"),
         (lambda completion: 1 / 0, "ZeroDivisionError"),
     ],
