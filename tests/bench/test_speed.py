@@ -17,7 +17,6 @@ import side
 import speed
 import turns
 import venvs
-from cadre.cli.app import main
 from cadre.plugins import embedded_models
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -192,23 +191,6 @@ def test_unknown_parts_are_refused(arguments: list[str], expected: str, capsys: 
     with pytest.raises(SystemExit):
         speed.parse(arguments)
     assert expected in capsys.readouterr().err
-
-
-def test_the_command_line_hands_its_arguments_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[list[str]] = []
-
-    class CompletedProcess:
-        returncode = 3
-
-    monkeypatch.setattr(
-        "cadre.cli.app.subprocess.run", lambda command, check: ran.append(command) or CompletedProcess()
-    )
-    monkeypatch.setattr(sys, "argv", ["cadre", "bench", "e2e", "--repeats", "1"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 3
-    assert ran[0][1].endswith("bench/speed.py")
-    assert ran[0][2:] == ["e2e", "--repeats", "1"]
 
 
 def test_the_recorded_command_is_what_anybody_would_give() -> None:

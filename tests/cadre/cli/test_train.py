@@ -25,7 +25,7 @@ def test_a_run_ends_with_where_to_look(speaker: Path, tmp_path: Path) -> None:
     assert result.code == 0, result.err
     lines = result.out.splitlines()
     assert lines[0].startswith(f"run {run}: ")
-    assert lines[0].endswith("games.py:Pair, grpo, independent(2), 1 policy")
+    assert lines[0].endswith("games.py:Pair, grpo, independent(2), 1 policy, 4 tasks, 4 held out")
     assert lines[-5].startswith("success on 2 held-out tasks: ")
     assert lines[-4] == f"The run is in {run}. Next:"
     assert [line.split()[0] for line in lines[-3:]] == ["cadre"] * 3

@@ -117,7 +117,7 @@ def test_killed_before_it_has_its_name_a_second_try_works(name: str, workdir: Pa
     assert not (workdir / ".partial-OUT").exists()
 
 
-def test_a_fork_that_was_killed_is_no_run(here: Path) -> None:
+def test_a_fork_that_was_killed_is_no_run(workdir: Path) -> None:
     code = (
         "import os, signal\nfrom cadre.runs import resume\nfrom cadre.cli import main\n"
         "resume._copy_history = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -24,10 +24,8 @@ from cadre.errors import ConfigError, ContractError, as_sentence
         ("train.max_completion_length=64", "sampling.max_tokens"),
         ("beta=0.1", "loss.kl"),
         ("temperature=0.7", "sampling.temperature"),
-        ("steps=3", "train.steps"),
         ("schedule=round_robin", "train.schedule"),  # of several sections, train comes first
         ("max_tokens=3", "sampling.max_tokens"),  # as vLLM calls it
-        ("k=4", "algorithm.k"),
         ("lerner.epochs=2", "learner"),  # the nearest name, as before
     ],
 )
@@ -59,7 +57,7 @@ def test_from_python_too() -> None:
         ),
         ("learner.weight_decay=much", "expected a number ("),
         ("sampling=4", "sampling: got 4; expected a mapping ("),
-        ("loss.ratio=sequnce", "Did you mean sequence?"),
+        ("loss.ratio=sequnce", "expected 'token', 'sequence', 'cispo' or 'none'"),
         ("settings.turns=many", "settings.turns: got 'many'; expected a whole number. Fix the value."),
         (
             "learner.tokens_per_microbatch=x",

@@ -122,8 +122,8 @@ def sampled(**options: object) -> tuple:
 def test_several_episodes_a_task() -> None:
     report, trees, sampler = sampled(samples=4, temperature=0.6)
     assert len(trees) == 16
-    assert {request.sampling.temperature for request in sampler.asked} == {0.6}
-    assert {(request.sampling.top_p, request.sampling.top_k) for request in sampler.asked} == {(1.0, 0)}
+    assert {request.sampling.temperature for request in sampler.requests} == {0.6}
+    assert {(request.sampling.top_p, request.sampling.top_k) for request in sampler.requests} == {(1.0, 0)}
     assert (report.samples, report.temperature, report.max_tokens) == (4, 0.6, {"speaker": 512})
     # 1, 1, 1 and 3 of 4 are right
     assert report.average[0] == pytest.approx(6 / 16)

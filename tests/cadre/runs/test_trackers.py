@@ -58,7 +58,7 @@ class Fake:
     def begin(self, run: trackers.TrackedRun) -> Fake:
         if self.fails(-1):
             raise ConnectionError("no\nanswer")
-        self.drawn.append([])
+        self.points.append([])
         return self
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:

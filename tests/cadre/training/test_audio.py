@@ -80,7 +80,7 @@ def test_a_run_goes_on_as_if_unbroken_with_its_sounds(
     [
         (
             {"learner": {"pack": "prefix_tree"}},
-            "learner.pack=prefix_tree: got it for policy p, whose model of type qwen2",
+            "learner.pack: got prefix_tree for policy p, whose model of type qwen2",
         ),
         ({"learner": {"ranks": 2}}, "learner.ranks: got 2 for policy p, whose model of type qwen2_audio reads sounds"),
         ({"sampling": {"engine": "vllm"}}, "whose model of type qwen2_audio reads sounds, which"),

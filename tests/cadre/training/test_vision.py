@@ -96,9 +96,9 @@ def _look_at(folder: Path, tmp_path: Path) -> None:
     [
         (
             {"learner": {"pack": "prefix_tree"}},
-            "learner.pack=prefix_tree: got it for policy p, whose model of type smo",
+            "learner.pack: got prefix_tree for policy p, whose model of type smo",
         ),
-        ({"learner": {"flex_attention": True}}, "learner.flex_attention=true: got it for policy p"),
+        ({"learner": {"flex_attention": True}}, "learner.flex_attention: got True for policy p"),
         ({"learner": {"ranks": 2}}, "learner.ranks: got 2 for policy p, whose model of type smolvlm reads pictures"),
         ({"sampling": {"engine": "vllm"}}, "sampling.engine: got vllm for policy p, whose model of type smolvlm"),
     ],

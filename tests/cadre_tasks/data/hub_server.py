@@ -24,7 +24,7 @@ class Hub:
     url: str = ""
     files: dict[str, dict[str, bytes]] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
-    asked: list[tuple[str, str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
     commit: str = COMMIT
 
     def metadata(self, branch: str) -> dict[str, object]:

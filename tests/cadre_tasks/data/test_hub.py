@@ -97,9 +97,9 @@ def test_a_fetch_that_breaks_off_goes_on_where_it_stopped(fake_hub: Hub, monkeyp
     assert int(ranges[1].removeprefix("bytes=").rstrip("-")) > 1_000
 
 
-def test_a_repository_of_a_script_alone_is_read_by_the_hubs_conversion(place: Hub) -> None:
-    place.files["main"] = {"scitldr.py": b"raise SystemExit"}
-    place.files[hub.CONVERTED] = {"Abstract/train/0000.parquet": b"PAR1", "FullText/train/0000.parquet": b"-"}
+def test_a_repository_of_a_script_alone_is_read_by_the_hubs_conversion(fake_hub: Hub) -> None:
+    fake_hub.files["main"] = {"scitldr.py": b"raise SystemExit"}
+    fake_hub.files[hub.CONVERTED] = {"Abstract/train/0000.parquet": b"PAR1", "FullText/train/0000.parquet": b"-"}
     (file,) = hub.fetch_split(SPECS["scitldr"], "train")
     assert file.read_bytes() == b"PAR1"
 
