@@ -39,8 +39,8 @@ OPTIONS = {
     "sampling.temperature": "--temperature",
     "train.seed": "--seed",
 }
-# Settings that greedy decoding ignores.
-SAMPLING_ONLY = dict.fromkeys(("sampling.top_p", "sampling.top_k"), "it beside --temperature above 0")
+# Settings that an evaluation ignores: it decodes greedily, or samples from all tokens at its temperature.
+SAMPLING_ONLY = dict.fromkeys(("sampling.top_p", "sampling.top_k"), "--temperature alone")
 LABEL_WIDTH = 11
 
 
@@ -75,7 +75,7 @@ def evaluate(
         reject_beside(context, "--best", ["at"])
     if temperature == 0.0:
         reject_beside(context, "temperature 0", ["ks"])
-        reject_ignored(overrides or [], "an evaluation at temperature 0", SAMPLING_ONLY)
+    reject_ignored(overrides or [], "an evaluation", SAMPLING_ONLY)
     reject_ignored(overrides or [], "an evaluation of its own", OPTIONS)
     resolved = find_target(target, overrides or [], trust=trust)
     repeats = Repeats(samples, temperature, tuple(ks or ()), seed)

@@ -15,6 +15,7 @@ import yaml
 from cadre.config.experiment import load, parse
 from cadre.config.resolve import resolve
 from cadre.errors import ConfigError
+from cadre.evaluation.loaded_team import LoadedTeam
 from tests.cadre.view.runs import synthetic
 from tests.docs.blocks import ROOT, Block, blocks
 
@@ -61,12 +62,17 @@ def test_python_runs(block: Block) -> None:
         pytest.importorskip("datasets", reason="datasets is not installed")
     # A model that would have to be downloaded is replaced, and a training is short.
     text = re.sub(r"steps=\d+", "steps=1", block.text.replace("Qwen/Qwen3-0.6B", "seed"))
+    names: dict[str, Any] = {"__name__": "docs"}
     try:
-        exec(compile(text, str(block), "exec"), {"__name__": "docs"})  # noqa: S102 - our own pages
+        exec(compile(text, str(block), "exec"), names)  # noqa: S102 - our own pages
     except ConfigError as error:
         if "pip install" not in str(error):
             raise
         pytest.skip(str(error))  # an optional package
+    finally:
+        for team in names.values():
+            if isinstance(team, LoadedTeam):
+                team.close()
 
 
 @pytest.mark.parametrize("block", blocks("json"), ids=str)

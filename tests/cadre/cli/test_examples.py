@@ -46,6 +46,7 @@ def test_the_team_in_readme_runs_as_printed(tmp_path: Path, monkeypatch: pytest.
     assert (done.code, done.out.count("ok  corridor")) == (0, 6), done.err
     names = runpy.run_path("corridor.py", run_name="__main__")
     assert len(names["trained"].metrics()) == 1
+    names["trained"].close()
 
 
 def test_the_team_of_the_examples_is_that_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
