@@ -131,8 +131,8 @@ class Task:
 class Observation:
     """The input of one role before it acts: its whole conversation so far, as chat messages.
 
-    A later prompt of a conversation repeats the earlier messages unchanged; otherwise it is rendered anew, and the calls
-    of tools in it are lost.
+    A later prompt of a conversation repeats the earlier messages unchanged; otherwise it is rendered anew, and calls of
+    tools in it are lost.
 
     tools             functions that the role may call
     stop, max_tokens  narrow the role's sampling for this turn

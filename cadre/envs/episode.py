@@ -19,6 +19,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import copy
+import ctypes
 import functools
 import inspect
 import random as random_module
@@ -45,8 +46,6 @@ from cadre.types import Message, Observation, Reward, Sample, Task, Tool, ToolCa
 PASSES = 3
 # Passes that tasks have for what they clean up at the end of a run.
 CLOSING_PASSES = 100
-# Coroutines that caught even their end: kept, as Python would end them once more when they are lost.
-_abandoned: list[Coroutine[Any, Any, Any]] = []
 # Where tasks wait for each other.
 MEETING_PLACES = frozenset(str(inspect.getsourcefile(module)) for module in (locks, queues, taskgroups))
 CAUSES = (
@@ -277,7 +276,8 @@ class TrackedTask(_Coroutine):
         try:
             self.waits_for = function(*arguments)
             if self.is_abandoned:
-                _abandoned.append(self.inner)
+                # A coroutine that caught even its end is never lost: Python would end it once more, at its own end too.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.inner))
                 raise asyncio.CancelledError
             return self.waits_for
         except BaseException:
