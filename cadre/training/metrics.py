@@ -94,7 +94,7 @@ def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
             for role in branch.reward.local.keys() - node.samples.keys():
                 while_absent[role] += node.weight * branch.reward.local[role] / len(node.branches)
     for role, role_samples in samples.items():
-        metrics[f"{role}/reward"] = fmean(rewards[role]) + while_absent[role] / decisions[role]
+        metrics[f"{role}/reward"] = sum(rewards[role]) / len(rewards[role]) + while_absent[role] / decisions[role]
         metrics[f"{role}/tokens"] = fmean(len(sample.token_ids) for sample in role_samples)
         metrics[f"{role}/tokens_max"] = max(len(sample.token_ids) for sample in role_samples)
         metrics[f"{role}/truncated"] = fmean(sample.finish == "length" for sample in role_samples)

@@ -124,7 +124,7 @@ TABLES: dict[str, Mapping[str, Any]] = {
     "advantages": ADVANTAGES,
 }
 BUNDLED = [(axis, name) for axis, table in TABLES.items() for name in table]
-QUICK = [("returns", "episode"), ("group", "task"), ("baseline", "running")]
+QUICK = [("returns", "episode"), ("group", "role_turn_task"), ("baseline", "running")]
 # Settings under which some of them are refused.
 SITUATIONS: tuple[list[str], ...] = (
     [],
@@ -189,7 +189,7 @@ def is_refused(overrides: list[str]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("axis", "name"), few_of(BUNDLED, [("returns", "episode"), ("group", "task"), ("baseline", "running")])
+    ("axis", "name"), few_of(BUNDLED, [("returns", "episode"), ("group", "role_turn_task"), ("baseline", "running")])
 )
 def test_a_bundled_function_under_another_name_gives_the_same(axis: str, name: str, tmp_path: Path) -> None:
     custom_function = own(tmp_path, axis, name)
