@@ -6,7 +6,7 @@ from typing import Any
 
 from tokenizers import AddedToken
 
-from bench.tiny_models import byte_tokenizer
+from tiny_models import byte_tokenizer
 
 OFFER = (
     "{% if tools %}<|im_start|>system\n{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}<|im_end|>\n{% endif %}"
