@@ -118,7 +118,7 @@ class Role:
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
         observation = Observation(self.name, messages, (), stops, max_tokens, conversation)
         call = Call(self._answer(observation, tools, choices), self.name)
-        if not is_async(self._run.env.function):
+        if not self._run.env.is_async:
             return self._run.block_on(call)
         self._run.calls.append(call)
         return call
@@ -287,6 +287,11 @@ class TrackedTask(_Coroutine):
             self.run.note_activity()
 
     @property
+    def waits_for_an_answer(self) -> bool:
+        """Return True if the task is done, or waits for an answer itself, so that nothing else can wake it."""
+        return self.is_done or (self.waits_for in self.run.asked and not self.waits_for.done())
+
+    @property
     def waits_for_others(self) -> bool:
         """Return True if the task is done, or waits for an answer or for other tasks of the run: those that it has
         started, or those that it meets at a lock, an event or a queue."""
@@ -344,7 +349,6 @@ class Run:
     """
 
     env: Episode
-    random: random_module.Random
     loop: asyncio.AbstractEventLoop
     asked: dict[asyncio.Future[Sample], Observation] = field(default_factory=dict)
     tasks: dict[asyncio.Task[Any], TrackedTask] = field(default_factory=dict)
@@ -363,6 +367,11 @@ class Run:
     @property
     def name(self) -> str:
         return type(self.env).__name__
+
+    @functools.cached_property
+    def random(self) -> random_module.Random:
+        """The random numbers of the episode, the same in each of its runs."""
+        return random_module.Random(random_keys.key("episode", self.env.task.id))
 
     async def ask(self, observation: Observation) -> Sample:
         """Return the completion of a call. Called in a task of the function; never returns once the run has ended."""
@@ -398,13 +407,17 @@ class Run:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
-    async def settle(self) -> None:
-        """Wait until the function has ended, or every task of it waits for answers."""
+    async def settle(self, expected: Mapping[str, Observation] | None = None) -> None:
+        """Wait until the function has ended, or every task of it waits for answers: for those `expected`, if given."""
         while self.main is not None and not self.main.is_done:
+            if self.asked and all(task.waits_for_an_answer for task in self.tasks.values()):
+                return
             if not all(task.waits_for_others for task in self.tasks.values()):
                 self._changed = self.loop.create_future()
                 await self._changed
                 continue
+            if expected is not None and self.pending() == expected:
+                return
             seen = self._activity
             for _ in range(PASSES):
                 await asyncio.sleep(0)
@@ -441,7 +454,10 @@ class Run:
             task.cancel()
         for _ in range(CLOSING_PASSES):
             if all(task.done() for task in self.tasks):
-                break
+                for task in self.tasks:
+                    if not task.cancelled():
+                        task.exception()  # which nobody else may ask for
+                return
             await asyncio.sleep(0)
         for task, tracked in self.tasks.items():
             if not task.done():
@@ -480,6 +496,7 @@ class Episode(Env):
     """A state of a team's function: the answers so far, and what the roles are asked next. Made by `episode`."""
 
     function: ClassVar[Callable[..., Any]]
+    is_async: ClassVar[bool]
     rewards_absent = True
 
     def __init__(self, task: Task, success_at: float = 1.0, max_decisions: int = 200, **settings: Any) -> None:
@@ -520,13 +537,13 @@ class Episode(Env):
         loop = asyncio.get_running_loop()
         if not isinstance(loop.get_task_factory(), TaskFactory):
             loop.set_task_factory(TaskFactory(loop.get_task_factory()))
-        run = Run(self, random_module.Random(random_keys.key("episode", self.task.id)), loop)
+        run = Run(self, loop)
         context = contextvars.copy_context()
         context.run(_run.set, run)
         task = loop.create_task(self._call(run), context=context)
         try:
             for step in self.steps:
-                await run.settle()
+                await run.settle(step.observations)
                 check_equal(run.name, step.observations, run.pending())
                 run.answer(step.samples)
             await run.settle()
@@ -557,7 +574,7 @@ class Episode(Env):
     async def _call(self, run: Run) -> Any:
         row, roles = copy.deepcopy(dict(self.task.data)), [Role(name, run) for name in self.roles]
         with describe_errors(run.name):
-            if is_async(self.function):
+            if self.is_async:
                 try:
                     return await self.function(row, *roles, **self.settings)
                 except BaseExceptionGroup as group:  # of asyncio.TaskGroup: the first of its errors has the line
@@ -609,11 +626,6 @@ class Episode(Env):
         return read_tasks(split, tasks, held_out, columns)
 
 
-def is_async(function: Callable[..., Any]) -> bool:
-    """Return True for an async function, and for an object whose call is one."""
-    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
-
-
 @functools.lru_cache(maxsize=256)
 def episode(function: Callable[..., Any]) -> type[Episode]:
     """Return the environment whose episodes are runs of a team's function, `async def f(row, role, ...)` or a plain
@@ -655,6 +667,8 @@ def episode(function: Callable[..., Any]) -> type[Episode]:
     }
     names = {
         "function": staticmethod(function),
+        # An async function, or an object whose call is one.
+        "is_async": any(map(inspect.iscoroutinefunction, (function, type(function).__call__))),
         "roles": tuple(roles),
         "__init__": __init__,
         "__module__": function.__module__,
