@@ -289,7 +289,8 @@ class TrackedTask(_Coroutine):
     @property
     def waits_for_an_answer(self) -> bool:
         """Return True if the task is done, or waits for an answer itself, so that nothing else can wake it."""
-        return self.is_done or (self.waits_for in self.run.asked and not self.waits_for.done())
+        future: Any = self.waits_for
+        return self.is_done or (future in self.run.asked and not future.done())
 
     @property
     def waits_for_others(self) -> bool:
