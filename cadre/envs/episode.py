@@ -33,9 +33,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import Env, Split
 from cadre.envs.messages import to_message, to_messages
-from cadre.envs.rows import HELD_OUT, read_tasks
+from cadre.envs.rows import RowTasks
 from cadre.envs.tools import RunnableTool, answer_calls, run_in_thread, runnable_tools
 from cadre.errors import ConfigError, ContractError, ReplayDiverged
 from cadre.settings.user_code import describe_errors, plain_scalar
@@ -440,10 +439,10 @@ class Run:
     def answer(self, samples: Mapping[str, Sample]) -> None:
         """Answer the first call of each of these roles; what was rewarded before is left behind."""
         self.local, self.counts, self.is_begun = {}, defaultdict(float), True
-        waiting = {future: observation.role for future, observation in reversed(self.asked.items())}
-        for role, future in {role: future for future, role in waiting.items()}.items():
-            if role in samples:
-                future.set_result(samples[role])
+        unanswered = dict(samples)
+        for future, observation in self.asked.items():
+            if (sample := unanswered.pop(observation.role, None)) is not None:
+                future.set_result(sample)
 
     async def close(self) -> None:
         """End the tasks of the function, which run what they clean up."""
@@ -493,7 +492,7 @@ def _shown(observation: Observation | None, other: Observation | None, width: in
 # ---- The environment
 
 
-class Episode(Env):
+class Episode(RowTasks):
     """A state of a team's function: the answers so far, and what the roles are asked next. Made by `episode`."""
 
     function: ClassVar[Callable[..., Any]]
@@ -506,11 +505,6 @@ class Episode(Env):
         self.steps: tuple[Step, ...] = ()
         self.observations: Mapping[str, Observation] | None = None
         self.is_solved = False
-
-    def fork(self) -> Episode:
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)  # all of the state is replaced and never changed in place
-        return twin
 
     async def until_ready(self) -> None:
         if self.observations is None:
@@ -613,18 +607,6 @@ class Episode(Env):
         self.is_solved = bool(own.team >= self.success_at if own.success is None else own.success)
         local = {role: so_far.local.get(role, 0.0) + own.local.get(role, 0.0) for role in {**so_far.local, **own.local}}
         return Reward(own.team, local, {**so_far.parts, **own.parts})
-
-    @classmethod
-    def tasks(
-        cls,
-        split: Split,
-        tasks: Any = None,
-        held_out: Any = HELD_OUT,
-        columns: dict[str, str] | None = None,
-        **settings: Any,
-    ) -> Sequence[Task]:
-        """Return the rows of a split (`cadre.envs.rows.read_tasks`)."""
-        return read_tasks(split, tasks, held_out, columns)
 
 
 @functools.lru_cache(maxsize=256)

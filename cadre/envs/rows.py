@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from cadre import random_keys
 from cadre.env import Env, Split, actions_of
@@ -232,10 +232,32 @@ def add_result(reward: Reward, function: RewardFunction, result: Any, named: boo
 # ---- The environment
 
 
-class RowsEnv(Env):
+class RowTasks(Env):
+    """An environment whose tasks are rows. All of its state is replaced and never changed in place."""
+
+    def fork(self) -> Self:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    @classmethod
+    def tasks(
+        cls,
+        split: Split,
+        *,
+        tasks: Any = None,
+        held_out: Any = HELD_OUT,
+        columns: dict[str, str] | None = None,
+        **settings: Any,
+    ) -> Sequence[Task]:
+        """Return the rows of a split (`read_tasks`)."""
+        return read_tasks(split, tasks, held_out, columns)
+
+
+class RowsEnv(RowTasks):
     """One role answers the prompt of a row once, and reward functions pay for the answer.
 
-    reward      `FILE.py:NAME`, a list, or a mapping of names to [function, weight] (docs/rows.md)
+    reward      `FILE.py:NAME`, a list, or a mapping of names to [function, weight] (docs/ten_lines.md)
     success_at  an episode is solved if its reward is at least this
     tasks, held_out, columns   as in `read_tasks`
     """
@@ -246,11 +268,6 @@ class RowsEnv(Env):
         super().__init__(task)
         self.functions, self.success_at = reward_functions(reward), success_at
         self.reward: Reward | None = None
-
-    def fork(self) -> RowsEnv:
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
 
     def observe(self) -> dict[str, Observation]:
         if self.reward is not None:
@@ -310,20 +327,12 @@ class RowsEnv(Env):
         return self.reward is not None and self.reward.team >= self.success_at
 
     @classmethod
-    def tasks(
-        cls,
-        split: Split,
-        tasks: Any = None,
-        held_out: Any = HELD_OUT,
-        columns: dict[str, str] | None = None,
-        reward: Any = None,
-        **settings: Any,
-    ) -> Sequence[Task]:
+    def tasks(cls, split: Split, *, reward: Any = None, **settings: Any) -> Sequence[Task]:
         """Return the rows of a split. Raises DataError for rows without a prompt, ConfigError without a reward."""
         if reward is None:
             raise ConfigError("reward: missing; expected a function that scores a completion. Add reward=FILE.py:NAME.")
         reward_functions(reward)
-        made = read_tasks(split, tasks, held_out, columns)
+        made = super().tasks(split, **settings)
         for task in made:
             if "prompt" not in task.data:
                 names = [str(name) for name in task.data]
