@@ -24,11 +24,11 @@ from cadre.config.resolve import Target, find_target, resolve
 from cadre.env import Env
 from cadre.envs.episode import episode
 from cadre.envs.spec import name_of
-from cadre.errors import ConfigError, RunError
+from cadre.errors import ConfigError, RunError, first_line
 from cadre.evaluation.evaluate import Report
 from cadre.evaluation.loaded_team import LoadedTeam, open_team
 from cadre.file_limits import read_json
-from cadre.files import write_text_atomically
+from cadre.files import type_adapter, write_text_atomically
 from cadre.runs.folder import Run, create_in_free_folder
 from cadre.runs.notebook import make_console
 from cadre.runs.resume import check_resumable
@@ -170,7 +170,12 @@ def _record_objects(run: Run) -> list[str]:
     texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
     sources = sources_of(text for text in texts if isinstance(text, str))
     path = run.folder / OBJECTS
-    before = read_json(path) if path.is_file() else {}
+    try:
+        before = type_adapter(dict[str, str]).validate_python(read_json(path)) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"{path}: cannot be read ({first_line(error)}); expected the sources of objects by name. Remove it."
+        ) from None
     if sources.keys() - before.keys():
         write_text_atomically(path, json.dumps({**sources, **before}, indent=1) + "\n")
     return [

@@ -256,6 +256,10 @@ def test_objects_are_recorded_and_asked_for_again(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(user_code, "_objects", {})
     with pytest.raises(ConfigError, match="Pass it: reward=short"):
         train(resume=True, steps=2)
+    (tmp_path / "run" / "objects.json").write_text("[1]")
+    with pytest.raises(RunError, match=r"objects\.json: cannot be read"):
+        train(resume=True, tasks=rows, reward=short, train={"on_step": note, "steps": 2})
+    (tmp_path / "run" / "objects.json").write_text(json.dumps(recorded))
     passed = {"tasks": rows, "reward": short, "train": {"on_step": note, "steps": 2}}
     train(resume=True, **passed).close()
     assert ended == [1, 2]
