@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import pytest
 import torch
 
 from cadre.concurrency import one_thread, run_coroutine
+from cadre.engines.torch import compute
 from cadre.engines.torch.compute import ComputeThread
 from cadre.errors import EngineError
 from tests.helpers import forked
@@ -25,8 +26,8 @@ def three_threads() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
-def test_owners_on_the_cpu_share_a_thread_until_the_last_one_closes() -> None:
-    gc.collect()  # owners that other tests have left
+def test_owners_on_the_cpu_share_a_thread_until_the_last_one_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_shared", WeakValueDictionary())  # other tests may have owners open
     first, second = ComputeThread(CPU), ComputeThread(CPU)
     worker = first.work(threading.current_thread)
     assert second.work(threading.current_thread) is worker is not threading.current_thread()
