@@ -99,7 +99,8 @@ def train_on(
         experiment = resolve(parse(raw, env), env, typed)
         check_hub_models(experiment)
         folder = Path(run).expanduser() if run else None
-        new_run = create_in_free_folder(folder, _run_name(recipe, raw), lambda new: Run.create(new, experiment.config))
+        name = str(recipe) if isinstance(recipe, str | Path) else str(raw["env"]).rpartition(":")[2].lower()
+        new_run = create_in_free_folder(folder, name, lambda new: Run.create(new, experiment.config))
     for warning in _record_objects(new_run):
         console.print(warning, markup=False, highlight=False)
     counts = f"{len(experiment.training_tasks):,} tasks to train on"
@@ -142,11 +143,7 @@ def evaluate(
 
 
 def load(
-    target: str | Path | Section | None = None,
-    *,
-    untrained: bool = False,
-    trust: bool = False,
-    **sections: Any,
+    target: str | Path | Section | None = None, *, untrained: bool = False, trust: bool = False, **sections: Any
 ) -> LoadedTeam:
     """Load the team of a run with its latest weights, or that of a recipe or a model; arguments as for `evaluate`.
 
@@ -173,9 +170,8 @@ def _record_objects(run: Run) -> list[str]:
     try:
         before = type_adapter(dict[str, str]).validate_python(read_json(path)) if path.is_file() else {}
     except (OSError, ValueError) as error:
-        raise RunError(
-            f"{path}: cannot be read ({first_line(error)}); expected the sources of objects by name. Remove it."
-        ) from None
+        got = f"cannot be read ({first_line(error)})"
+        raise RunError(f"{path}: {got}; expected the sources of objects by name. Remove it.") from None
     if sources.keys() - before.keys():
         write_text_atomically(path, json.dumps({**sources, **before}, indent=1) + "\n")
     return [
@@ -259,27 +255,16 @@ def _player_class(player: Any) -> type[Env]:
     if isinstance(player, type) and issubclass(player, Env):
         return player
     if not callable(player) or isinstance(player, type):
-        raise ConfigError(
-            f"env: got {player!r:.200}; expected a subclass of cadre.Env, a team's function, or a name. Give the "
-            "class itself."
-        )
+        expected = "expected a subclass of cadre.Env, a team's function, or a name"
+        raise ConfigError(f"env: got {player!r:.200}; {expected}. Give the class itself.")
     return episode(player)
-
-
-def _run_name(recipe: Any, raw: Raw) -> str:
-    """Return the name of a run without a folder of its own."""
-    if isinstance(recipe, str | Path):
-        return str(recipe)
-    return str(raw["env"]).rpartition(":")[2].lower()
 
 
 def _open_resumed(recipe: Any, run: str | Path | None, sections: Section, trust: bool) -> Run:
     """Return the run to resume, with its own configuration, changed by the sections."""
     if run is None or isinstance(recipe, str | Path | Mapping):
-        raise RunError(
-            f"resume: got {'no run' if run is None else 'a recipe'}; expected the folder of a run, which goes on as it "
-            "was configured. Name it as run=..., and nothing else."
-        )
+        got = "no run" if run is None else "a recipe"
+        raise RunError(f"resume: got {got}; expected the folder of a run. Name it as run=..., and nothing else.")
     changes = section_changes(sections)
     changes.pop("env", None)
     config = find_target(str(run), changes=changes, env=_env_class(recipe, sections), trust=trust).config

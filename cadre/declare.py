@@ -64,9 +64,8 @@ def declare(**properties: Any) -> Callable[[Function], Function]:
     """
     for name, value in properties.items():
         if name not in DEFAULTS:
-            raise ConfigError(
-                f"declare: got {name!r}; expected some of {', '.join(DEFAULTS)}. Rename it.{nearest(name, DEFAULTS)}"
-            )
+            hint = nearest(name, DEFAULTS)
+            raise ConfigError(f"declare: got {name!r}; expected some of {', '.join(DEFAULTS)}. Rename it.{hint}")
         values = VALUES.get(name, (True, False))
         if name != "selects" and value not in (*values, DEFAULTS[name]):
             raise ConfigError(f"declare: got {name}={value!r}; expected one of {values}. Declare one of them.")

@@ -133,6 +133,5 @@ def too_few_descriptors() -> str:
     target = max(4_096, 4 * limit)
     return (
         f"descriptors: this process may have {limit:,} files and connections open at once, and needs more; expected "
-        f"{target:,}. Run ulimit -n {target} in the shell before, or ask for fewer programs, episodes or processes at "
-        "once."
+        f"{target:,}. Run ulimit -n {target} in the shell before, or ask for fewer programs or episodes at once."
     )

@@ -45,7 +45,7 @@ def publish_atomically(*outs: Path) -> Iterator[list[Path]]:
     first = outs[0]
     try:
         first.parent.mkdir(parents=True, exist_ok=True)
-        with _lock_partial(partial_folder(first)) as partial:
+        with _lock_partial(first.with_name(f".partial-{first.name}")) as partial:
             for path in partial.iterdir():
                 if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path)
@@ -63,21 +63,13 @@ def publish_atomically(*outs: Path) -> Iterator[list[Path]]:
             finally:
                 shutil.rmtree(partial, ignore_errors=True)
     except FileExistsError as error:
-        raise TakenError(
-            f"{error.filename}: it exists by now; expected a new path, as nothing is ever overwritten. Name another."
-        ) from None
+        advice = "Nothing is ever overwritten: name another."
+        raise TakenError(f"{error.filename}: it exists by now; expected a new path. {advice}") from None
     except Exception as error:
         if (reason := describe_os_error(error)) is None:
             raise
-        raise RunError(
-            f"{first}: {reason}; expected a disk that can be written to. Nothing of it was left behind: make room or "
-            "name another path, and call it again."
-        ) from error
-
-
-def partial_folder(out: Path) -> Path:
-    """Return the folder in which `out` is built."""
-    return out.with_name(f".partial-{out.name}")
+        advice = "Nothing of it was left behind: make room or name another path, and call it again."
+        raise RunError(f"{first}: {reason}; expected a disk that can be written to. {advice}") from error
 
 
 @contextmanager
@@ -89,10 +81,9 @@ def _lock_partial(partial: Path) -> Iterator[Path]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TakenError(
-                f"{partial.with_name(partial.name.removeprefix('.partial-'))}: another process is writing it; "
-                "expected one at a time. Wait for it, or name another path."
-            ) from None
+            out = partial.with_name(partial.name.removeprefix(".partial-"))
+            advice = "Wait for it, or name another path."
+            raise TakenError(f"{out}: another process is writing it; expected one at a time. {advice}") from None
         yield partial
     finally:
         os.close(descriptor)
@@ -147,10 +138,8 @@ def explain_disk_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         if (reason := describe_os_error(error)) is None:
             raise
-        raise RunError(
-            f"{path}: {reason}; expected a disk that can be written to. What was written before is whole: make room, "
-            "or mend the disk, and go on with --resume."
-        ) from error
+        advice = "What was written before is whole: make room, or mend the disk, and go on with --resume."
+        raise RunError(f"{path}: {reason}; expected a disk that can be written to. {advice}") from error
 
 
 def describe_os_error(error: Exception) -> str | None:
@@ -239,10 +228,8 @@ def require_no_link(path: Path) -> None:
 
 
 def _link_error(path: Path) -> RunError:
-    return RunError(
-        f"{path}: is a link, and links in a run folder are not followed, as they may lead anywhere; expected what the "
-        "run wrote itself. Put a copy of what it leads to in its place."
-    )
+    got = "is a link, and links in a run folder are not followed, as they may lead anywhere"
+    return RunError(f"{path}: {got}; expected what the run wrote itself. Put a copy in its place.")
 
 
 def copy_plain(path: Path, into: Path) -> None:
@@ -306,10 +293,8 @@ def validation_message(error: ValidationError) -> str:
 
 def damaged_file_error(path: Path, why: str) -> RunError:
     """Return the error for a file that does not hold what a run writes."""
-    return RunError(
-        f"{path}: is damaged ({why}); expected what a run writes. Restore it from a copy, or remove it where the run "
-        "can do without."
-    )
+    advice = "Restore it from a copy, or remove it where the run can do without."
+    return RunError(f"{path}: is damaged ({why}); expected what a run writes. {advice}")
 
 
 # ---- Folders with a manifest: `manifest.json` has the size and SHA-256 of every other file

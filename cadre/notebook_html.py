@@ -23,13 +23,10 @@ def shorten(text: str) -> str:
 
 def table_html(rows: Sequence[Sequence[str]], title: str = "") -> str:
     """Return a table whose first row is its head."""
-    head, *body = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for row, tag in _with_tags(rows)]
+    tagged = zip(rows, ["th", *["td"] * (len(rows) - 1)], strict=True)
+    head, *body = ["".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for row, tag in tagged]
     caption = f"<caption>{escape(title)}</caption>" if title else ""
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody><tr>{'</tr><tr>'.join(body)}</tr></tbody></table>"
-
-
-def _with_tags(rows: Sequence[Sequence[str]]) -> list[tuple[Sequence[str], str]]:
-    return [(row, "td" if number else "th") for number, row in enumerate(rows)]
 
 
 def tree_html(tree: Tree, title: str, tokens: TokenTexts | None = None) -> str:

@@ -115,10 +115,8 @@ def cluster_class() -> Any:
     """
     point = next(iter(_declared("cadre.cluster").values()), None)
     if point is None:
-        raise ConfigError(
-            "cluster: no installed package runs one; expected one, as cadre_ray does. Install cadre-rl anew, or remove "
-            "the section cluster."
-        )
+        advice = "Install cadre-rl anew, or remove the section cluster."
+        raise ConfigError(f"cluster: no installed package runs one; expected one, as cadre_ray does. {advice}")
     return point.load()
 
 
@@ -128,10 +126,8 @@ def _declared(group: str) -> dict[str, EntryPoint]:
     for point in entry_points(group=group):
         first = points.setdefault(point.name, point)
         if first.value != point.value:
-            raise ConfigError(
-                f"{point.name!r} in {group}: got {first.value} and {point.value} from two installed packages; "
-                "expected one. Uninstall one of the packages."
-            )
+            got = f"got {first.value} and {point.value} from two installed packages"
+            raise ConfigError(f"{point.name!r} in {group}: {got}; expected one. Uninstall one of the packages.")
     return dict(sorted(points.items()))
 
 
@@ -139,10 +135,8 @@ def _folder(point: EntryPoint) -> Path:
     """Return the folder of an entry point `package.folder`."""
     spec = importlib.util.find_spec(point.value)
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            f"{point.name!r} in {point.group}: got {point.value}, which is no folder of an installed package; expected "
-            "package.folder. Install the package anew."
-        )
+        got = f"got {point.value}, which is no folder of an installed package"
+        raise ConfigError(f"{point.name!r} in {point.group}: {got}; expected one. Install the package anew.")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -165,27 +159,15 @@ def install_command(*extras: str) -> str:
     return f"{shlex.quote(sys.executable or 'python')} -m pip install {requirement}"
 
 
-def require_package(name: str, where: str) -> Any:
-    """Return the module of an optional package without an extra. Raises ConfigError, with the command that installs it,
-    if it is missing."""
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise ConfigError(
-            f"{where}: needs the package {name}, which cannot be imported ({error}); expected it to be installed. Run: "
-            f"pip install {name}"
-        ) from None
-
-
-def package(module: str, extra: str, where: str = "") -> Any:
-    """Return the module of an optional package. Raises ConfigError, with the extra to install, if it is missing.
+def package(module: str, extra: str = "", where: str = "") -> Any:
+    """Return the module of an optional package. Raises ConfigError, with the command that installs it or the extra that
+    has it, if it is missing.
 
     `where` names what needs it, `env: EXTRA` by default.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(
-            f"{where or f'env: {extra}'} needs the package {module.split('.')[0]}, which cannot be imported ({error}); "
-            f"expected it to be installed. Run: {install_command(extra)}"
-        ) from None
+        name, command = module.partition(".")[0], install_command(extra) if extra else f"pip install {module}"
+        got = f"needs the package {name}, which cannot be imported ({error})"
+        raise ConfigError(f"{where or f'env: {extra}'} {got}; expected it to be installed. Run: {command}") from None

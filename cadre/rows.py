@@ -11,7 +11,7 @@ from typing import Any
 
 from cadre.errors import DataError, first_line
 from cadre.file_limits import LineTooLongError, lines_of, open_untrusted, parse_json, read_bytes
-from cadre.plugins import install_command
+from cadre.plugins import package
 
 ENDINGS = (".jsonl", ".parquet", ".json")
 # A JSON list is held in memory whole.
@@ -26,14 +26,17 @@ def file_state(files: Iterable[Path]) -> FileState:
 
 
 def read_rows(file: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Return (position, row) of every row. Raises DataError for a file that cannot be read as its ending says."""
-    if file.suffix == ".parquet":
-        return ((f"{file}, row {index}", row) for index, row in enumerate(_read_parquet(file)))
-    if file.suffix == ".json":
-        return ((f"{file}, item {index}", row) for index, row in enumerate(_read_json_list(file)))
-    if file.suffix == ".csv":
-        return ((f"{file}, row {index}", row) for index, row in enumerate(_read_csv(file)))
-    return ((f"{file}, line {line}", row) for line, row in read_json_lines(file))
+    """Yield (position, row) of every row. Raises DataError for a file that cannot be read as its ending says."""
+    if file.suffix not in READERS:
+        yield from ((f"{file}, line {line}", row) for line, row in read_json_lines(file))
+        return
+    (read, unit), index = READERS[file.suffix], -1
+    try:
+        for index, row in enumerate(read(file)):
+            yield f"{file}, {unit} {index}", row
+    except (OSError, ValueError, NotImplementedError, csv.Error) as error:
+        got = f"{file} cannot be read as {file.suffix[1:]} after {index + 1} rows ({first_line(error)})"
+        raise DataError(f"data: {got}; expected rows. Fix the file, or fetch it again.") from None
 
 
 def read_json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -49,9 +52,7 @@ def read_json_lines(file: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 if line.strip():
                     yield number, _parse_row(line)
     except LineTooLongError as error:
-        raise DataError(
-            f"data: {file}, line {number + 1}: {error}; expected one object a line. Fix the file."
-        ) from None
+        raise DataError(f"data: {file}, line {number + 1}: {error}; expected an object. Fix the file.") from None
     except ValueError as error:
         raise DataError(f"data: {file}, line {number}: {error}") from None
     except OSError as error:
@@ -79,47 +80,29 @@ def _reject_surrogates(row: Mapping[str, Any]) -> None:
 
 
 def _read_parquet(file: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError:
-        raise DataError(
-            f"data: reading {file} needs the package pyarrow; got none. Run {install_command('data')}, or convert "
-            "the file to JSON lines."
-        ) from None
-    try:
-        with open_untrusted(file) as opened, parquet.ParquetFile(opened) as table:
-            for batch in table.iter_batches(1_000):
-                yield from batch.to_pylist()
-    except (ArrowException, OSError) as error:
-        raise DataError(
-            f"data: {file} cannot be read as Parquet: {first_line(error)}. Fetch or write it again."
-        ) from None
+    parquet = package("pyarrow.parquet", "data", "data:")
+    with open_untrusted(file) as opened, parquet.ParquetFile(opened) as table:
+        for batch in table.iter_batches(1_000):
+            yield from batch.to_pylist()
 
 
 def _read_csv(file: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        with open_untrusted(file) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as text:
-            reader = csv.DictReader(text, restkey="", strict=True)
-            for row in reader:
-                if "" in row or None in row.values():
-                    raise ValueError(f"line {reader.line_num} has another number of columns than the first")
-                yield row
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError(f"data: {file} cannot be read as CSV: {first_line(error)}. Fix the file.") from None
+    with open_untrusted(file) as opened, io.TextIOWrapper(opened, encoding="utf-8-sig", newline="") as text:
+        reader = csv.DictReader(text, restkey="", strict=True)
+        for row in reader:
+            if "" in row or None in row.values():
+                raise ValueError(f"line {reader.line_num} has another number of columns than the first")
+            yield row
 
 
-def _read_json_list(file: Path) -> list[Mapping[str, Any]]:
-    try:
-        rows = parse_json(read_bytes(file, MAX_JSON_BYTES), unique_keys=True)
-    except OSError as error:
-        raise DataError(f"data: {file} cannot be read ({error.strerror}). Fix the path or the file.") from None
-    except ValueError as error:
-        raise DataError(f"data: {file} cannot be read as JSON ({error}). Fix the file.") from None
+def _read_json_list(file: Path) -> Iterator[Mapping[str, Any]]:
+    rows = parse_json(read_bytes(file, MAX_JSON_BYTES), unique_keys=True)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"data: {file} holds no list of objects; expected one, or JSON lines. Fix the file.")
-    for index, row in enumerate(rows):
-        try:
-            _reject_surrogates(row)
-        except ValueError as error:
-            raise DataError(f"data: {file}, item {index}: {error}") from None
-    return rows
+        raise ValueError("it holds no list of objects")
+    for row in rows:
+        _reject_surrogates(row)
+        yield row
+
+
+# By ending: what yields the rows, and what a position is called.
+READERS = {".parquet": (_read_parquet, "row"), ".json": (_read_json_list, "item"), ".csv": (_read_csv, "row")}

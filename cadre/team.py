@@ -46,15 +46,12 @@ class Sampler(Protocol):
 
         Completion k depends on the weights, the prompt and `fold(request.key, k)` alone.
         """
-        ...
 
     async def load(self, weights: Weights) -> None:
         """Sample the policy from these weights from now on. Raises EngineError if that is impossible."""
-        ...
 
     def close(self) -> None:
         """Release threads, connections and memory. May be called more than once."""
-        ...
 
 
 @runtime_checkable
@@ -70,7 +67,6 @@ class AnswerLister(Protocol):
 
     def answer_probabilities(self, policy: str, choices: Sequence[Choice]) -> list[tuple[float, ...]]:
         """Return the probabilities of every choice's answers among each other, at temperature 1; they sum to 1."""
-        ...
 
 
 class Learner(Protocol):
@@ -81,43 +77,33 @@ class Learner(Protocol):
 
     async def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
         """Update every policy that has sequences once, in any number of optimiser steps; return metrics by policy."""
-        ...
 
     async def publish(self, policy: str) -> Weights:
         """Return the policy's present weights, for a sampler to load. Their version counts the policy's updates."""
-        ...
 
     def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation as the policy's prompt."""
-        ...
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the values of the heads named in `targets` at their positions, a tuple a sequence."""
-        ...
 
     def reference_logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return each sequence's [T] log-probabilities before any training, zero outside the mask."""
-        ...
 
     def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return each sequence's [T] log-probabilities under its policy as it is now, zero outside the mask."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Write everything needed to resume exactly: weights, optimiser, counters. Safetensors and JSON only."""
-        ...
 
     def load(self, folder: Path) -> None:
         """Restore the state that `save` wrote, for every policy."""
-        ...
 
     def export(self, policy: str, folder: Path, merge: bool = False) -> None:
         """Write one policy in the Hugging Face format, for use without Cadre; `merge` adds an adapter to its base."""
-        ...
 
     def close(self) -> None:
         """Release threads, processes and memory. May be called more than once."""
-        ...
 
 
 class LearnerProxy:
@@ -176,7 +162,6 @@ class Teacher(Protocol):
 
     def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return each sequence's [T] log-probabilities under the teacher, zero outside the mask."""
-        ...
 
 
 class RewardModel(Protocol):
@@ -184,7 +169,6 @@ class RewardModel(Protocol):
 
     def score(self, prompts: Sequence[Sequence[Message]], completions: Sequence[str]) -> list[float]:
         """Return one number for each completion of the prompt at the same index."""
-        ...
 
 
 @runtime_checkable
@@ -259,10 +243,9 @@ class Team:
         except CadreError:
             raise
         except Exception as error:
-            raise EngineError(
-                f"Role {role!r}: policy {policy!r} could not be sampled: {type(error).__name__}: {error}. The samples "
-                "of this step are lost; train --resume goes on from the last checkpoint."
-            ) from error
+            got = f"policy {policy!r} could not be sampled: {type(error).__name__}: {error}"
+            advice = "The samples of this step are lost; train --resume goes on from the last checkpoint."
+            raise EngineError(f"Role {role!r}: {got}. {advice}") from error
 
     def watched(self, activity: SamplingActivity) -> Team:
         """Return the same team, whose samples are counted in `activity`."""

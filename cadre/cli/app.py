@@ -88,9 +88,8 @@ def main() -> None:
         # An exit in the user's own file is an error of that file, whatever its code.
         if not has_user_frames(error):
             raise
-        print_error(
-            f"{describe_error(error)}, which would end the command; expected no exit. Return, or raise an error."
-        )
+        got = f"{describe_error(error)}, which would end the command"
+        print_error(f"{got}; expected no exit. Return, or raise an error.")
     except CadreError as error:
         print_error(str(error))
     except UsageError as error:

@@ -100,16 +100,15 @@ def format_report(report: Mapping[str, Any]) -> list[str]:
     rows: list[tuple[str, str]] = []
 
     # Success, with several samples a task also pass@k.
-    tasks = f"{report['tasks']:,} held-out tasks"
+    tasks, interval = f"{report['tasks']:,} held-out tasks", "(95% interval {:.1%} to {:.1%})"
     if "average" not in report:
-        interval = _format_interval(report["low"], report["high"])
-        rows.append(("success", f"{report['success']:.1%} of {tasks} {interval}"))
+        rows.append(("success", f"{report['success']:.1%} of {tasks} {interval.format(report['low'], report['high'])}"))
     else:
-        value, low, high = report["average"]
-        interval = _format_interval(low, high)
-        rows.append(("success", f"{value:.1%} of {report['samples']} episodes a task, {tasks} {interval}"))
-        for k, (value, low, high) in report["passing"].items():
-            rows.append((f"pass@{k}", f"{value:.1%} {_format_interval(low, high)}"))
+        value, *bounds = report["average"]
+        episodes = f"{report['samples']} episodes a task, {tasks}"
+        rows.append(("success", f"{value:.1%} of {episodes} {interval.format(*bounds)}"))
+        for k, (value, *bounds) in report["passing"].items():
+            rows.append((f"pass@{k}", f"{value:.1%} {interval.format(*bounds)}"))
 
     # Tasks that the run was trained on, and that are therefore not held out.
     trained_on = report.get("trained_on", 0)
@@ -148,7 +147,3 @@ def format_report(report: Mapping[str, Any]) -> list[str]:
         for label, text in rows
         for line in textwrap.wrap(text, WIDTH, initial_indent=f"{label:<{LABEL_WIDTH}}", subsequent_indent=indent)
     ]
-
-
-def _format_interval(low: float, high: float) -> str:
-    return f"(95% interval {low:.1%} to {high:.1%})"

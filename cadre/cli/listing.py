@@ -110,9 +110,8 @@ def _list_recipes_of(task: str) -> list[str]:
     """Return each recipe of a task with the first sentence of its file."""
     lines = []
     for name in _names_of(task, recipes()):
-        comment = itertools.takewhile(
-            lambda line: line.startswith("#"), recipes()[name].read_text("utf-8").splitlines()
-        )
+        text = recipes()[name].read_text("utf-8").splitlines()
+        comment = itertools.takewhile(lambda line: line.startswith("#"), text)
         title = re.split(r"(?<=\.) ", " ".join(line.removeprefix("#").strip() for line in comment), maxsplit=1)[0]
         lines += [name, *textwrap.wrap(title, WIDTH, initial_indent=INDENT, subsequent_indent=INDENT)]
     for name in _names_of(task, real_tasks()):
@@ -126,6 +125,4 @@ def _names_of(task: str, names: Iterable[str]) -> list[str]:
 
 
 def _wrap_row(head: str, row: str) -> list[str]:
-    return textwrap.wrap(
-        row, WIDTH, initial_indent=head, subsequent_indent=" " * 21, break_on_hyphens=False, drop_whitespace=True
-    )
+    return textwrap.wrap(row, WIDTH, initial_indent=head, subsequent_indent=" " * 21, break_on_hyphens=False)

@@ -64,9 +64,7 @@ def play(
     if step is not None:
         run = Path(target).expanduser()
         if not (run / "config.yaml").is_file():
-            raise RunError(
-                f"play --step: got {target}, which is no run; expected the folder of one. Remove --step, or train."
-            )
+            raise RunError(f"play --step: got {target}, which is no run; expected the folder of one. Remove --step.")
         print_lines(format_tree(find_tree(run, step, task)))
         return
 

@@ -112,10 +112,8 @@ def view(
     try:
         from cadre.view.server import serve
     except ImportError as error:
-        raise ConfigError(
-            f"view: {error.name} is not installed; expected the extra view. Run {install_command('view')}, or write "
-            "the page with --export FILE.html, which needs none."
-        ) from None
+        advice = f"Run {install_command('view')}, or write the page with --export FILE.html."
+        raise ConfigError(f"view: {error.name} is not installed; expected the extra view. {advice}") from None
     serve(runs, port, token, lambda url: print_lines([f"{url}\nCtrl-C ends it."]))
 
 
@@ -147,10 +145,8 @@ def export(
     run = Run.open(folder)
     for key in (pair.partition("=")[0] for pair in overrides or []):
         if key not in {f"team.policies.{name}.{setting}" for name in (policy, "*") for setting in LOADED}:
-            raise ConfigError(
-                f"export: got {key}, which it would ignore; expected a setting of how {policy} is loaded: "
-                f"{', '.join(LOADED)}. Remove it."
-            )
+            expected = f"expected a setting of how {policy} is loaded: {', '.join(LOADED)}"
+            raise ConfigError(f"export: got {key}, which it would ignore; {expected}. Remove it.")
     if overrides:
         changed = Run.open(folder, overrides)
         check_same_policies("export", run.config, changed.config)

@@ -11,14 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from cadre.cli.terminal import (
-    console,
-    print_error,
-    print_lines,
-    reject_beside,
-    require_new,
-    visible,
-)
+from cadre.cli.terminal import console, print_error, print_lines, reject_beside, require_new, visible
 from cadre.concurrency import run_coroutine
 from cadre.envs.check import ExaminedByOwnRules, examine, tasks_by_process
 from cadre.envs.spec import EnvSpec
@@ -96,10 +89,7 @@ def check(
 def _print_sandbox() -> None:
     sandbox = program_sandbox()
     if sandbox is None:
-        raise ConfigError(
-            "check sandbox: no installed package brings a sandbox; expected one, as cadre_tasks does. Install cadre-rl "
-            "anew."
-        )
+        raise ConfigError("check sandbox: no installed package brings one; expected one. Install cadre-rl anew.")
     table = Table("what", "here", "detail")
     for row in sandbox.table():
         table.add_row(row.name, "yes" if row.given else "no", row.detail)
@@ -193,21 +183,13 @@ def init(name: Annotated[str, typer.Argument(help="name of the task, such as par
         raise ConfigError(f"init: got {name!r}; expected a name in small letters, digits and _, such as my_task.")
     title = "".join(part.capitalize() for part in name.split("_"))
     if {name, title} & RESERVED_NAMES or keyword.iskeyword(name) or keyword.iskeyword(title):
-        raise ConfigError(
-            f"init: got {name!r}, which has a meaning in Python or in the file itself; expected another name, such as "
-            f"my_{name}."
-        )
+        got = f"got {name!r}, which has a meaning in Python or in the file itself"
+        raise ConfigError(f"init: {got}; expected another name, such as my_{name}.")
     files = {f"{name}.py": TASK, f"{name}.yaml": RECIPE, f"test_{name}.py": TEST}
     outs = [Path(file) for file in files]
     require_new(outs, "init")
     with publish_atomically(*outs) as built:
         for path, text in zip(built, files.values(), strict=True):
             path.write_text(text.format(name=name, title=title), encoding="utf-8")
-    print_lines(
-        [
-            f"Wrote {', '.join(files)}. Next:",
-            f"  cadre check {name}.py:{title}",
-            f"  pytest test_{name}.py  (pip install pytest, if it is missing)",
-            f"  cadre train {name}.yaml",
-        ]
-    )
+    check, test = f"cadre check {name}.py:{title}", f"pytest test_{name}.py  (pip install pytest, if it is missing)"
+    print_lines([f"Wrote {', '.join(files)}. Next:", f"  {check}", f"  {test}", f"  cadre train {name}.yaml"])

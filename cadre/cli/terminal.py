@@ -110,11 +110,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 def require_new(outs: Path | Sequence[Path], option: str) -> None:
     """Raise RunError if an output path exists or cannot be written."""
     outs = [outs] if isinstance(outs, Path) else outs
-    for out in outs:
-        if os.path.lexists(out):
-            raise RunError(
-                f"{option}: {out} exists; expected a new path, as nothing is ever overwritten. Name another."
-            )
+    for out in filter(os.path.lexists, outs):
+        raise RunError(f"{option}: {out} exists; expected a new path. Nothing is ever overwritten: name another.")
     out = outs[0]
     parent = next(folder for folder in out.absolute().parents if folder.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
@@ -147,7 +144,5 @@ def reject_ignored(overrides: Sequence[str], command: str, replacements: Mapping
     for key in typed_keys(overrides):
         setting = key.split(".", 3)[-1] if key.startswith("team.policies.") else key
         if setting in replacements:
-            raise ConfigError(
-                f"{key}: got it for {command}, which would ignore it; expected {replacements[setting]}. Set that, or "
-                "remove it."
-            )
+            expected = f"expected {replacements[setting]}. Set that, or remove it."
+            raise ConfigError(f"{key}: got it for {command}, which would ignore it; {expected}")

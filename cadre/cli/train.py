@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -35,12 +36,6 @@ NewRun = Annotated[Path | None, typer.Option("--run", help="where to write; defa
 Recipe = Annotated[
     str, typer.Argument(help="a bundled recipe or a YAML file (see: cadre list)", autocompletion=complete_recipe)
 ]
-
-
-def _require_folder(folder: Path | None) -> Path:
-    if folder is None:
-        raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
-    return folder
 
 
 # ---- cadre train
@@ -76,7 +71,9 @@ def train(
         print_lines(format_estimate(estimate_resources(load(recipe, changes), typed_keys(changes))))
         return
     if resume:
-        run = open_to_resume(_require_folder(folder), recipe, changes, force, trust)
+        if folder is None:
+            raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")
+        run = open_to_resume(folder, recipe, changes, force, trust)
         experiment = resolve(run.config, typed=typed_keys(changes))
     else:
         experiment = resolve_recipe(recipe, changes)
@@ -120,10 +117,8 @@ def _print_result(run: Run, steps_done: int, held_out: int) -> None:
     if len(reports) > 1:
         first, last = reports[0], reports[-1]
         when = f"after {first['step']} steps" if first["step"] else "before"
-        console.print(
-            f"success on {last['tasks']} held-out tasks: {first['success']:.1%} {when}, {last['success']:.1%} after",
-            highlight=False,
-        )
+        rates = f"{first['success']:.1%} {when}, {last['success']:.1%} after"
+        print_lines([f"success on {last['tasks']} held-out tasks: {rates}"])
     folder = shlex.quote(str(run.folder))
     lines = [f"The run is in {run.folder}. Next:", f"  cadre play {folder}              one episode, to read"]
     if min(500, held_out) > max((report.get("tasks", 0) for report in reports), default=0):
@@ -151,10 +146,6 @@ def fork(
         step = best_evaluated_step(folder)
     if step is None:
         raise ConfigError("fork: got neither --at nor --best; expected where to part. Add --at STEP, of a checkpoint.")
-    parted = step  # a name that mypy knows to be an int within the function below
-
-    def create(new: Path) -> Run:
-        return fork_run(folder, parted, new, overrides or [], trust)
-
+    create = partial(fork_run, folder, step, overrides=overrides or [], trust=trust)
     run = create_in_free_folder(into, folder.resolve().name, create)
     print_lines([f"{run.folder} begins after step {step} of {folder}. Go on with:\n  {resume_command(run.folder)}"])

@@ -38,8 +38,6 @@ from cadre.types import Task
 Check = Callable[[Experiment], Iterable[str]]
 # Siblings of a decision, joint actions of a step, and leaves of a tree; decisions of an episode that is looked at.
 MAX_LEAVES, MAX_DECISIONS = 10_000, 100
-# Steps for which a schedule is tried before the training begins.
-SCHEDULE_STEPS = 1_000
 # Decisions of an episode that are searched for siblings.
 DEPTHS = 50
 # Tasks per split that are compared: of those that are made on demand, and of those in a list.
@@ -53,10 +51,7 @@ def environment(experiment: Experiment) -> Iterator[str]:
     """The environment has its settings, its class is complete, and every role has a policy."""
     env, roles, played = experiment.env, experiment.env_spec.roles, experiment.roles
     if unset := experiment.env_spec.missing:
-        yield (
-            f"settings.{unset[0]}: missing, and {env} has no default for it; expected a value. "
-            "Add it under settings, or give it a default in the environment's __init__."
-        )
+        yield f"settings.{unset[0]}: missing, and {env} has no default for it; expected a value. Add it under settings."
     if faults := env_validation.declaration_faults(experiment.env_spec):
         more = f" ({len(faults) - 1} more: cadre check {env})" if len(faults) > 1 else ""
         raise ContractError(faults[0].paragraph + more)
@@ -64,10 +59,10 @@ def environment(experiment: Experiment) -> Iterator[str]:
     missing = [role for role in roles if role not in played]
     for role in played:
         if role not in roles:
+            remedy = f"Rename it to {missing[0]}." if len(missing) == 1 else "Rename or remove it."
             yield (
                 f"team.roles.{role}: {env} under {experiment.algorithm.name} has no such role; expected "
-                f"{', '.join(roles)}. {f'Rename it to {missing[0]}' if len(missing) == 1 else 'Rename or remove it'}."
-                f"{nearest(role, missing or roles)}"
+                f"{', '.join(roles)}. {remedy}{nearest(role, missing or roles)}"
             )
     for role in missing:
         yield (
@@ -79,15 +74,11 @@ def environment(experiment: Experiment) -> Iterator[str]:
     changes, held_out_roles = experiment.evaluate.settings, experiment.held_out.roles
     for name in ("train", "data", "held_out"):
         if name in changes:
-            yield (
-                f"evaluate.settings.{name}: got {changes[name]!r}, which would change what is trained on; expected "
-                "none. Name another set with evaluate.settings.test."
-            )
+            got = f"got {changes[name]!r}, which would change what is trained on"
+            yield f"evaluate.settings.{name}: {got}; expected none. Name a set with evaluate.settings.test."
     if held_out_roles != roles:
-        yield (
-            f"evaluate.settings: got {changes}, with which {env} has the roles {', '.join(held_out_roles)}; expected "
-            f"those that are trained, {', '.join(roles)}. Remove what changes them."
-        )
+        trained = f"expected those that are trained, {', '.join(roles)}. Remove what changes them."
+        yield f"evaluate.settings: got {changes}, which makes the roles {', '.join(held_out_roles)}; {trained}"
 
 
 def tasks(experiment: Experiment) -> Iterator[str]:
@@ -128,10 +119,8 @@ def algorithm_team(experiment: Experiment) -> Iterator[str]:
     """An algorithm that is about a team trains such a team, and one for a single agent trains that."""
     algorithm, trained, roles = experiment.algorithm, experiment.trained_roles, experiment.env_spec.roles
     if algorithm.single_agent and len(roles) > 1:
-        yield (
-            f"algorithm: {algorithm.name} trains a single agent, and {experiment.env} has the roles "
-            f"{', '.join(roles)}; expected one. Use ippo with critic.level=token, or an environment with one role."
-        )
+        got = f"trains a single agent, and {experiment.env} has the roles {', '.join(roles)}"
+        yield f"algorithm: {algorithm.name} {got}; expected one. Use ippo with critic.level=token."
     if algorithm.policies in POLICIES:
         expected, remedy, is_wrong = POLICIES[algorithm.policies]
         if is_wrong(len(trained), len(set(trained.values()))):
@@ -141,21 +130,17 @@ def algorithm_team(experiment: Experiment) -> Iterator[str]:
 
 def turns_of_policies(experiment: Experiment) -> Iterator[str]:
     """Only policies that are trained alike exchange their roles, and a schedule returns some of them at every step."""
-    played, every, train = set(experiment.roles.values()), experiment.exchange_every, experiment.train
+    played, every, train = set(experiment.roles.values()), experiment.config.team.exchange_every, experiment.train
     is_alike = len(set(experiment.sampling.values())) == 1 and experiment.plan.critic is None
     if every and (len(played) < 2 or played != set(experiment.learners) or not is_alike):
-        yield (
-            f"team.exchange_every: got {every}; expected several policies, all trained and sampled alike, without a "
-            "critic. Set it to 0, or change the team."
-        )
+        expected = "expected several policies, all trained and sampled alike, without a critic"
+        yield f"team.exchange_every: got {every}; {expected}. Set it to 0, or change the team."
     if experiment.schedule == "together":
         return
     if train.max_staleness and experiment.schedule == experiment.plan.schedule:
-        yield (
-            f"train.max_staleness: got {train.max_staleness} with {experiment.algorithm.name}, each of whose updates "
-            "is on rollouts of the team as the update before left it; expected 0. Remove it."
-        )
-    for step in range(min(train.steps, SCHEDULE_STEPS)):
+        got = f"got {train.max_staleness} with {experiment.algorithm.name}, whose updates follow each other's rollouts"
+        yield f"train.max_staleness: {got}; expected 0. Remove it."
+    for step in range(min(train.steps, 1_000)):
         experiment.frozen_at(step)  # raises what a function of the user's raises, or would return at that step
 
 
@@ -164,15 +149,11 @@ def trained_policies(experiment: Experiment) -> Iterator[str]:
     trained, weights = experiment.trained_roles, experiment.plan.selection.role_weights
     remedy = "or use cadre eval, which plays the team as it is."
     if not trained:
-        yield (
-            f"team.policies: got {', '.join(experiment.policies)} frozen, so that nobody is trained; expected one "
-            f"policy at least that learns. Remove its frozen: true, {remedy}"
-        )
+        got = f"got {', '.join(experiment.policies)} frozen, so that nobody is trained"
+        yield f"team.policies: {got}; expected a policy that learns. Remove its frozen: true, {remedy}"
     elif all(weights.get(role) == 0.0 for role in trained):
-        yield (
-            f"credit.role_weights: got 0 for {', '.join(trained)}, so that nobody is trained; expected a weight above "
-            f"0 for one role at least. Raise one, {remedy}"
-        )
+        got = f"got 0 for {', '.join(trained)}, so that nobody is trained"
+        yield f"credit.role_weights: {got}; expected a weight above 0. Raise one, {remedy}"
 
 
 # ---- The size and the shape of trees
@@ -184,16 +165,12 @@ def siblings(experiment: Experiment) -> Iterator[str]:
     by_role = k if isinstance(k, Mapping) else {}
     for role in by_role:
         if role not in roles:
-            yield (
-                f"algorithm.k.{role}: {experiment.env} has no such role; expected {', '.join(roles)}. Remove it."
-                f"{nearest(role, roles)}"
-            )
+            expected = f"expected {', '.join(roles)}. Remove it.{nearest(role, roles)}"
+            yield f"algorithm.k.{role}: {experiment.env} has no such role; {expected}"
     for role in roles:
         if by_role and role not in by_role:
-            yield (
-                f"algorithm.k: role {role!r} has no number of siblings; expected one for each of {', '.join(roles)}. "
-                f"Add `{role}: {next(iter(by_role.values()))}`."
-            )
+            expected = f"expected one for each of {', '.join(roles)}. Add `{role}: {next(iter(by_role.values()))}`."
+            yield f"algorithm.k: role {role!r} has no number of siblings; {expected}"
     # Before anything is built for each of them.
     maximum = max(max(one) if isinstance(one, tuple) else one for one in by_role.values() or [k])
     if maximum > MAX_LEAVES:
@@ -245,40 +222,30 @@ def critic(experiment: Experiment) -> Iterator[str]:
     """A critic reads what there is, in the vocabulary of the policies that it judges, and scores are a model's."""
     judge, folder, taught = experiment.plan.critic, experiment.plan.reward_model, experiment.plan.teacher
     if folder is not None and not Path(folder).expanduser().is_dir():
-        yield (
-            f"algorithm.reward_model: got {folder!r}, which is no folder; expected that of a trained reward model. "
-            "Fix the path, or remove it to train on the environment's reward."
-        )
+        yield f"algorithm.reward_model: got {folder!r}; expected the folder of a trained reward model. Fix the path."
     readers = {
         "algorithm.critic.privileged": judge is not None and judge.config.privileged,
         "teacher.hint": taught is not None and taught.hint,
     }
     for option, is_set in readers.items():
         if is_set and experiment.env_spec.env_class.privileged is Env.privileged:
-            yield (
-                f"{option}: {experiment.env} has no text for it; expected an environment with a privileged() of its "
-                "own. Write the method, or remove the option."
-            )
+            yield f"{option}: {experiment.env} has no text for it; expected one with privileged(). Write that method."
     if judge is None:
         return
     own = judge.config.policy
     policies = list(dict.fromkeys(experiment.trained_roles.values()))
     if own is None and judge.reads == "joint" and len(policies) > 1:
-        yield (
-            f"algorithm.critic.policy: unset, with {len(policies)} policies that are trained ({', '.join(policies)}) "
-            "and one critic for all of them; expected a model of its own for the critic. Set "
-            "algorithm.critic.policy=seed or the model that you train."
-        )
+        got = f"unset, with one critic for {len(policies)} policies that are trained ({', '.join(policies)})"
+        remedy = "Set algorithm.critic.policy=seed or the model that you train."
+        yield f"algorithm.critic.policy: {got}; expected a model of its own. {remedy}"
     for name in experiment.heads if own is not None else ():
         if name in experiment.roles.values():
             yield f"team.policies.{name}: the critic's own policy has that name; expected another. Rename the policy."
     for role, policy in experiment.trained_roles.items():
         model = experiment.policies[policy].model
         if own is not None and judge.config.level == "token" and model != own.model:
-            yield (
-                f"algorithm.critic.policy.model: got {own.model!r} for a critic that reads the tokens of {role}, "
-                f"which {model!r} sampled; expected the same model. Set it, or algorithm.critic.level=decision."
-            )
+            got = f"got {own.model!r} for a critic that reads the tokens of {role}, which {model!r} sampled"
+            yield f"algorithm.critic.policy.model: {got}; expected the same model, or level=decision. Set one."
 
 
 def teacher(experiment: Experiment) -> Iterator[str]:
@@ -287,34 +254,21 @@ def teacher(experiment: Experiment) -> Iterator[str]:
     if taught is None:
         return
     if taught.policy is not None and taught.policy not in policies:
-        yield (
-            f"teacher.policy: got {taught.policy!r}; expected one of {', '.join(policies)}. Name one, or a model "
-            f"under teacher.model.{nearest(taught.policy, policies)}"
-        )
+        hint = f"Name a model under teacher.model.{nearest(taught.policy, policies)}"
+        yield f"teacher.policy: got {taught.policy!r}; expected one of {', '.join(policies)}. {hint}"
     if taught.policy is not None and set(experiment.trained_roles.values()) <= {taught.policy}:
-        yield (
-            f"teacher.policy: got {taught.policy}, beside which no policy is trained; expected one to be taught. "
-            "Train another, or set teacher.weights or teacher.hint in its place."
-        )
+        yield f"teacher.policy: got {taught.policy}, beside which no policy is trained; expected one. Train another."
     is_local = taught.model.url is None if taught.model else taught.policy in policies.keys() - experiment.learners
     if is_local and experiment.cluster is not None:
-        yield (
-            "teacher: got a model that is not trained, with a cluster, which has no process for it; expected an "
-            "endpoint. Serve the model, and set teacher.model.url."
-        )
+        yield "teacher: got a model that is not trained, with a cluster; expected an endpoint. Set teacher.model.url."
     for role in experiment.trained_roles if taught.model and taught.model.url else ():
         if (temperature := experiment.sampling[role].temperature) != 1.0:
-            yield (
-                f"sampling.temperature: got {temperature:g} for {role} with teacher.model.url, whose log-probabilities "
-                "are those at temperature 1; expected 1. Set it, or load the teacher here."
-            )
+            fault = f"got {temperature:g} for {role} with teacher.model.url, which scores at temperature 1"
+            yield f"sampling.temperature: {fault}; expected 1. Set it, or load the teacher here."
     name, selection = experiment.algorithm.name, plan.selection
     if taught.alone and (plan.critic is not None or plan.reward_model is not None or plan.influence):
-        yield (
-            f"teacher.alone: got true with algorithm.name={name}, which computes values, scores or influences that no "
-            "advantage would contain; expected an algorithm that compares rewards, such as grpo. Set it, or remove "
-            "alone."
-        )
+        fault = f"got true with algorithm.name={name}, which computes values, scores or influences that are not used"
+        yield f"teacher.alone: {fault}; expected an algorithm that compares rewards. Set algorithm.name=grpo."
     unfit: dict[str, tuple[object, bool]] = {
         "algorithm": (name, plan.preference is not None or plan.only_positive),
         "credit.without_std": ("drop", selection.without_std == "drop"),
@@ -322,10 +276,8 @@ def teacher(experiment: Experiment) -> Iterator[str]:
     }
     for option, (got, is_wrong) in unfit.items():
         if is_wrong:
-            yield (
-                f"{option}: got {got} with a teacher, which leaves out samples by their rewards, although they have a "
-                "teacher's advantages too; expected one that keeps them. Remove it, or the section teacher."
-            )
+            fault = "which leaves out samples by their rewards, although a teacher gives them advantages too"
+            yield f"{option}: got {got} with a teacher, {fault}; expected one that keeps them. Remove one of the two."
 
 
 # ---- Samples, losses and credit
@@ -339,14 +291,11 @@ def sampling(experiment: Experiment) -> Iterator[str]:
         if drawn.top_p < 1.0 or drawn.top_k > 0:
             yield (
                 f"sampling: got top_p={drawn.top_p}, top_k={drawn.top_k} for policy {policy}, which is trained; "
-                "expected top_p=1 and top_k=0, since the loss uses the full softmax and its ratio would be wrong. "
-                "Remove both, or freeze the policy."
+                "expected top_p=1 and top_k=0, as the loss uses the full softmax. Remove both, or freeze the policy."
             )
         if buffer > drawn.max_tokens:
-            yield (
-                f"credit.overlong_buffer: got {buffer} tokens, and {role} says at most {drawn.max_tokens}; expected no "
-                "more than that. Lower it or raise sampling.max_tokens."
-            )
+            got = f"got {buffer} tokens, and {role} says at most {drawn.max_tokens}"
+            yield f"credit.overlong_buffer: {got}; expected no more. Lower it or raise sampling.max_tokens."
 
 
 def preference(experiment: Experiment) -> Iterator[str]:
@@ -361,10 +310,8 @@ def preference(experiment: Experiment) -> Iterator[str]:
     }
     for option, (got, expected) in options.items():
         if experiment.plan.preference is not None and got != expected:
-            yield (
-                f"{option}: got {got} with {experiment.algorithm.name}, whose margins are of the policies that "
-                f"sampled, and whose gradient is that of its loss at these alone; expected {expected}. Remove it."
-            )
+            fault = f"with {experiment.algorithm.name}, whose gradient is right at the policies that sampled alone"
+            yield f"{option}: got {got} {fault}; expected {expected}. Remove it."
 
 
 def costs(experiment: Experiment) -> Iterator[str]:
@@ -375,21 +322,13 @@ def costs(experiment: Experiment) -> Iterator[str]:
     costs = {option: value for option, value in penalties.items() if value}
     if plan.credit.sums == "normalised":
         if not any(weight for _, weight in plan.credit.comparisons):
-            yield (
-                "algorithm.parts: got weights that are all 0, under which nothing is learned; expected one that is "
-                "not. Set one, such as 1.0."
-            )
+            yield "algorithm.parts: got weights that are all 0; expected one that is not. Set one, such as 1.0."
         for option, value in costs.items():
-            yield (
-                f"{option}: got {value:g} with algorithm.parts of {name}, each of which is compared by itself, and a "
-                "cost is of none of them; expected 0. Set loss.kl in place of algorithm.kl, or report it as a part."
-            )
+            got = f"got {value:g} with algorithm.parts of {name}, each of which is compared by itself"
+            yield f"{option}: {got}; expected 0. Set loss.kl in place of algorithm.kl, or report it as a part."
     for option, value in costs.items() if plan.only_positive else ():
         remedy = "Set loss.kl in its place." if option == "algorithm.kl" else "Remove it."
-        yield (
-            f"{option}: got {value:g} with {name}, which learns from what passed alone, and a penalty would change "
-            f"what that is; expected 0. {remedy}"
-        )
+        yield f"{option}: got {value:g} with {name}, which learns from what passed alone; expected 0. {remedy}"
 
 
 def stale_samples(experiment: Experiment) -> Iterator[str]:
@@ -403,16 +342,12 @@ def stale_samples(experiment: Experiment) -> Iterator[str]:
         if makes_several_steps(learner):
             size = learner.minibatch_size
             parts = f"{learner.minibatches} minibatches" if size is None else f"minibatches of {size} sequences"
-            yield (
-                f"learner: got {learner.epochs} epochs of {parts} for {name} under a loss without a ratio, whose data "
-                "are stale after one optimiser step; expected one step. Remove them or set loss.ratio=token."
-            )
+            got = f"got {learner.epochs} epochs of {parts} for {name}, whose data are stale after one optimiser step"
+            yield f"learner: {got} under a loss without a ratio; expected one step. Set loss.ratio=token."
     # Asynchronous sampling makes all samples stale, which a correction corrects for too.
     if max_staleness and loss.correction == "none":
-        yield (
-            f"train.max_staleness: got {max_staleness} under a loss that takes samples of earlier weights for its own; "
-            "expected 0. Add loss.correction=truncate, or lower it."
-        )
+        got = f"got {max_staleness} under a loss that takes samples of earlier weights for its own"
+        yield f"train.max_staleness: {got}; expected 0. Add loss.correction=truncate, or lower it."
 
 
 def own_functions(experiment: Experiment) -> Iterable[str]:
@@ -432,24 +367,18 @@ def credit(experiment: Experiment) -> Iterator[str]:
     plan, selection, roles = experiment.plan, experiment.plan.selection, experiment.roles
     for role in selection.role_weights:
         if role not in roles:
-            yield (
-                f"credit.role_weights.{role}: there is no such role; expected one of {', '.join(roles)}. Remove it."
-                f"{nearest(role, roles)}"
-            )
+            expected = f"expected one of {', '.join(roles)}. Remove it.{nearest(role, roles)}"
+            yield f"credit.role_weights.{role}: there is no such role; {expected}"
     for comparison, _ in plan.credit.comparisons if selection.without_std == "drop" else ():
-        if not comparison.baseline.needs_group:
-            baseline = comparison.baseline.name
+        if not (baseline := comparison.baseline).needs_group:
             names = ", ".join(name for name, function in BASELINES.items() if declared(function, "needs_group"))
-            advice = ", or declare(needs_group=True) of your own" if ":" in baseline else ""
             yield (
-                f"credit.without_std: got drop with the baseline {baseline}, under which a group without std has a "
-                f"gradient; expected keep. Remove it, or take a baseline of the group: {names}{advice}."
+                f"credit.without_std: got drop with the baseline {baseline.name}, where groups without std have a "
+                f"gradient; expected keep. Take one of {names}, or declare(needs_group=True) of your own."
             )
     if selection.tree_weight == "by_episode" and not plan.shape.selects_all:
-        yield (
-            f"credit.tree_weight: got by_episode with shape {plan.shape.name}, where siblings that were left behind "
-            "are of no whole episode; expected by_decision. Set that, or a shape that plays every branch out."
-        )
+        got = f"got by_episode with shape {plan.shape.name}, where some siblings are of no whole episode"
+        yield f"credit.tree_weight: {got}; expected by_decision. Set that, or a shape that plays every branch out."
 
 
 def group_size(experiment: Experiment) -> Iterator[str]:
@@ -467,8 +396,7 @@ def group_size(experiment: Experiment) -> Iterator[str]:
         single_task = " and train.tasks_per_step=1" if plan.credit.first.group.scope == "batch" else ""
         yield (
             f"algorithm.k: got 1{single_task} with {name}, whose baseline ({plan.credit.first.baseline.name}) is that "
-            "of a group, here of one sample each, so that every advantage is 0; expected 2 or more. Raise it, or use "
-            "another baseline, such as that of spiral (a running mean) or ippo (a critic)."
+            "of a group, here of one sample, so that every advantage is 0; expected 2 or more. Raise it, or use spiral."
         )
 
 
@@ -507,36 +435,26 @@ def vllm(experiment: Experiment) -> Iterator[str]:
     for name in experiment.vllm_policies:
         policy, learner = experiment.policies[name], experiment.learners.get(name)
         if (kind := read_model_type(Path(experiment.models[name]))) in MEDIA_MODELS:
-            yield (
-                f"sampling.engine: got vllm for policy {name}, whose model of type {kind} reads {_media(kind)}, which "
-                "vLLM is not handed here; expected torch. Set it for that policy."
-            )
+            got = f"got vllm for policy {name}, whose model of type {kind} reads {_media(kind)}"
+            yield f"sampling.engine: {got}, which vLLM is not handed here; expected torch. Set it for that policy."
         if policy.device.startswith("cuda:") and policy.device != "cuda:0":
-            yield (
-                f"team.policies.{name}.device: got {policy.device} with sampling.engine=vllm, which takes the first "
-                "GPU; expected auto, cpu, cuda or cuda:0. Set CUDA_VISIBLE_DEVICES to the GPU instead."
-            )
+            got = f"got {policy.device} with sampling.engine=vllm, which takes the first GPU"
+            yield f"team.policies.{name}.device: {got}; expected cuda:0. Set CUDA_VISIBLE_DEVICES to the GPU instead."
         if policy.lora is not None and policy.lora.path is not None:
             yield (
                 f"team.policies.{name}.lora.path: got {policy.lora.path} with sampling.engine=vllm, which begins from "
-                "fresh adapters alone; expected sampling.engine=torch. Set that, or merge the adapter into its base "
-                "(cadre export --merge) and name that model."
+                "fresh adapters alone; expected torch. Set that, or merge the adapter first (cadre export --merge)."
             )
         if experiment.colocated and learner is not None and learner.ranks > 1:
-            yield (
-                f"learner.ranks: got {learner.ranks} for {name} with vllm.colocated, under which sampler and learner "
-                "take turns in one GPU's memory; expected 1. Remove one of the two."
-            )
+            got = f"got {learner.ranks} for {name} with vllm.colocated, which shares one GPU's memory"
+            yield f"learner.ranks: {got}; expected 1. Remove one of the two."
         if experiment.config.vllm.sleep == "discard" and (learner is None or policy.lora is not None):
-            yield (
-                f"vllm.sleep: got discard, and {name} keeps the weights of its base model, which no sync sends again; "
-                "expected another value. Remove it."
-            )
+            got = f"got discard, and {name} keeps the weights of its base model, which no sync sends again"
+            yield f"vllm.sleep: {got}; expected another value. Remove it."
     if experiment.vllm_policies and find_spec("vllm") is None:
         yield (
             f"sampling.engine: got vllm for {', '.join(experiment.vllm_policies)}, and vLLM is not installed; expected "
-            f"version 0.32 of it. Run {install_command('vllm')} (without a card: make vllm, in the clone), or set "
-            "sampling.engine=torch."
+            f"version 0.32. Run {install_command('vllm')} (without a card: make vllm, in the clone), or set torch."
         )
 
 
@@ -546,27 +464,18 @@ def cluster(experiment: Experiment) -> Iterator[str]:
     if config is None:
         return
     if config.environments and experiment.env_spec.declared.starts_processes:
-        yield (
-            f"cluster.environments: got {config.environments} with an environment that is a program, which has "
-            "processes of its own beside the endpoint here; expected 0. Remove it."
-        )
+        yield f"cluster.environments: got {config.environments} for a program, which has its own; expected 0."
     for name in config.policies:
         if name not in experiment.policies:
-            known = ", ".join(experiment.policies)
-            yield f"cluster.policies.{name}: there is no such policy; expected one of {known}. Fix the name."
+            yield f"cluster.policies.{name}: there is no such policy; expected one of {', '.join(experiment.policies)}."
     for names in experiment.engines:
         ranks = experiment.ranks(names)
         placed = config.place(names, trains=ranks > 0)
         if ranks > 1 and placed.learner_gpus not in (0, ranks):
-            yield (
-                f"cluster.learner_gpus: got {placed.learner_gpus:.0f} with learner.ranks={ranks} for policy "
-                f"{names[0]}, each rank of which takes a GPU; expected {ranks}, or 0 to learn on CPUs. Set both alike."
-            )
+            got = f"got {placed.learner_gpus:.0f} for {names[0]} with learner.ranks={ranks}, each of which takes a GPU"
+            yield f"cluster.learner_gpus: {got}; expected {ranks}, or 0 to learn on CPUs. Set both alike."
     if experiment.colocated:
-        yield (
-            "vllm.colocated: got true with a cluster, whose samplers are in other processes than learners and cannot "
-            "take turns with them; expected false. Remove it, or the section cluster."
-        )
+        yield "vllm.colocated: got true with a cluster, whose samplers have other processes; expected false. Remove it."
 
 
 def learners(experiment: Experiment) -> Iterator[str]:
@@ -576,16 +485,11 @@ def learners(experiment: Experiment) -> Iterator[str]:
         ranks = {name: experiment.learners[name].ranks for name in names if name in experiment.learners}
         if len(set(ranks.values())) > 1:
             counts = ", ".join(f"{name}: {count}" for name, count in ranks.items())
-            yield (
-                f"learner.ranks: got {counts} for policies on one model, which are trained in one forward; expected "
-                "the same for all of them. Set learner.ranks for the experiment."
-            )
+            yield f"learner.ranks: got {counts} for policies on one model; expected one number. Set learner.ranks."
         device = experiment.policies[names[0]].device
         if experiment.ranks(names) > 1 and ":" in device:
-            yield (
-                f"team.policies.{names[0]}.device: got {device} with learner.ranks={experiment.ranks(names)}, of which "
-                "each takes a GPU of its own; expected cuda, cpu or auto. Remove the number, or set learner.ranks=1."
-            )
+            got = f"got {device} with learner.ranks={experiment.ranks(names)}, each of which takes a GPU of its own"
+            yield f"team.policies.{names[0]}.device: {got}; expected cuda, cpu or auto. Remove the number."
     for name, learner in experiment.learners.items():
         yield from media_learner(name, learner, partial(read_model_type, Path(experiment.models[name])))
 
@@ -600,10 +504,8 @@ def media_learner(name: str, learner: LearnerConfig, find_type: Callable[[], str
     }
     for setting, value in unfit.items():
         if value and (kind := find_type()) in MEDIA_MODELS:
-            yield (
-                f"{setting}: got {value} for policy {name}, whose model of type {kind} reads {_media(kind)}, which are "
-                "trained padded and by one rank alone; expected it unset. Remove it."
-            )
+            got = f"got {value} for policy {name}, whose model of type {kind} reads {_media(kind)}"
+            yield f"{setting}: {got}, which are trained padded and by one rank; expected it unset. Remove it."
 
 
 def _media(model_type: str) -> str:
@@ -745,11 +647,10 @@ def find_warnings(experiment: Experiment) -> list[str]:
             continue
         settings = ", ".join(f"settings.{key}={value}" for key, value in trained["settings"].items())
         wording = f"{experiment.env} without {settings}" if is_known else experiment.env
+        advice = f"Set {settings}." if is_known else "Name another model, such as Qwen/Qwen3-1.7B."
         return [
             f"warning: {name} is the embedded model {policy.model}, which was trained on "
-            f"{', '.join(trained['environments'])}{f' with {settings}' if settings else ''} only; in {wording} its "
-            "completions mean nothing. "
-            + (f"Set {settings}." if is_known else "Name another model, such as Qwen/Qwen3-1.7B.")
+            f"{', '.join(trained['environments'])} only; in {wording} its completions mean nothing. {advice}"
         ]
     return []
 
@@ -764,32 +665,20 @@ def _warn_learners(experiment: Experiment) -> Iterator[str]:
     if compares_decisions and plan.critic is None and plan.teacher is None and isinstance(k, Mapping):
         for role in experiment.trained_roles:
             if k.get(role) == 1:
-                yield (
-                    f"warning: {role} has algorithm.k 1 and is compared with its other samples of a decision, of which "
-                    f"there are none, so that it learns nothing. Raise algorithm.k.{role}, or set frozen for its "
-                    "policy if that is meant."
-                )
+                yield f"warning: {role} has algorithm.k 1, so that it is compared with nothing and does not learn."
     for name, learner in learners.items():
         if learner.warmup_steps > steps:
-            yield (
-                f"warning: the learning rate of {name} rises for {learner.warmup_steps} steps (learner.warmup_steps), "
-                f"and the training has {steps} (train.steps), so that it ends at {steps / learner.warmup_steps:.1%} of "
-                "learner.learning_rate. Lower warmup_steps."
-            )
+            warmup = f"rises for {learner.warmup_steps} steps (learner.warmup_steps) of {steps} (train.steps)"
+            yield f"warning: the learning rate of {name} {warmup}, and never reaches its peak. Lower it."
     if plan.loss.kl_bound is not None and not can_leave_bound(experiment.train.max_staleness, learners.values()):
-        yield (
-            f"warning: {experiment.algorithm.name} ends an update where loss.kl_bound is exceeded, which is found "
-            "before an optimiser step, and each update is one step. Set learner.epochs or learner.minibatches above 1 "
-            "for the bound to hold."
-        )
+        yield "warning: loss.kl_bound is checked before an optimiser step, and each update is one. Set learner.epochs."
     uses_reference = plan.kl or needs_reference(plan.loss) or (plan.teacher is not None and plan.teacher.is_reference)
     for name in learners if uses_reference and experiment.config.kl.reference == "base" else ():
         lora = experiment.policies[name].lora
         if lora is not None and lora.path is not None:
             yield (
-                f"warning: {name} begins from the adapter {lora.path}, and the penalty on its distance from the "
-                "reference (kl) is about the plain base without it. Set kl.reference=start to be held against where it "
-                "begins."
+                f"warning: {name} begins from the adapter {lora.path}, and the KL penalty holds it against the plain "
+                "base without it. Set kl.reference=start to hold it against where it begins."
             )
 
 
@@ -806,8 +695,7 @@ def _warn_shared_tasks(experiment: Experiment) -> list[str]:
     shared = shared_tasks(_first_tasks(training, 0, _most_compared(training)), held_out)
     return shared and [
         f"warning: {experiment.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
-        f"{len(held_out)} are; expected disjoint splits. What is measured is not held out: divide the problems by the "
-        "split in tasks. Tasks are compared by their data, not by their id."
+        f"{len(held_out)} are (by their data); expected disjoint splits. Divide the problems by the split in tasks."
     ]
 
 

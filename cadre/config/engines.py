@@ -35,15 +35,12 @@ class Cluster(Protocol):
 
     def make_pool(self, spec: SamplerSpec, trains: bool) -> Sampler:
         """Return a sampler of the spec's policies; `trains` means that a learner is beside it."""
-        ...
 
     def make_learner(self, spec: LearnerSpec) -> Learner:
         """Return the learner of the spec's policies."""
-        ...
 
     def host_environment(self, spec: EnvSpec, sandbox: SandboxConfig) -> EnvSpec:
         """Return the environment, stepped in other processes if the section asks for them."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -133,10 +130,8 @@ def make_teacher(experiment: Experiment, samplers: Mapping[str, Sampler]) -> Tea
     name = config.policy or TEACHER
     engine = samplers[name]
     if not isinstance(engine, TorchEngine):
-        raise ConfigError(
-            f"teacher.policy: got {name}, which {type(engine).__name__} samples, so that its weights are not here; "
-            "expected a policy of the torch engine. Name its model under teacher.model."
-        )
+        got = f"got {name}, which {type(engine).__name__} samples; expected a policy of the torch engine"
+        raise ConfigError(f"teacher.policy: {got}. Name its model under teacher.model.")
     return TorchTeacher(engine, name)
 
 

@@ -153,27 +153,21 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
         yield "tools are offered: every call of one is a turn more, which is not counted"
     yield f"the longest prompt that was met: {estimate.characters:,} characters"
     for name, (over, played, context) in estimate.long_prompts.items():
-        yield (
-            f"warning: in {over} of {played} episodes a prompt of {name} fills the {context:,} tokens that its model "
-            "reads, so that they fail. Show less, or take a model that reads more."
-        )
+        fault = f"in {over} of {played} episodes a prompt of {name} fills the {context:,} tokens that its model reads"
+        yield f"warning: {fault}. Show less, or take a model that reads more."
     for engine in estimate.engines:
         reach = f"; {engine.reach}" if engine.reach else ""
         count = f"{engine.parameters:,} parameters, {engine.trained:,} trained"
         yield f"{', '.join(engine.names)} ({engine.model}): {count}{reach}"
         yield f"  weights, and gradients and optimiser where it is trained: {engine.held / GIB:.1f} GiB"
         if engine.vllm:
-            kept = (
-                f"{engine.cache / GIB:.1f} GiB of keys and values"
-                if engine.cache
-                else "keys and values in what is left"
-            )
+            kept = f"{engine.cache / GIB:.1f} GiB of keys and values" if engine.cache else "keys and values in the rest"
             yield f"  sampled by vLLM with weights of its own ({engine.vllm / GIB:.1f} GiB), {kept}"
         elif engine.cache:
             yield f"  sampled by torch, {engine.cache / GIB:.1f} GiB of keys, values and scores"
         if engine.microbatch:
-            microbatch = f"micro-batches of {engine.microbatch:,} tokens"
-            yield f"  an update with {microbatch}: {engine.learning / GIB:.1f} GiB more"
+            more = f"{engine.learning / GIB:.1f} GiB more"
+            yield f"  an update with micro-batches of {engine.microbatch:,} tokens: {more}"
     if estimate.is_divided:
         yield "the engines are divided among processes, so that it is not said whether a device holds them"
         return
@@ -285,10 +279,8 @@ def _estimate_engines(
         sizes = {name: measure(experiment.models[name], experiment.policies[name]) for name in names}
         first, itemsize = sizes[names[0]], DTYPES[policy.dtype].itemsize
         training = sum(size.training for size in sizes.values())
-        is_copied = (
-            needs_copy and is_fully_trained(policy) and not {*names}.isdisjoint(experiment.trained_roles.values())
-        )
-        copy = 4 * first.parameters if is_copied else 0
+        is_trained_whole = is_fully_trained(policy) and not {*names}.isdisjoint(experiment.trained_roles.values())
+        copy = 4 * first.parameters if needs_copy and is_trained_whole else 0
 
         # Sampling: the memory that is set, or by the torch engine's rule. vLLM takes what is left of its share.
         on_vllm = [name for name in names if name in experiment.vllm_policies]
@@ -353,16 +345,10 @@ def render_first_prompts(
         except EngineError as error:
             faults.append(f"{role}: {error}")
             continue
-        for index in preview.dropped:
-            faults.append(
-                f"{role}: the template of {name} leaves out the message by {messages[index].role} that begins "
-                f"{messages[index].content[:40]!r}; expected every message in the prompt. Give it to another speaker, "
-                "such as user."
-            )
+        for left in (messages[index] for index in preview.dropped):
+            got = f"the template of {name} leaves out the message by {left.role} that begins {left.content[:40]!r}"
+            faults.append(f"{role}: {got}; expected every message. Give it to another speaker, such as user.")
         if previewer.context is not None and preview.tokens >= previewer.context:
-            faults.append(
-                f"{role}: the first prompt has {preview.tokens:,} tokens; expected fewer than the "
-                f"{previewer.context:,} that {name} reads, with room for an answer. Show less, or take a model that "
-                "reads more."
-            )
+            expected = f"expected fewer than the {previewer.context:,} that {name} reads"
+            faults.append(f"{role}: the first prompt has {preview.tokens:,} tokens; {expected}. Show less.")
     return first_prompts, faults

@@ -130,7 +130,7 @@ def dump(config: Config) -> str:
 class Experiment:
     """A valid configuration, resolved once: all that later stages take. Made by `cadre.config.resolve`.
 
-    config      the recipe as the user wrote it, for run folders to record; nothing else reads it
+    config      the recipe as the user wrote it
     env_spec    makes episodes to learn from and has the training split
     held_out    makes episodes of held-out tasks and has the test split; differs by `evaluate.settings` alone
     plan        how trees grow, how samples get advantages, and how these become a gradient
@@ -173,29 +173,14 @@ class Experiment:
         return self.config.team.roles
 
     @property
-    def exchange_every(self) -> int:
-        """The updates after which each role moves to the next policy; 0: never."""
-        return self.config.team.exchange_every
-
-    @property
     def train(self) -> TrainConfig:
         """The settings of the loop."""
         return self.config.train
 
     @property
-    def episodes(self) -> EpisodesConfig:
-        """The limits of episodes."""
-        return self.config.episodes
-
-    @property
     def evaluate(self) -> EvaluateConfig:
         """The settings of evaluations in training."""
         return self.config.evaluate
-
-    @property
-    def trackers(self) -> TrackersConfig:
-        """The trackers that draw metrics."""
-        return self.config.trackers
 
     @property
     def cluster(self) -> ClusterConfig | None:
@@ -268,7 +253,7 @@ class Experiment:
     def rollout(self, team: Team, failed: Callable[[Failure], None] = lambda failure: None) -> Rollout:
         """Return how the team grows the trees of a training; `failed` is called with every episode that fails."""
         plan = self.plan
-        rollout = Rollout(self.env_spec.make, team, plan.shape, plan.credit.alpha, self.episodes, failed)
+        rollout = Rollout(self.env_spec.make, team, plan.shape, plan.credit.alpha, self.config.episodes, failed)
         if plan.critic is not None or plan.preference is not None:
             return rollout
         needs: dict[str, Any] = {"ablation": required_ablation(plan.credit), "signs": needs_signatures(plan.credit)}
@@ -325,12 +310,10 @@ def explain_error(error: ValidationError) -> str:
         case "extra_forbidden":
             section = _section_at(location[:-1])
             names = list(section.model_fields) if section is not None else []
-            others_with_it = _algorithms_with(location)
-            hint = (
-                f" It is an option of {', '.join(others_with_it)}."
-                if others_with_it
-                else suggest(location[-1], names, section_settings())
-            )
+            is_option = len(location) == 3 and _is_tag(location, 1)  # of an algorithm
+            others = [name for name, kind in ALGORITHMS.items() if is_option and location[2] in kind.model_fields]
+            hint = f" It is an option of {', '.join(others)}." if others else ""
+            hint = hint or suggest(location[-1], names, section_settings())
             expected = f"expected one of {', '.join(names)}. Remove or rename it."
             text = reject_name(f"{_key(location)}: unknown option", expected, hint)
         case "missing":
@@ -404,13 +387,6 @@ def section_settings() -> dict[str, frozenset[str]]:
     sections = {name: _section_in(field.annotation) for name, field in Config.model_fields.items()}
     settings = {name: frozenset(section.model_fields) for name, section in sections.items() if section is not None}
     return settings | {"algorithm": frozenset(key for kind in ALGORITHMS.values() for key in kind.model_fields)}
-
-
-def _algorithms_with(location: Sequence[str]) -> list[str]:
-    """Return the other algorithms that have an option of this name; none for a setting outside of `algorithm`."""
-    if len(location) != 3 or not _is_tag(location, 1):
-        return []
-    return [name for name, kind in ALGORITHMS.items() if location[2] in kind.model_fields]
 
 
 def _key(location: Sequence[str]) -> str:

@@ -138,13 +138,10 @@ def read_recipe(recipe: str, chain: tuple[str, ...] = ()) -> dict[str, Any]:
     if not is_folder and (real := compose_recipe(recipe)) is not None:
         return real
     problem = "a folder" if is_folder else "neither a bundled recipe nor a file"
-    nearby = names_beside(recipe)
+    got, nearby = f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}", names_beside(recipe)
     if recipe.endswith((".yaml", ".yml")) or (os.sep in recipe and not is_folder):
-        raise ConfigError(
-            f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}; expected a YAML file or a run that "
-            f"exists, or a name of `cadre list`.{nearest(recipe, nearby) or ' Fix the path.'}"
-        )
-    got = f"{'base' if chain else 'recipe'}: got {recipe!r}, which is {problem}"
+        hint = nearest(recipe, nearby) or " Fix the path."
+        raise ConfigError(f"{got}; expected a YAML file or a run that exists, or a name of `cadre list`.{hint}")
     expected = f"expected one of {', '.join(bundled)}, one of TASK-MODEL (cadre list), or the path of a YAML file."
     raise ConfigError(reject_name(got, expected, nearest(recipe, [*bundled, *_possible_names(recipe), *nearby])))
 
@@ -167,17 +164,13 @@ def merge_with_base(raw: Raw, path: Path, chain: tuple[str, ...] = ()) -> Raw:
         return raw
     base = raw["base"]
     if not isinstance(base, str) or not base:
-        raise ConfigError(
-            f"base: got {base!r} in {path}; expected a bundled recipe or the path of a YAML file, such as base: "
-            f"{example_recipe()}. Fix or remove it."
-        )
+        expected = f"expected a bundled recipe or the path of a YAML file, such as base: {example_recipe()}"
+        raise ConfigError(f"base: got {base!r} in {path}; {expected}. Fix or remove it.")
     is_path = base not in recipes() and base.endswith((".yaml", ".yml"))
     base = str(path.absolute().parent / Path(base).expanduser()) if is_path else base
     if base in chain:
-        raise ConfigError(
-            f"base: {' -> '.join([*chain, base])} leads back to where it began; expected a chain of recipes that "
-            "ends. Remove one base."
-        )
+        loop = " -> ".join([*chain, base])
+        raise ConfigError(f"base: {loop} leads back to where it began; expected a chain that ends. Remove one base.")
     merged = read_recipe(base, chain)
     merge_sections(merged, {key: value for key, value in raw.items() if key != "base"})
     return merged
@@ -293,15 +286,11 @@ def _is_path_setting(key: Key, value: str) -> bool:
             )
         case ("team",) | ("team", "policies", _) | ("team", "policies", _, "model"):
             return value not in embedded_models()
-        case ("algorithm", "critic", "policy") | ("algorithm", "critic", "policy", "model"):
+        case ("algorithm", "critic", "policy", *_) | ("teacher", "model", *_) if key[-1] in ("policy", "model"):
             return value not in embedded_models()
-        case ("teacher", "model") | ("teacher", "model", "model"):
-            return value not in embedded_models()
-        case (*_, "lora", "path" | "adapter") | ("algorithm", "reward_model"):
-            return True
         case ("settings", "source") | ("evaluate", "settings", "source"):
             return value not in ("hub", "example")
-        case ("settings", "run", "[]"):
+        case (*_, "lora", "path" | "adapter") | ("algorithm", "reward_model") | ("settings", "run", "[]"):
             return True
         case ("settings", *_) | ("evaluate", "settings", *_):
             return bool(FILE_LIKE.fullmatch(value) or FILE_AND_NAME.fullmatch(value))
@@ -394,32 +383,24 @@ def _policy_with_adapter(key: str, policy: Any) -> Any:
         return policy
     folder = Path(lora["path"]).expanduser()
     described = read_adapter(setting, folder)
-    return {
-        **written,
-        "model": _base_model(setting, folder, described, model),
-        "lora": _lora_settings(key, folder, described, lora),
-    }
+    base, settings = _base_model(setting, folder, described, model), _lora_settings(key, folder, described, lora)
+    return {**written, "model": base, "lora": settings}
 
 
 def read_adapter(setting: str, folder: Path) -> dict[str, Any]:
     """Return the configuration of an adapter's folder. Raises ConfigError unless it is a plain LoRA in safetensors."""
 
     def fault(got: str, advice: str) -> ConfigError:
-        return ConfigError(
-            f"{setting}: {folder} {got}; expected a PEFT folder of a plain LoRA, {CONFIG_FILE} and {WEIGHTS_FILE}. "
-            f"{advice}"
-        )
+        expected = f"expected a PEFT folder of a plain LoRA, {CONFIG_FILE} and {WEIGHTS_FILE}"
+        return ConfigError(f"{setting}: {folder} {got}; {expected}. {advice}")
 
     if not (folder / CONFIG_FILE).is_file():
         raise fault(f"holds no {CONFIG_FILE}" if folder.is_dir() else "is no folder", "Fix the path.")
     try:
         described = PeftConfig.model_validate(read_json(folder / CONFIG_FILE)).model_dump()
-    except ValidationError as error:
-        raise fault(
-            f"has an {CONFIG_FILE} with {validation_message(error)}", "Take it from where it was made."
-        ) from None
     except (OSError, ValueError) as error:
-        raise fault(f"has an {CONFIG_FILE} that cannot be read ({error})", "Take it from where it was made.") from None
+        reason = validation_message(error) if isinstance(error, ValidationError) else str(error)
+        raise fault(f"has an {CONFIG_FILE} that cannot be read ({reason})", "Take it from its origin.") from None
     init = described.get("init_lora_weights")
     unsupported = {name: described.get(name) for name in UNSUPPORTED_OPTIONS}
     unsupported |= {"bias": described.get("bias", "none") != "none" and described["bias"]}
@@ -440,11 +421,9 @@ def _base_model(setting: str, folder: Path, described: Mapping[str, Any], model:
     if model is None:
         return next((name for name, home in embedded_models().items() if _is_same(base, str(home))), base)
     if isinstance(model, str) and not _is_same(base, str(embedded_models().get(model, model))):
-        raise ConfigError(
-            f"{setting}: the adapter in {folder} is for {base}, and the policy's model is {model}; expected the same. "
-            "Fix the model, or, where it is the same under another name, base_model_name_or_path in "
-            f"{folder / CONFIG_FILE}."
-        )
+        got = f"the adapter in {folder} is for {base}, and the policy's model is {model}"
+        advice = f"Fix the model, or, where it has two names, base_model_name_or_path in {folder / CONFIG_FILE}."
+        raise ConfigError(f"{setting}: {got}; expected the same. {advice}")
     return model
 
 
@@ -465,8 +444,6 @@ def _lora_settings(key: str, folder: Path, described: Mapping[str, Any], written
     for name, value in lora.items():
         given = written.get(name, value)
         if given != "all-linear" and (sorted(given) if isinstance(given, list) else given) != value:
-            raise ConfigError(
-                f"{key}.lora.{name}: got {given!r} beside path, and the adapter in {folder} has {value}; expected the "
-                "same. Remove it."
-            )
+            got = f"got {given!r} beside path, and the adapter in {folder} has {value}"
+            raise ConfigError(f"{key}.lora.{name}: {got}; expected the same. Remove it.")
     return {**written, "path": str(folder.absolute()), **lora}

@@ -32,14 +32,7 @@ from cadre.settings.objective import merge_loss
 from cadre.settings.section import apply_changes
 from cadre.settings.team import LoraConfig
 from cadre.settings.trust import only_reading
-from cadre.settings.yaml_file import (
-    Raw,
-    apply_overrides,
-    flatten,
-    merge_sections,
-    read_yaml,
-    typed_keys,
-)
+from cadre.settings.yaml_file import Raw, apply_overrides, flatten, merge_sections, read_yaml, typed_keys
 from cadre.types import Sampling
 
 DATA_SPLITS = ("train", "test")  # which are `data` if that is set
@@ -77,10 +70,11 @@ def find_target(
     """
     folder = Path(name).expanduser()
     is_run = (folder / "config.yaml").is_file()
+    is_path = folder.exists() or name.startswith((".", "/", "~")) or name.endswith((".yaml", ".yml"))
     if is_run:
         raw = relocate(read_yaml(folder / "config.yaml"), folder)
         before = copy.deepcopy(raw)
-    elif _is_model(name, folder):
+    elif (folder / "config.json").is_file() or is_adapter(folder) or (name.count("/") == 1 and not is_path):
         # One policy in every role. The algorithm says here only that each role plays for itself.
         raw = {"team": name, "algorithm": "at_grpo"}
     else:
@@ -89,13 +83,11 @@ def find_target(
     apply_overrides(raw, overrides)
     if "env" not in raw:
         if not folder.exists() and (folder.parent.is_dir() or name.startswith("runs/")):
-            raise ConfigError(
-                f"{name}: there is no such folder; expected a run, a recipe, or a model with the environment that it "
-                f"is to play.{nearest(name, names_beside(name)) or ' Fix the name.'}"
-            )
+            hint = nearest(name, names_beside(name)) or " Fix the name."
+            raise ConfigError(f"{name}: there is no such folder; expected a run, a recipe, or a model with env=.{hint}")
         raise ConfigError(
-            f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that a "
-            "model is to play beside it, as in env=maths. Fix the name, or add that."
+            f"{name} is taken for a model, as there is no run or recipe of that name; expected the environment that it "
+            "is to play. Fix the name, or add that, as in env=maths."
         )
     trained: dict[str, PolicyConfig] = {}
     if is_run:
@@ -106,19 +98,14 @@ def find_target(
     for policy, old in trained.items():
         new = config.team.policies.get(policy)
         if new is not None and (new.frozen or _without_start(new.lora) != _without_start(old.lora)):
-            raise ConfigError(
-                f"team.policies.{policy}: got it frozen or with another adapter than {name} has trained, so that its "
-                "weights would be left out or mean nothing; expected it as it was trained. Undo the change, or play "
-                "that with --untrained."
-            )
+            got = f"got it frozen or with another adapter than {name} has trained; expected it as it was trained"
+            raise ConfigError(f"team.policies.{policy}: {got}. Undo the change, or play that with --untrained.")
     typed = [*typed_keys(overrides), *(key for key, _ in flatten(changes or {}))]
     for key in typed:
         setting = key.partition(".")[2].partition(".")[0] if key.startswith("settings.") else ""
         for changed in {setting, *(DATA_SPLITS if setting == "data" else ())} & config.evaluate.settings.keys():
-            raise ConfigError(
-                f"{key}: got it where evaluate.settings.{changed} says what held-out tasks have; expected one of the "
-                f"two. Set evaluate.settings.{changed} in its place."
-            )
+            own = f"evaluate.settings.{changed}"
+            raise ConfigError(f"{key}: got it beside {own}, which held-out tasks have. Set {own} in its place.")
     return Target(config, env, folder if is_run else None, typed)
 
 
@@ -132,13 +119,6 @@ def user_settings(recipe: Raw, overrides: Sequence[str], changes: Mapping[str, A
 def _without_start(lora: LoraConfig | None) -> LoraConfig | None:
     """Return the settings that the weights of an adapter belong to: all but where it began, as the run has these."""
     return lora and lora.model_copy(update={"path": None})
-
-
-def _is_model(name: str, folder: Path) -> bool:
-    if (folder / "config.json").is_file() or is_adapter(folder):
-        return True
-    is_path = folder.exists() or name.startswith((".", "/", "~")) or name.endswith((".yaml", ".yml"))
-    return not is_path and name.count("/") == 1
 
 
 # ---- From a configuration to an experiment
@@ -321,10 +301,8 @@ def _add_teacher(players: Experiment) -> Experiment:
     if teacher is None or teacher.model is None or teacher.model.url is not None:
         return players
     if TEACHER in players.policies:
-        raise ConfigError(
-            f"team.policies.{TEACHER}: the teacher's own policy has that name; expected another. Rename the policy, or "
-            f"set teacher.policy={TEACHER} if it is meant to teach."
-        )
+        advice = f"Rename it, or set teacher.policy={TEACHER} if it is meant to teach."
+        raise ConfigError(f"team.policies.{TEACHER}: the teacher's own policy has that name. {advice}")
     return replace(
         players,
         policies={**players.policies, TEACHER: teacher.model},
@@ -353,8 +331,7 @@ def find_model(name: str, policy: PolicyConfig) -> str:
         check_folder(model, folder)
         return str(folder)
     if model in embedded_models() or looks_local or folder.exists():
-        raise ConfigError(
-            f"the model of policy {name}: got {model!r}, but {folder} holds no config.json; expected seed, games, a "
-            "checkpoint folder, or a hub name such as Qwen/Qwen3-1.7B. Fix the path."
-        )
+        expected = "expected seed, games, a checkpoint folder, or a hub name such as Qwen/Qwen3-1.7B"
+        got = f"got {model!r}, but {folder} holds no config.json"
+        raise ConfigError(f"the model of policy {name}: {got}; {expected}. Fix the path.")
     return model

@@ -39,20 +39,8 @@ SPLIT_SAMPLE = 200
 # A program whose answer is drawn: it must draw the same in equal states.
 DRAWN_MOVES = "```python\nimport random\nprint('Moves: ' + ''.join(random.choices('UDLR', k=12)))\n```"
 ACTIONS = (
-    "",
-    "1",
-    "U",
-    "RRDD",
-    "Moves: RRD",
-    "print('RRD')",
-    "```python\nprint(1)\n```",
-    DRAWN_MOVES,
-    "\\boxed{4}",
-    "é\x00\n",
-    "nan",
-    "²",
-    "9" * 5_000,
-    "A " * 500,
+    *("", "1", "U", "RRDD", "Moves: RRD", "print('RRD')", "```python\nprint(1)\n```", DRAWN_MOVES),
+    *("\\boxed{4}", "é\x00\n", "nan", "²", "9" * 5_000, "A " * 500),
 )
 RULES = {
     "observe": "observe is pure",
@@ -90,7 +78,6 @@ class ExaminedByOwnRules(Protocol):
 
     async def examine(self, env_spec: EnvSpec) -> CheckReport:
         """Return the report on the environment."""
-        ...
 
 
 async def check_env(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str] = ACTIONS, seed: int = 0) -> list[str]:
@@ -124,13 +111,9 @@ async def examine(
     name = env_spec.env_class.__name__
     splits = {split: _checked_tasks(findings, env_spec, split) for split in SPLITS}
     shared = shared_tasks(splits["train"], splits["test"])
-    findings.require(
-        not shared,
-        "tasks",
-        f"{name}.tasks: test task {', '.join(shared[:1])} is also a training task, {len(shared)} of "
-        f"{len(splits['test'])} are; expected disjoint splits. Divide the problems by the split. Tasks are compared by "
-        "their data, not by their id.",
-    )
+    count, advice = f"{len(shared)} of {len(splits['test'])} are (by their data)", "Divide the problems by the split."
+    got = f"test task {', '.join(shared[:1])} is also a training task, {count}"
+    findings.require(not shared, "tasks", f"{name}.tasks: {got}; expected disjoint splits. {advice}")
 
     # The episodes. On the first one every action is tried.
     judged = not any(fault.name == "success" for fault in faults)
@@ -159,10 +142,7 @@ async def examine(
             if role not in prompts
         ]
         if len({repr(reward) for episode in played for _, _, reward in episode.history}) == 1:
-            notes.append(
-                "every step had the same reward (the answers of the check are random, so this may be right); a team "
-                "learns only from answers with different rewards."
-            )
+            notes.append("every step had the same reward; a team learns only from answers with different rewards.")
     return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools, tuple(called))
 
 
@@ -197,19 +177,13 @@ def tasks_by_process(target: str, settings: Mapping[str, Any], seconds: float = 
     other_seed = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "digests.json"
+        command = [sys.executable, "-c", code, str(path), target, json.dumps(settings, default=str)]
+        variables = {**os.environ, "PYTHONHASHSEED": other_seed}
         try:
-            subprocess.run(
-                [sys.executable, "-c", code, str(path), target, json.dumps(settings, default=str)],
-                env={**os.environ, "PYTHONHASHSEED": other_seed},
-                capture_output=True,
-                timeout=seconds,
-                check=True,
-            )
+            subprocess.run(command, env=variables, capture_output=True, timeout=seconds, check=True)
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
-            raise ContractError(
-                f"{target}: its tasks could not be listed in another process ({type(error).__name__}); expected the "
-                "same tasks there. Let tasks() depend on its settings alone."
-            ) from None
+            got = f"its tasks could not be listed in another process ({type(error).__name__})"
+            raise ContractError(f"{target}: {got}. Let tasks() depend on its settings alone.") from None
         elsewhere = json.loads(path.read_text())
     for part, digest in task_digests(env_spec).items():
         if digest != elsewhere.get(part):
@@ -218,8 +192,7 @@ def tasks_by_process(target: str, settings: Mapping[str, Any], seconds: float = 
                 where, what = part, "prompts at the start of the same task"
             return (
                 f"{env_spec.env_class.__name__}.{where}: another process has other {what}; expected the same in every "
-                "process, as a resumed run and a comparison need them. Sort what comes out of a set, and use no hash() "
-                "of a text: both differ by process."
+                "process. Sort what comes out of a set, and use no hash() of a text: both differ by process."
             )
     return ""
 
@@ -242,17 +215,10 @@ def _checked_tasks(findings: Findings, env_spec: EnvSpec, split: Split) -> list[
                 raise Broken("tasks", fault)
         names = [task.id for task in tasks]
         twice = sorted({name for name in names if names.count(name) > 1})
-        findings.require(
-            not twice,
-            "tasks",
-            f"{where}: got the id {twice[:1]} more than once; expected every task to have its own. Number them.",
-        )
-        findings.require(
-            tasks == again,
-            "tasks",
-            f"{where}: differs between calls; expected the same tasks at every call. Seed what it draws, as in "
-            'random.Random(f"{split}-{index}").',
-        )
+        expected = "expected every task to have its own. Number them."
+        findings.require(not twice, "tasks", f"{where}: got the id {twice[:1]} more than once; {expected}")
+        expected = 'expected the same tasks at every call. Seed what it draws, as in random.Random(f"{split}-{index}").'
+        findings.require(tasks == again, "tasks", f"{where}: differs between calls; {expected}")
         return tasks
     return []
 
@@ -359,11 +325,8 @@ class Episode:
         self._class_before = class_state(type(env))
         while observations := self._observed(env):
             if len(self.history) >= MAX_DECISIONS:
-                raise Broken(
-                    "end",
-                    f"{self.name}: not over after {MAX_DECISIONS} decisions; expected an end. Count the turns, and "
-                    "return {} from observe when they are used up.",
-                )
+                advice = "Count the turns, and return {} from observe when they are used up."
+                raise Broken("end", f"{self.name}: not over after {MAX_DECISIONS} decisions; expected an end. {advice}")
             if "observe" not in self.findings.rules:
                 for role, seen in observations.items():
                     self.prompts.setdefault(role, shortened(seen.messages, actions))
@@ -376,11 +339,8 @@ class Episode:
             reward = await self._stepped(env, chosen)
             self.history.append((observations, chosen, reward))
         if not self.history:
-            raise Broken(
-                "end",
-                f"{self.name}: over before anybody acted, on task {self.task.id}; expected someone to act. Return an "
-                "observation for the first role.",
-            )
+            got, advice = f"over before anybody acted, on task {self.task.id}", "Return an observation for a role."
+            raise Broken("end", f"{self.name}: {got}; expected someone to act. {advice}")
         success = self._success(env)
         self._check_task()
         self.ended = True
@@ -407,10 +367,8 @@ class Episode:
                         self.working.add(tool.name)
                         break
                     result = " ".join(self._observed(tried[0])[role].messages[-1].content.split())[:200]
-                    note = (
-                        f"tool {tool.name} failed in every call, such as {_shown(sample)}: {result}. Mend the tool, "
-                        "unless it is right to refuse what the check made up."
-                    )
+                    advice = "Mend the tool, unless it is right to refuse what the check made up."
+                    note = f"tool {tool.name} failed in every call, such as {_shown(sample)}: {result}. {advice}"
                     self.failing.setdefault(tool.name, note)
 
     def _deadline(self, method: str) -> Deadline:
@@ -461,11 +419,9 @@ class Episode:
             return False
         with self.findings.calling("success", f"{self.name}.success"):
             success = self._deadline("success").blocking(lambda: env.success)
-        self.findings.require(
-            isinstance(success, bool),
-            "success",
-            f"{self.name}.success: got {described(success)}; expected True or False. Write bool(...) around it.",
-        )
+        expected = "expected True or False. Write bool(...) around it."
+        fault = f"{self.name}.success: got {described(success)}; {expected}"
+        self.findings.require(isinstance(success, bool), "success", fault)
         return bool(success)
 
     def _check_pure(self, env: Env, observations: dict[str, Observation]) -> None:
@@ -493,27 +449,18 @@ class Episode:
             moved = changed(self._class_before, class_state(type(env))) or changed(before, env_state(env))
             if self._observed(env) != observations or (moved and first != second):
                 self.shares = True
-                self.findings.add(
-                    "fork",
-                    f"{self.name}.fork: stepping a fork moved the original{f' in {moved}' if moved else ''}; expected "
-                    f"copies that share nothing. {_copying(moved)}",
-                )
+                got = f"stepping a fork moved the original{f' in {moved}' if moved else ''}"
+                expected = f"expected copies that share nothing. {_copying(moved)}"
+                self.findings.add("fork", f"{self.name}.fork: {got}; {expected}")
                 return
             if not env.repeatable:
                 return
             advice = _advice("step", _called(chosen))
-            self.findings.require(
-                first == second,
-                "fork",
-                f"{self.name}.fork: two forks gave the rewards {first} and {second} for the same actions; expected "
-                f"equal rewards. {advice}",
-            )
-            self.findings.require(
-                self._observed(twins[0]) == self._observed(twins[1]),
-                "fork",
-                f"{self.name}.fork: two forks show different things after the same actions; expected the same. "
-                f"{advice}",
-            )
+            got = f"two forks gave the rewards {first} and {second} for the same actions; expected equal rewards"
+            self.findings.require(first == second, "fork", f"{self.name}.fork: {got}. {advice}")
+            got = "two forks show different things after the same actions; expected the same"
+            is_equal = self._observed(twins[0]) == self._observed(twins[1])
+            self.findings.require(is_equal, "fork", f"{self.name}.fork: {got}. {advice}")
 
     async def _check_replay(self, success: bool) -> None:
         """Check that the same actions lead to the same observations, rewards and success."""
@@ -538,11 +485,8 @@ class Episode:
     def _check_task(self) -> None:
         """Check that the task is unchanged: others play it, too."""
         if moved := changed(self._task_before, task_state(self.task)):
-            raise Broken(
-                "replay",
-                f"{self.name}: playing {self.task.id} changed the task itself, in {moved}; expected a task that stays "
-                "as it was given, as others play it, too. Copy what changes in __init__: copy.deepcopy(task.data).",
-            )
+            got = f"playing {self.task.id} changed the task itself, in {moved}; expected it as it was given"
+            raise Broken("replay", f"{self.name}: {got}. Copy what changes in __init__: copy.deepcopy(task.data).")
 
 
 def shortened(messages: Sequence[Message], actions: Sequence[str]) -> tuple[Message, ...]:

@@ -26,10 +26,8 @@ def grid(rows: Sequence[str], legend: Mapping[str, str], boxes: int = 0) -> Draw
     """
     for letter, kind in legend.items():
         if kind not in THINGS:
-            raise ContractError(
-                f"render: {letter!r} is {kind!r} in the legend; expected one of {', '.join(THINGS)}. Leave a letter "
-                f"out of the legend to have it written as it is.{nearest(kind, THINGS)}"
-            )
+            expected = f"expected one of {', '.join(THINGS)}, or no entry. Fix or remove it.{nearest(kind, THINGS)}"
+            raise ContractError(f"render: {letter!r} is {kind!r} in the legend; {expected}")
     return {"kind": "grid", "rows": list(rows), "legend": dict(legend), "boxes": boxes}
 
 

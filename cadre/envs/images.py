@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from cadre.envs.validation import described
-from cadre.errors import ConfigError, DataError
+from cadre.errors import DataError
 from cadre.file_limits import open_untrusted
-from cadre.plugins import install_command
+from cadre.plugins import package
 from cadre.types import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP")
@@ -84,9 +84,8 @@ def _decoded(data: bytes, what: str) -> Any:
             layer = opened.convert("RGBA")
             return pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer).convert("RGB")
     except (OSError, ValueError, SyntaxError, EOFError, pillow.DecompressionBombError, Warning) as error:
-        raise DataError(
-            f"{what}: it cannot be read as a picture ({error}); expected {', '.join(FORMATS)}. {ADVICE}"
-        ) from None
+        expected = f"expected {', '.join(FORMATS)}. {ADVICE}"
+        raise DataError(f"{what}: it cannot be read as a picture ({error}); {expected}") from None
 
 
 def _of_array(source: Any) -> Image:
@@ -94,19 +93,16 @@ def _of_array(source: Any) -> Image:
 
     fits = isinstance(source, numpy.ndarray) and (source.ndim == 2 or (source.ndim == 3 and source.shape[2] == 3))
     if not fits or source.dtype != numpy.uint8:
-        raise DataError(
-            f"image: got {describe_array(source)}; expected a path, the bytes of a file, or a numpy array uint8 "
-            "[height, width, 3] or [height, width]. Scale the values to 0 to 255 and write array.astype(numpy.uint8)."
-        )
+        expected = "expected a path, the bytes of a file, or a numpy array uint8 [height, width, 3] or [height, width]"
+        raise DataError(f"image: got {describe_array(source)}; {expected}. Write array.astype(numpy.uint8).")
     _check_size(source.shape[1], source.shape[0], "image of an array")
     return _made(_pillow().fromarray(numpy.ascontiguousarray(source)).convert("RGB"))
 
 
 def _check_size(width: int, height: int, what: str) -> None:
     if not (1 <= width <= MOST_SIDE and 1 <= height <= MOST_SIDE):
-        raise DataError(
-            f"{what}: got {width:,} by {height:,} pixels; expected 1 to {MOST_SIDE:,} a side. Make it smaller."
-        )
+        got = f"got {width:,} by {height:,} pixels"
+        raise DataError(f"{what}: {got}; expected 1 to {MOST_SIDE:,} a side. Make it smaller.")
 
 
 def _made(picture: Any) -> Image:
@@ -118,10 +114,4 @@ def _made(picture: Any) -> Image:
 
 
 def _pillow() -> Any:
-    try:
-        from PIL import Image as pillow
-    except ImportError:
-        raise ConfigError(
-            f"image: Pillow is not installed; expected it, to read and draw pictures. Run: {install_command('vision')}"
-        ) from None
-    return pillow
+    return package("PIL.Image", "vision", "image:")

@@ -39,6 +39,10 @@ MAX_PAGES = 50
 # Bytes that are kept of what a server writes on stderr, the last ones, for the message where it does not start.
 MAX_LOG = 65_536
 MAX_SAID = 300  # characters of its last line
+REPEATED = (
+    "when a fork made the calls again that had led to its state; expected the result that it had. If no call changes "
+    "what another returns, write stateless=True."
+)
 
 
 @dataclass(frozen=True)
@@ -78,10 +82,9 @@ class McpServer:
     ) -> None:
         command = (command,) if isinstance(command, str) else tuple(command)
         if bool(command) == bool(url):
-            raise ConfigError(
-                f"McpServer: got the command {list(command)} and the url {url!r}; expected one of them. Write "
-                'McpServer(["program", "argument"]) or McpServer(url="http://...").'
-            )
+            advice = 'Write McpServer(["program", "argument"]) or McpServer(url="http://...").'
+            got = f"got the command {list(command)} and the url {url!r}"
+            raise ConfigError(f"McpServer: {got}; expected one of them. {advice}")
         variables, pairs = tuple((environment or {}).items()), tuple((headers or {}).items())
         self.launch = Launch(command, variables, url, pairs, start_s)
         self.only, self.stateless = tuple(only), stateless
@@ -104,19 +107,15 @@ class McpServer:
         """Raise ConfigError if the client is not installed or the program is not found. Starts nothing."""
         package("mcp", "mcp", "McpServer")
         if self.launch.command and shutil.which(self.launch.command[0]) is None:
-            raise ConfigError(
-                f"McpServer: there is no program {self.launch.command[0]!r}; expected one on the PATH. Install the "
-                "server, or write the path to its program."
-            )
+            advice = "Install the server, or write the path to its program."
+            raise ConfigError(f"McpServer: there is no program {self.launch.command[0]!r}; expected one. {advice}")
 
     def tools(self) -> tuple[Tool, ...]:
         """Return the tools that are offered. Starts the server once for each process to ask it."""
         listed = _Shared.listed(self.launch, self.stateless)
         if missing := [name for name in self.only if name not in [tool.name for tool in listed]]:
-            raise ConfigError(
-                f"McpServer: {self.launch} has no tool {missing[0]!r}; expected one of "
-                f"{', '.join(tool.name for tool in listed)}. Fix `only`."
-            )
+            expected = f"expected one of {', '.join(tool.name for tool in listed)}"
+            raise ConfigError(f"McpServer: {self.launch} has no tool {missing[0]!r}; {expected}. Fix `only`.")
         return tuple(tool for tool in listed if not self.only or tool.name in self.only)
 
     def runnable_tools(self) -> list[RunnableTool]:
@@ -161,18 +160,12 @@ class McpServer:
                 async with asyncio.timeout(call_s):
                     repeated = await connection.call(name, json.loads(arguments))
                 if repeated != result:
-                    raise ReplayDiverged(
-                        f"McpServer: {self.launch} returned {repeated[:200]!r} for {name} in place of {result[:200]!r} "
-                        "when a fork made the calls again that had led to its state; expected equal results. If no "
-                        "call changes what another returns, write stateless=True."
-                    )
+                    got = f"returned {repeated[:200]!r} for {name} in place of {result[:200]!r}"
+                    raise ReplayDiverged(f"McpServer: {self.launch} {got} {REPEATED}")
         except TimeoutError:
             connection.close()
-            raise ReplayDiverged(
-                f"McpServer: {self.launch} did not answer {name} within {call_s:g} s when a fork made the calls again "
-                "that had led to its state; expected the result that it had. If no call changes what another returns, "
-                "write stateless=True."
-            ) from None
+            got = f"did not answer {name} within {call_s:g} s"
+            raise ReplayDiverged(f"McpServer: {self.launch} {got} {REPEATED}") from None
         except BaseException:
             connection.close()
             raise

@@ -69,10 +69,8 @@ def _of_array(source: Any, rate: int) -> Sound:
 
     fits = isinstance(source, numpy.ndarray) and source.ndim == 1 and source.dtype.kind in "fi"
     if not fits or (source.dtype.kind == "i" and source.dtype != numpy.int16):
-        raise DataError(
-            f"sound: got {describe_array(source)}; expected a path, the bytes of a WAV file, or a numpy array "
-            "[samples] of int16 or of floats from -1 to 1. Take one channel, and divide by the largest value."
-        )
+        expected = "expected a path, the bytes of a WAV file, or a numpy array [samples] of int16 or of floats -1 to 1"
+        raise DataError(f"sound: got {describe_array(source)}; {expected}. Take one channel, and scale it.")
     if source.dtype.kind == "f":
         if not (numpy.isfinite(source).all() and (abs(source) <= 1.0).all()):
             raise DataError("sound: got an array with values outside of -1 to 1; expected none. Divide by the largest.")
@@ -82,10 +80,8 @@ def _of_array(source: Any, rate: int) -> Sound:
 
 def _made(values: numpy.ndarray, rate: int, what: str) -> Sound:
     if isinstance(rate, bool) or rate not in RATES:
-        raise DataError(
-            f"{what}: got the rate {rate!r}; expected {RATES[0]:,} to {RATES[-1]:,} samples a second. Name it: "
-            "sound(array, rate=16_000)."
-        )
+        expected = f"expected {RATES[0]:,} to {RATES[-1]:,} samples a second"
+        raise DataError(f"{what}: got the rate {rate!r}; {expected}. Name it: sound(array, rate=16_000).")
     if not 1 <= len(values) <= MOST_BYTES // 2:
         raise DataError(f"{what}: got {len(values):,} samples; expected 1 to {MOST_BYTES // 2:,}. {ADVICE}")
     raw = values.astype("<i2").tobytes()

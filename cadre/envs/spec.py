@@ -22,12 +22,7 @@ from cadre.errors import ConfigError, ContractError, nearest, reject_name
 from cadre.plugins import environments
 from cadre.settings.section import NUMBER, PLAIN_TYPES, is_bool_for_number, quoting_advice
 from cadre.settings.trust import check_code, find_module_file, find_module_reference
-from cadre.settings.user_code import (
-    describe_errors,
-    is_user_file,
-    load_file,
-    load_module,
-)
+from cadre.settings.user_code import describe_errors, is_user_file, load_file, load_module
 from cadre.types import Choice, Task
 
 log = logging.getLogger(__name__)
@@ -65,11 +60,9 @@ def env_class(name: str) -> type[Env]:
     if inspect.isfunction(env):
         return episode(env)
     if not (isinstance(env, type) and issubclass(env, Env)):
-        classes_by_name = {
-            key: value for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Env)
-        }
+        kinds = {key: kind for key, kind in vars(module).items() if isinstance(kind, type) and issubclass(kind, Env)}
         # Base classes that the file imports from Cadre are not the user's.
-        classes = [key for key, value in classes_by_name.items() if not value.__module__.startswith("cadre.")]
+        classes = [key for key, kind in kinds.items() if not kind.__module__.startswith("cadre.")]
         raise ConfigError(
             f"env: {source} has no environment {attribute!r}; expected a subclass of cadre.env.Env, and it has "
             f"{', '.join(classes) or 'none'}.{nearest(attribute, classes)}"
@@ -93,20 +86,17 @@ def _no_class_named(file: Path) -> ConfigError:
 
 
 def _from_package(module: str, name: str) -> Any:
+    expected = "expected file.py:Class, module:Class or a name of `cadre list`"
     if not all(part.isidentifier() for part in module.split(".")):
-        raise ConfigError(
-            f"env: got {name!r}, and {module!r} is neither a file that ends in .py nor the name of a module; expected "
-            f"one of {', '.join(environments())}, file.py:Class or module:Class. Fix the name."
-        )
+        got = f"got {name!r}, and {module!r} is neither a file that ends in .py nor the name of a module"
+        raise ConfigError(f"env: {got}; {expected}. Fix the name.")
     if (file := find_module_file(name)) is not None:
         check_code("env", file)
     try:
         return load_module("env", module)
     except (ImportError, ValueError) as error:
-        raise ConfigError(
-            f"env: got {name!r}, and {module} cannot be imported ({error}); expected module:Class or file.py:Class. "
-            "Fix the name, or install what is missing."
-        ) from None
+        got = f"got {name!r}, and {module} cannot be imported ({error})"
+        raise ConfigError(f"env: {got}; {expected}. Fix the name, or install what is missing.") from None
 
 
 class EnvSpec:
@@ -132,14 +122,13 @@ class EnvSpec:
     ) -> None:
         self.declared = env_class(env) if isinstance(env, str) else env
         if self.declared.tools and central:
-            raise ConfigError(
-                f"algorithm.central: got true, and {self.declared.__name__} has tools; expected an environment "
-                "without, as one role writes the texts of all. Take another algorithm, or remove the tools."
-            )
+            got = f"got true, and {self.declared.__name__} has tools, which one role cannot call for all"
+            raise ConfigError(f"algorithm.central: {got}; expected none. Take another algorithm.")
         declared = declared_settings(self.declared)
         # A function of the user's pays for the steps of any environment but those that take one themselves.
-        reward = settings.get("reward")
-        is_function = isinstance(reward, str) and ":" in reward and not _takes_text(declared.get("reward"))
+        reward, parameter = settings.get("reward"), declared.get("reward")
+        takes_text = parameter is not None and parameter.annotation in (str, Any)
+        is_function = isinstance(reward, str) and ":" in reward and not takes_text
         rewarded = with_reward(self.declared, str(reward)) if is_function else self.declared
         played = centralised(rewarded) if central else with_tools(rewarded)
         self.env_class = with_prompts(played, prompts) if prompts else played
@@ -170,11 +159,9 @@ class EnvSpec:
         with describe_errors(where):
             tasks: object = self.declared.tasks(split, **self._taken_by(self.declared.tasks))
         if not isinstance(tasks, Sequence) or isinstance(tasks, str):
-            raise ContractError(
-                f"{where}: got {'nothing (None)' if tasks is None else f'a {type(tasks).__name__}'}; expected a "
-                "sequence of Task with a length and items by index. Return a list, or GeneratedTasks(count, make, "
-                "name)."
-            )
+            got = "nothing (None)" if tasks is None else f"a {type(tasks).__name__}"
+            expected = "expected a sequence of Task with a length and items by index"
+            raise ContractError(f"{where}: got {got}; {expected}. Return a list, or GeneratedTasks(count, make, name).")
         return tasks
 
     def close(self) -> None:
@@ -198,10 +185,6 @@ class EnvSpec:
         parameters = inspect.signature(method).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return {name: value for name, value in self._declared_settings.items() if takes_all or name in parameters}
-
-
-def _takes_text(parameter: inspect.Parameter | None) -> bool:
-    return parameter is not None and parameter.annotation in (str, Any)
 
 
 def declared_settings(env: type[Env]) -> dict[str, inspect.Parameter]:
@@ -245,20 +228,17 @@ def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings
         if key not in declared:
             names = ", ".join(declared)
             if not names:
-                raise ConfigError(
-                    f"settings.{key}: got it for {env.__name__}, which has no settings; expected none. Remove it, or "
-                    f"add a parameter {key} after the task in {env.__name__}.__init__."
-                )
+                advice = f"Remove it, or add a parameter {key} after the task in {env.__name__}.__init__."
+                got = f"got it for {env.__name__}, which has no settings"
+                raise ConfigError(f"settings.{key}: {got}; expected none. {advice}")
             got = f"settings.{key}: unknown to {env.__name__}"
             raise ConfigError(reject_name(got, f"expected one of {names}.", nearest(key, declared)))
         if is_bool_for_number(declared[key].annotation, value):
             raise ConfigError(f"settings.{key}: got {value!r}; expected {NUMBER}. Write a number.")
         usual = declared[key].default
         if isinstance(usual, bool) and isinstance(value, str) and declared[key].annotation is Any:
-            raise ConfigError(
-                f"settings.{key}: got the text {value!r}; expected true or false, as its default is {usual}. "
-                "These two alone are truth values in YAML 1.2: write one of them, or annotate the parameter."
-            )
+            advice = "These two alone are truth values in YAML 1.2: write one of them, or annotate the parameter."
+            raise ConfigError(f"settings.{key}: got the text {value!r}; expected true or false. {advice}")
         try:
             checked[key] = pydantic.TypeAdapter(declared[key].annotation).validate_python(value)
         except pydantic.ValidationError as error:

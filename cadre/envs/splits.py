@@ -31,10 +31,8 @@ def drawn(split: Split, draw: Callable[[int], dict[str, Any] | None], settings: 
     data = next((task for task in map(draw, range(TRIES)) if task is not None), None)
     if data is None:
         values = ", ".join(f"{name} {value!r}" for name, value in settings.items())
-        raise ConfigError(
-            f"settings: got {values}, with which none of {TRIES} draws was a task of the split {split!r}; expected "
-            "some. Take settings with more tasks, such as a greater size."
-        )
+        got = f"got {values}, with which none of {TRIES} draws was a task of the split {split!r}"
+        raise ConfigError(f"settings: {got}; expected some. Take settings with more tasks, such as a greater size.")
     return data
 
 

@@ -77,14 +77,9 @@ def tool(function: Callable[..., Any], name: str = "", description: str = "") ->
     arguments have no JSON schema.
     """
     if isinstance(function, RunnableTool):
-        return replace(
-            function,
-            tool=replace(
-                function.tool,
-                name=name or function.tool.name,
-                description=description or function.tool.description,
-            ),
-        )
+        before = function.tool
+        renamed = replace(before, name=name or before.name, description=description or before.description)
+        return replace(function, tool=renamed)
     # A bound method has the specification of its function, which is made once.
     method = getattr(function, "__func__", None)
     specification, model = _specification(method or function, method is not None)
@@ -95,18 +90,15 @@ def tool(function: Callable[..., Any], name: str = "", description: str = "") ->
             arguments = model.model_validate_json(text)
         except ValidationError as error:
             faults = error.errors(include_url=False, include_input=False)[:3]
-            raise ValueError(
-                "; ".join(": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"]))) for fault in faults)
-            ) from None
+            texts = (": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in faults)
+            raise ValueError("; ".join(texts)) from None
         # What the model left out keeps the default of the function itself.
         return {names[field]: getattr(arguments, field) for field in arguments.model_fields_set}
 
     made = replace(specification, name=name or specification.name, description=description or specification.description)
     if not NAME.fullmatch(made.name):
-        raise ConfigError(
-            f"tools: got a function named {made.name!r}; expected letters, digits and underscores, 64 at most, as the "
-            "model writes the name. Name it: tool(function, name=...)."
-        )
+        expected = "expected letters, digits and underscores, 64 at most. Name it: tool(function, name=...)."
+        raise ConfigError(f"tools: got a function named {made.name!r}; {expected}")
     return RunnableTool(made, function, validate)
 
 
@@ -128,21 +120,15 @@ def _arguments_model(
     try:
         parameters = list(inspect.signature(function, eval_str=True).parameters.values())[is_method:]
     except (ValueError, TypeError, NameError) as error:
-        raise ConfigError(
-            f"tools: the arguments of {name} cannot be read ({error}); expected a function with type hints. Write one "
-            "around it."
-        ) from None
+        expected = "expected a function with type hints. Write one around it."
+        raise ConfigError(f"tools: the arguments of {name} cannot be read ({error}); {expected}") from None
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(parameters):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(
-                f"tools: {name} takes {parameter}; expected arguments that are passed by name. Name each of them."
-            )
+            raise ConfigError(f"tools: {name} takes {parameter}; expected arguments by name. Name each of them.")
         if parameter.annotation is parameter.empty:
-            raise ConfigError(
-                f"tools: the argument {parameter.name} of {name} has no type hint; expected one, which its schema is "
-                f"made from. Write {parameter.name}: str, or what it is."
-            )
+            got = f"the argument {parameter.name} of {name} has no type hint"
+            raise ConfigError(f"tools: {got}; expected one. Write {parameter.name}: str, or what it is.")
         details: dict[str, Any] = {"alias": parameter.name}
         if parameter.name in argument_docs:
             details["description"] = argument_docs[parameter.name]
@@ -155,10 +141,9 @@ def _arguments_model(
         model = create_model(name, __config__=settings, **fields)
         model.model_json_schema()
     except (PydanticUserError, SchemaError, TypeError) as error:
-        raise ConfigError(
-            f"tools: the arguments of {name} have no JSON schema ({first_line(error)}); expected types such as str, "
-            "int, list[str], Literal or a pydantic model. Change its type hints."
-        ) from None
+        got = f"the arguments of {name} have no JSON schema ({first_line(error)})"
+        expected = "expected types such as str, int, list[str], Literal or a pydantic model. Change its type hints."
+        raise ConfigError(f"tools: {got}; {expected}") from None
     return model
 
 
@@ -204,10 +189,8 @@ def runnable_tools(entries: Sequence[Any], env: Any = None) -> dict[str, Runnabl
     for entry in entries:
         for entry_tool in _tools_of(entry, env):
             if entry_tool.tool.name in tools:
-                raise ConfigError(
-                    f"tools: got two named {entry_tool.tool.name}; expected different names. Rename one: "
-                    "tool(function, name=...)."
-                )
+                advice = "Rename one: tool(function, name=...)."
+                raise ConfigError(f"tools: got two named {entry_tool.tool.name}; expected different names. {advice}")
             tools[entry_tool.tool.name] = entry_tool
     return tools
 
@@ -216,10 +199,8 @@ def _tools_of(entry: Any, env: Any) -> Iterator[RunnableTool]:
     if isinstance(entry, RunnableTool):
         yield entry
     elif isinstance(entry, type | str | Tool | None):
-        raise ConfigError(
-            f"tools: got {entry!r}; expected a function, an object with methods, or an McpServer. "
-            + ("Write it with parentheses." if isinstance(entry, type) else "Give what is to be called.")
-        )
+        advice = "Write it with parentheses." if isinstance(entry, type) else "Give what is to be called."
+        raise ConfigError(f"tools: got {entry!r}; expected a function, an object, or an McpServer. {advice}")
     elif hasattr(entry, "runnable_tools"):
         yield from entry.runnable_tools()
     elif inspect.isroutine(entry):
@@ -232,10 +213,8 @@ def _tools_of(entry: Any, env: Any) -> Iterator[RunnableTool]:
         names = dict.fromkeys(name for kind in reversed(type(entry).__mro__[:-1]) for name in vars(kind))
         methods = [name for name in names if not name.startswith("_") and inspect.isroutine(getattr(entry, name))]
         if not methods:
-            raise ConfigError(
-                f"tools: got {entry!r}, which has no public methods; expected a function, an object with methods, or "
-                "an McpServer. Write its methods without a leading underscore."
-            )
+            advice = "Write its methods without a leading underscore."
+            raise ConfigError(f"tools: got {entry!r}, which has no public methods; expected some. {advice}")
         yield from (tool(getattr(entry, name)) for name in methods)
 
 
@@ -381,20 +360,17 @@ def check_tools(env: type[Env], roles: Sequence[str]) -> None:
     """
     for role, entries in _entries_by_role(env).items():
         if role not in (*roles, ""):
-            raise ConfigError(
-                f"{env.__name__}.tools: got {role!r}; expected roles of it: {', '.join(roles)}. Fix the name."
-            )
+            expected = f"expected roles of it: {', '.join(roles)}"
+            raise ConfigError(f"{env.__name__}.tools: got {role!r}; {expected}. Fix the name.")
         for entry in entries:
             if hasattr(entry, "check"):
                 entry.check()
             try:
                 copy.deepcopy(entry)
             except Exception as error:  # noqa: BLE001 - __deepcopy__ is the user's
-                raise ConfigError(
-                    f"{env.__name__}.tools: got {entry!r}, which copy.deepcopy cannot copy ({error}); expected an "
-                    "object that is copied with the state of an episode, as forks have tools of their own. Give "
-                    "functions, or write a method __deepcopy__ that leaves out connections and locks."
-                ) from None
+                got = f"got {entry!r}, which copy.deepcopy cannot copy ({error}), for forks"
+                advice = "Give functions, or write a method __deepcopy__ that leaves out connections and locks."
+                raise ConfigError(f"{env.__name__}.tools: {got}; expected one that it can. {advice}") from None
         runnable_tools([entry for entry in entries if not hasattr(entry, "check")], object.__new__(env))
 
 

@@ -39,10 +39,8 @@ def task_faults(where: str, task: Any) -> Iterator[str]:
         yield f'{where} has {described(task.data)} as data; expected a mapping of names to values, {{"digit": 7}}.'
         return
     for path, value in values_beyond_json(task.data):
-        yield (
-            f"{where} has data{path}, which is {described(value)}; expected plain values (texts, numbers, lists and "
-            "mappings of them), as tasks are written to files. Use int(), float(), str(), list() or .tolist()."
-        )
+        expected = "expected plain values (texts, numbers, lists and mappings of them)"
+        yield f"{where} has data{path}, which is {described(value)}; {expected}. Use int(), list() or .tolist()."
         return
 
 
@@ -64,38 +62,28 @@ def observation_faults(env: str, observations: Any, roles: tuple[str, ...]) -> I
     """Yield the faults of what `observe` returned."""
     where = f"{env}.observe"
     if not isinstance(observations, dict):
-        yield (
-            f"{where}: got {described(observations)}; expected a dict of role to Observation, or {{}} when the episode "
-            "is over. Return {role: Observation(role, messages)}."
-        )
+        expected = "expected a dict of role to Observation, or {} when the episode is over"
+        yield f"{where}: got {described(observations)}; {expected}. Return {{role: Observation(role, messages)}}."
         return
     for role, observation in observations.items():
         if role not in roles:
-            yield (
-                f"{where}: got the role {role!r}; expected one of {', '.join(roles)}. Rename it or add it to roles."
-                f"{nearest(str(role), roles)}"
-            )
+            expected = f"expected one of {', '.join(roles)}. Rename it or add it to roles.{nearest(str(role), roles)}"
+            yield f"{where}: got the role {role!r}; {expected}"
+        example = f'Observation("{role}", (Message("user", "..."),))'
         if not isinstance(observation, Observation):
-            yield (
-                f"{where}: got {described(observation)} for {role}; expected an Observation, such as "
-                f'Observation("{role}", (Message("user", "..."),)).'
-            )
+            yield f"{where}: got {described(observation)} for {role}; expected an Observation, such as {example}."
             continue
         if observation.role != role:
-            yield (
-                f"{where}: the key {role!r} holds an Observation of {observation.role!r}; expected the same role. "
-                f'Write Observation("{role}", ...).'
-            )
+            got = f"the key {role!r} holds an Observation of {observation.role!r}"
+            yield f"{where}: {got}; expected the same role. Write {example}."
         yield from _message_faults(f"{where}: for {role}", observation.messages)
 
 
 def _message_faults(where: str, messages: Any) -> Iterator[str]:
     if not isinstance(messages, tuple):
         comma = " (a tuple of one needs its comma)" if isinstance(messages, Message | str) else ""
-        yield (
-            f"{where} got {described(messages)} as messages; expected a tuple of Message{comma}. "
-            'Write (Message("user", text),), or tuple(...) around a list.'
-        )
+        advice = 'Write (Message("user", text),), or tuple(...) around a list.'
+        yield f"{where} got {described(messages)} as messages; expected a tuple of Message{comma}. {advice}"
     if not isinstance(messages, tuple | list):
         return
     if not messages:
@@ -107,9 +95,8 @@ def _message_faults(where: str, messages: Any) -> Iterator[str]:
             continue
         if message.role not in SPEAKERS:
             yield (
-                f"{at} is by {message.role!r}; expected one of {', '.join(SPEAKERS)}, the roles of the model's chat "
-                "template. What the environment and other agents say to this role is by user; its own earlier answers "
-                f"are by assistant.{nearest(str(message.role), SPEAKERS)}"
+                f"{at} is by {message.role!r}; expected one of {', '.join(SPEAKERS)}. What others say to this role is "
+                f"by user; its own earlier answers are by assistant.{nearest(str(message.role), SPEAKERS)}"
             )
         if not isinstance(message.content, str):
             yield f"{at} holds {described(message.content)}; expected a text. Write it out with str() or join()."
@@ -118,10 +105,8 @@ def _message_faults(where: str, messages: Any) -> Iterator[str]:
         for name, (kind, example) in PARTS.items():
             value = getattr(message, name)
             if not (isinstance(value, tuple) and all(isinstance(part, kind) for part in value)):
-                yield (
-                    f"{at} holds {described(value)} as {name}; expected a tuple of {kind.__name__}. Write "
-                    f"{name}=({example},)."
-                )
+                expected = f"expected a tuple of {kind.__name__}. Write {name}=({example},)."
+                yield f"{at} holds {described(value)} as {name}; {expected}"
 
 
 def is_valid_unicode(text: str) -> bool:
@@ -143,10 +128,8 @@ def reward_faults(env: str, reward: Any, acting: Mapping[str, Any], roles: tuple
     yield from number_faults(f"{where}: Reward.team", reward.team)
     for kind, numbers in (("local", reward.local), ("parts", reward.parts)):
         if not isinstance(numbers, Mapping):
-            yield (
-                f"{where}: got {described(numbers)} as Reward.{kind}; expected a mapping of names to numbers. "
-                f'Write {kind}={{"name": 1.0}}.'
-            )
+            expected = f'expected a mapping of names to numbers. Write {kind}={{"name": 1.0}}.'
+            yield f"{where}: got {described(numbers)} as Reward.{kind}; {expected}"
             return
         for name, number in numbers.items():
             yield from number_faults(f"{where}: Reward.{kind}[{name!r}]", number)
@@ -155,15 +138,11 @@ def reward_faults(env: str, reward: Any, acting: Mapping[str, Any], roles: tuple
             yield f"{where}: got the name {name!r} in Reward.parts; expected printable characters. Rename it."
     for role in reward.local:
         if role not in roles:
-            yield (
-                f"{where}: got a local reward for {role!r}; expected roles of {', '.join(roles)}. Rename it."
-                f"{nearest(str(role), roles)}"
-            )
+            expected = f"expected roles of {', '.join(roles)}. Rename it.{nearest(str(role), roles)}"
+            yield f"{where}: got a local reward for {role!r}; {expected}"
         elif role not in acting:
-            yield (
-                f"{where}: got a local reward for {role}, who did not act; expected only those who did, here "
-                f"{', '.join(acting)}. Pay {role} when it acts, or the team."
-            )
+            expected = f"expected only those who did, here {', '.join(acting)}. Pay {role} when it acts, or the team."
+            yield f"{where}: got a local reward for {role}, who did not act; {expected}"
 
 
 def valid_observations(env: Env, roles: tuple[str, ...]) -> dict[str, Observation]:
@@ -209,14 +188,10 @@ def number_faults(where: str, number: Any) -> Iterator[str]:
 
 def described(value: Any) -> str:
     """Return a value's type, with the value if it is short: `a str 'abc'`, `a list []`, `a numpy.int64`."""
-    kind = type(value)
-    name = (
-        kind.__qualname__
-        if kind.__module__ in ("builtins", "cadre.types")
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
     if value is None:
         return "None"
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.").removeprefix("cadre.types.")
     shown = repr(value)
     short = f" {shown}" if len(shown) <= 40 and "\n" not in shown else ""
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}{short}"
@@ -257,29 +232,19 @@ def declaration_faults(env_spec: EnvSpec) -> list[Fault]:
             add(method, f"missing; expected `{form}. Write it in the class.", fatal=method != "success")
     faults += [Fault("roles", paragraph) for paragraph in _role_faults(env_spec)]
     if not inspect.iscoroutinefunction(env.step):
-        add(
-            "step",
-            "got a plain function; expected `async def step(self, actions)`, since many episodes run at once and one "
-            "that waits must not hold up the others. Put `async` before `def`.",
-            fatal=False,
-        )
+        expected = "expected `async def step(self, actions)`, as many episodes run at once. Put `async` before `def`."
+        add("step", f"got a plain function; {expected}", fatal=False)
     for method in ("observe", "fork", "privileged", "tasks"):
         if inspect.iscoroutinefunction(getattr(env, method)):
             add(method, "got an async function; expected a plain one. Remove `async`.")
     if inspect.isfunction(inspect.getattr_static(env, "success")):
-        add(
-            "success",
-            "got a method; expected a property, as a method without its call is always true. Put `@property` above it.",
-            fatal=False,
-        )
+        expected = "expected a property, as a method without its call is always true. Put `@property` above it."
+        add("success", f"got a method; {expected}", fatal=False)
 
     # The signatures of `tasks` and `__init__`.
     if inspect.isfunction(inspect.getattr_static(env, "tasks")):
-        add(
-            "tasks",
-            "got a method of an episode; expected one of the class, as tasks come before episodes. Put `@classmethod` "
-            "above it and name its first argument cls.",
-        )
+        expected = "expected one of the class. Put `@classmethod` above it and name its first argument cls."
+        add("tasks", f"got a method of an episode; {expected}")
     else:
         parameters = inspect.signature(env.tasks).parameters.values()
         nameable = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
@@ -287,20 +252,15 @@ def declaration_faults(env_spec: EnvSpec) -> list[Fault]:
         unknown = [setting for setting in required[1:] if setting not in declared_settings(env)]
         if not required or unknown:
             got = f"needs {', '.join(unknown)}, which is no setting" if unknown else "takes no split"
-            add(
-                "tasks",
-                f"{got}; expected `def tasks(cls, split, ...)`, with settings of __init__ behind the split. Give it "
-                "that form.",
-            )
+            form = "`def tasks(cls, split, ...)`, with settings of __init__ behind the split"
+            add("tasks", f"{got}; expected {form}. Give it that form.")
     settings = env_spec.episode_settings
     try:
         inspect.signature(env).bind(None, **settings)
     except TypeError as error:
-        add(
-            "__init__",
-            f"takes no call with a task and the settings {', '.join(settings) or '(none)'} ({error}); expected "
-            "`def __init__(self, task, ...)` with a default for every setting. Give it that form.",
-        )
+        got = f"takes no call with a task and the settings {', '.join(settings) or '(none)'} ({error})"
+        form = "`def __init__(self, task, ...)` with a default for every setting"
+        add("__init__", f"{got}; expected {form}. Give it that form.")
     return faults
 
 
@@ -312,16 +272,12 @@ def _role_faults(env_spec: EnvSpec) -> Iterator[str]:
         return
     roles = env_spec.roles
     if not isinstance(roles, tuple | list) or not roles:
-        yield (
-            f"{name}.{'roles' if is_plain else 'roles_of'}: got {roles!r}; expected a tuple of names, such as "
-            f"`{EXAMPLE}`, with a comma behind the name where there is one only. Write it as a tuple."
-        )
+        expected = f"expected a tuple of names, such as `{EXAMPLE}`, with a comma behind a single name"
+        yield f"{name}.{'roles' if is_plain else 'roles_of'}: got {roles!r}; {expected}. Write it as a tuple."
         return
     for role in roles:
         if not isinstance(role, str) or not ROLE.fullmatch(role):
-            yield (
-                f"{name}.roles: got the name {role!r}; expected a letter, then letters, digits, - and _, as roles name "
-                "metrics and settings. Rename it."
-            )
+            expected = "expected a letter, then letters, digits, - and _"
+            yield f"{name}.roles: got the name {role!r}; {expected}, as roles name metrics. Rename it."
         elif roles.count(role) > 1:
             yield f"{name}.roles: got {role!r} {roles.count(role)} times; expected each role once. Remove the others."

@@ -55,14 +55,13 @@ class Central(Env):
         self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
     ) -> Sequence[Reward]:
         inner = [fork.env if isinstance(fork, Central) else fork for fork in forks]
-        acting, joint = list(self.env.observe()), [action[TEAM] for action in actions]
-        split = [
-            {
-                role: replace(sample, role=role, text=text)
-                for role, text in split_joint_text(sample.text, acting).items()
-            }
-            for sample in joint
-        ]
+        acting = list(self.env.observe())
+
+        def parts(sample: Sample) -> dict[str, Sample]:
+            texts = split_joint_text(sample.text, acting)
+            return {role: replace(sample, role=role, text=text) for role, text in texts.items()}
+
+        split = [parts(action[TEAM]) for action in actions]
         return [_of_team(reward) for reward in await self.env.compare(inner, split, rewards)]
 
     def fork(self) -> Self:
@@ -217,13 +216,8 @@ def with_reward(env_class: type[Env], reference: str) -> type[Env]:
             self.is_stepping_samples = False
         return await pay_for(self, actions_of(self, samples), reward)
 
-    names = {
-        "step": step,
-        "step_samples": step_samples,
-        "is_stepping_samples": False,
-        "__module__": env_class.__module__,
-        "__doc__": env_class.__doc__,
-    }
+    names = {"step": step, "step_samples": step_samples, "is_stepping_samples": False}
+    names |= {"__module__": env_class.__module__, "__doc__": env_class.__doc__}
     return type(env_class.__name__, (env_class,), names)
 
 
@@ -249,8 +243,6 @@ def pay(result: Any, env_reward: Reward, reference: str) -> Reward:
     except (TypeError, ValueError, OverflowError, AttributeError, RuntimeError):
         is_valid = False
     if not is_valid:
-        raise ContractError(
-            f"settings.reward: {reference} returned {result!r:.200}; expected a finite number, None, or an object with "
-            "team, local by role and parts by name, all finite numbers. Return one of them."
-        )
+        expected = "expected a finite number, None, or an object with team, local by role and parts by name, all finite"
+        raise ContractError(f"settings.reward: {reference} returned {result!r:.200}; {expected} numbers. Return one.")
     return Reward(team, local, {**env_reward.parts, **parts})

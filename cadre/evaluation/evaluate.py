@@ -203,10 +203,8 @@ async def evaluate(
 def select_tasks(split: Sequence[Task], count: int | None, first: int = 0) -> Sequence[Task]:
     """Return `count` tasks of the test split from `first` on, None for all. Raises ConfigError if there are none."""
     if not 0 <= first < len(split) or (count is not None and count < 1):
-        raise ConfigError(
-            f"tasks: got {'all' if count is None else count} from {first} on, and the test split has {len(split):,}; "
-            f"expected one or more, from 0 to {len(split) - 1} on. Ask for others."
-        )
+        got = f"got {'all' if count is None else count} from {first} on, and the test split has {len(split):,}"
+        raise ConfigError(f"tasks: {got}; expected one or more, from 0 to {len(split) - 1} on. Ask for others.")
     chosen: Sequence[Task] = split[first : None if count is None else first + count]
     return chosen
 
@@ -223,15 +221,11 @@ class Repeats:
 
     def __post_init__(self) -> None:
         if self.samples > 1 and self.temperature == 0.0:
-            raise ConfigError(
-                f"--samples: got {self.samples} at temperature 0, where every sample is the same; expected a "
-                "temperature above 0. Add --temperature 0.6, say."
-            )
+            got = f"got {self.samples} at temperature 0, where every sample is the same"
+            raise ConfigError(f"--samples: {got}; expected a temperature above 0. Add --temperature 0.6, say.")
         if not all(1 <= k <= self.samples for k in self.ks):
-            raise ConfigError(
-                f"--k: got {', '.join(map(str, self.ks))} with {self.samples} samples a task; expected each from 1 to "
-                f"{self.samples}. Raise --samples or lower --k."
-            )
+            got = f"got {', '.join(map(str, self.ks))} with {self.samples} samples a task"
+            raise ConfigError(f"--k: {got}; expected each from 1 to {self.samples}. Raise --samples or lower --k.")
 
     @property
     def passing(self) -> tuple[int, ...]:
@@ -240,10 +234,7 @@ class Repeats:
 
 
 async def evaluate_sampled(
-    rollout: Rollout,
-    tasks: Sequence[Task],
-    repeats: Repeats,
-    progress: Callable[[], None] = lambda: None,
+    rollout: Rollout, tasks: Sequence[Task], repeats: Repeats, progress: Callable[[], None] = lambda: None
 ) -> tuple[SampledReport, list[Tree]]:
     """Play every task as often as `repeats` says, each time as a tree of its own. An episode that fails counts as one
     without success; `progress` is called after every episode."""

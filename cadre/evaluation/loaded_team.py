@@ -31,7 +31,7 @@ from cadre.evaluation.evaluate import (
     select_tasks,
 )
 from cadre.notebook_html import shorten, table_html
-from cadre.plugins import configure_sandbox, require_package
+from cadre.plugins import configure_sandbox, package
 from cadre.rollout.episodes import Failure
 from cadre.rollout.grow import Rollout
 from cadre.runs.export import to_dataset
@@ -87,22 +87,19 @@ class LoadedTeam:
         tasks   how many of the test split, from the task `first` on; or the tasks themselves
         seed    keys the draws of an environment that has some
         """
-        chosen = self._select(tasks, first)
-        report, _ = run_coroutine(evaluate(self._rollout, chosen, seed))
+        report, _ = run_coroutine(evaluate(self._rollout, self._select(tasks, first), seed))
         return report
 
     def evaluate_sampled(self, repeats: Repeats, tasks: int | Sequence[Task] = 200, first: int = 0) -> SampledReport:
         """Play held-out tasks several times each, for pass@k: `evaluate_sampled(Repeats(8, temperature=0.6))`."""
-        chosen = self._select(tasks, first)
-        report, _ = run_coroutine(evaluate_sampled(self._rollout, chosen, repeats))
+        report, _ = run_coroutine(evaluate_sampled(self._rollout, self._select(tasks, first), repeats))
         return report
 
     def play(self, task: int | Task = 0, seed: int = 0) -> Tree:
         """Play one episode at temperature 0; return it as a tree with one branch per decision. `task` is one, or an
         index of the test split."""
         chosen = self._select(1, task) if isinstance(task, int) else [task]
-        playing = evaluate(self._rollout, chosen, seed)
-        _, (tree,) = run_coroutine(playing)
+        _, (tree,) = run_coroutine(evaluate(self._rollout, chosen, seed))
         return tree
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -121,7 +118,7 @@ class LoadedTeam:
     def frame(self) -> Any:
         """Return the metrics as a pandas DataFrame, a row per update, by the number of updates done. Raises ConfigError
         without that package."""
-        pandas = require_package("pandas", "frame")
+        pandas = package("pandas", where="frame:")
         rows = self.metrics()
         index = pandas.Index([row["step"] + 1 for row in rows], name="updates")
         return pandas.DataFrame(rows, index=index).drop(columns="step", errors="ignore")
@@ -221,10 +218,8 @@ def open_evaluation(target: Target, request: EvaluationRequest) -> tuple[LoadedT
     loads."""
     experiment = resolve_for_evaluation(target.config, target.env, target.typed)
     if target.run is None and request.checkpoint != LATEST:
-        raise ConfigError(
-            "--best and --at name a checkpoint of a run; got a recipe or a model, which has none. Name the folder of a "
-            "run, or leave them out."
-        )
+        got = "got a recipe or a model, which has none"
+        raise ConfigError(f"--best and --at name a checkpoint of a run; {got}. Name a run, or leave them out.")
     # Parsed here for their errors only: the models are not loaded yet.
     parse_assignment(experiment, request.assign)
     parse_untrained_roles(experiment.roles, request.untrained)
@@ -263,9 +258,8 @@ def run_evaluation(
         report, trees = run_coroutine(evaluate(rollout, tasks, repeats.seed, begin(len(tasks), activity)))
         max_tokens = {role: sampling.max_tokens for role, sampling in loaded.team.sampling.items()}
         return {**report.as_dict(), "temperature": 0.0, "max_tokens": max_tokens, **fields}, trees
-    sampled, trees = run_coroutine(
-        evaluate_sampled(rollout, tasks, repeats, begin(len(tasks) * repeats.samples, activity))
-    )
+    progress = begin(len(tasks) * repeats.samples, activity)
+    sampled, trees = run_coroutine(evaluate_sampled(rollout, tasks, repeats, progress))
     return {**sampled.as_dict(), **fields}, trees
 
 

@@ -65,8 +65,6 @@ class AnnotationIndex:
             parsed: Json = parse_json(line)
             validate_record(parsed, AnnotationLine)
         except ValueError as error:
-            raise RunError(
-                f"{self._path}: got the line {line[:80]!r}; expected an object with step and tree, and a list of "
-                f"samples ({error}). Fix or remove it."
-            ) from None
+            expected = f"expected an object with step and tree, and a list of samples ({error})"
+            raise RunError(f"{self._path}: got the line {line[:80]!r}; {expected}. Fix or remove it.") from None
         return parsed

@@ -47,10 +47,8 @@ def export_policy(run: Run, policy: str, out: Path, merge: bool, choice: Checkpo
     """
     trained = [name for name, settings in run.policies.items() if not settings.frozen]
     if policy not in trained:
-        raise ConfigError(
-            f"export: got policy {policy!r}; expected one that {run.folder} trained: {', '.join(trained)}. "
-            f"Name one of them.{nearest(policy, trained)}"
-        )
+        expected = f"expected one that {run.folder} trained: {', '.join(trained)}. Name one.{nearest(policy, trained)}"
+        raise ConfigError(f"export: got policy {policy!r}; {expected}")
     saved = choice.find(run.folder)
     settings = run.policies[policy]
     model = find_model(policy, settings)
@@ -106,37 +104,25 @@ def format_model_card(run: Run, policy: str, step: int, is_adapter: bool) -> str
     recipe, overrides = run.command()
     command = one_line(" ".join(filter(None, ["cadre train", recipe, *overrides]))).replace("`", "'")
 
-    lines = ["---", yaml.safe_dump(metadata, sort_keys=False).rstrip(), "---", ""]
-    lines += [f"# {escape(policy)}", ""]
     merged = "A model with its adapter merged in" if settings.lora is not None else "A model"
     kind = "A LoRA adapter" if is_adapter else merged
-    lines += [
+    paragraphs = [
+        f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---",
+        f"# {escape(policy)}",
         f"{kind}, trained from {escape(settings.model)} with reinforcement learning as part of a team "
-        f"(Cadre): {step} updates of {escape(config.algorithm.name)} on "
-        f"{escape(config.env)}. It plays {', '.join(map(escape, roles))}.",
-        "",
+        f"(Cadre): {step} updates of {escape(config.algorithm.name)} on {escape(config.env)}. "
+        f"It plays {', '.join(map(escape, roles))}.",
+        f"`{command}`" if recipe else "",
     ]
-    if recipe:
-        lines += [f"`{command}`", ""]
-
     reports = [report for report in run.evaluations() if report["step"] in (0, step)]
     if reports:
-        lines += [
-            "| updates | success of the team | 95% interval | held-out tasks |",
-            "|---|---|---|---|",
-            *(
-                f"| {report['step']} | {report['success']:.1%} | {report['low']:.1%} to {report['high']:.1%} "
-                f"| {report['tasks']} |"
-                for report in reports
-            ),
-            "",
-            "The interval is over tasks; it leaves out what another training would give.",
-            "",
-        ]
-    lines += [
-        "The chat template is the one that it was trained with; prompts in another form are outside of its training."
-    ]
-    return "\n".join(lines) + "\n"
+        rows = ["| updates | success of the team | 95% interval | held-out tasks |", "|---|---|---|---|"]
+        for report in reports:
+            interval = f"{report['low']:.1%} to {report['high']:.1%}"
+            rows.append(f"| {report['step']} | {report['success']:.1%} | {interval} | {report['tasks']} |")
+        paragraphs += ["\n".join(rows), "The interval is over tasks; it leaves out what another training would give."]
+    template = "The chat template is the one that it was trained with; other prompts are outside of its training."
+    return "\n\n".join(filter(None, [*paragraphs, template])) + "\n"
 
 
 def check_repository(name: str) -> None:
@@ -156,11 +142,9 @@ def push_to_hub(folder: Path, repository: str, public: bool) -> str:
         api.create_repo(repository, private=not public, exist_ok=True)
         commit = api.upload_folder(repo_id=repository, folder_path=str(folder), commit_message="Export of Cadre")
     except Exception as error:  # noqa: BLE001 - errors of the network are those of the hub's HTTP library
-        raise RunError(
-            f"--push: {folder} is written, and the upload to {repository} failed: {first_line(error)}; expected a hub "
-            "that can be reached and a token that may write there. Run hf auth login, then "
-            f"hf upload {repository} {folder}."
-        ) from None
+        got = f"{folder} is written, and the upload to {repository} failed: {first_line(error)}"
+        advice = f"Run hf auth login, then hf upload {repository} {folder}."
+        raise RunError(f"--push: {got}; expected a hub that answers and a token that may write. {advice}") from None
     return str(commit.repo_url)
 
 

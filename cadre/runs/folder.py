@@ -126,10 +126,8 @@ class Run:
     def open(cls, folder: Path, overrides: Sequence[str] = ()) -> Run:
         """Open an existing run, with its own configuration; no code that it names is run."""
         if not (folder / "config.yaml").is_file():
-            raise RunError(
-                f"run: {folder} holds no config.yaml; expected the folder of a run. See the folder runs/. Each "
-                "checkpoint of a run has a copy of its config.yaml."
-            )
+            advice = "See the folder runs/. Each checkpoint of a run has a copy of its config.yaml."
+            raise RunError(f"run: {folder} holds no config.yaml; expected the folder of a run. {advice}")
         open_plain(folder / "config.yaml").close()  # raises for a link
         with only_reading():
             return cls(folder, load(str(folder / "config.yaml"), overrides))
@@ -261,10 +259,8 @@ def _tracked_figures(report: Mapping[str, Any]) -> dict[str, float]:
 def check_folder_free(folder: Path) -> None:
     """Raise RunError if a new run's folder is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise TakenError(
-            f"--run: {folder} exists and is not empty; expected a new folder, as nothing is ever overwritten. "
-            f"Name another, or go on with it: {resume_command(folder)}."
-        )
+        advice = f"Name another, or go on with it: {resume_command(folder)}."
+        raise TakenError(f"--run: {folder} exists and is not empty; expected a new folder. {advice}")
 
 
 def _read_optional(path: Path, model: type[Record]) -> Record | None:
@@ -308,12 +304,8 @@ def create_in_free_folder(folder: Path | None, recipe: str, create: Callable[[Pa
     one that is started at the same moment included."""
     if folder is not None:
         return create(folder)
-    name = Path(recipe).name
-    stem = (
-        re.sub(r"\W", "", name.rpartition(":")[2])
-        if ":" in name
-        else re.sub(r"\.(yaml|yml|jsonl|json|parquet|csv)$", "", name)
-    )
+    _, colon, name = Path(recipe).name.rpartition(":")
+    stem = re.sub(r"\W", "", name) if colon else re.sub(r"\.(yaml|yml|jsonl|json|parquet|csv)$", "", name)
     for number in count(1):
         numbered = Path("runs") / f"{stem}-{number:03d}"
         with suppress(TakenError):
@@ -394,10 +386,8 @@ class RunLock:
             # The holder wrote its process id into the file.
             holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
             os.close(descriptor)
-            raise RunError(
-                f"run: {self.path.parent} is being written by another process ({holder}); expected one at a time. Wait "
-                "for it, stop it, or name another folder."
-            ) from None
+            got = f"{self.path.parent} is being written by another process ({holder})"
+            raise RunError(f"run: {got}; expected one at a time. Wait for it, stop it, or name another.") from None
         self._descriptor = descriptor
         try:
             with explain_disk_errors(self.path):
@@ -426,16 +416,11 @@ def git_commits() -> dict[str, str]:
 
 def git_commit(folder: Path) -> str:
     """Return `629b2570a1b2`, with a plus if tracked files differ from it; empty without git."""
-    head = _git(folder, "rev-parse", "--short=12", "HEAD")
-    return head + ("+" if head and _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
-
-
-def _git(folder: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(folder), "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"]
     try:
-        result = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (FileNotFoundError, subprocess.CalledProcessError):
         return ""
-    return result.stdout.strip() if result.returncode == 0 else ""
 
 
 # Kinds of failures that one process writes; an environment may raise another text each time.
@@ -463,10 +448,8 @@ class FailureLog:
         if kind in self._seen or len(self._seen) >= MAX_KINDS:
             return
         if not self._seen:
-            subject = "A branch of a tree" if failure.branches else "An episode"
-            self._say(
-                f"{subject} failed ({failure.reason}): {as_sentence(failure.error)} Tracebacks are in {self.path}."
-            )
+            subject, error = "A branch of a tree" if failure.branches else "An episode", as_sentence(failure.error)
+            self._say(f"{subject} failed ({failure.reason}): {error} Tracebacks are in {self.path}.")
         self._seen.add(kind)
         record = {"task": failure.task.id, "reason": failure.reason, "error": failure.error}
         jsonl.append(self.path, {"step": self.step, **record, "traceback": failure.traceback})

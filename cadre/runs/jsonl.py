@@ -14,14 +14,7 @@ from typing import Any, BinaryIO
 
 from cadre.errors import RunError
 from cadre.file_limits import MIB, LineTooLongError, lines_of, parse_json, size_of
-from cadre.files import (
-    OpenRecord,
-    explain_disk_errors,
-    open_plain,
-    path_exists,
-    to_json,
-    validate_record,
-)
+from cadre.files import OpenRecord, explain_disk_errors, open_plain, path_exists, to_json, validate_record
 
 # Of a file whose lines are held at once. In memory they take about four times as much.
 MAX_BYTES = 512 * MIB
@@ -87,11 +80,8 @@ def read_all(path: Path, model: type = OpenRecord) -> list[dict[str, Any]]:
 def check_size(path: Path) -> None:
     """Raise RunError if the lines of a file would fill the memory if they were held at once."""
     if path_exists(path) and (size := os.lstat(path).st_size) > MAX_BYTES:
-        raise RunError(
-            f"{path}: it holds {size_of(size)}; expected at most {size_of(MAX_BYTES)} where all lines are read at "
-            "once, which is more than 100,000 steps. Restore it from a copy, or read its lines with a program of "
-            "your own."
-        )
+        expected = f"expected at most {size_of(MAX_BYTES)} where all lines are read at once"
+        raise RunError(f"{path}: it holds {size_of(size)}; {expected}. Restore it from a copy.")
 
 
 def records_with_offsets(path: Path, start: int = 0, model: type = OpenRecord) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -106,24 +96,18 @@ def records_with_offsets(path: Path, start: int = 0, model: type = OpenRecord) -
                 number += 1
                 if not line.endswith(b"\n"):
                     return
-                record, end = _parse_line(line, model), end + len(line)
+                record: dict[str, Any] = parse_json(line)
+                validate_record(record, model)
+                end += len(line)
                 yield end, record
     except LineTooLongError as error:
         raise RunError(f"{path}, line {number + 1}: {error}. Restore the file, or remove that line.") from None
     except ValueError as error:
-        raise DamagedLineError(
-            f"{path}, line {number}: {error}; expected one object a line, as the run wrote it. The file was changed or "
-            "damaged: restore it from a copy. With --resume such lines are left out and named."
-        ) from None
+        advice = "Restore the file from a copy. With --resume such lines are left out and named."
+        got = f"{path}, line {number}: {error}"
+        raise DamagedLineError(f"{got}; expected one object a line, as the run wrote it. {advice}") from None
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); expected what the run wrote. Restore it.") from None
-
-
-def _parse_line(content: bytes, model: type) -> dict[str, Any]:
-    """Return the object in a line. Raises ValueError if it does not fit the model."""
-    record: dict[str, Any] = parse_json(content)
-    validate_record(record, model)
-    return record
 
 
 def truncate(path: Path, is_cut: Callable[[dict[str, Any]], bool], model: type = OpenRecord) -> None:
@@ -154,7 +138,7 @@ def repair(path: Path, model: type) -> list[str]:
             for number, line in enumerate(lines_of(file), 1):
                 if line.endswith(b"\n"):
                     try:
-                        _parse_line(line, model)
+                        validate_record(parse_json(line), model)
                         valid_lines.append(line)
                     except ValueError as error:
                         faults.append(f"line {number}: {error}")

@@ -120,7 +120,6 @@ class Speller(Protocol):
 
     def spell(self, token: int) -> str:
         """Return its text; `<0xE2><0x82>` for bytes that are no whole character."""
-        ...
 
 
 class Vocabulary:
@@ -192,8 +191,7 @@ class TreeEntry:
 def append_tree(folder: Path, entry: KeptTree) -> None:
     """Write a tree after the last complete one, then its line of the index."""
     offset = jsonl.append(folder / TREES, tree_to_json(entry))
-    length = (folder / TREES).stat().st_size - offset
-    jsonl.append(folder / INDEX, asdict(make_entry(entry, offset, length)))
+    jsonl.append(folder / INDEX, asdict(make_entry(entry, offset, (folder / TREES).stat().st_size - offset)))
 
 
 def fits_budget(folder: Path, entry: KeptTree, megabytes: float, media_bytes: int = 0) -> bool:
@@ -242,10 +240,8 @@ def read_tree(folder: Path, entry: TreeEntry) -> KeptTree:
 def _decode(path: Path, line: Json) -> KeptTree:
     """Return the tree of a line. Raises RunError if it is not a consistent one of this format."""
     if line.get("version") != TREE_VERSION:
-        raise RunError(
-            f"{path.name}: got format {line.get('version', 1)!r}; expected {TREE_VERSION}. The run was made by another "
-            "version of Cadre: read it with that."
-        )
+        got = f"got format {line.get('version', 1)!r}; expected {TREE_VERSION}"
+        raise RunError(f"{path.name}: {got}. The run was made by another version of Cadre: read it with that.")
     try:
         head = validate_record(line, TreeLine)
         return KeptTree(head.step, head.tree, decode_tree(line))
@@ -329,22 +325,18 @@ def annotate_trees(
                 lowest |= positions
     for judged in batch.judged:
         position = judged.tree_sample.position
+        is_learned = position in learned and judged.trains
         reason = None
         if is_cut_off(judged, settings):
             reason = "cut off"
-        elif not (position in learned and judged.trains):
-            reason = (
-                "no spread" if position in zero_variance else "lowest group" if position in lowest else "not positive"
-            )
-        elif position in zero_variance and judged.advantages == (0.0,):
+        elif position in zero_variance and (not is_learned or judged.advantages == (0.0,)):
             reason = "no spread"
+        elif not is_learned:
+            reason = "lowest group" if position in lowest else "not positive"
         scored = learned.get(position, judged)
-        credit: Json = {
-            "return": scored.returns,
-            "penalty": sum(scored.costs),
-            "advantage": sum(scored.advantages) / len(scored.advantages),
-            "weight": 0.0 if reason else scored.weight,
-        }
+        credit: Json = {"return": scored.returns, "penalty": sum(scored.costs)}
+        credit["advantage"] = sum(scored.advantages) / len(scored.advantages)
+        credit["weight"] = 0.0 if reason else scored.weight
         if len(scored.advantages) > 1:
             credit["advantages"] = list(scored.advantages)
         if reason:
@@ -414,12 +406,8 @@ def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, settings: Credit
     """Yield all that a step left out of its update, and its replacements, without the number of the step."""
     trees = sampled.trees
     for failure in sampled.failures:
-        yield {
-            "kind": "failed",
-            "task": failure.task.id,
-            "reason": f"{failure.reason}: {failure.error}",
-            "error": failure.traceback,
-        }
+        reason = f"{failure.reason}: {failure.error}"
+        yield {"kind": "failed", "task": failure.task.id, "reason": reason, "error": failure.traceback}
 
     # Zero-variance groups, by tree. A grouping by role alone compares several trees, and is of none of them.
     within_trees = [group for group in batch.groups if len({scored.tree_sample.tree for scored in group.samples}) == 1]
@@ -428,25 +416,15 @@ def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, settings: Credit
     for group in within_trees:
         if not group.has_variance or group.is_dropped(settings.without_std):
             first = group.samples[0]
-            zero_variance[first.tree_sample.tree].append(
-                {
-                    "role": first.sample.role,
-                    "decision": len(first.tree_sample.path),
-                    "samples": len(group.samples),
-                    "return": first.return_after_costs,
-                }
-            )
+            fields: Json = {"role": first.sample.role, "decision": len(first.tree_sample.path)}
+            fields |= {"samples": len(group.samples), "return": first.return_after_costs}
+            zero_variance[first.tree_sample.tree].append(fields)
     for tree, groups in sorted(zero_variance.items()):
         is_all = len(groups) == compared[tree]
         reason = "every group of the tree" if is_all else f"{len(groups)} of {compared[tree]} groups"
-        yield {
-            "kind": "no spread",
-            "task": trees[tree].task.id,
-            "tree": tree,
-            "reason": f"{reason}: {EQUAL_REWARDS if settings.without_std == 'drop' else EQUAL_RETURNS}",
-            "whole": is_all,
-            "groups": groups,
-        }
+        reason += f": {EQUAL_REWARDS if settings.without_std == 'drop' else EQUAL_RETURNS}"
+        head: Json = {"kind": "no spread", "task": trees[tree].task.id, "tree": tree, "reason": reason}
+        yield head | {"whole": is_all, "groups": groups}
 
     # Samples that reached their limit.
     counts: dict[int, Counter[str]] = defaultdict(Counter)
@@ -454,24 +432,16 @@ def left_out_lines(sampled: SampledTrees, batch: TrainingBatch, settings: Credit
         if is_cut_off(scored, settings):
             counts[scored.tree_sample.tree][scored.sample.role] += 1
     for tree, by_role in sorted(counts.items()):
-        yield {
-            "kind": "cut off",
-            "task": trees[tree].task.id,
-            "tree": tree,
-            "reason": "reached sampling.max_tokens, and credit.truncated is mask",
-            "samples": dict(by_role),
-        }
+        reason = "reached sampling.max_tokens, and credit.truncated is mask"
+        head = {"kind": "cut off", "task": trees[tree].task.id, "tree": tree, "reason": reason}
+        yield head | {"samples": dict(by_role)}
 
     # The last trees of a step are those of the replacement tasks that did not fail.
     failed = sum(1 for _ in sampled.failures)
     first_replacement = max(0, len(trees) + failed - sampled.replaced)
     for index, replacement in enumerate(trees[first_replacement:], first_replacement):
-        yield {
-            "kind": "replacement",
-            "task": replacement.task.id,
-            "tree": index,
-            "reason": "stood in for a task that taught nothing (train.replacements)",
-        }
+        reason = "stood in for a task that taught nothing (train.replacements)"
+        yield {"kind": "replacement", "task": replacement.task.id, "tree": index, "reason": reason}
 
 
 # ---- What is kept of a step
@@ -504,11 +474,10 @@ class StepRecorder:
     def keep(self, step: int, record: StepRecord) -> None:
         """Write the kept trees of a step, their annotations, and what was left out."""
         trees, batch = record.sampled.trees, record.batch
-        count = self._trees(step, trees)
+        count, limit = self._trees(step, trees), self.settings.trees_kept
         write_annotations(self.folder, step, annotate_trees(trees[:count], batch, record.notes, self.credit))
         lines = list(left_out_lines(record.sampled, batch, self.credit))
         if count < len(trees):
-            limit = self.settings.trees_kept
             is_full = count < min(limit, len(trees))
             reason = "train.trees_megabytes is used up so far" if is_full else f"train.trees_kept is {limit}"
             lines.append({"kind": "not kept", "trees": len(trees) - count, "reason": reason})
@@ -561,18 +530,13 @@ def find_tree(folder: Path, step: int, number: int = 0) -> KeptTree:
     """Return the tree with this number, from 0, that was kept of a step, from 1. Raises RunError if there is none."""
     entries = read_entries(folder)
     if not entries:
-        raise RunError(
-            f"play: {folder} has kept no tree; expected a run that has made a step, with train.trees_kept of 1 or more."
-        )
+        raise RunError(f"play: {folder} has kept no tree; expected a run with a step and train.trees_kept above 0.")
     step_entries = [entry for entry in entries if entry.step == step - 1]
     if number < len(step_entries):
         return read_tree(folder, step_entries[number])
-    steps = [entry.step + 1 for entry in entries]
     tasks = f", and a task from 0 to {len(step_entries) - 1}" if step_entries else ""
-    raise RunError(
-        f"play: got --step {step} --task {number}, of which no tree is kept; expected a step from {min(steps)} to "
-        f"{max(steps)}{tasks}. Name one of those."
-    )
+    expected = f"expected a step from {entries[0].step + 1} to {entries[-1].step + 1}{tasks}"
+    raise RunError(f"play: got --step {step} --task {number}, of which no tree is kept; {expected}. Name one.")
 
 
 def read_all_trees(folder: Path) -> Iterator[KeptTree]:

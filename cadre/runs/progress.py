@@ -46,14 +46,8 @@ def format_seconds(seconds: float) -> str:
 
 def make_bars(console: Console) -> Bars:
     """Return bars that are shown on a terminal alone, and are gone at their end."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
+    phase, bar, note = TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[note]}")
+    columns = (phase, bar, MofNCompleteColumn(), note, TimeElapsedColumn(), TimeRemainingColumn())
     return Bars(*columns, console=console, disable=not console.is_terminal, transient=True)
 
 
@@ -180,10 +174,8 @@ class Progress(LiveDisplay):
     def evaluated(self, step: int, report: Report) -> None:
         """Print a line for an evaluation: success rate, its 95% interval, and the rate of tasks that failed to run."""
         failed = f", {report.failures / report.tasks:.1%} failed to run" if report.failures else ""
-        line = (
-            f"after {step} steps: success {report.success:.1%} [{report.low:.1%}, {report.high:.1%}] on "
-            f"{report.tasks} held-out tasks{failed}"
-        )
+        success = f"success {report.success:.1%} [{report.low:.1%}, {report.high:.1%}]"
+        line = f"after {step} steps: {success} on {report.tasks} held-out tasks{failed}"
         self.print(textwrap.wrap(line, WIDTH, subsequent_indent=INDENT))
 
     def say(self, paragraph: str) -> None:
@@ -319,15 +311,10 @@ def read_status(folder: Path) -> dict[str, Any]:
     path = folder / STATUS
     if not path_exists(path):
         raise RunError(f"status: {folder} holds no {STATUS}; expected the folder of a run that has begun to train.")
-    record = read_record(path, StatusRecord)
-    evaluation = None
+    status, evaluation = read_record(path, StatusRecord).model_dump(), None
     for report in jsonl.records(folder / "evaluations.jsonl", EvaluationLine):
         evaluation = report
-    return {
-        **record.model_dump(),
-        "runs": _is_locked(folder / ".lock"),
-        "evaluation": evaluation,
-    }
+    return {**status, "runs": _is_locked(folder / ".lock"), "evaluation": evaluation}
 
 
 def _is_locked(path: Path) -> bool:

@@ -40,17 +40,21 @@ class EnvironmentRecord(OpenRecord):
     engines: dict[Text, Text] = {}
 
 
-class StepMetrics(OpenRecord):
+class StepLine(OpenRecord):
+    """A line of which only the step is read."""
+
+    step: Step
+
+
+class StepMetrics(StepLine):
     """A line of `metrics.jsonl`: the step, and numbers by name."""
 
     __pydantic_extra__: dict[str, Number | None]
-    step: Step
 
 
-class EvaluationLine(OpenRecord):
+class EvaluationLine(StepLine):
     """A line of `evaluations.jsonl`."""
 
-    step: Step
     success: Number
     reward: Number
     low: Number = 0.0
@@ -61,16 +65,9 @@ class EvaluationLine(OpenRecord):
     tasks_sha256: Text = ""
 
 
-class StepLine(OpenRecord):
-    """A line of which only the step is read."""
-
-    step: Step
-
-
-class LeftOutLine(OpenRecord):
+class LeftOutLine(StepLine):
     """A line of `left_out.jsonl`."""
 
-    step: Step
     kind: Text
     reason: Text
 
@@ -90,19 +87,16 @@ class AnnotatedSample(OpenRecord):
     index: Count
 
 
-class AnnotationLine(OpenRecord):
-    """A line of `annotations/PRODUCER.jsonl`."""
-
-    step: Step
-    tree: Count
-    samples: list[AnnotatedSample]
-
-
-class TreeLine(OpenRecord):
+class TreeLine(StepLine):
     """A line of `trees.jsonl`, without the tree itself (`cadre.runs.tree_format`)."""
 
-    step: Step
     tree: Count
+
+
+class AnnotationLine(TreeLine):
+    """A line of `annotations/PRODUCER.jsonl`."""
+
+    samples: list[AnnotatedSample]
 
 
 class CheckpointState(BaseModel):

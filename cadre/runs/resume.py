@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, groupby
 from pathlib import Path
 
@@ -23,26 +23,9 @@ from cadre.env import GeneratedTasks, Split
 from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import hash_tasks
 from cadre.files import copy_plain, path_exists, require_no_link
-from cadre.runs import jsonl
+from cadre.runs import jsonl, kept_trees
 from cadre.runs.folder import EVALUATIONS, METRICS, Run, resume_command
-from cadre.runs.kept_trees import (
-    ANNOTATIONS,
-    INDEX,
-    LEFT_OUT,
-    TREES,
-    VOCABULARY,
-    annotation_files,
-    copy_steps,
-    repair_index,
-)
-from cadre.runs.records import (
-    AnnotationLine,
-    EvaluationLine,
-    LeftOutLine,
-    StepLine,
-    StepMetrics,
-    VocabularyLine,
-)
+from cadre.runs.records import AnnotationLine, EvaluationLine, LeftOutLine, StepLine, StepMetrics, VocabularyLine
 from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
 from cadre.settings.yaml_file import apply_overrides, flatten, typed_keys
@@ -103,17 +86,14 @@ def open_to_resume(
 def check_resumable(run: Run, config: Config, force: bool = False) -> Run:
     """Return the run with `config`. Raises as `open_to_resume` does, and if its warm start is not complete."""
     if (run.folder / WARM_START).is_dir() and not checkpoint_steps(run.folder / "checkpoints"):
-        raise RunError(
-            f"--resume: the warm start of {run.folder} is not complete; expected its end, which training begins from. "
-            f"Go on with it: {resume_command(run.folder, 'warm-start')}."
-        )
+        remedy = f"Go on with it: {resume_command(run.folder, 'warm-start')}."
+        raise RunError(f"--resume: the warm start of {run.folder} is not complete; expected its end. {remedy}")
     check_same_policies("--resume", run.config, config)
     changes = forbidden_changes(run.config, config)
     if changes and not force:
         raise RunError(
             f"--resume: {len(changes)} settings differ from those that {run.folder} was made with: "
-            f"{'; '.join(changes)}. Expected the same, so that the run goes on as if nothing had happened. "
-            "Undo the changes, start a new run, or add --force to go on with them."
+            f"{'; '.join(changes)}. Expected the same. Undo the changes, start a new run, or add --force."
         )
     return Run(run.folder, config)
 
@@ -206,10 +186,9 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
     source = Run.open(folder)
     steps = checkpoint_steps(folder / "checkpoints")
     if step not in steps:
-        raise RunError(
-            f"fork: {folder} holds no checkpoint of step {step}; expected one of "
-            f"{', '.join(map(str, steps)) or 'none that it has'}. Keep more with train.checkpoint_every=N."
-        )
+        expected = f"expected one of {', '.join(map(str, steps)) or 'none that it has'}"
+        remedy = "Keep more with train.checkpoint_every=N."
+        raise RunError(f"fork: {folder} holds no checkpoint of step {step}; {expected}. {remedy}")
     saved = latest_checkpoint(folder / "checkpoints", at_most=step)
     if saved.name != checkpoint_name(step):
         raise RunError(f"fork: the checkpoint of step {step} in {folder} is damaged; expected a whole one.")
@@ -217,12 +196,8 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
     check_same_policies("fork", source.config, config)
     experiment = resolve(config, typed=typed_keys(overrides))  # raises for settings that cannot be trained
     for name in changed_bases(source, experiment.models):
-        log.warning(
-            "fork: the model of %s in %s has other weights than that which %s was begun with.",
-            name,
-            experiment.models[name],
-            folder,
-        )
+        text = "fork: the model of %s in %s has other weights than that which %s was begun with."
+        log.warning(text, name, experiment.models[name], folder)
     recipe, overrides_before = source.command()
     overrides = [*overrides_before, *overrides]
     run = Run.create(into, config, recipe, overrides, step, lambda fork: _copy_history(source, fork, saved, step))
@@ -238,7 +213,7 @@ def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:
             # An evaluation after `step` updates belongs to the fork, metrics of step `step` do not: it is repeated.
             if record["step"] < step or (name == EVALUATIONS and record["step"] == step):
                 jsonl.append(run.folder / name, record)
-    copy_steps(source.folder, run.folder, step)
+    kept_trees.copy_steps(source.folder, run.folder, step)
     shutil.copytree(saved, run.folder / "checkpoints" / saved.name)
     # The weights after a warm start are needed if they are the reference; without them the fork still knows of it.
     if path_exists(source.folder / WARM_START / WARM_START_SETTINGS):
@@ -259,8 +234,7 @@ def check_same_policies(where: str, old: Config, new: Config) -> None:
         if changed is None or changed.frozen or changed.lora != policy.lora or not _is_same_model(policy, changed):
             raise ConfigError(
                 f"{where}: team.policies.{name}, which this run has trained, is frozen, left out, or has another model "
-                "or adapter, so that its weights would be lost; expected it as it was. Undo the change. To train only "
-                "others from here on, set credit.role_weights of its roles to 0."
+                "or adapter; expected it as it was. Undo the change. credit.role_weights=0 trains only others."
             )
 
 
@@ -306,11 +280,8 @@ def changed_splits(experiment: Experiment, run: Run) -> list[Split]:
 def check_same_tasks(experiment: Experiment, run: Run) -> None:
     """Raise RunError if a split of `run` now holds other tasks than those that it was trained or evaluated on."""
     for split in changed_splits(experiment, run):
-        raise RunError(
-            f"--resume: the {SPLITS[split]} tasks are not those that {run.folder} was begun with: what its settings "
-            "name holds something else now. Expected the same data, so that the run goes on as if nothing had "
-            "happened. Put it back, start a new run, or add --force to go on with it."
-        )
+        advice = "Put the data back, start a new run, or add --force to go on with these."
+        raise RunError(f"--resume: the {SPLITS[split]} tasks are not those that {run.folder} was begun with. {advice}")
 
 
 def fingerprint_bases(models: Mapping[str, str]) -> dict[str, str]:
@@ -333,8 +304,7 @@ def check_same_bases(experiment: Experiment, run: Run) -> None:
     for name in changed_bases(run, experiment.models):
         raise RunError(
             f"--resume: the model of {name} in {experiment.models[name]} has other weights than that which "
-            f"{run.folder} was begun with; expected the same. Name its folder with team.policies.{name}.model, or add "
-            "--force to go on with these."
+            f"{run.folder} was begun with; expected the same. Name it as team.policies.{name}.model, or add --force."
         )
 
 
@@ -344,9 +314,9 @@ MAX_SHOWN = 3  # damaged lines of a file that are told of one by one
 LOGS: dict[str, type] = {
     METRICS: StepMetrics,
     EVALUATIONS: EvaluationLine,
-    TREES: StepLine,
-    LEFT_OUT: LeftOutLine,
-    VOCABULARY: VocabularyLine,
+    kept_trees.TREES: StepLine,
+    kept_trees.LEFT_OUT: LeftOutLine,
+    kept_trees.VOCABULARY: VocabularyLine,
     "resumed.jsonl": StepLine,
     "failures.jsonl": StepLine,
 }
@@ -358,19 +328,17 @@ def repair_logs(run: Run) -> Iterator[str]:
     The caller holds the run's lock. Raises RunError if a log or a folder of logs is a link.
     """
     folder = run.folder
-    for name in (ANNOTATIONS, "pictures", "sounds", "checkpoints", "tensorboard"):
+    for name in (kept_trees.ANNOTATIONS, "pictures", "sounds", "checkpoints", "tensorboard"):
         require_no_link(folder / name)
     files = {folder / name: model for name, model in LOGS.items()}
-    files |= dict.fromkeys(annotation_files(folder), AnnotationLine)
+    files |= dict.fromkeys(kept_trees.annotation_files(folder), AnnotationLine)
     for path, model in files.items():
         if faults := jsonl.repair(path, model):
             more = f" and {len(faults) - MAX_SHOWN} more" if len(faults) > MAX_SHOWN else ""
-            yield (
-                f"{path} was damaged: {'; '.join(faults[:MAX_SHOWN])}{more}. These lines are left out; the file as it "
-                f"was is kept beside it as {path.name}.damaged."
-            )
-    if repair_index(folder):
-        yield f"{folder / INDEX} was missing or damaged; it is rebuilt from the trees."
+            copy = f"the file as it was is kept beside it as {path.name}.damaged"
+            yield f"{path} was damaged: {'; '.join(faults[:MAX_SHOWN])}{more}. These lines are left out; {copy}."
+    if kept_trees.repair_index(folder):
+        yield f"{folder / kept_trees.INDEX} was missing or damaged; it is rebuilt from the trees."
 
 
 def describe_missing_logs(run: Run, state: TrainingState) -> Iterator[str]:
@@ -378,23 +346,18 @@ def describe_missing_logs(run: Run, state: TrainingState) -> Iterator[str]:
     lost: metrics, and the report of the best evaluation."""
     logged = set(run.steps_logged())
     if lost := [step for step in range(state.step) if step not in logged]:
+        spans = [[step for _, step in group] for _, group in groupby(enumerate(lost), lambda pair: pair[1] - pair[0])]
+        steps = ", ".join(f"{span[0]} to {span[-1]}" if len(span) > 1 else str(span[0]) for span in spans[:10])
         budget = " What they took of train.max_tokens is not counted." if run.train.max_tokens else ""
         yield (
-            f"{run.folder / METRICS} lacks the lines of step {_format_steps(lost)}, which come before the checkpoint "
-            f"of step {state.step}; they are lost, and the run continues without them.{budget}"
+            f"{run.folder / METRICS} lacks the lines of step {steps}{' ...' if len(spans) > 10 else ''}, before the "
+            f"checkpoint of step {state.step}; they are lost, and the run continues without them.{budget}"
         )
     # Reports of other held-out tasks were set aside by `adopt_config`, and are not lost.
     files = run.folder.glob(f"{Path(EVALUATIONS).stem}*.jsonl")
     reports = {report["step"] for file in files for report in jsonl.records(file, EvaluationLine)}
     if state.best_step is not None and state.best_step not in reports:
         yield (
-            f"{run.folder / EVALUATIONS} lacks the report after {state.best_step} steps, of which the checkpoint of "
-            f"step {state.step} says that it was the best so far ({state.best:.1%}); it is lost, and the run goes on."
+            f"{run.folder / EVALUATIONS} lacks the report after {state.best_step} steps, by the checkpoint of step "
+            f"{state.step} the best so far ({state.best:.1%}); it is lost, and the run goes on."
         )
-
-
-def _format_steps(steps: Iterable[int]) -> str:
-    """Return `0 to 2, 5` for the steps 0, 1, 2 and 5."""
-    runs = [[step for _, step in group] for _, group in groupby(enumerate(steps), lambda pair: pair[1] - pair[0])]
-    spans = [f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return ", ".join(spans[:10]) + (f" and {len(spans) - 10} spans more" if len(spans) > 10 else "")

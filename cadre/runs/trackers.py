@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from cadre.config.experiment import Config
-from cadre.errors import ConfigError
+from cadre.errors import ConfigError, one_line
 from cadre.plugins import install_command
 from cadre.settings.run import TrackersConfig
 from cadre.settings.yaml_file import flatten
@@ -53,7 +53,6 @@ class Tracker(Protocol):
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         """Plot the numbers after `step` updates. Steps never decrease."""
-        ...
 
     def close(self) -> None: ...
 
@@ -135,22 +134,20 @@ class MLflow:
         existing = self._client.get_experiment_by_name(project)
         experiment = existing.experiment_id if existing else self._client.create_experiment(project)
         self._run = self._client.create_run(experiment, run_name=run.name).info.run_id
-        params = [Param(_valid_name(key), str(value)[:MAX_LETTERS]) for key, value in flatten(run.settings)]
+        settings = ((INVALID_CHARACTERS.sub("_", key), str(value)) for key, value in flatten(run.settings))
+        params = [Param(key, text[:MAX_LETTERS]) for key, text in settings]
         # A configuration has more settings than MLflow accepts at once.
         for first in range(0, len(params), MAX_PARAMS):
             self._client.log_batch(self._run, params=params[first : first + MAX_PARAMS])
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         now = int(time.time() * 1000)  # milliseconds
-        metrics = [self._metric(_valid_name(name), float(value), now, step) for name, value in numbers.items()]
+        valid = {INVALID_CHARACTERS.sub("_", name): float(value) for name, value in numbers.items()}
+        metrics = [self._metric(name, value, now, step) for name, value in valid.items()]
         self._client.log_batch(self._run, metrics=metrics)
 
     def close(self) -> None:
         self._client.set_terminated(self._run)
-
-
-def _valid_name(name: str) -> str:
-    return INVALID_CHARACTERS.sub("_", name)
 
 
 class Trackio:
@@ -177,13 +174,6 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {
     "mlflow": MLflow,
     "trackio": Trackio,
 }
-# What a user may do if a tracker cannot start.
-START_ADVICE = {
-    "tensorboard": "Make room on the disk",
-    "wandb": "Log in with `wandb login`, or set WANDB_MODE=offline",
-    "mlflow": "Set MLFLOW_TRACKING_URI to a server that answers, or to sqlite:///mlflow.db",
-    "trackio": "Set TRACKIO_DIR to a folder that can be written to",
-}
 log = logging.getLogger(__name__)
 
 
@@ -198,15 +188,12 @@ class Trackers:
             try:
                 self._open[name] = TRACKERS[name](run)
             except ImportError:
-                raise ConfigError(
-                    f"trackers.names: got {name}, which is not installed; expected the extra of that name. Run "
-                    f"{install_command(name)}, or leave it out of trackers.names."
-                ) from None
+                advice = f"Run {install_command(name)}, or leave it out."
+                raise ConfigError(f"trackers.names: {name} is not installed; expected its extra. {advice}") from None
             except Exception as error:
-                raise ConfigError(
-                    f"trackers.names: {name} could not begin ({_describe_error(error)}); expected it to answer. "
-                    f"{START_ADVICE[name]}, or leave it out of trackers.names."
-                ) from error
+                advice = "Log in (wandb login), name a server (MLFLOW_TRACKING_URI), or leave it out."
+                got = f"{name} could not begin ({type(error).__name__}: {error})"
+                raise ConfigError(f"trackers.names: {got}; expected it to answer. {advice}") from error
 
     def draw(self, step: int, numbers: Mapping[str, float]) -> None:
         """Plot all finite numbers in every tracker."""
@@ -218,17 +205,13 @@ class Trackers:
             except Exception as error:  # noqa: BLE001 - of the network, of a server, of a package
                 # A tracker that failed once may fail at every step, each time after a long timeout.
                 del self._open[name]
-                log.warning("%s is told no more of this run, which goes on: %s", name, _describe_error(error))
+                reason = one_line(f"{type(error).__name__}: {error}")
+                log.warning("%s is told no more of this run, which goes on: %s", name, reason)
 
     def close(self) -> None:
         for name, tracker in self._open.items():
             try:
                 tracker.close()
             except Exception as error:  # noqa: BLE001 - as above
-                log.warning("%s could not be closed: %s", name, _describe_error(error))
+                log.warning("%s could not be closed: %s", name, one_line(f"{type(error).__name__}: {error}"))
         self._open = {}
-
-
-def _describe_error(error: Exception) -> str:
-    """Return `CommError: the server does not answer`, on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

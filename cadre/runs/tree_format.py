@@ -232,10 +232,8 @@ def read_medium(folder: Path, digest: str, name: str = IMAGES) -> bytes:
     ending, start = FORMATS[name]
     path = folder / name / f"{digest}{ending}"
     if not DIGEST.fullmatch(digest) or not path_exists(path):
-        raise RunError(
-            f"{name}: {folder} holds none that is called {digest[:80]!r}; expected the digest of one that its trees "
-            f"show. Restore the folder {name} from a copy."
-        )
+        expected = "expected the digest of one that its trees show. Restore the folder from a copy."
+        raise RunError(f"{name}: {folder} holds none that is called {digest[:80]!r}; {expected}")
     with open_plain(path, folder) as file:
         data = file.read()
     if not data.startswith(start):

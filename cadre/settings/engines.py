@@ -146,11 +146,8 @@ class LearnerConfig(Section):
     @model_validator(mode="after")
     def _check_minibatches(self) -> LearnerConfig:
         if self.minibatch_size is not None and self.minibatches > 1:
-            raise setting_error(
-                "minibatch_size",
-                f"got {self.minibatch_size} beside learner.minibatches={self.minibatches}, which says the number of "
-                "optimiser steps already; expected one of the two. Remove the other.",
-            )
+            got = f"got {self.minibatch_size} beside learner.minibatches={self.minibatches}"
+            raise setting_error("minibatch_size", f"{got}; expected one of the two. Remove the other.")
         return self
 
 
@@ -191,11 +188,8 @@ class PlacementConfig(Section):
     @model_validator(mode="after")
     def _check_shared_gpu(self) -> PlacementConfig:
         if self.colocated and self.learner_gpus > 1:
-            raise setting_error(
-                "colocated",
-                f"got colocated with {self.learner_gpus} GPUs of the learner; expected 1, as Ray divides single "
-                "GPUs only. Give samplers their own with sampler_gpus, or lower learner_gpus.",
-            )
+            got = f"got true with {self.learner_gpus} GPUs of the learner; expected 1, as Ray divides single GPUs only"
+            raise setting_error("colocated", f"{got}. Set sampler_gpus in its place, or lower learner_gpus.")
         return self
 
 
@@ -242,10 +236,8 @@ class ClusterConfig(PlacementConfig):
         first = settings[policies[0]]
         for name, setting in settings.items():
             if setting != first:
-                raise ConfigError(
-                    f"cluster.policies.{name}: got other numbers than for {policies[0]}, which is on the same base "
-                    "model and sampled and trained with it; expected the same. Name them once, or for both alike."
-                )
+                got = f"got other numbers than for {policies[0]}, which is on the same base model"
+                raise ConfigError(f"cluster.policies.{name}: {got}; expected the same. Name them for both alike.")
         learner = float(first.learner_gpus) if trains else 0.0
         if not first.colocated:
             return Placement(first.samplers, float(first.sampler_gpus), learner, False)

@@ -82,11 +82,8 @@ class CreditConfig(Section):
     @model_validator(mode="after")
     def _require_drop_fraction(self) -> CreditConfig:
         if self.drop_groups != "none" and self.drop_fraction is None:
-            raise setting_error(
-                "drop_fraction",
-                f"got none with credit.drop_groups={self.drop_groups}; expected the fraction of groups to leave out. "
-                "Set it, such as 0.5.",
-            )
+            got = f"got none with credit.drop_groups={self.drop_groups}"
+            raise setting_error("drop_fraction", f"{got}; expected the fraction of groups to leave out. Set it to 0.5.")
         return self
 
 
@@ -95,10 +92,6 @@ class CreditConfig(Section):
 WITHOUT_FUNCTION = ReadIf("loss.function is unset", lambda given: given.section.function is None)
 CLIPPED = ReadIf("loss.ratio is not none", lambda given: given.section.ratio != "none")
 CORRECTED = ReadIf("loss.correction is set", lambda given: given.section.correction != "none")
-
-
-def _can_leave_bound(given: Given) -> bool:
-    return can_leave_bound(given.experiment.train.max_staleness, given.experiment.learners.values())
 
 
 class LossConfig(Section):
@@ -148,7 +141,10 @@ class LossConfig(Section):
     )
     kl_bound: Annotated[
         float | None,
-        ReadIf("an update has several optimiser steps, or train.max_staleness is above 0", _can_leave_bound),
+        ReadIf(
+            "an update has several optimiser steps, or train.max_staleness is above 0",
+            lambda given: can_leave_bound(given.experiment.train.max_staleness, given.experiment.learners.values()),
+        ),
     ] = Field(
         None,
         gt=0.0,
@@ -186,11 +182,8 @@ def merge_loss(preset: LossConfig, changes: LossConfig) -> LossConfig:
     low = loss.correction_low if loss.correction == "mask" else 0.0
     if loss.correction in ("truncate", "mask") and not low <= 1.0 <= loss.correction_high:
         option = "correction_high" if loss.correction_high < 1.0 else "correction_low"
-        raise ConfigError(
-            f"loss.{option}: got {getattr(loss, option):g} with loss.correction={loss.correction}, which changes the "
-            "weight of tokens on which sampler and learner agree, whose ratio is 1; expected bounds with 1 between "
-            "them. Correct it."
-        )
+        got = f"got {getattr(loss, option):g} for tokens that sampler and learner agree on, whose ratio is 1"
+        raise ConfigError(f"loss.{option}: {got}; expected bounds with 1 between them. Correct it.")
     load_function("loss.aggregate", loss.aggregate, AGGREGATES)
     load_own_loss(loss)
     return loss
@@ -204,11 +197,9 @@ def load_own_loss(loss: LossConfig) -> Callable[..., Any] | None:
     try:
         inspect.signature(function).bind(None, **loss.settings)
     except TypeError as error:
-        raise ConfigError(
-            f"loss.settings: got {', '.join(loss.settings) or 'none'} for {loss.function}, which is called as "
-            f"function(tokens, **settings): {error}; expected its keyword arguments, "
-            f"{', '.join(list(inspect.signature(function).parameters)[1:]) or 'of which it has none'}. Fix the names."
-        ) from None
+        names = ", ".join(list(inspect.signature(function).parameters)[1:]) or "none"
+        got = f"got {', '.join(loss.settings) or 'none'} for {loss.function}(tokens, **settings): {error}"
+        raise ConfigError(f"loss.settings: {got}; expected {names}. Fix the names.") from None
     return function
 
 
@@ -288,11 +279,9 @@ class TeacherConfig(Section):
         if self.model is not None and self.policy is not None:
             raise setting_error("policy", f"got {self.policy} beside model; expected one teacher. Remove one of them.")
         if self.is_self and self.weights == "present" and not self.hint:
-            raise setting_error(
-                "",
-                "got no model, no policy and no hint, so that each policy would be compared with itself; expected a "
-                "teacher that differs. Set model, policy, hint: true or weights: initial.",
-            )
+            got = "got no model, no policy and no hint, so that each policy would be compared with itself"
+            advice = "Set model, policy, hint: true or weights: initial."
+            raise setting_error("", f"{got}; expected a teacher that differs. {advice}")
         return self
 
     @property

@@ -22,8 +22,6 @@ PLAIN_TYPES = {
     "dict_type": "a mapping",
     "string_type": "a text",
 }
-# Levels of nesting that are searched for booleans: no setting nests numbers deeper, and a YAML value can hold itself.
-MAX_NESTING = 4
 
 
 @dataclass(frozen=True)
@@ -103,14 +101,9 @@ def _plain_types(annotation: Any) -> Iterator[Any]:
     yield from chain.from_iterable(map(_plain_types, arguments)) if arguments else (annotation,)
 
 
-def _leaves(value: object, depth: int = MAX_NESTING) -> Iterator[object]:
-    """Yield the values in nested mappings and lists."""
-    children = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
-    if children is None or depth == 0:
-        yield value
-        return
-    for child in children:
-        yield from _leaves(child, depth - 1)
+def _leaves(value: object) -> Iterator[object]:
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else None
+    yield from (value,) if inner is None else chain.from_iterable(map(_leaves, inner))
 
 
 def quoting_advice(value: object, expected: str) -> str:
@@ -131,10 +124,5 @@ def apply_changes(base: SectionT, changes: SectionT) -> SectionT:
     return base.model_copy(update=update)
 
 
-def dump_set_keys(section: Section) -> dict[str, Any]:
-    """Return the keys of a section that were set, without defaults."""
-    return section.model_dump(mode="json", exclude_unset=True)
-
-
 # Marks a section that holds changes to another one of its kind, of which only the keys count that were set.
-SetKeysOnly = PlainSerializer(dump_set_keys)
+SetKeysOnly = PlainSerializer(lambda section: section.model_dump(mode="json", exclude_unset=True))

@@ -77,11 +77,8 @@ class PolicyConfig(Section):
     @model_validator(mode="after")
     def _require_frozen_remote(self) -> PolicyConfig:
         if self.url is not None and not self.frozen:
-            raise setting_error(
-                "",
-                "got a url, and a remote model cannot be trained from here; expected frozen: true beside it. Add that, "
-                "or remove the url to train the model in this process.",
-            )
+            got = "got a url, and a remote model cannot be trained from here"
+            raise setting_error("", f"{got}; expected frozen: true beside it. Add that, or remove the url.")
         return self
 
     @property
@@ -106,10 +103,8 @@ def find_name_fault(name: str) -> str | None:
     if name in RESERVED_METRICS | RESERVED_FILES:
         return f"got the name {shown}, which metrics or a file of the run have; expected another. Rename it."
     if len(name) > MAX_NAME_LENGTH or not NAME_PATTERN.fullmatch(name) or name.endswith("."):
-        return (
-            f"got the name {shown}; expected letters, digits, underscores, dots and hyphens, {MAX_NAME_LENGTH} at "
-            "most, as it stands in metrics and in names of files. Rename it."
-        )
+        expected = f"expected letters, digits, underscores, dots and hyphens, {MAX_NAME_LENGTH} at most"
+        return f"got the name {shown}; {expected}, as it stands in metrics and in names of files. Rename it."
     return None
 
 
@@ -131,32 +126,23 @@ class TeamConfig(Section):
                     raise setting_error(kind, fault)
             # Some file systems do not tell letters by their case.
             if len({name.lower() for name in names}) < len(names):
-                raise setting_error(
-                    kind, f"got {', '.join(names)}; expected names that differ in more than case. Rename one."
-                )
+                got = f"got {', '.join(names)}"
+                raise setting_error(kind, f"{got}; expected names that differ in more than case. Rename one.")
         return self
 
     @model_validator(mode="after")
     def _check_roles(self) -> TeamConfig:
         for role, policy in self.roles.items():
             if policy not in self.policies:
-                raise setting_error(
-                    f"roles.{role}",
-                    f"got policy {policy!r}; expected one of {', '.join(self.policies)}. Define it under team.policies "
-                    f"or name another.{nearest(policy, self.policies)}",
-                )
+                expected = f"expected one of {', '.join(self.policies)}. Define it under team.policies or name another."
+                hint = nearest(policy, self.policies)
+                raise setting_error(f"roles.{role}", f"got policy {policy!r}; {expected}{hint}")
         for role in self.prompts:
             if role not in self.roles:
-                raise setting_error(
-                    f"prompts.{role}",
-                    f"got a prompt for a role that does not exist; expected some of {', '.join(self.roles)}. Remove it."
-                    f"{nearest(role, self.roles)}",
-                )
+                expected = f"expected some of {', '.join(self.roles)}. Remove it.{nearest(role, self.roles)}"
+                raise setting_error(f"prompts.{role}", f"got a prompt for a role that does not exist; {expected}")
         for name in self.policies:
             if name not in self.roles.values():
-                raise setting_error(
-                    f"policies.{name}",
-                    "no role plays it; expected every policy under team.roles. "
-                    f"Give it a role ({', '.join(self.roles)}) or remove it.",
-                )
+                expected = f"expected every policy under team.roles. Give it one of {', '.join(self.roles)}."
+                raise setting_error(f"policies.{name}", f"no role plays it; {expected}")
         return self

@@ -82,9 +82,8 @@ def sources_of(references: Iterable[str]) -> dict[str, str]:
             try:
                 sources[reference] = inspect.getsource(found)
             except (OSError, TypeError):
-                digest = (
-                    hashlib.sha256(repr(found).encode()).hexdigest() if isinstance(found, list | tuple | dict) else ""
-                )
+                is_data = isinstance(found, list | tuple | dict)  # the repr of another object may have an address
+                digest = hashlib.sha256(repr(found).encode()).hexdigest() if is_data else ""
                 sources[reference] = f"{type(found).__name__} {digest}"
     return sources
 
@@ -100,18 +99,14 @@ def find_object(setting: str, value: Any) -> Any:
         return _objects[value]
     source, colon, name = value.rpartition(":")
     if value.startswith(NOTEBOOK):
-        raise ConfigError(
-            f"{setting}: got {value}, which Python code passed to another process; expected the same object again. "
-            f"Pass it: {setting.rpartition('.')[2]}={name}; or name a file that has it: FILE.py:NAME."
-        )
+        got = f"got {value}, which Python code passed to another process; expected the same object again"
+        raise ConfigError(f"{setting}: {got}. Pass it: {setting.rpartition('.')[2]}={name}; or name FILE.py:NAME.")
     if not (colon and source.endswith(".py")):
         return value
     defined = vars(load_file(setting, Path(source)))
     if name not in defined:
-        raise ConfigError(
-            f"{setting}: {source} has no {name!r}; expected something that it defines. Fix the name."
-            f"{nearest(name, defined)}"
-        )
+        hint = nearest(name, defined)
+        raise ConfigError(f"{setting}: {source} has no {name!r}; expected one that it defines. Fix the name.{hint}")
     return defined[name]
 
 
@@ -123,29 +118,17 @@ def load_function(setting: str, reference: str, table: Mapping[str, Function]) -
     """
     if reference in table:
         return table[reference]
-    source, colon, name = reference.rpartition(":")
-    if not colon or not source:
+    function: Any = find_object(setting, reference)
+    if function is reference:
         raise ConfigError(f"{setting}: got {reference!r}; expected {_expected_names(reference, table)}")
-    if reference in _objects or reference.startswith(NOTEBOOK):
-        found = find_object(setting, reference)
-        defined = {name: found}
-    else:
-        defined = vars(load_file(setting, Path(source)))
-    functions = {key: value for key, value in defined.items() if callable(value)}
-    if name not in functions:
-        fault = f"has no function {name!r}"
-        if name in defined:
-            fault = f"has {name} as {type(defined[name]).__name__} and no function"
-        raise ConfigError(
-            f"{setting}: {source} {fault}; expected one that it defines. Fix the name.{nearest(name, functions)}"
-        )
-    function: Any = functions[name]
+    if not callable(function):
+        source, _, name = reference.rpartition(":")
+        got = f"{source} has {name} as {type(function).__name__} and no function"
+        raise ConfigError(f"{setting}: {got}; expected a function. Name one.")
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     if is_async and setting not in AWAITED_SETTINGS:
-        raise ConfigError(
-            f"{setting}: {reference} is an async function, and its result would be a coroutine that is not awaited; "
-            "expected a plain function. Write def in place of async def."
-        )
+        got = f"{reference} is an async function, whose result would not be awaited"
+        raise ConfigError(f"{setting}: {got}; expected a plain function. Write def in place of async def.")
     wrapped: Function = _with_described_errors(function, setting, reference)
     return wrapped
 
@@ -236,9 +219,8 @@ def load_file(setting: str, path: Path) -> ModuleType:
     except FileNotFoundError:
         raise ConfigError(f"{setting}: there is no file {path}; expected file.py:name. Fix the path.") from None
     except OSError as error:
-        raise ConfigError(
-            f"{setting}: {str(path)!r} cannot be read ({error.strerror}); expected file.py:name. Fix the path."
-        ) from None
+        got = f"{str(path)!r} cannot be read ({error.strerror})"
+        raise ConfigError(f"{setting}: {got}; expected file.py:name. Fix the path.") from None
     file = os.path.realpath(path)
     with IMPORT_LOCK:
         if not _frozen_count and _look_for_changes():
@@ -306,13 +288,8 @@ def _make_room(folder: str, module: str) -> None:
         if entries.isdisjoint((top, f"{top}.py")) or not file or _lies_at(path, os.path.realpath(file)):
             continue
         if is_user_module(name):
-            log.warning(
-                "%s: takes the place of %s, which has the same module name, wherever %s is imported from now on. "
-                "Rename one of them if a run uses both.",
-                path,
-                file,
-                name,
-            )
+            text = "%s: takes the place of %s, which has the same module name. Rename one of them if a run uses both."
+            log.warning(text, path, file)
             del sys.modules[name]
         elif top == module:
             raise ConfigError(f"{top} is the name of a module of Python's too, {file}; expected another. Rename it.")
@@ -377,10 +354,9 @@ def _import_errors(setting: str, name: str) -> Iterator[None]:
     except CadreError as error:
         raise ConfigError(f"{setting}: {name} failed to load: {error}") from error
     except SystemExit as error:
-        raise ConfigError(
-            f"{setting}: {name} ends the program while it is loaded: SystemExit{error_location(error)}; expected a "
-            'file that can be imported. Put what a script does under `if __name__ == "__main__":`.'
-        ) from None
+        got = f"{name} ends the program while it is loaded: SystemExit{error_location(error)}"
+        advice = 'Put what a script does under `if __name__ == "__main__":`.'
+        raise ConfigError(f"{setting}: {got}; expected a file that can be imported. {advice}") from None
     except (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
         raise
     except BaseException as error:
@@ -390,10 +366,8 @@ def _import_errors(setting: str, name: str) -> Iterator[None]:
             raise
         # The file has been named already, so that `at line 3 of scoring.py` can do without it.
         location = re.sub(rf"(line \d+) of {re.escape(Path(name).name)}\b", r"\1", error_location(error))
-        text = " ".join(str(error).split())
-        raise ConfigError(
-            f"{setting}: {name} failed to load{location or ' at line ?'}: {type(error).__name__}: {text}. Fix the file."
-        ) from None
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(f"{setting}: {name} failed to load{location}: {text}. Fix the file.") from None
 
 
 # ---- Errors of the user's code in one paragraph
@@ -410,17 +384,14 @@ def describe_errors(subject: str, circumstances: str = "", advice: str = "Fix th
     except CadreError:
         raise
     except SystemExit as error:
-        raise ContractError(
-            f"{subject}: raised {describe_error(error)}, which would end the run{circumstances}; expected no exit. "
-            "Return, or raise an error."
-        ) from error
+        got = f"raised {describe_error(error)}, which would end the run{circumstances}"
+        raise ContractError(f"{subject}: {got}; expected no exit. Return, or raise an error.") from error
     except Exception as error:
         # A name that does not exist is no matter of the input; an attribute of None may be that of a failed match.
         is_slip = isinstance(error, AttributeError) and error.obj is not None
         advice = "Fix that line." if is_slip or isinstance(error, NameError | ImportError) else advice
-        raise ContractError(
-            f"{subject}: raised {describe_error(error)}{circumstances}; expected no error. {advice}"
-        ) from error
+        got = f"raised {describe_error(error)}{circumstances}"
+        raise ContractError(f"{subject}: {got}; expected no error. {advice}") from error
 
 
 def describe_error(error: BaseException) -> str:

@@ -135,9 +135,7 @@ def read_yaml(path: Path) -> Raw:
     try:
         raw = parse_yaml(read_bytes(path, MAX_BYTES).decode())
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"{path}: not UTF-8 (byte {error.start}); expected a YAML file in UTF-8. Save it so."
-        ) from None
+        raise ConfigError(f"{path}: not UTF-8 (byte {error.start}); expected YAML in UTF-8. Save it so.") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not valid YAML ({error}). Fix the file.") from None
     except OSError as error:
@@ -194,20 +192,19 @@ def typed_keys(pairs: Sequence[str]) -> list[str]:
 
 
 def apply_overrides(raw: Raw, pairs: Sequence[str]) -> Raw:
-    """Set `key=value` pairs in place, one after the other, and return `raw` itself."""
+    """Set dotted `key=value` pairs in place, one after the other, and return `raw` itself.
+
+    `*` stands for every name at its level: `team.policies.*.dtype=bfloat16`. The value is YAML, except for a role's
+    prompt, which is a plain text: `team.prompts.tool=You: be nice`. A short form on the way (`algorithm: at_grpo`) is
+    expanded first. A mapping for a section is merged into it (`merge_sections`); one for anything else replaces it
+    (`team.roles`, `algorithm.k`, and `settings`, which may be another environment's). Raises ConfigError.
+    """
     for pair in pairs:
-        apply_override(raw, pair)
+        _apply_override(raw, pair)
     return raw
 
 
-def apply_override(raw: Raw, pair: str) -> None:
-    """Set one dotted key in place; `*` stands for every name at its level: `team.policies.*.dtype=bfloat16`.
-
-    The value is YAML, except for a role's prompt, which is a plain text: `team.prompts.tool=You: be nice`. A short form
-    on the way (`algorithm: at_grpo`) is expanded first. A mapping for a section is merged into it (`merge_sections`);
-    one for anything else replaces it (`team.roles`, `algorithm.k`, and `settings`, which may be another environment's).
-    Raises ConfigError.
-    """
+def _apply_override(raw: Raw, pair: str) -> None:
     key, equals, text = pair.partition("=")
     if not equals or not key:
         raise ConfigError(f"override: got {pair!r}; expected key=value, such as train.steps=20.")
@@ -217,14 +214,10 @@ def apply_override(raw: Raw, pair: str) -> None:
         try:
             value = parse_yaml(text)
         except ValueError as error:
-            raise ConfigError(
-                f"override: got {pair!r}, whose value is not valid YAML ({error}). Quote or fix it."
-            ) from None
+            raise ConfigError(f"override: got {pair!r}, whose value is not valid YAML ({error}). Fix it.") from None
         if "#" in text and _has_comment(text, value):
-            raise ConfigError(
-                f"override: got {pair!r}, of which YAML takes what follows # for a comment; expected a value that "
-                "counts whole. Put quotes around the text within the value, or remove that."
-            )
+            got = f"got {pair!r}, of which YAML takes what follows # for a comment"
+            raise ConfigError(f"override: {got}; expected a value that counts whole. Put quotes around the text in it.")
     _set_key(raw, (), keys, value)
 
 
@@ -276,9 +269,7 @@ def _expand_star(section: Raw, path: tuple[str, ...], name: str) -> list[str]:
         return [name]
     if not section:
         where = ".".join(path) or "the top"
-        raise ConfigError(
-            f"override: got * below {where}, where nothing is named; expected one name or more before it."
-        )
+        raise ConfigError(f"override: got * below {where}, where nothing is named; expected a name there.")
     return list(section)
 
 
@@ -290,9 +281,7 @@ def _descend(section: Raw, path: tuple[str, ...]) -> Raw:
     if isinstance(section[name], str) and (expanded := expand_short_form(path, section[name])):
         section[name] = expanded
     if not isinstance(section[name], dict):
-        raise ConfigError(
-            f"override: {'.'.join(path)} is {section[name]!r}, and has nothing below it; expected a section there."
-        )
+        raise ConfigError(f"override: {'.'.join(path)} is {section[name]!r}, and has nothing below it.")
     inner: Raw = section[name]
     return inner
 

@@ -366,7 +366,7 @@ def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
 
 def team_of_step(training: Training, step: int) -> Team:
     """Return the team of a step: its policies may exchange their roles, and some may be frozen by the schedule."""
-    every = training.experiment.exchange_every
+    every = training.experiment.config.team.exchange_every
     team = training.team.exchanged(step // every) if every else training.team
     return replace(team, frozen=training.experiment.frozen_at(step))
 

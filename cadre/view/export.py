@@ -20,23 +20,8 @@ from cadre.view.reading import RunReader
 
 # In the order in which they need each other.
 MODULES = (
-    "dom",
-    "colours",
-    "route",
-    "texts",
-    "store",
-    "difference",
-    "filter",
-    "series",
-    "plotfile",
-    "about",
-    "drawing",
-    "sample",
-    "tree",
-    "trees",
-    "curves",
-    "left",
-    "main",
+    *("dom", "colours", "route", "texts", "store", "difference", "filter", "series", "plotfile", "about", "drawing"),
+    *("sample", "tree", "trees", "curves", "left", "main"),
 )
 # Modules that other modules import as a namespace, and the names that they use of it: `about.show`.
 NAMESPACES = {"about": "show", "curves": "show", "left": "show", "trees": "show turn"}
@@ -108,9 +93,9 @@ def make_html(runs: Sequence[dict[str, Any]]) -> str:
     # "</script>" would end the data, so they hold no "<".
     data = plain_json({"runs": runs}).replace("<", "\\u003c")
     text = PRELOAD.sub("", (PAGE / "index.html").read_text(encoding="utf-8"))
+    meta = f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">'
     replacements = {
-        '<meta charset="utf-8">': '<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">',
+        '<meta charset="utf-8">': f'<meta charset="utf-8">\n{meta}',
         '<link rel="stylesheet" href="vendor/uPlot.min.css">\n': "",
         '<link rel="stylesheet" href="style.css">': f"<style>{style}</style>",
         '<script src="vendor/uPlot.iife.min.js"></script>': f"<script>{chart}</script>",

@@ -14,13 +14,7 @@ from typing import Any
 from cadre.algorithms import plan_of
 from cadre.config.experiment import dump
 from cadre.errors import ConfigError, RunError
-from cadre.files import (
-    Record,
-    open_plain,
-    path_exists,
-    replace_non_finite,
-    to_json,
-)
+from cadre.files import Record, open_plain, path_exists, replace_non_finite, to_json
 from cadre.rollout.shapes import success_label
 from cadre.runs import jsonl
 from cadre.runs.annotation_index import AnnotationIndex

@@ -66,9 +66,8 @@ def serve(runs: Sequence[RunReader], port: int, token: str, on_ready: Callable[[
     try:
         listening = listen(port)
     except OSError as error:
-        raise RunError(
-            f"--port: got {port}, which cannot be had ({error.strerror}); expected a free one. Name another, or 0."
-        ) from None
+        got = f"got {port}, which cannot be had ({error.strerror})"
+        raise RunError(f"--port: {got}; expected a free one. Name another, or 0.") from None
     with listening:
         port = listening.getsockname()[1]
         token = token or secrets.token_urlsafe(18)

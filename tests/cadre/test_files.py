@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cadre.errors import RunError
-from cadre.files import partial_folder, publish_atomically
+from cadre.files import publish_atomically
 
 
 def test_files_and_folders_appear_together_at_the_end(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_after_a_kill_half_way_a_second_try_works(tmp_path: Path) -> None:
 def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "kept").touch()
-    os.symlink(tmp_path / "elsewhere", partial_folder(tmp_path / "out"))
+    os.symlink(tmp_path / "elsewhere", tmp_path / ".partial-out")
     with pytest.raises(RunError), publish_atomically(tmp_path / "out"):
         pass
     assert (tmp_path / "elsewhere" / "kept").exists()

@@ -10,7 +10,7 @@ import pytest
 from cadre.errors import ConfigError, ContractError
 from cadre.evaluation.evaluate import Report
 from cadre.notebook_html import MAX_REPR, table_html, tree_html
-from cadre.plugins import require_package
+from cadre.plugins import package
 from cadre.runs import kept_trees
 from cadre.runs.kept_trees import KeptTree, KeptTrees
 from cadre.runs.notebook import LINES, NotebookConsole
@@ -93,7 +93,7 @@ def test_a_training_has_one_display(monkeypatch):
 
 def test_a_missing_package_is_one_paragraph():
     with pytest.raises(ConfigError, match=r"frame: needs the package no_such_package.*pip install no_such_package"):
-        require_package("no_such_package", "frame")
+        package("no_such_package", where="frame:")
 
 
 def test_an_error_in_a_cell_shows_the_cell_and_the_paragraph():

@@ -137,7 +137,7 @@ def test_a_wrong_function_is_named(file, function, message):
 
 
 def test_what_is_not_there_is_refused_before_an_episode(file):
-    with pytest.raises(ConfigError, match=r"has no function 'lenght'.*Did you mean length"):
+    with pytest.raises(ConfigError, match=r"has no 'lenght'.*Did you mean length"):
         EnvSpec(Word, {"reward": f"{file}:lenght"})
     with pytest.raises(ConfigError, match=r"settings\.reward: unknown to Word"):
         EnvSpec(Word, {"reward": "fast"})

@@ -41,7 +41,7 @@ def test_a_function_of_a_file_is_looked_up_before_anything_loads(tmp_path):
     named = LossConfig()
     chosen = LossConfig(aggregate=f"{tmp_path}/mine.py:halves")
     assert merge_loss(named, chosen).aggregate == chosen.aggregate
-    with pytest.raises(ConfigError, match=r"loss\.aggregate: .*has no function 'halfs'.*Did you mean halves\?"):
+    with pytest.raises(ConfigError, match=r"loss\.aggregate: .*has no 'halfs'.*Did you mean halves\?"):
         merge_loss(named, LossConfig(aggregate=f"{tmp_path}/mine.py:halfs"))
 
 

@@ -45,7 +45,7 @@ def test_a_file_is_run_once_unless_it_is_changed(tmp_path: Path) -> None:
     [
         ("maen", ["got 'maen'", "mean, median", "file.py:function", "Did you mean mean?"]),
         ("none.py:f", ["there is no file none.py"]),
-        ("mine.py:twise", ["no function 'twise'", "Did you mean twice?"]),
+        ("mine.py:twise", ["has no 'twise'", "Did you mean twice?"]),
         ("mine.py:later", ["is an async function", "Write def in place of async def"]),
         ("mine.py:several", ["is an async function"]),
         ("broken.py:f", ["failed to load at line 3", "NameError"]),

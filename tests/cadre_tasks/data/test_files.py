@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cadre.errors import DataError
+from cadre.errors import ConfigError, DataError
 from cadre.rows import read_rows
 
 
@@ -31,11 +31,11 @@ def test_parquet(tmp_path: Path) -> None:
     rows = [row for _, row in read_rows(tmp_path / "a.parquet")]
     assert rows == [{"n": 1, "texts": ["a"]}, {"n": 2, "texts": []}]
     (tmp_path / "b.parquet").write_bytes(b"PAR1 and nothing else")
-    with pytest.raises(DataError, match="cannot be read as Parquet"):
+    with pytest.raises(DataError, match="cannot be read as parquet"):
         list(read_rows(tmp_path / "b.parquet"))
 
 
 def test_parquet_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"pip install .*\[data\]"):
+    with pytest.raises(ConfigError, match=r"pip install .*\[data\]"):
         list(read_rows(tmp_path / "a.parquet"))
