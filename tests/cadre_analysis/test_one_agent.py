@@ -109,7 +109,7 @@ class Adder(Letter):
 
 
 def test_tools_of_the_acting_role_are_offered_and_run() -> None:
-    env = OneAgent(TASK, f"{Path(__file__)}:Adder")
+    env = OneAgent(TASK, f"{Path(__file__)}:{Adder.__name__}")
     assert [tool.name for tool in env.observe()["agent"].tools] == ["add"]
     calls = (ToolCall("call_0", "add", '{"first": 2, "second": 3}'),)
     called = replace(sample("I add."), message=Message("assistant", "I add.", calls))
