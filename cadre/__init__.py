@@ -6,6 +6,7 @@
     from cadre import McpServer, Tool, ToolCall, tool                            and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
     cadre.compare([...]), cadre.plot([...]), cadre.sweep(..., over={...})        several runs
+    cadre.prove(...)                                                             is a team worth its tokens?
 
 Nothing is imported before it is used, and torch only where a model is.
 """
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from cadre.envs.sounds import sound
     from cadre.envs.tools import tool
     from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
-    from cadre_analysis.api import compare, sweep
+    from cadre_analysis.api import compare, prove, sweep
     from cadre_analysis.plots import plot
 
 __version__ = "0.1.0"
@@ -44,6 +45,7 @@ __all__ = [
     "image",
     "load",
     "plot",
+    "prove",
     "random",
     "sound",
     "sweep",
@@ -68,6 +70,7 @@ HOMES = {
     "image": "cadre.envs.images",
     "load": "cadre.api",
     "plot": "cadre_analysis.plots",
+    "prove": "cadre_analysis.api",
     "random": "cadre.envs.episode",
     "sound": "cadre.envs.sounds",
     "sweep": "cadre_analysis.api",

@@ -1,4 +1,4 @@
-"""`cadre.compare` and `cadre.sweep`: what the commands of those names do, from Python."""
+"""`cadre.compare`, `cadre.sweep` and `cadre.prove`: what the commands of those names do, from Python."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cadre.api import Player, Section, resolve_sections, section_changes, train_on
+from cadre.api import Player, Section, resolve_sections, section_changes
+from cadre.concurrency import configure_threads
 from cadre.errors import ConfigError
 from cadre.evaluation.loaded_team import LoadedTeam
 from cadre.notebook_html import shorten
@@ -17,7 +18,10 @@ from cadre.runs.notebook import make_console
 from cadre.settings.yaml_file import flatten, long_key
 from cadre_analysis.compare import RunComparison, compare_runs
 from cadre_analysis.plots import draw_png, plot_comparison, run_folders
+from cadre_analysis.prove import Request, prove_on
+from cadre_analysis.prove_report import Result
 from cadre_analysis.sweep import check_distinct, claim_folder, make_runs
+from cadre_analysis.trainings import train_to_end
 
 
 class PlottedComparison(RunComparison):
@@ -109,19 +113,49 @@ def sweep(
         if done.exists():
             continue
         console.print(f"{number} of {len(runs)}: {' '.join(run.overrides)}", markup=False, highlight=False)
-        begun = (run_folder / "config.yaml").is_file()
-        # A run that goes on has its recipe, but needs the objects of Python again.
-        kept = None if begun and isinstance(recipe, str | Path | Mapping) else recipe
-        trained = train_on(console, kept, {**sections, **changes[run.name]}, run_folder, resume=begun)
-        trained.close()
-        evaluations, steps = trained.evaluations(), len(trained.metrics())
-        is_evaluated = not trained.experiment.evaluate.tasks or (evaluations and evaluations[-1]["step"] >= steps)
-        if trained.run is None or not trained.run.ended or not is_evaluated:
-            raise KeyboardInterrupt(f"The sweep is stopped in {run_folder}, which is saved; the same call goes on.")
+        train_to_end(console, recipe, {**sections, **changes[run.name]}, run_folder).close()
         done.touch()
     folders = {run.name: folder / run.name for run in runs}
     evaluated = all((path / "evaluations.jsonl").is_file() for path in folders.values())
     return Sweep(folder, folders, compare_runs(list(folders.values())) if evaluated else None)
+
+
+def prove(
+    recipe: str | Path | Section | Player | None = None,
+    *,
+    run: str | Path,
+    seeds: int = Request.seeds,
+    tokens: int = Request.tokens,
+    held_out_tasks: int = Request.held_out,
+    first: int = Request.first,
+    rates: Sequence[float] = Request.rates,
+    agent: str | None = None,
+    test_tokens: int | None = None,
+    quiet: bool = False,
+    **sections: Any,
+) -> Result:
+    """Train a team and single agents alike, and say whether the team is worth its tokens: wins, loses or undecided.
+
+        result = cadre.prove(essay, run="runs/essay", tasks=rows, model="Qwen/Qwen3-0.6B", tokens=500_000)
+        result.verdict.word, result.verdict.against[0].difference
+
+    recipe, sections  as for `train`, of a team with two roles or more
+    run             the folder of the experiment; the same call goes on in it
+    seeds, tokens   trainings of each method, and tokens that each of them samples
+    held_out_tasks  that every training is tested on, from the task `first` of the test split on
+    rates           factors of the learning rate that are tried for each method, on tasks of the training split
+    agent           the environment of the single agent; by default the task's own, or the same task with one agent
+    test_tokens     that the untrained agent samples for each held-out task
+
+    Raises ConfigError before the first training if a method cannot work, RunError if the folder has another plan.
+    Ctrl-C saves the present training, and ends with KeyboardInterrupt.
+    """
+    configure_threads()
+    request = Request(seeds, tokens, held_out_tasks, first, tuple(rates), agent, test_tokens)
+    experiment = resolve_sections(recipe, sections)
+    is_object = callable(recipe) or callable(sections.get("env"))
+    env = experiment.env_spec.declared if is_object else None
+    return prove_on(make_console(quiet), experiment, Path(run).expanduser(), request, env)
 
 
 def _describe_recipe(recipe: Any) -> str:

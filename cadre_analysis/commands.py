@@ -1,4 +1,4 @@
-"""Commands that compare runs, audit their advantages and report on them: compare, audit, plot, report, sweep."""
+"""Commands of several runs, and of what lies behind one: compare, sweep, prove, audit, plot, report."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ from typing import Annotated, Any
 import typer
 
 from cadre.cli.terminal import (
+    STOPPED,
     WIDTH,
     AsJson,
     Base,
     Overrides,
     Target,
     Trust,
+    complete_recipe,
     complete_run,
     print_lines,
     require_new,
+    stderr,
     visible,
 )
-from cadre.config.resolve import find_target, resolve_for_trees
+from cadre.config.resolve import find_target, resolve_for_trees, resolve_recipe
 from cadre.errors import ConfigError
 from cadre.files import to_json
 from cadre.runs.folder import expand_sweeps
+from cadre.runs.notebook import make_console
 from cadre.statistics import Interval
 from cadre_analysis.audit import AuditSettings, check_auditable, run_audit
 from cadre_analysis.compare import MEASURES, compare_runs, format_comparison
 from cadre_analysis.plots import plot_command, plot_comparison
+from cadre_analysis.prove import Request, make_plan, prove_on
+from cadre_analysis.prove_report import PAGE_FILE, RESULT_FILE, plan_lines, result_lines
 from cadre_analysis.report import report
 from cadre_analysis.sweep import sweep
 from cadre_analysis.tables import format_table
@@ -122,9 +128,57 @@ def format_audit(report: Mapping[str, Mapping]) -> list[str]:
     return [*format_table(rows), *textwrap.wrap(meaning, WIDTH)]
 
 
+# ---- cadre prove
+
+
+def prove(
+    recipe: Annotated[
+        str, typer.Argument(help="a team's recipe or YAML file (see: cadre list)", autocompletion=complete_recipe)
+    ],
+    folder: Annotated[Path, typer.Option("--run", help="the folder of the experiment; the same command goes on")],
+    overrides: Overrides = None,
+    seeds: Annotated[int, typer.Option(min=2, help="trainings of each method")] = Request.seeds,
+    tokens: Annotated[int, typer.Option(min=1, help="sampled in each training")] = Request.tokens,
+    held_out: Annotated[int, typer.Option(min=2, help="tasks that every training is tested on")] = Request.held_out,
+    first: Annotated[int, typer.Option(min=0, help="the first of them in the test split")] = Request.first,
+    rates: Annotated[str, typer.Option(help="factors of the learning rate that are tried for each method")] = "1,3",
+    agent: Annotated[
+        str | None, typer.Option(metavar="ENV", help="the environment of the single agent; by default the task's own")
+    ] = None,
+    test_tokens: Annotated[
+        int | None, typer.Option(min=1, help="that the untrained agent samples for each held-out task")
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="print the plan and do nothing")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a team and single agents alike, and say whether the team is worth its tokens: wins, loses or undecided.
+
+    The plan is written before anything runs, and a folder keeps its plan. Writes a page, a picture and all episodes.
+    """
+    try:
+        factors = tuple(float(factor) for factor in rates.split(","))
+    except ValueError:
+        raise ConfigError(f"--rates: got {rates!r}; expected numbers by comma, such as 0.3,1,3. Write them.") from None
+    request = Request(seeds, tokens, held_out, first, factors, agent, test_tokens)
+    experiment = resolve_recipe(recipe, overrides or [])
+    if plan:
+        print_lines(map(visible, plan_lines(make_plan(experiment, request))))
+        return
+    try:
+        result = prove_on(stderr if as_json else make_console(), experiment, folder, request, None)
+    except KeyboardInterrupt as stopped:
+        print_lines([str(stopped)])
+        raise typer.Exit(STOPPED) from None
+    if as_json:
+        sys.stdout.write((folder / RESULT_FILE).read_text(encoding="utf-8"))
+    else:
+        print_lines(result_lines(result))
+        print_lines([f"{folder / PAGE_FILE} has all of it."])
+
+
 # By panel of `cadre --help`.
 COMMANDS = {
-    "Train": {"sweep": sweep},
+    "Train": {"sweep": sweep, "prove": prove},
     "Evaluate": {"compare": compare, "audit": audit},
     "Look at runs": {"plot": plot_command, "report": report},
 }

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,7 @@ from cadre_analysis.tables import format_table
 
 RESAMPLES = 10_000
 CHUNK = 1 << 22  # draws that are held in memory at once
-Z = 1.96
-# 97.5% quantiles of Student's t with 1, 2, ... degrees of freedom; beyond them within 0.3% of Z + 2.6 / df.
-T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+CONFIDENCE = 0.95
 # Settings in which runs of one method may differ: the seed, and what changes no weights.
 NOT_OF_A_METHOD = (
     "train.seed",
@@ -356,20 +355,24 @@ def _summarise(method: Method, selected: Sequence[Evaluation], generator: np.ran
 
 
 def table_interval(
-    table: Table, generator: np.random.Generator, resamples: int = RESAMPLES, tables: Sequence[Table] = ()
+    table: Table,
+    generator: np.random.Generator,
+    resamples: int = RESAMPLES,
+    tables: Sequence[Table] = (),
+    confidence: float = CONFIDENCE,
 ) -> Interval:
-    """Return the mean of values [seeds, tasks] with its 95% interval over both; over tasks alone with one seed.
+    """Return the mean of values [seeds, tasks] with its interval over both; over tasks alone with one seed.
 
     `tables` are those of which `table` is the difference.
     """
     if len(table) == 1 and not tables:
-        return rate_interval(table[0].tolist())
-    widened = widen_seed_effects(table)
+        return rate_interval(table[0].tolist(), normal_quantile(confidence))
+    widened = widen_seed_effects(table, confidence)
     means = [
         _crossed_means(widened, _draw_weights(len(table), len(weights), generator), weights)
         for weights in _task_weights(table.shape[1], generator, resamples)
     ]
-    return _to_interval(float(table.mean()), np.concatenate(means), tables or (table,))
+    return _to_interval(float(table.mean()), np.concatenate(means), tables or (table,), confidence)
 
 
 def difference_interval(
@@ -379,16 +382,17 @@ def difference_interval(
     paired_seeds: bool,
     paired_tasks: bool,
     resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
 ) -> Interval:
-    """Return the mean of `second` minus that of `first`, both [seeds, tasks], with its 95% interval.
+    """Return the mean of `second` minus that of `first`, both [seeds, tasks], with its interval.
 
     Paired over seeds, row i of both is of the same seed; paired over tasks, column j of both is the same task. What is
     paired is drawn together.
     """
     if paired_seeds and paired_tasks:
-        return table_interval(second - first, generator, resamples, tables=(second, first))
+        return table_interval(second - first, generator, resamples, (second, first), confidence)
 
-    tables, means = (widen_seed_effects(second), widen_seed_effects(first)), []
+    tables, means = (widen_seed_effects(second, confidence), widen_seed_effects(first, confidence)), []
     for tasks_of_second in _task_weights(second.shape[1], generator, resamples):
         count = len(tasks_of_second)
         tasks_of_first = tasks_of_second if paired_tasks else _draw_weights(first.shape[1], count, generator)
@@ -398,21 +402,50 @@ def difference_interval(
             _crossed_means(tables[0], seeds_of_second, tasks_of_second)
             - _crossed_means(tables[1], seeds_of_first, tasks_of_first)
         )
-    return _to_interval(float(second.mean() - first.mean()), np.concatenate(means), (second, first), paired_tasks)
+    value = float(second.mean() - first.mean())
+    return _to_interval(value, np.concatenate(means), (second, first), confidence, paired_tasks)
 
 
-def widen_seed_effects(table: Table) -> Table:
+def normal_quantile(confidence: float) -> float:
+    """Return how many standard deviations a two-sided interval reaches: 1.96 at 95%."""
+    return NormalDist().inv_cdf((1.0 + confidence) / 2.0)
+
+
+def student_quantile(confidence: float, degrees: int) -> float:
+    """Return the same of Student's t with so many degrees of freedom: 12.7 at 95% with one, 2.36 with seven."""
+    low, high = 0.0, 1e6
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if student_within(middle, degrees) < confidence else (low, middle)
+    return high
+
+
+def student_within(t: float, degrees: int) -> float:
+    """Return the probability that |T| <= t (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(degrees))
+    square = math.cos(angle) ** 2
+    is_odd = degrees % 2
+    term, total = 1.0, 0.0
+    for number in range(degrees // 2):
+        total += term
+        term *= square * (2 * number + 1 + is_odd) / (2 * number + 2 + is_odd)
+    if is_odd:
+        return 2.0 / math.pi * (angle + math.sin(angle) * math.cos(angle) * total)
+    return math.sin(angle) * total
+
+
+def widen_seed_effects(table: Table, confidence: float = CONFIDENCE) -> Table:
     """Return [seeds, tasks] with each seed's deviation from the mean of all enlarged for the small number of seeds.
 
     Drawing S seeds with replacement gives a variance that is (S - 1) / S of the unbiased one, and its quantiles are
     those of a normal distribution where the variance is estimated from S values. The deviations are multiplied with
-    sqrt(S / (S - 1)) and with Student's quantile over the normal one, so that intervals hold 95% with three seeds too.
+    sqrt(S / (S - 1)) and with Student's quantile over the normal one, so that intervals hold with three seeds too.
     """
     seeds = len(table)
     if seeds < 2:
         return table
-    quantile = T_QUANTILES[seeds - 2] if seeds - 2 < len(T_QUANTILES) else Z + 2.6 / (seeds - 1)
-    factor = math.sqrt(seeds / (seeds - 1)) * quantile / Z
+    quantile = student_quantile(confidence, seeds - 1)
+    factor = math.sqrt(seeds / (seeds - 1)) * quantile / normal_quantile(confidence)
     deviations = table.mean(axis=1, keepdims=True) - table.mean()
     widened: Table = table + (factor - 1.0) * deviations
     return widened
@@ -435,33 +468,36 @@ def _crossed_means(table: Table, seed_weights: Table, task_weights: Table) -> Ta
     return means
 
 
-def _to_interval(value: float, means: Table, tables: Sequence[Table], paired_tasks: bool = True) -> Interval:
+def _to_interval(
+    value: float, means: Table, tables: Sequence[Table], confidence: float, paired_tasks: bool = True
+) -> Interval:
     """Return the percentile interval of resampled means of one table or of the difference of two.
 
     It is at least as wide as one more task of the largest value would make it. For rates it also holds the interval
     over tasks alone, as resampling equal outcomes gives none, and it stays within their bounds.
     """
-    low, high = (float(bound) for bound in np.quantile(means, [0.025, 0.975]))
+    low, high = (float(bound) for bound in np.quantile(means, [(1.0 - confidence) / 2.0, (1.0 + confidence) / 2.0]))
     size = max(float(np.abs(table).max()) for table in tables) or 1.0
     _, low, high = with_floor((value, low, high), min(table.shape[1] for table in tables), size)
     if all(table.min() >= 0.0 and table.max() <= 1.0 for table in tables):
-        _, task_low, task_high = _interval_over_tasks([table.mean(axis=0).tolist() for table in tables], paired_tasks)
+        rates = [table.mean(axis=0).tolist() for table in tables]
+        _, task_low, task_high = _interval_over_tasks(rates, paired_tasks, normal_quantile(confidence))
         low, high = max(min(low, task_low), 0.0 if len(tables) == 1 else -1.0), min(max(high, task_high), 1.0)
     return value, low, high
 
 
-def _interval_over_tasks(rates: Sequence[Sequence[float]], paired: bool) -> Interval:
+def _interval_over_tasks(rates: Sequence[Sequence[float]], paired: bool, z: float) -> Interval:
     """Return the interval over tasks alone of rates by task, or of the difference of two, first minus second.
 
     A paired difference from -1 to 1 is a rate from 0 to 1 on another scale; an unpaired one has the interval of
     Newcombe (1998, method 10), whose bounds are as far off as those of both rates together, squared and added.
     """
     if len(rates) == 1:
-        return rate_interval(rates[0])
+        return rate_interval(rates[0], z)
     if paired:
-        scaled = rate_interval([(first - second + 1.0) / 2.0 for first, second in zip(*rates, strict=True)])
+        scaled = rate_interval([(first - second + 1.0) / 2.0 for first, second in zip(*rates, strict=True)], z)
         return 2.0 * scaled[0] - 1.0, 2.0 * scaled[1] - 1.0, 2.0 * scaled[2] - 1.0
-    (first, low, high), (second, other_low, other_high) = map(rate_interval, rates)
+    (first, low, high), (second, other_low, other_high) = (rate_interval(one, z) for one in rates)
     value = first - second
     return (
         value,

@@ -82,6 +82,15 @@ class Relay(InTurns):
         return (self.truth,) if role == "first" else (self.said[0], self.truth if self.open else NOTHING)
 
 
+class Second(Relay):
+    """The second role of Relay alone."""
+
+    roles: ClassVar[tuple[str, ...]] = ("second",)
+
+    def __init__(self, task: Task, known_fraction: float = 0.0) -> None:
+        super().__init__(task, known_fraction, single_agent=True)
+
+
 class Channel(InTurns):
     """Only the first sees the digit, one of four; of what it says only the remainder by `width` arrives, and 0 where it
     says something else, as silence would be one more sign."""

@@ -157,13 +157,13 @@ BUDGETS = {
     "cadre/settings": 2_100,
     "cadre/training": 1_700,
     "cadre/view": 550,
-    "cadre_analysis": 1_750,
+    "cadre_analysis": 2_800,
     "cadre_programs": 6_500,
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_200,
     "cadre_tasks": 19_100,
     "bench": 7_000,
-    "lab": 7_400,
+    "lab": 7_500,
 }
 
 

@@ -106,21 +106,13 @@ class SampledReport(EvaluationReport):
 
 def summarize(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1) -> dict[str, Any]:
     """Return the fields of `EvaluationReport`, of trees with one episode each: `samples` of every task, less those that
-    failed.
-
-    Trees are in the order of their tasks. Tasks of one name are told apart by a number: `maze`, `maze#2`.
-    """
-    paths = [next(walk.episodes(tree.root)) for tree in trees]
-    outcomes: dict[str, Outcome] = {}
-    remaining, seen = deque(zip(trees, paths, strict=True)), Counter[str]()
-    for task in tasks:
-        seen[task.id] += 1
-        name = task.id if seen[task.id] == 1 else f"{task.id}#{seen[task.id]}"
-        of_task: list[TreePath] = []
-        while remaining and len(of_task) < samples and remaining[0][0].task == task:
-            of_task.append(remaining.popleft()[1])
-        wins = sum(path[-1][1].success for path in of_task)
-        outcomes[name] = (wins / samples, mean_reward(of_task) if of_task else None)
+    failed. Trees are in the order of their tasks."""
+    played = group_by_task(trees, tasks, samples)
+    paths = [path for of_task in played.values() for path in of_task]
+    outcomes: dict[str, Outcome] = {
+        name: (sum(path[-1][1].success for path in of_task) / samples, mean_reward(of_task) if of_task else None)
+        for name, of_task in played.items()
+    }
     return {
         "tasks": len(tasks),
         "failures": len(tasks) * samples - len(trees),
@@ -130,6 +122,22 @@ def summarize(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1) ->
         "outcomes": outcomes,
         "tasks_sha256": hash_tasks(tasks),
     }
+
+
+def group_by_task(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1) -> dict[str, list[TreePath]]:
+    """Return the episodes of every task by its name; trees are as for `summarize`.
+
+    Tasks of one name are told apart by a number: `maze`, `maze#2`.
+    """
+    episodes: dict[str, list[TreePath]] = {}
+    remaining, seen = deque(trees), Counter[str]()
+    for task in tasks:
+        seen[task.id] += 1
+        name = task.id if seen[task.id] == 1 else f"{task.id}#{seen[task.id]}"
+        episodes[name] = []
+        while remaining and len(episodes[name]) < samples and remaining[0].task == task:
+            episodes[name].append(next(walk.episodes(remaining.popleft().root)))
+    return episodes
 
 
 def hash_tasks(tasks: Sequence[Task]) -> str:

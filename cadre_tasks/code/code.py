@@ -74,6 +74,7 @@ class Code(FromData):
     program) or for three tests, and nothing else."""
 
     roles: ClassVar[tuple[str, ...]] = ("coder", "tester")
+    one_agent: ClassVar[str] = "code-single-agent"
     kind: ClassVar[Kind] = "program"
     sets: ClassVar[tuple[str, str]] = ("apps", "code-contests")
 

@@ -59,6 +59,7 @@ class Pairs(Exchange):
     the `reward` is joint, as published, or mixed, and those of `Exchange`."""
 
     roles: ClassVar[tuple[str, ...]] = ("aux", "main")
+    one_agent: ClassVar[str] = "pairs-single-agent"
     writers: ClassVar[tuple[str, ...]] = ("aux", "main")
     kind: ClassVar[Kind] = "program"
     sets: ClassVar[tuple[str, str]] = ("humaneval", "humaneval")

@@ -65,6 +65,7 @@ class Melody(Env):
     """The team form. Settings: the `prompts` wording; of the tasks the number of `notes` and of `pitches`."""
 
     roles: ClassVar[tuple[str, ...]] = ("listener", "player")
+    one_agent: ClassVar[str] = "melody-single-agent"
     last_role: ClassVar[str] = "player"
 
     def __init__(self, task: Task, prompts: Prompts = "full", **melodies: Any) -> None:
@@ -205,6 +206,7 @@ class Signals(Melody):
     """
 
     roles: ClassVar[tuple[str, ...]] = ("listener", "looker", "player")
+    one_agent: ClassVar[str] = ""
 
     def __init__(self, task: Task, cell: Annotated[int, Field(ge=4, le=64)] = 28, **settings: Any) -> None:
         super().__init__(task, **settings)

@@ -149,6 +149,8 @@ class PlanPath(ToolPlanner):
     """The team form. Settings: `turns` the team gets, `max_moves` executed of one answer, `prompts` wording, `reward`
     shaped or by outcome, and of its grids the `size` and the share that is `blocked`."""
 
+    one_agent: ClassVar[str] = "plan-path-single-agent"
+
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("program", "moves")
 

@@ -288,6 +288,8 @@ class Sokoban(SokobanGame):
     """The team form, on generated levels. Settings, beside those of `SokobanGame`: the `size` of a level, walls
     included, and the number of its `boxes`."""
 
+    one_agent: ClassVar[str] = "sokoban-single-agent"
+
     @classmethod
     def tasks(
         cls,
@@ -327,6 +329,8 @@ class Boxoban(SokobanGame):
     """The team form, on levels from a folder: 10x10 with four boxes in the public set (github.com/google-deepmind/
     boxoban-levels). Settings, beside those of `SokobanGame`: `levels` the folder, where it is not given `boxoban` in
     $CADRE_DATA."""
+
+    one_agent: ClassVar[str] = "boxoban-single-agent"
 
     def __init__(self, task: Task, max_moves: Moves = 200, **settings: Any) -> None:
         super().__init__(task, max_moves=max_moves, **settings)

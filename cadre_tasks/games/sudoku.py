@@ -73,6 +73,8 @@ class Sudoku(ToolPlanner):
     """The team form. Settings: `turns` the team gets, `prompts` wording, `reward` shaped or by outcome, and of its
     puzzles the `size` and the `clues` that they keep at the least (6 of 16, 36 of 81 where not given)."""
 
+    one_agent: ClassVar[str] = "sudoku-single-agent"
+
     prelude: ClassVar[str] = PRELUDE
     titles: ClassVar[tuple[str, str]] = ("sudoku program", "sudoku grid")
     verdicts: ClassVar[tuple[str, str]] = ("solved", "wrong")

@@ -36,6 +36,7 @@ class Maths(FromData):
     """The team form. Settings: the `turns` that the team gets, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("reasoner", "tool")
+    one_agent: ClassVar[str] = "maths-single-agent"
     kind: ClassVar[Kind] = "problem"
     sets: ClassVar[tuple[str, str]] = ("math-train", "math500")
 

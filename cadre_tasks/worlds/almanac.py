@@ -71,6 +71,7 @@ class Almanac(Env):
     """The team form. Setting of the tasks: how many `facts` a question needs."""
 
     roles: ClassVar[tuple[str, ...]] = ("researcher", "accountant")
+    one_agent: ClassVar[str] = "almanac-single-agent"
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)

@@ -64,6 +64,7 @@ class KitchenTeam(Env):
     """
 
     roles: ClassVar[tuple[str, ...]] = ("cook_1", "cook_2")
+    one_agent: ClassVar[str] = "kitchen-single-agent"
 
     def __init__(
         self,

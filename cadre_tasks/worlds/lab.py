@@ -46,6 +46,7 @@ class Lab(Inquiry):
     laws the `kind`, the number of `variables`, and the difficulty `depth`; the largest error of a result (`noise`)."""
 
     roles: ClassVar[tuple[str, ...]] = ("experimenter", "theorist")
+    one_agent: ClassVar[str] = "lab-single-agent"
 
     def __init__(
         self,

@@ -125,6 +125,7 @@ class Plan(Relay):
     the `domain`, their `size` (blocks, packages or samples) and how many `robots` (trucks or rovers)."""
 
     roles: ClassVar[tuple[str, ...]] = ("planner", "critic")
+    one_agent: ClassVar[str] = "pddl-single-agent"
     titles: ClassVar[tuple[str, str]] = ("plan draft", "plan")
     word: ClassVar[str] = "plan"
     # What the full prompt for a draft says of who decides after it.

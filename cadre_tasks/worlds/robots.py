@@ -87,6 +87,7 @@ class Robots(Env):
     """
 
     roles: ClassVar[tuple[str, ...]] = ROLES[:2]
+    one_agent: ClassVar[str] = "robots-single-agent"
 
     def __init__(
         self,

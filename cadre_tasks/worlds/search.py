@@ -100,6 +100,7 @@ class Search(Inquiry):
     that searches, and the file `data` with questions and answers."""
 
     roles: ClassVar[tuple[str, ...]] = ("searcher", "writer")
+    one_agent: ClassVar[str] = "search-single-agent"
     plain_text = {"backend": "local"}
     # To whom the full prompts say that a passage is shown, and who answers.
     readers: ClassVar[str] = "to you and to a team mate who will answer"

@@ -122,6 +122,7 @@ class Sql(Relay):
     that is `dirty`."""
 
     roles: ClassVar[tuple[str, ...]] = ("analyst", "checker")
+    one_agent: ClassVar[str] = "sql-single-agent"
     language: ClassVar[str] = "sql"
     titles: ClassVar[tuple[str, str]] = ("sql draft", "sql query")
     # What the full prompt for a draft says of who decides after it.

@@ -84,6 +84,7 @@ class Verilog(TurnBased):
     the `kind`, the `width` (bits, requests, or the length of a pattern) and the number of `features`."""
 
     roles: ClassVar[tuple[str, ...]] = ("designer", "verifier")
+    one_agent: ClassVar[str] = "verilog-single-agent"
 
     def __init__(
         self, task: Task, turns: Turns = 2, prompts: Prompts = "full", reward: Rewards = "shaped", **dials: Any

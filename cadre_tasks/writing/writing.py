@@ -48,6 +48,7 @@ class Tldr(Writing):
     of the texts. Settings: the `reward`, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("short", "long")
+    one_agent: ClassVar[str] = "tldr-single-agent"
     writers: ClassVar[tuple[str, ...]] = ("short", "long")
     sets: ClassVar[tuple[str, str]] = ("scitldr", "scitldr")
     levels: ClassVar[Levels] = TLDR
@@ -82,6 +83,7 @@ class Arxiv(Tldr):
     """An abstract expanded: one writes why, the other how, each in a paragraph of 128 to 256 words."""
 
     roles: ClassVar[tuple[str, ...]] = ("background", "method")
+    one_agent: ClassVar[str] = "arxiv-single-agent"
     writers: ClassVar[tuple[str, ...]] = ("background", "method")
     sets: ClassVar[tuple[str, str]] = ("arxiv", "arxiv")
     levels: ClassVar[Levels] = ARXIV
@@ -99,6 +101,7 @@ class Story(Writing):
     Settings: what is `enough` for success, and those of `FromData`."""
 
     roles: ClassVar[tuple[str, ...]] = ("middle", "ending")
+    one_agent: ClassVar[str] = "story-single-agent"
     writers: ClassVar[tuple[str, ...]] = ("middle", "ending")
     sets: ClassVar[tuple[str, str]] = ("stories", "stories")
     ask: ClassVar[dict[str, str]] = {

@@ -14,10 +14,10 @@ from cadre.errors import RunError
 from cadre.runs.folder import Run
 from cadre.statistics import rate_interval
 from cadre_analysis.compare import (
-    T_QUANTILES,
     compare_runs,
     difference_interval,
     format_comparison,
+    student_quantile,
     table_interval,
     widen_seed_effects,
 )
@@ -49,11 +49,19 @@ HALF, ALL, NONE = [1.0, 0.0] * 4, [1.0] * 8, [0.0] * 8
 def test_few_seeds_widen_the_deviations_of_their_means() -> None:
     # Means of the seeds 0, 0.5 and 1, of all 0.5; sqrt(3 / 2) * 4.303 / 1.96 = 2.6889.
     widened = widen_seed_effects(np.array([NONE, HALF, ALL]))
-    factor = math.sqrt(1.5) * 4.303 / 1.96
+    factor = math.sqrt(1.5) * 4.302653 / 1.959964
     assert widened.mean(axis=1) == pytest.approx([0.5 - 0.5 * factor, 0.5, 0.5 + 0.5 * factor])
     assert widened.mean() == pytest.approx(0.5)
     assert widened[1] == pytest.approx(HALF)  # what a seed does on a task, beside its mean, stays
-    assert T_QUANTILES[9] == pytest.approx(1.96 + 2.6 / 10, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("confidence", "degrees", "quantile"),
+    # Of printed tables of Student's t; with one degree of freedom tan(pi / 2 * confidence).
+    [(0.95, 1, 12.706), (0.95, 2, 4.303), (0.95, 7, 2.365), (0.95, 10, 2.228), (0.95, 60, 2.000), (0.975, 4, 3.495)],
+)
+def test_students_quantiles_are_those_of_the_tables(confidence: float, degrees: int, quantile: float) -> None:
+    assert student_quantile(confidence, degrees) == pytest.approx(quantile, abs=6e-4)
 
 
 def test_an_interval_over_seeds_and_tasks_holds_the_truth_as_often_as_it_says() -> None:
@@ -90,22 +98,22 @@ def test_pairing_takes_out_what_two_methods_share() -> None:
 
 
 def test_equal_outcomes_have_the_interval_over_tasks_alone() -> None:
-    """Three seeds that solve the same tasks say no more of other tasks than one does: Wilson's interval, z = 1.96."""
+    """Three seeds that solve the same tasks say no more of other tasks than one does: Wilson's interval."""
     generator = np.random.default_rng(0)
     solved, failed = np.ones((3, 8)), np.zeros((3, 8))
     result = table_interval(solved, generator)
-    assert result == pytest.approx((1.0, 8 / (8 + 3.8416), 1.0))
+    assert result == pytest.approx((1.0, 8 / (8 + 3.841459), 1.0))
     assert result == pytest.approx(table_interval(solved[:1], generator))
 
-    # A difference d in [-1, 1] is the rate (d + 1) / 2. Of eight rates of 0.5: 0.5 -+ (3.8416 / 2) / (8 + 3.8416).
+    # A difference d in [-1, 1] is the rate (d + 1) / 2. Of eight rates of 0.5: 0.5 -+ (3.841459 / 2) / (8 + 3.841459).
     result = difference_interval(solved, solved, generator, paired_seeds=True, paired_tasks=True)
-    assert result == pytest.approx((0.0, -3.8416 / 11.8416, 3.8416 / 11.8416))
+    assert result == pytest.approx((0.0, -3.841459 / 11.841459, 3.841459 / 11.841459))
     result = difference_interval(solved, failed, generator, paired_seeds=True, paired_tasks=True)
-    assert result == pytest.approx((1.0, 2 * 8 / 11.8416 - 1, 1.0))
+    assert result == pytest.approx((1.0, 2 * 8 / 11.841459 - 1, 1.0))
 
-    # Unpaired: 1 - sqrt(a^2 + b^2) with a = b = 3.8416 / 11.8416, what either bound is away from its rate.
+    # Unpaired: 1 - sqrt(a^2 + b^2) with a = b = 3.841459 / 11.841459, what either bound is away from its rate.
     result = difference_interval(solved, failed, generator, paired_seeds=False, paired_tasks=False)
-    assert result == pytest.approx((1.0, 1 - 2**0.5 * 3.8416 / 11.8416, 1.0))
+    assert result == pytest.approx((1.0, 1 - 2**0.5 * 3.841459 / 11.841459, 1.0))
 
 
 def test_equal_rewards_have_the_interval_of_one_more_task() -> None:

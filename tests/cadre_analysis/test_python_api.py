@@ -11,7 +11,7 @@ import cadre
 from cadre.errors import ConfigError, RunError
 from cadre.notebook_html import MAX_REPR
 from cadre.runs.folder import Run
-from cadre_analysis import api
+from cadre_analysis import trainings
 from cadre_analysis.compare import compare_runs
 from cadre_analysis.plots import plot, plot_comparison
 from tests.cadre.cli.calling import call
@@ -95,7 +95,7 @@ def test_a_sweep_skips_what_is_trained_and_resumes_the_rest(tmp_path: Path, monk
             close=lambda: None,
         )
 
-    monkeypatch.setattr(api, "train_on", train_on)
+    monkeypatch.setattr(trainings, "train_on", train_on)
     rows = [{"prompt": f"ship {n}"} for n in range(40)]
 
     def run():

@@ -35,6 +35,7 @@ def other_value(parameter: inspect.Parameter) -> Any:
 # What environments need in any case, and values that the environment or its other settings do not take by themselves.
 NEEDED: dict[str, dict[str, Any]] = {
     "gymnasium": {"id": "CartPole-v1"},
+    "one-agent": {"of": "plan-path"},
     "verifiers": {"id": "a_package"},
     "program": {"roles": ["solver"], "run": "program.py:main"},
 }

@@ -7,6 +7,7 @@ import pytest
 from cadre.env import Env
 from cadre.envs.wrappers import Central
 from cadre.rollout.deadlines import TimedEnv
+from cadre_analysis.one_agent import OneAgent
 from cadre_ray.remote import RemoteEnv
 
 # By default `step_samples` goes by way of `step`, which they pass on.
@@ -21,6 +22,6 @@ def test_there_is_something_to_pass_on() -> None:
     assert {"observe", "step", "until_ready", "fork", "close", "success", "privileged", "render"} <= SAID
 
 
-@pytest.mark.parametrize("wrapper", [Central, RemoteEnv, TimedEnv])
+@pytest.mark.parametrize("wrapper", [Central, OneAgent, RemoteEnv, TimedEnv])
 def test_a_wrapper_passes_on_everything(wrapper: type[Env]) -> None:
     assert set(vars(wrapper)) >= SAID

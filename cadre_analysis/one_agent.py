@@ -1,0 +1,158 @@
+"""The environment `one-agent`: one agent does all that the roles of another environment do, in turn.
+
+    cadre train one-agent team=seed settings.of=plan-path algorithm=grpo
+
+It is what `cadre prove` compares a team with, where a task names no form of its own for one agent (`Env.one_agent`).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, ClassVar, Self
+
+from pydantic import JsonValue
+
+from cadre.env import Env, Split
+from cadre.envs.spec import EnvSpec, env_class
+from cadre.envs.wrappers import mark
+from cadre.settings.user_code import NOTEBOOK, find_object
+from cadre.types import Drawing, Message, Observation, Reward, Sample, Task, answer_text, join_media
+
+AGENT = "agent"
+
+
+@lru_cache(maxsize=32)
+def _find_team(of: str, settings: str, prompts: str) -> EnvSpec:
+    env = find_object("settings.of", of) if of.startswith(NOTEBOOK) else env_class(of)
+    return EnvSpec(env, json.loads(settings), prompts=json.loads(prompts))
+
+
+def team_spec(of: str, settings: Mapping[str, Any] | None, prompts: Mapping[str, str] | None) -> EnvSpec:
+    """Return the environment whose roles the agent plays."""
+    return _find_team(of, json.dumps(settings or {}, sort_keys=True), json.dumps(prompts or {}))
+
+
+class OneAgent(Env):
+    """Owns one episode of the environment `of`, and is shown in one conversation what each acting role of it sees.
+
+    Roles that act at once are asked one after the other, and act together. A part of the conversation begins with the
+    name of the role, and has only what that role has not been shown before. The agent's reward is the team's and the
+    sum of the roles' own. `settings` are those of `of`, and `prompts` the roles' system messages.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = (AGENT,)
+
+    def __init__(
+        self,
+        task: Task,
+        of: str,
+        settings: dict[str, JsonValue] | None = None,
+        prompts: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(task)
+        spec = team_spec(of, settings, prompts)
+        self.env = spec.make(task)
+        self.repeatable, self.keeps_thinking = self.env.repeatable, self.env.keeps_thinking
+        self.max_decisions = self.env.max_decisions * len(spec.roles)
+        self.past: tuple[Message, ...] = ()
+        # What each role's conversation was when it was last shown.
+        self.shown: Mapping[tuple[str, str], tuple[Message, ...]] = {}
+        # Answers of roles that act at once with others, which are still to be asked.
+        self.waiting: Mapping[str, Any] = {}
+
+    async def until_ready(self) -> None:
+        await self.env.until_ready()
+
+    def observe(self) -> dict[str, Observation]:
+        if not self.env.observe():
+            return {}
+        asked = self._asked()
+        return {AGENT: replace(asked, role=AGENT, messages=self._with_past(asked), conversation="")}
+
+    def _asked(self) -> Observation:
+        """Return what the role sees whose part is next, while the episode goes on."""
+        return next(seen for role, seen in self.env.observe().items() if role not in self.waiting)
+
+    def _with_past(self, asked: Observation) -> tuple[Message, ...]:
+        """Return the conversation so far, and what the role sees that was not shown in it."""
+        before = self.shown.get((asked.role, asked.conversation), ())
+        is_continued = bool(before) and asked.messages[: len(before)] == before
+        new = list(asked.messages[len(before) if is_continued else 0 :])
+        past = self.past
+        if is_continued and new and new[0].role == "assistant":
+            # The task repeats the answer, with its calls of tools; as the last one it replaces the agent's own.
+            said, *new = new
+            past = (*past[:-1], said) if new and new[0].role == "tool" else past
+        if not past and new and new[0].role == "system":
+            past = (new.pop(0),)
+        while new and new[0].role == "tool":
+            past = (*past, new.pop(0))
+        texts = [message.content for message in new if message.role != "assistant"]
+        if not texts:
+            return past
+        return (*past, join_media("user", "\n\n".join([mark(asked.role), *texts]), new))
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        joint = self._take_part(actions[AGENT], actions[AGENT])
+        return Reward() if joint is None else _of_agent(await self.env.step(joint))
+
+    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
+        sample = samples[AGENT]
+        joint = self._take_part(replace(sample, role=self._asked().role), answer_text(sample))
+        return Reward() if joint is None else _of_agent(await self.env.step_samples(joint))
+
+    def _take_part(self, answer: Any, text: str) -> dict[str, Any] | None:
+        """Note an answer for the role that was asked; return those of all acting roles once there is none to ask."""
+        asked = self._asked()
+        self.past = (*self._with_past(asked), Message("assistant", text))
+        self.shown = {**self.shown, (asked.role, asked.conversation): asked.messages}
+        joint = {**self.waiting, asked.role: answer}
+        self.waiting = joint if joint.keys() < self.env.observe().keys() else {}
+        return None if self.waiting else joint
+
+    async def compare(
+        self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
+    ) -> Sequence[Reward]:
+        if len(self.waiting) + 1 < len(self.env.observe()):
+            return rewards
+        asked = self._asked()
+        inner = [fork.env if isinstance(fork, OneAgent) else fork for fork in forks]
+        joint = [{**self.waiting, asked.role: replace(action[AGENT], role=asked.role)} for action in actions]
+        return [_of_agent(reward) for reward in await self.env.compare(inner, joint, rewards)]
+
+    def fork(self) -> Self:
+        twin = copy.copy(self)
+        twin.env = self.env.fork()
+        return twin
+
+    def close(self) -> None:
+        self.env.close()
+
+    def privileged(self) -> str:
+        return self.env.privileged()
+
+    def default_action(self, role: str) -> str:
+        return self.env.default_action(self._asked().role)
+
+    def signature(self) -> str:
+        return self.env.signature() if not self.waiting else ""
+
+    def render(self) -> Drawing:
+        return self.env.render()
+
+    @property
+    def success(self) -> bool:
+        return self.env.success
+
+    @classmethod
+    def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
+        return team_spec(settings["of"], settings.get("settings"), None).tasks(split)
+
+
+def _of_agent(reward: Reward) -> Reward:
+    """Return a reward of the team as that of the agent."""
+    return replace(reward, local={AGENT: sum(reward.local.values())} if reward.local else {})

@@ -1,0 +1,399 @@
+"""`cadre prove`: is a team worth its tokens? Trains it and single agents alike, and says wins, loses or undecided.
+
+The plan is written before anything runs (PLAN_FILE) and holds all that could be chosen afterwards to please: methods
+with all of their settings, seeds, tokens, held-out tasks, and the comparison that counts. A folder has one plan.
+
+    methods    team-L0        the team, one policy for all roles: as many trained weights as the agent, so this counts
+               team-L1        a policy for each role (adapters; team-L2 if whole models are trained)
+               agent          one agent with the team's algorithm
+               agent-grpo     one agent with GRPO over whole episodes
+               best-of-n      the untrained agent, as many episodes a task as the tokens for testing allow, of which one
+                              has to solve it: a bound, as it takes somebody who knows the answer
+               vote           the same episodes; the most frequent last answer counts
+    search     every trained method has the learning rate that does best on tasks of the training split, of the same
+               choices, each tried by one training of half of the tokens
+    figures    every seed plays the held-out tasks once at temperature 0 after training
+
+Files of a folder: plan.json, METHOD/seed-N (a run), METHOD/seed-N.json (its outcomes), METHOD/seed-N.episodes.jsonl
+(all prompts and completions), result.json, index.html and verdict.svg.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+from rich.console import Console
+
+from cadre.concurrency import run_coroutine
+from cadre.config.experiment import Experiment, parse
+from cadre.config.resolve import resolve
+from cadre.env import Env
+from cadre.envs.spec import EnvSpec, name_of
+from cadre.errors import ConfigError, RunError
+from cadre.evaluation.evaluate import Repeats, evaluate, evaluate_sampled, group_by_task, select_tasks
+from cadre.evaluation.loaded_team import LoadedTeam, load_team
+from cadre.file_limits import read_json
+from cadre.files import publish_atomically, read_record, to_json
+from cadre.rollout.walk import TreePath
+from cadre.runs.folder import git_commits
+from cadre.runs.tree_format import encode
+from cadre.settings.user_code import reference_to
+from cadre.settings.yaml_file import Raw
+from cadre.statistics import Interval
+from cadre.types import Task, Tree, answer_text
+from cadre_analysis.compare import Table, difference_interval, table_interval
+from cadre_analysis.prove_report import TEAM, UNTRAINED, MethodFigures, Plan, Result, plan_lines, write_result
+from cadre_analysis.trainings import train_to_end
+from cadre_analysis.verdict import decide
+
+PLAN_FILE = "plan.json"
+ONE_AGENT = "one-agent"
+MAX_STEPS = 100_000  # where it is not known how many updates the tokens allow
+# The seed of the trainings by which learning rates are chosen; no reported training has it.
+SEARCH_SEED = 1_000_000
+SEARCH_TASKS = 100
+MAX_DRAWS = 256
+# What a recipe says of the length and the evaluation of its own training, which are the plan's here.
+NOT_OF_A_METHOD = ("steps", "max_tokens", "seed", "stop_at_success", "patience")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of a call; None for what follows from the task.
+
+    agent        the environment of the single agent
+    rates        factors of the recipe's learning rate that are tried
+    test_tokens  for each held-out task
+    """
+
+    seeds: int = 8
+    tokens: int = 1_000_000
+    held_out: int = 200
+    first: int = 0
+    rates: tuple[float, ...] = (1.0, 3.0)
+    agent: str | None = None
+    test_tokens: int | None = None
+
+
+# ---- The plan
+
+
+def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = None) -> Plan:
+    """Return the plan of a team's experiment. Raises ConfigError for a task that a single agent plays already, and for
+    what no method can be trained with."""
+    if request.seeds < 2 or request.tokens < 1 or request.held_out < 2 or not all(r > 0.0 for r in request.rates):
+        raise ConfigError(
+            f"prove: got {request.seeds} seeds, {request.tokens} tokens, {request.held_out} held-out tasks and the "
+            f"rates {', '.join(map(str, request.rates))}; expected two seeds and two tasks or more, and rates above 0. "
+            "Raise them."
+        )
+    if len(experiment.roles) < 2:
+        raise ConfigError(
+            f"prove: {experiment.env} has the one role {', '.join(experiment.roles)}; expected a team of two or more "
+            "roles, which is compared with one agent. Name the team's task."
+        )
+    if len(select_tasks(experiment.held_out_tasks, request.held_out, request.first)) < request.held_out:
+        raise ConfigError(
+            f"prove: got {request.held_out} held-out tasks from {request.first} on, and there are "
+            f"{len(experiment.held_out_tasks):,}; expected no more. Lower --held-out."
+        )
+    methods, left_out = {}, {}
+    for name, raw in {**_teams(experiment), **_agents(experiment, request.agent, env)}.items():
+        try:
+            resolve(parse(raw, _class_for(raw, env)), _class_for(raw, env))
+            methods[name] = raw
+        except ConfigError as error:
+            if name in (TEAM, "agent-grpo"):
+                raise
+            left_out[name] = str(error)
+    rate = experiment.config.learner.learning_rate
+    longest = max(sampling.max_tokens for sampling in experiment.sampling.values())
+    return Plan(
+        task=experiment.env,
+        methods=methods,
+        left_out=left_out,
+        rates=sorted({rate * factor for factor in request.rates}),
+        seeds=list(range(request.seeds)),
+        tokens=request.tokens,
+        search_tokens=max(1, request.tokens // 2),
+        test_tokens=request.test_tokens or 8 * longest,
+        held_out=request.held_out,
+        first=request.first,
+        comparison=f"held-out success of {TEAM} minus that of each single agent, over seeds and tasks: the team wins "
+        "if it is better than all at 95%, and loses if one is better than it, at 95% corrected for their number",
+        code=git_commits(),
+    )
+
+
+def _common(experiment: Experiment) -> Raw:
+    """Return what all methods share."""
+    raw: Raw = experiment.config.model_dump(mode="json", exclude_unset=True)
+    train = {key: value for key, value in raw.get("train", {}).items() if key not in NOT_OF_A_METHOD}
+    evaluate_settings = {"settings": raw["evaluate"]["settings"]} if "settings" in raw.get("evaluate", {}) else {}
+    return raw | {"train": train, "evaluate": evaluate_settings | {"tasks": 0}}
+
+
+def _teams(experiment: Experiment) -> dict[str, Raw]:
+    """Return the team with one policy for all roles, and with one for each."""
+    raw, roles = _common(experiment), list(experiment.roles)
+    policy = raw["team"]["policies"][experiment.roles[roles[0]]]
+    others = {key: value for key, value in raw["team"].items() if key not in ("policies", "roles")}
+    separate = "team-L1" if isinstance(policy, dict) and policy.get("lora") else "team-L2"
+    return {
+        TEAM: raw | {"team": others | {"policies": {"shared": policy}, "roles": dict.fromkeys(roles, "shared")}},
+        separate: raw
+        | {"team": others | {"policies": dict.fromkeys(roles, policy), "roles": {role: role for role in roles}}},
+    }
+
+
+def _agents(experiment: Experiment, chosen: str | None, env: type[Env] | None) -> dict[str, Raw]:
+    """Return one agent with the algorithm of the team, and one with GRPO over whole episodes."""
+    raw, declared = _common(experiment), experiment.env_spec.declared
+    name = chosen or declared.one_agent
+    if name:
+        settings = raw.get("settings", {})
+    else:
+        of = experiment.env if env is None else reference_to(env, env.__name__)
+        name, settings = ONE_AGENT, {"of": of, "settings": raw.get("settings", {})}
+        settings |= {"prompts": raw["team"]["prompts"]} if raw["team"].get("prompts") else {}
+    roles = EnvSpec(name, settings).roles
+    if len(roles) > 1:
+        raise ConfigError(
+            f"--agent: {name} has the roles {', '.join(roles)}; expected an environment of one role, which does the "
+            "whole task. Name one."
+        )
+    policy = raw["team"]["policies"][next(iter(experiment.roles.values()))]
+    algorithm = raw["algorithm"]
+    k = algorithm.get("k", experiment.algorithm.k)
+    k = max(k.values()) if isinstance(k, dict) else k
+    agent = raw | {
+        "env": name,
+        "settings": settings,
+        "team": {"policies": {"agent": policy}, "roles": dict.fromkeys(roles, "agent")},
+    }
+    return {
+        "agent": agent | {"algorithm": algorithm | {"k": k}},
+        "agent-grpo": agent | {"algorithm": {"name": "grpo", "k": k}},
+    }
+
+
+def _class_for(raw: Raw, env: type[Env] | None) -> type[Env] | None:
+    """Return the team's class for a method that plays it, if it need not be searched for."""
+    return env if env is not None and raw["env"] == name_of(env) else None
+
+
+def claim(folder: Path, plan: Plan) -> None:
+    """Write the plan into a new folder. Raises RunError if the folder has another plan, or holds anything else."""
+    path = folder / PLAN_FILE
+    if not path.exists():
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunError(f"--run: {folder} exists and has no {PLAN_FILE}; expected a new folder. Name one.")
+        with publish_atomically(path) as (built,):
+            built.write_text(plan.model_dump_json(indent=1))
+        return
+    old, new = (one.model_dump(exclude={"code"}) for one in (read_record(path, Plan), plan))
+    for key in new:
+        if old.get(key) != new[key]:
+            raise RunError(
+                f"--run: the plan of {folder} has {key}: {to_json(old.get(key)):.200}, and this one "
+                f"{to_json(new[key]):.200}; expected the same, as a plan is not changed once it runs. Name another "
+                "folder."
+            )
+
+
+# ---- Running it
+
+
+@dataclass(frozen=True)
+class Work:
+    """An experiment that is being worked on: where, by which plan, with which class of the task, telling whom."""
+
+    folder: Path
+    plan: Plan
+    env: type[Env] | None
+    console: Console
+
+    def run(self) -> Result:
+        """Do all that is not done yet, and return the result."""
+        self.untrained_outcomes("team", TEAM)
+        self.untrained_outcomes("agent", self.plan.agents[-1])
+        rates, outcomes = {}, {}
+        for name in self.plan.methods:
+            rates[name], steps = self.search(name)
+            outcomes[name] = [self.outcome(name, f"seed-{seed}", seed, rates[name], steps) for seed in self.plan.seeds]
+        return make_result(self.folder, self.plan, rates, outcomes, self.draw(self.plan.agents[-1]))
+
+    def say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
+
+    def search(self, name: str) -> tuple[float, int]:
+        """Return the learning rate that does best on tasks of the training split, the lowest of equal ones, and about
+        how many updates the tokens allow, over which schedules fall; a tenth more, so that the tokens end them."""
+        tried = {rate: self.outcome(name, f"rate-{rate:g}", SEARCH_SEED, rate, MAX_STEPS) for rate in self.plan.rates}
+        best = max(tried, key=lambda rate: (tried[rate]["success"], tried[rate]["reward"], -rate))
+        tokens_per_update = tried[best]["sampled"] / tried[best]["updates"]
+        return best, math.ceil(1.1 * self.plan.tokens / tokens_per_update)
+
+    def outcome(self, name: str, run_name: str, seed: int, rate: float, steps: int) -> Raw:
+        """Return the report of a training on the tasks that it is tested on, with its tokens; train and test it unless
+        that is done."""
+        file = self.folder / name / f"{run_name}.json"
+        if not file.exists():
+            is_search = seed == SEARCH_SEED
+            run = file.with_suffix("")
+            goal = {"max_tokens": self.plan.search_tokens if is_search else self.plan.tokens, "steps": steps}
+            trained = self._train(name, run, rate, goal | {"seed": seed})
+            try:
+                tasks = trained.experiment.training_tasks[-SEARCH_TASKS:] if is_search else self._held_out(trained)
+                metrics = trained.metrics()
+                spent = {"sampled": sum(line["rollout/tokens"] for line in metrics), "updates": len(metrics)}
+                self._play(trained, tasks, file, spent | {"rate": rate})
+            finally:
+                trained.close()
+        return read_json(file)
+
+    def _train(self, name: str, run: Path, rate: float, goal: Raw) -> LoadedTeam:
+        """Train a run to its end, from where it stands."""
+        raw = self.plan.methods[name]
+        learner = raw.get("learner", {}) | {"learning_rate": rate}
+        sections = {"env": env} if (env := _class_for(raw, self.env)) is not None else {}
+        self.say(f"{name}, {run.name}")
+        return train_to_end(self.console, raw | {"learner": learner, "train": raw["train"] | goal}, sections, run)
+
+    def _held_out(self, team: LoadedTeam) -> Sequence[Task]:
+        first = self.plan.first
+        return team.experiment.held_out_tasks[first : first + self.plan.held_out]
+
+    def _play(self, team: LoadedTeam, tasks: Sequence[Task], file: Path, fields: Raw) -> None:
+        """Play tasks once at temperature 0; write the report and all prompts and completions."""
+        rollout = team.experiment.evaluation(team.team)
+        report, trees = run_coroutine(evaluate(rollout, tasks))
+        publish_outcome(file, report.as_dict() | fields, trees)
+
+    def _untrained(self, name: str) -> LoadedTeam:
+        raw = self.plan.methods[name]
+        env = _class_for(raw, self.env)
+        return load_team(resolve(parse(raw, env), env), None)
+
+    def untrained_outcomes(self, side: str, name: str) -> Raw:
+        """Return the report of a side before training."""
+        file = self.folder / "untrained" / f"{side}.json"
+        if not file.exists():
+            self.say(f"{side}, untrained")
+            team = self._untrained(name)
+            try:
+                self._play(team, self._held_out(team), file, {})
+            finally:
+                team.close()
+        return read_json(file)
+
+    def draw(self, name: str) -> Raw:
+        """Return by task whether one of the untrained agent's episodes succeeds, and whether its most frequent answer
+        does; draw as many as the tokens for testing allow, unless that is done."""
+        file = self.folder / "untrained" / "draws.json"
+        if not file.exists():
+            self.say("agent, untrained, several episodes a task")
+            team = self._untrained(name)
+            try:
+                tasks, settings = self._held_out(team), team.experiment.sampling.values()
+                temperature = max(sampling.temperature for sampling in settings) or 1.0
+                rollout = team.experiment.evaluation(team.team)
+                first, _ = run_coroutine(evaluate_sampled(rollout, tasks, Repeats(1, temperature)))
+                count = max(1, min(MAX_DRAWS, int(self.plan.test_tokens / max(1.0, first.tokens))))
+                report, trees = run_coroutine(evaluate_sampled(rollout, tasks, Repeats(count, temperature)))
+                played = group_by_task(trees, tasks, count)
+                best = {task: float(any(map(has_won, paths))) for task, paths in played.items()}
+                votes = {task: vote(paths) for task, paths in played.items()}
+                fields = {"draws": count, "best-of-n": best, "vote": votes, "tokens": report.tokens * count}
+                publish_outcome(file, report.as_dict() | fields, trees)
+            finally:
+                team.close()
+        return read_json(file)
+
+
+def has_won(path: TreePath) -> bool:
+    """Return whether an episode solved its task."""
+    return path[-1][1].success
+
+
+def vote(paths: Sequence[TreePath]) -> float:
+    """Return 1.0 if the most frequent last answer of some episodes of one task solves it, 0.0 if not and for none.
+
+    Answers are compared without regard to space. Of equally frequent ones the first counts.
+    """
+
+    def answer(path: TreePath) -> str:
+        node, branch = path[-1]
+        texts = (answer_text(node.samples[role][index]) for role, index in sorted(branch.choice.items()))
+        return " ".join(" ".join(texts).split())
+
+    if not paths:
+        return 0.0
+    ((winner, _),) = Counter(map(answer, paths)).most_common(1)
+    return float(next(has_won(path) for path in paths if answer(path) == winner))
+
+
+def publish_outcome(file: Path, report: Raw, trees: Sequence[Tree]) -> None:
+    """Write a report, and the episodes beside it."""
+    episodes = file.with_name(f"{file.stem}.episodes.jsonl")
+    with publish_atomically(file, episodes) as (built, built_episodes):
+        built_episodes.write_text("".join(f"{to_json(encode(tree))}\n" for tree in trees), encoding="utf-8")
+        built.write_text(to_json(report) + "\n", encoding="utf-8")
+
+
+# ---- The result
+
+
+def make_result(
+    folder: Path, plan: Plan, rates: Mapping[str, float], outcomes: Mapping[str, Sequence[Raw]], drawn: Raw
+) -> Result:
+    """Return the result of outcomes by method and seed."""
+    names = list(outcomes[TEAM][0]["outcomes"])
+    tables = {
+        name: np.array([[report["outcomes"][task][0] for task in names] for report in reports])
+        for name, reports in outcomes.items()
+    }
+    tables |= {name: np.array([[drawn[name][task] for task in names]]) for name in UNTRAINED}
+
+    def interval(table: Table) -> Interval:
+        return table_interval(table, np.random.default_rng(0))
+
+    methods = {
+        name: MethodFigures(
+            interval(tables[name]),
+            tuple(tables[name].mean(axis=1).tolist()),
+            rates.get(name),
+            fmean(report["sampled"] for report in outcomes[name]) if name in outcomes else None,
+            fmean(report["tokens"] for report in outcomes.get(name, [drawn])),
+        )
+        for name in tables
+    }
+    untrained = {side: read_json(folder / "untrained" / f"{side}.json") for side in ("team", "agent")}
+    return Result(
+        folder,
+        plan,
+        methods,
+        {side: (report["success"], report["low"], report["high"]) for side, report in untrained.items()},
+        decide(tables[TEAM], {name: tables[name] for name in plan.agents}),
+        {
+            name: difference_interval(tables[TEAM], tables[name], np.random.default_rng(0), False, True)
+            for name in UNTRAINED
+        },
+    )
+
+
+def prove_on(console: Console, experiment: Experiment, folder: Path, request: Request, env: type[Env] | None) -> Result:
+    """Carry an experiment out in a folder, from where it stands, and write its result there."""
+    plan = make_plan(experiment, request, env)
+    claim(folder, plan)
+    for line in plan_lines(plan):
+        console.print(line, markup=False, highlight=False)
+    result = Work(folder, plan, env, console).run()
+    write_result(result)
+    return result

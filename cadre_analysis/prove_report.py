@@ -1,0 +1,218 @@
+"""What `cadre prove` writes: the plan as lines, the result as lines, a picture, and a page of one file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+
+from cadre.cli.terminal import visible
+from cadre.files import OpenRecord, to_json, write_text_atomically
+from cadre.notebook_html import shorten, table_html
+from cadre.settings.yaml_file import Raw
+from cadre.statistics import Interval
+from cadre_analysis.tables import format_table
+from cadre_analysis.verdict import Verdict
+
+RESULT_FILE, PAGE_FILE, PICTURE_FILE = "result.json", "index.html", "verdict.svg"
+TEAM = "team-L0"
+UNTRAINED = ("best-of-n", "vote")
+
+
+class Plan(OpenRecord):
+    """What is fixed before anything runs.
+
+    methods        by name, the whole configuration of its trainings but learning rate, tokens and seed
+    left_out       by name, why a method cannot be trained here
+    rates          learning rates that are tried for every method
+    tokens         sampled in each training; `search_tokens` in those that choose a rate
+    test_tokens    for each held-out task, of the untrained agent; trained methods play one episode
+    comparison     what the verdict is about
+    """
+
+    task: str
+    methods: dict[str, Raw]
+    left_out: dict[str, str]
+    rates: list[float]
+    seeds: list[int]
+    tokens: int
+    search_tokens: int
+    test_tokens: int
+    held_out: int
+    first: int
+    comparison: str
+    code: dict[str, str] = {}
+
+    @property
+    def agents(self) -> list[str]:
+        """The single agents that the team has to beat."""
+        return [name for name in self.methods if not name.startswith("team")]
+
+
+@dataclass(frozen=True)
+class MethodFigures:
+    """A method's held-out success with its 95% interval over seeds and tasks, success by seed, the learning rate, and
+    means of sampled tokens in training and of tokens a held-out task; None where there was no training."""
+
+    success: Interval
+    by_seed: tuple[float, ...]
+    rate: float | None
+    tokens: float | None
+    test_tokens: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `cadre prove` found: figures by method, success before training by side (team, agent), the verdict, and the
+    team's success minus that of the untrained methods, which do not count for it."""
+
+    folder: Path
+    plan: Plan
+    methods: dict[str, MethodFigures]
+    before: dict[str, Interval]
+    verdict: Verdict
+    beside: dict[str, Interval]
+
+    def __repr__(self) -> str:
+        return shorten(f"Result({verdict_line(self)})")
+
+    def _repr_html_(self) -> str:
+        return (self.folder / PAGE_FILE).read_text(encoding="utf-8")
+
+
+# ---- As lines
+
+
+def plan_lines(plan: Plan) -> list[str]:
+    """Return the plan as it is printed, a paragraph each."""
+    trainings = len(plan.methods) * (len(plan.seeds) + len(plan.rates))
+    lines = [
+        f"Question: {plan.comparison}.",
+        f"Methods: {', '.join([*plan.methods, *UNTRAINED])}.",
+        *(f"Left out: {name}. {why}" for name, why in plan.left_out.items()),
+        f"Training: {trainings} trainings; {len(plan.seeds)} seeds of {plan.tokens:,} sampled tokens for each "
+        f"method, at the best of the learning rates {', '.join(f'{rate:g}' for rate in plan.rates)} on training tasks "
+        f"({plan.search_tokens:,} tokens each).",
+        f"Testing: {plan.held_out:,} held-out tasks, one episode each at temperature 0; the untrained agent samples "
+        f"{plan.test_tokens:,} tokens a task.",
+    ]
+    return lines
+
+
+def verdict_line(result: Result) -> str:
+    """Return the verdict as one sentence."""
+    verdict = result.verdict
+    against = ", ".join(f"{one.agent} {_points(one.difference)}" for one in verdict.against)
+    said = {
+        "wins": f"the team wins against every single agent ({against})",
+        "loses": f"the team loses to a single agent ({against})",
+        "undecided": f"not shown: the team is neither better than every single agent nor worse than one ({against})",
+    }[verdict.word]
+    if verdict.word != "undecided":
+        return f"{result.plan.task}: {said}."
+    seeds = verdict.seeds_needed
+    needed = "more held-out tasks" if seeds is None else f"{seeds:,} seeds"
+    return f"{result.plan.task}: {said}. If the differences are as measured, {needed} would decide it."
+
+
+def _points(interval: Interval) -> str:
+    value, low, high = (100.0 * number for number in interval)
+    return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]"
+
+
+def _percent(interval: Interval) -> str:
+    value, low, high = (100.0 * number for number in interval)
+    return f"{value:.1f}% [{low:.1f}, {high:.1f}]"
+
+
+def method_rows(result: Result) -> list[tuple[str, ...]]:
+    """Return the table of the methods, with its head."""
+    rows: list[tuple[str, ...]] = [("method", "seeds", "success", "by seed", "rate", "tokens", "tokens a test task")]
+    for name, figures in result.methods.items():
+        by_seed = " ".join(f"{100 * value:.0f}" for value in figures.by_seed)
+        rate = "" if figures.rate is None else f"{figures.rate:g}"
+        tokens = "untrained" if figures.tokens is None else f"{figures.tokens:,.0f}"
+        seeds = str(len(figures.by_seed))
+        rows.append((name, seeds, _percent(figures.success), by_seed, rate, tokens, f"{figures.test_tokens:,.0f}"))
+    return rows
+
+
+def result_notes(result: Result) -> list[str]:
+    """Return what there is to say of a result beside its table, a sentence or two each."""
+    sides = ", ".join(f"{side} {_percent(success)}" for side, success in result.before.items())
+    beside = ", ".join(f"{name} {_points(difference)}" for name, difference in result.beside.items())
+    resolution = max(one.resolution for one in result.verdict.against)
+    return [
+        f"Before training: {sides}. {TEAM} minus the untrained agent's draws: {beside}.",
+        f"An experiment of this size and spread shows a difference of {100 * resolution:.1f} points in 19 of 20 "
+        "cases. Intervals are at 95%, over seeds and tasks.",
+    ]
+
+
+def result_lines(result: Result) -> list[str]:
+    """Return a result as it is printed."""
+    return [*format_table(method_rows(result)), *map(visible, [*result_notes(result), verdict_line(result)])]
+
+
+# ---- As a picture and a page
+
+
+def draw_verdict(result: Result) -> str:
+    """Return an SVG picture of the methods' success, and of the team's differences from the others."""
+    differences = {one.agent: one.difference for one in result.verdict.against} | result.beside
+    height, left, width = 22, 120, 380
+    rows = ['<text x="0" y="16" font-weight="bold">held-out success</text>']
+    y = 16
+
+    def draw(name: str, interval: Interval, low: float, high: float) -> None:
+        nonlocal y
+        y += height
+        at = [left + width * (number - low) / (high - low) for number in interval]
+        rows.append(
+            f'<text x="0" y="{y + 4}">{escape(name)}</text><line x1="{at[1]:.1f}" x2="{at[2]:.1f}" y1="{y}" y2="{y}" '
+            f'stroke="currentColor"/><circle cx="{at[0]:.1f}" cy="{y}" r="4" fill="currentColor"/>'
+        )
+
+    for name, figures in result.methods.items():
+        draw(name, figures.success, 0.0, 1.0)
+    y += 2 * height
+    zero = left + width / 2
+    rows.append(f'<text x="0" y="{y}" font-weight="bold">{TEAM} minus</text>')
+    rows.append(
+        f'<line x1="{zero}" x2="{zero}" y1="{y}" y2="{y + height * (len(differences) + 1)}" stroke="currentColor" '
+        'stroke-dasharray="2 3"/>'
+    )
+    for name, difference in differences.items():
+        draw(name, difference, -1.0, 1.0)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 10} {y + height}" '
+        f'font-family="sans-serif" font-size="12" role="img">{"".join(rows)}</svg>'
+    )
+
+
+STYLE = "body{font:16px/1.5 sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem}table{border-collapse:collapse;"
+STYLE += "display:block;overflow-x:auto}td,th{padding:.2rem .6rem;border-bottom:1px solid;text-align:left}"
+
+
+def result_page(result: Result) -> str:
+    """Return the page: the verdict, the picture, the figures, and the plan with all settings."""
+    plan = result.plan
+    paragraphs = "".join(f"<p>{escape(text)}</p>" for text in result_notes(result))
+    planned = "".join(f"<li>{escape(line)}</li>" for line in plan_lines(plan))
+    settings = escape(plan.model_dump_json(indent=1))
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>cadre prove: {escape(plan.task)}</title>'
+        f"<style>{STYLE}</style><h1>Is a team worth its tokens?</h1><p><strong>{escape(verdict_line(result))}</strong>"
+        f"</p>{draw_verdict(result)}{table_html(method_rows(result))}{paragraphs}<h2>The plan, written before anything "
+        f"ran</h2><ul>{planned}</ul><details><summary>All settings</summary><pre>{settings}</pre></details>"
+        "<p>Every prompt and completion of the tests is beside this page, in METHOD/seed-N.episodes.jsonl.</p></html>"
+    )
+
+
+def write_result(result: Result) -> None:
+    """Write the JSON, the picture and the page of a result; they are made again whenever the command is."""
+    fields: Raw = {"task": result.plan.task, "verdict": asdict(result.verdict), "before": result.before}
+    fields |= {"methods": {name: asdict(figures) for name, figures in result.methods.items()}, "beside": result.beside}
+    write_text_atomically(result.folder / RESULT_FILE, to_json(fields) + "\n")
+    write_text_atomically(result.folder / PICTURE_FILE, draw_verdict(result))
+    write_text_atomically(result.folder / PAGE_FILE, result_page(result))

@@ -1,0 +1,29 @@
+"""One training among several, which goes on where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cadre.api import Player, Section, train_on
+from cadre.evaluation.loaded_team import LoadedTeam
+
+
+def train_to_end(
+    console: Console, recipe: str | Path | Section | Player | None, sections: Mapping[str, Any], folder: Path
+) -> LoadedTeam:
+    """Train in a folder, from where it stands, and return the team. Raises KeyboardInterrupt if the user ends it, which
+    is saved."""
+    begun = (folder / "config.yaml").is_file()
+    # A run that goes on has its recipe, but needs the objects of Python again.
+    kept = None if begun and isinstance(recipe, str | Path | Mapping) else recipe
+    trained = train_on(console, kept, sections, folder, resume=begun)
+    evaluations, steps = trained.evaluations(), len(trained.metrics())
+    is_evaluated = not trained.experiment.evaluate.tasks or (evaluations and evaluations[-1]["step"] >= steps)
+    if trained.run is None or not trained.run.ended or not is_evaluated:
+        trained.close()
+        raise KeyboardInterrupt(f"The training in {folder} is stopped and saved; the same call goes on.")
+    return trained

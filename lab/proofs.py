@@ -1,0 +1,138 @@
+"""How far the verdicts of `cadre prove` can be trusted: `python -m lab.proofs calibrate|controls [--write]`.
+
+    calibrate   400 simulated experiments in each of four worlds. In the first all methods are equal, and what is said
+                other than undecided is false. Then the team is better by the experiment's own resolution, or more, and
+                has to be found better.
+    controls    `cadre prove` itself, on tasks whose bounds follow from who sees what (lab/worth_tasks.py): with
+                `relay.0` only the first role sees what the second has to name, and the agent is the second; with `open`
+                one agent sees all that the team sees, and no gain may appear.
+
+Appends `prove.false_verdicts` and `prove.known_gains_found` to results/prove.jsonl, and the verdicts of the controls.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import cadre
+from bench.common import ROOT, record
+from cadre_analysis.prove_report import verdict_line
+from cadre_analysis.verdict import Verdict, decide
+from lab import worth_tasks
+from lab.trainings import console
+from lab.worth import speaker
+
+Table = NDArray[np.float64]
+EXPERIMENTS = 400
+# Seeds, held-out tasks, and what trainings of one method differ by: the deviation of their success in logits, or a
+# chance to collapse.
+WORLDS = {
+    "3 seeds alike": (3, 100, 0.3, 0.0),
+    "8 seeds apart": (8, 100, 1.0, 0.0),
+    "3 seeds that may collapse": (3, 100, 0.3, 0.3),
+    "8 seeds that may collapse": (8, 100, 0.3, 0.3),
+}
+# Logits by which the team is better where it is.
+GAINS = (0.5, 1.0, 2.0, 4.0)
+
+
+def outcomes(world: str, gain: float, tasks: Table, generator: np.random.Generator) -> Table:
+    """Return simulated outcomes [seeds, tasks] of a method that is better by `gain` logits than the tasks' own."""
+    seeds, _, spread, collapse = WORLDS[world]
+    of_seed = generator.normal(0.0, spread, (seeds, 1)) - 3.0 * (generator.random((seeds, 1)) < collapse)
+    logits = tasks + gain + of_seed + generator.normal(0.0, 0.5, (seeds, tasks.shape[1]))
+    return (generator.random(logits.shape) < 1.0 / (1.0 + np.exp(-logits))).astype(float)
+
+
+def experiment(world: str, gain: float, number: int) -> tuple[Verdict, float]:
+    """Return the verdict of a simulated experiment, and the true difference of the success of team and agents."""
+    generator = np.random.default_rng([number, list(WORLDS).index(world)])
+    tasks = generator.normal(0.0, 1.2, (1, WORLDS[world][1]))
+    team, one, other = (outcomes(world, better, tasks, generator) for better in (gain, 0.0, 0.0))
+    large = generator.normal(0.0, 1.2, (1, 20_000))
+    true = [np.mean([outcomes(world, better, large, generator).mean() for _ in range(3)]) for better in (gain, 0.0)]
+    return decide(team, {"one": one, "other": other}, number), float(true[0] - true[1]) if gain else 0.0
+
+
+def calibrate(write: bool) -> None:
+    """Count the verdicts of equal methods, and those on gains above the resolution."""
+    told, above, found = Counter[str](), 0, 0
+    for world in WORLDS:
+        words = Counter(experiment(world, 0.0, number)[0].word for number in range(EXPERIMENTS))
+        told[world] = words["wins"] + words["loses"]
+        console.print(f"{world}, equal methods: {dict(words)}", highlight=False)
+        for gain in GAINS:
+            tried = [experiment(world, gain, EXPERIMENTS + number) for number in range(EXPERIMENTS // 10)]
+            shown = [v for v, true in tried if true > max(one.resolution for one in v.against)]
+            above, found = above + len(shown), found + sum(v.word == "wins" for v in shown)
+            console.print(f"{world}, {gain:g} logits: {len(shown)} above the resolution, {found} of {above} found")
+    console.print(f"false: {max(told.values()) / EXPERIMENTS:.3f} in the worst world, {dict(told)}", highlight=False)
+    if write:
+        command, seeds = "python -m lab.proofs calibrate --write", range(EXPERIMENTS)
+        shares = [count / EXPERIMENTS for count in told.values()]
+        record("prove", "prove.false_verdicts", shares, "share", command, EXPERIMENTS, list(seeds)[:1])
+        record("prove", "prove.known_gains_found", [found / above], "share", command, above, list(seeds)[:1])
+
+
+CONTROLS = {
+    # The agent is the second role, which sees nothing of what only the first is shown.
+    "private": ({"known_fraction": 0.0}, f"{worth_tasks.__file__}:Second", "wins"),
+    # One agent is shown all that both are.
+    "open": ({"known_fraction": 0.0}, None, "undecided"),
+}
+
+
+def controls(runs: Path, seeds: int, tokens: int, write: bool) -> None:
+    """Run `cadre prove` where the answer is known."""
+    model = str(speaker(runs / "models", 32, 64))
+    for name, (settings, agent, expected) in CONTROLS.items():
+        recipe = {
+            "env": f"{worth_tasks.__file__}:Relay",
+            "settings": settings,
+            "team": {"policies": {"both": model}, "roles": {"first": "both", "second": "both"}},
+            "algorithm": {"name": "magrpo", "k": {"first": 8, "second": 4}},
+            "loss": {"entropy": 0.04, "schedule": "linear"},
+            "sampling": {"max_tokens": 1},
+            "learner": {"learning_rate": 1e-3},
+            "train": {"tasks_per_step": 16, "trees_kept": 0, "checkpoint_minutes": 0.0},
+            "trackers": {"names": []},
+        }
+        size = {"seeds": seeds, "tokens": tokens, "held_out_tasks": 200, "rates": (1.0, 3.0), "agent": agent}
+        result = cadre.prove(recipe, run=runs / name, quiet=True, **size)
+        console.print(f"{name}: {verdict_line(result)}", highlight=False)
+        if write:
+            for one in result.verdict.against:
+                record(
+                    "prove",
+                    f"prove.control.{name}.{one.agent}",
+                    list(one.difference),
+                    "share",
+                    "python -m lab.proofs controls --write",
+                    200,
+                    result.plan.seeds,
+                )
+        if result.verdict.word != expected:
+            console.print(f"{name}: expected {expected}", highlight=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("calibrate", "controls"))
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "proofs")
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=25_600)
+    parser.add_argument("--write", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.part == "calibrate":
+        calibrate(chosen.write)
+    else:
+        controls(chosen.runs.absolute(), chosen.seeds, chosen.tokens, chosen.write)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""`cadre prove`: the plan, that it goes on where it stopped, what it writes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cadre
+from cadre.errors import ConfigError, RunError
+from cadre.types import Branch, Node, Reward, Sample
+from cadre_analysis import prove
+from cadre_analysis.prove_report import Plan, Result
+from tests.cadre.cli.calling import call
+from tests.helpers.coordination import write_speaker
+from tests.helpers.games import Digit, Relay
+
+METHODS = ["team-L0", "team-L2", "agent", "agent-grpo"]
+SIZE: dict[str, Any] = {"seeds": 2, "tokens": 60, "held_out_tasks": 4, "rates": (1.0,), "quiet": True}
+
+
+def recipe(model: Path) -> dict[str, Any]:
+    return {
+        "team": {"policies": {"shared": str(model)}, "roles": {"scout": "shared", "runner": "shared"}},
+        "algorithm": {"name": "at_grpo", "k": 2},
+        "sampling": {"max_tokens": 1},
+        "train": {"tasks_per_step": 2, "trees_kept": 0, "checkpoint_minutes": 0.0},
+        "trackers": {"names": []},
+    }
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_speaker(tmp_path_factory.mktemp("model") / "speaker")
+
+
+@pytest.fixture(scope="module")
+def result(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """An experiment that is interrupted after its fifth training, and goes on."""
+    folder, patch, trained = tmp_path_factory.mktemp("prove") / "x", pytest.MonkeyPatch(), []
+    train_to_end = prove.train_to_end
+
+    def interrupted(console: Any, method: Any, sections: Any, run: Path) -> Any:
+        trained.append(str(run.relative_to(folder)))
+        if len(trained) == 6:
+            raise KeyboardInterrupt("stopped")
+        return train_to_end(console, method, sections, run)
+
+    patch.setattr(prove, "train_to_end", interrupted)
+    arguments: dict[str, Any] = {"run": folder, "settings": {"turns": 1}, **SIZE, **recipe(model)}
+    with pytest.raises(KeyboardInterrupt, match="stopped"):
+        cadre.prove(Relay, **arguments)
+    planned = (folder / "plan.json").read_text()
+    done = cadre.prove(Relay, **arguments)
+    patch.undo()
+    assert (folder / "plan.json").read_text() == planned
+    # Each method is searched for, and trained with two seeds; what was interrupted is begun again, and nothing else.
+    expected = [f"{name}/{run}" for name in METHODS for run in ("rate-0.0001", "seed-0", "seed-1")]
+    assert [run.rpartition("/")[0] for run in trained if trained.count(run) > 1] == ["team-L2"] * 2
+    assert [
+        run.replace(run.rpartition("rate-")[2], "0.0001") if "rate-" in run else run for run in dict.fromkeys(trained)
+    ] == expected
+    return done
+
+
+def test_what_is_written(result: Result) -> None:
+    written = json.loads((result.folder / "result.json").read_text())
+    assert list(written["methods"]) == [*METHODS, "best-of-n", "vote"]
+    assert written["verdict"]["word"] == result.verdict.word
+    assert [one["agent"] for one in written["verdict"]["against"]] == ["agent", "agent-grpo"]
+    team = written["methods"]["team-L0"]
+    assert len(team["by_seed"]) == 2
+    assert team["tokens"] >= 60
+    episodes = (result.folder / "team-L0" / "seed-0.episodes.jsonl").read_text().splitlines()
+    assert len(episodes) == 4
+    page = (result.folder / "index.html").read_text()
+    assert "Is a team worth its tokens?" in page
+    assert (result.folder / "verdict.svg").read_text() in page
+    assert "http://" not in page.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_agent_plays_the_same_tasks_for_all_roles(result: Result) -> None:
+    methods = result.plan.methods
+    assert methods["agent"]["env"] == "one-agent"
+    assert methods["agent"]["settings"]["settings"] == {"turns": 1}
+    assert (methods["agent"]["algorithm"]["name"], methods["agent-grpo"]["algorithm"]) == (
+        "at_grpo",
+        {"name": "grpo", "k": 2},
+    )
+    reports = [json.loads((result.folder / name / "seed-0.json").read_text()) for name in METHODS]
+    assert len({report["tasks_sha256"] for report in reports}) == 1
+
+
+def test_a_plan_does_not_change(result: Result, model: Path) -> None:
+    with pytest.raises(RunError, match="has tokens: 60, and this one 70; expected the same"):
+        cadre.prove(Relay, run=result.folder, settings={"turns": 1}, **(SIZE | {"tokens": 70}), **recipe(model))
+
+
+def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").touch()
+    plan = Plan.model_construct()
+    with pytest.raises(RunError, match=r"exists and has no plan\.json"):
+        prove.claim(tmp_path, plan)
+
+
+def test_a_task_of_one_role_is_no_team(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has the one role speaker; expected a team of two or more"):
+        cadre.prove(Digit, run=tmp_path / "x", model=str(model), algorithm="at_grpo", **SIZE)
+    with pytest.raises(ConfigError, match="expected two seeds and two tasks or more"):
+        cadre.prove(Relay, run=tmp_path / "x", **(SIZE | {"seeds": 1}), **recipe(model))
+    with pytest.raises(ConfigError, match=r"expected no more\. Lower --held-out"):
+        cadre.prove(Relay, run=tmp_path / "x", **(SIZE | {"held_out_tasks": 5_000}), **recipe(model))
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_command_prints_its_plan(tmp_path: Path) -> None:
+    printed = call("prove", "plan-path", "--run", str(tmp_path / "x"), "--tokens", "5000", "--plan")
+    assert printed.code == 0
+    assert "Methods: team-L0, team-L2, agent, agent-grpo, best-of-n, vote." in printed.out
+    assert "40 trainings; 8 seeds of 5,000 sampled tokens" in " ".join(printed.out.split())
+    assert not (tmp_path / "x").exists()
+    assert call("prove", "plan-path", "--run", str(tmp_path / "x"), "--rates", "a,b").code == 2
+
+
+def episode(text: str, wins: bool) -> Any:
+    sample = Sample("runner", "shared", text, (1,), (1,), (0.0,), "stop", 0)
+    branch = Branch({"runner": 0}, Reward(), over=True, success=wins)
+    return ((Node({}, {}, {"runner": (sample,)}, (branch,)), branch),)
+
+
+def test_the_most_frequent_answer_wins_the_vote() -> None:
+    votes = [episode("up  left", True), episode("down", False), episode("up left\n", True)]
+    assert prove.vote(votes) == 1.0
+    assert prove.vote(votes[:2]) == 1.0  # of equally frequent ones the first
+    assert prove.vote([votes[1], votes[0]]) == 0.0
+    assert prove.vote([]) == 0.0
