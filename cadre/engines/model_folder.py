@@ -12,7 +12,7 @@ import json
 import socket
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from threading import Thread
@@ -98,19 +98,17 @@ def is_reachable(endpoint: str) -> bool:
     url = urlsplit(urllib.request.getproxies().get(urlsplit(endpoint).scheme, endpoint))
     address = (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
     answers: list[bool] = []
+
+    def connect() -> None:
+        with suppress(OSError):
+            socket.create_connection(address, HUB_TIMEOUT_S).close()
+            answers.append(True)
+
     # In a thread, as looking up the name has no time limit of its own.
-    thread = Thread(target=lambda: answers.append(_connects(address)), daemon=True)
+    thread = Thread(target=connect, daemon=True)
     thread.start()
     thread.join(HUB_TIMEOUT_S)
-    return any(answers)
-
-
-def _connects(address: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(address, HUB_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
+    return bool(answers)
 
 
 def configuration_file(source: str) -> Path:

@@ -91,15 +91,14 @@ class CallForm:
         if self.is_bare:
             return self._read_bare(text, schemas)
         opening, calls, texts, position = _flexible(self.opening), list[Call](), list[str](), 0
-        outer = rf"{_flexible(self.outer).pattern}\s*$" if self.outer else ""
+        outer = rf"{_flexible(self.outer).pattern}\s*$" if self.outer else r"(?!)"
         while match := opening.search(text, position):
             try:
                 payload, end = READERS[self.notation](self, text, match.end(), schemas)
             except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
                 raise ValueError(first_line(error)) from None
-            between = text[position : match.start()]
             # The mark before all calls stands before the first of them and is no text.
-            texts.append(re.sub(outer, "", between) if outer else between)
+            texts.append(re.sub(outer, "", text[position : match.start()]))
             calls += payload
             position = self._after_closing(text, end, opening)
             if position < 0:
@@ -328,18 +327,14 @@ def _python_call(node: ast.AST, schemas: Schemas) -> Call:
     return name, {**positional, **{str(keyword.arg): _python_value(keyword.value) for keyword in node.keywords}}
 
 
-class _JsonNames(ast.NodeTransformer):
-    """Replace JSON's true, false and null by the constants of Python."""
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        names = {"true": True, "false": False, "null": None}
-        return ast.Constant(names[node.id]) if node.id in names else node
-
-
 def _python_value(node: ast.expr) -> Any:
-    """Return the JSON value of a literal."""
+    """Return the JSON value of a literal, in which JSON's true, false and null are those of Python."""
+    names = {"true": "True", "false": "False", "null": "None"}
+    for name in ast.walk(node):
+        if isinstance(name, ast.Name):
+            name.id = names.get(name.id, name.id)
     try:
-        return json.loads(json.dumps(ast.literal_eval(_JsonNames().visit(node))))
+        return json.loads(json.dumps(ast.literal_eval(ast.unparse(node))))
     except (ValueError, TypeError):  # whose text has the address of the node
         raise ValueError(f"{ast.unparse(node)[:80]} is no JSON value") from None
 
@@ -360,11 +355,9 @@ def _typed(raw: str, schema: Any, root: Any) -> Any:
 
 def _kind(value: Any) -> str:
     """Return the JSON schema's type of a value; "number" for what is no whole number."""
-    if isinstance(value, bool) or value is None:
-        return "null" if value is None else "boolean"
-    names = {int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    kinds = (type(None), "null"), (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")
     # An enumeration of a schema that was made in Python may be a subclass.
-    return next((name for kind, name in names.items() if isinstance(value, kind)), "")
+    return next((name for kind, name in (*kinds, (list, "array"), (dict, "object")) if isinstance(value, kind)), "")
 
 
 def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
@@ -377,20 +370,15 @@ def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
     elif "const" in schema or isinstance(schema.get("enum"), list):
         kinds = {_kind(value) for value in ([schema["const"]] if "const" in schema else schema["enum"])}
     elif isinstance(schema.get("$ref"), str):
-        kinds = _kinds(_definition(schema["$ref"], root), root, depth + 1)
+        found = root  # the part that `#/$defs/Name` names
+        for name in schema["$ref"].removeprefix("#/").split("/"):
+            found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        kinds = _kinds(found, root, depth + 1)
     else:
         unions = ("anyOf", "oneOf", "allOf")
         parts: list[Any] = next((schema[name] for name in unions if isinstance(schema.get(name), list)), [])
         kinds = {kind for part in parts for kind in _kinds(part, root, depth + 1)}
     return kinds | {"integer"} if "number" in kinds else kinds
-
-
-def _definition(reference: str, root: Any) -> Any:
-    """Return the part of a schema that `#/$defs/Name` names; None if there is none."""
-    found = root
-    for name in reference.removeprefix("#/").split("/"):
-        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found
 
 
 def _escaped(text: str, position: int, mark: str) -> tuple[Any, int]:
@@ -452,18 +440,19 @@ def without_thinking(prompt: str) -> str:
 
 @dataclass(frozen=True)
 class Channels:
-    """An answer of gpt-oss: the text of its channels `final` and `commentary`, that of `analysis`, and its calls."""
+    """An answer of gpt-oss: the text of its channels `final` and `commentary`, that of `analysis`, and its calls, whose
+    arguments are None if they are no JSON."""
 
     content: str
     thinking: str
-    calls: tuple[tuple[str, str], ...]
+    calls: tuple[Call, ...]
 
 
 def read_channels(text: str) -> Channels | None:
     """Return the channels of an answer in the harmony format; None without any."""
     if MESSAGE not in text and not text.lstrip().startswith(CHANNEL):
         return None
-    content, thinking, calls = list[str](), list[str](), list[tuple[str, str]]()
+    content, thinking, calls = list[str](), list[str](), list[Call]()
     for part in text.split(START):
         header, mark, body = part.partition(MESSAGE)
         if not mark:
@@ -472,7 +461,10 @@ def read_channels(text: str) -> Channels | None:
         recipient = re.search(r"\bto=([^\s<]+)", header)
         channel = re.search(r"<\|channel\|>\s*(\w+)", header)
         if recipient and recipient[1] not in ("assistant", "all", "user"):
-            calls.append((recipient[1].removeprefix("functions."), body))
+            arguments = None
+            with suppress(ValueError, RecursionError):
+                arguments = json.loads(body, strict=False)
+            calls.append((recipient[1].removeprefix("functions."), arguments))
         elif channel and channel[1] == "analysis":
             thinking.append(body)
         else:

@@ -116,15 +116,9 @@ def collect_stops(configured: int | Sequence[int] | None, tokenizer: Any, *templ
     Raises EngineError if there is none.
     """
     ids: set[Any] = {*configured} if isinstance(configured, list | tuple) else {configured}
-    if invalid := [stop for stop in ids if not isinstance(stop, int | None)]:
-        raise EngineError(
-            f"The generation config's eos_token_id: got {invalid[0]!r}; expected the id of a token or a list of them. "
-            "Fix generation_config.json."
-        )
-    ids |= {tokenizer.eos_token_id}
     for template in templates:
         ids |= {template.end_of_turn, *template.call_ends}
-    stops = sorted(stop for stop in ids if stop is not None)
+    stops = sorted(int(stop) for stop in ids | {tokenizer.eos_token_id} if stop is not None)
     if not stops:
         raise EngineError(
             "The model has no token that ends a turn: neither its generation config nor its tokenizer names an "
@@ -145,18 +139,13 @@ class AnswerEncoder:
 
     @classmethod
     def of(
-        cls,
-        model: str,
-        enable_thinking: bool | None = None,
-        trust_remote_code: bool = False,
-        adapter: str | None = None,
+        cls, model: str, enable_thinking: bool | None = None, trust_remote_code: bool = False, adapter: str | None = None
     ) -> Self:
         """Return the encoder of a folder or an available hub model; no weights are read. `adapter` is the folder of
         one, whose chat templates it has."""
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-        tokenizer = with_adapter_template(tokenizer, adapter)
         config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
-        return cls(tokenizer, context_length(config), enable_thinking)
+        return cls(with_adapter_template(tokenizer, adapter), context_length(config), enable_thinking)
 
     def turn_token(self, answer: str) -> str:
         """Return the first token spelled out in the answer that begins or ends turns or texts; "" without one.

@@ -133,14 +133,10 @@ class Template:
             offered = self._broken_tools(tools)
             text = self._write(broken, offered, generation, use)
             # Texts without a token may form one together. Rendered again with their edges marked, such tokens show.
-            if any(self._control.may_join(part) for part in _all_strings(broken, offered)):
-                marked = self._write(
-                    [_map_message(message, self._mark) for message in broken],
-                    [_map_tool(tool, self._mark) for tool in offered],
-                    generation,
-                    use,
-                )
-                text = self._control.break_joined(text, marked)
+            marked = [_map_message(message, self._mark) for message in broken]
+            marked_tools = [_map_tool(tool, self._mark) for tool in offered]
+            if (marked, marked_tools) != (broken, offered):
+                text = self._control.break_joined(text, self._write(marked, marked_tools, generation, use))
             text.encode()  # raises for a lone surrogate, which is no character
             return text
         except EngineError:
@@ -234,10 +230,8 @@ class Template:
         return text
 
     def _apply(self, entries: list[dict[str, Any]], source: str, generation: bool, options: dict[str, Any]) -> str:
-        text = self._tokenizer.apply_chat_template(
-            entries, tokenize=False, add_generation_prompt=generation, chat_template=source, **options
-        )
-        return str(text)
+        options = {"tokenize": False, "add_generation_prompt": generation, "chat_template": source, **options}
+        return str(self._tokenizer.apply_chat_template(entries, **options))
 
     def _try_to_write(
         self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse
@@ -454,8 +448,7 @@ class Template:
         text = self.decode(token_ids)
         if self._has_channels and (channels := call_forms.read_channels(text)) is not None:
             answer = Message("assistant", channels.content, thinking=channels.thinking)
-            calls = [(name, _from_json(body)) for name, body in channels.calls]
-            return self._with_calls(answer, calls, channels.content, tools)
+            return self._with_calls(answer, channels.calls, channels.content, tools)
         thinking, content = call_forms.split_thinking(text, self._opens_thinking(prompt_ids), self._thinking_tokens)
         answer, shown = Message("assistant", content, thinking=thinking), self._broken_tools(tools)
 
@@ -700,8 +693,6 @@ class Template:
 def _named_templates(tokenizer: Any) -> dict[str, str]:
     """Return the templates of a tokenizer by name, one of them `default`. Raises EngineError if none can be."""
     templates = tokenizer.chat_template or PLAIN
-    if isinstance(templates, list | tuple):
-        templates = {entry["name"]: entry["template"] for entry in templates}
     if isinstance(templates, dict) and "default" not in templates:
         plain = [text for name, text in templates.items() if name != "tool_use"]
         if len(plain) > 1:
@@ -754,21 +745,6 @@ def _map_tool(tool: Tool, change: Callable[[str], str]) -> Tool:
     return Tool(change(tool.name), change(tool.description), map_strings(tool.parameters, change))
 
 
-def _all_strings(messages: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
-    """Return all strings of a conversation and of the tools that it offers."""
-    strings: list[str] = []
-
-    def collect(text: str) -> str:
-        strings.append(text)
-        return text
-
-    for message in messages:
-        _map_message(message, collect)
-    for tool in tools:
-        _map_tool(tool, collect)
-    return strings
-
-
 def _join_users(messages: Sequence[Message]) -> list[Message]:
     """Return the conversation with neighbouring messages by the user joined."""
     joined: list[Message] = []
@@ -796,10 +772,3 @@ def _split_channels(entry: dict[str, Any]) -> dict[str, Any]:
     if entry["role"] != "assistant" or (channels := call_forms.read_channels(entry["content"])) is None:
         return entry
     return {**entry, "content": channels.content, **({"thinking": channels.thinking} if channels.thinking else {})}
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 # Marks the edges of a text within a rendered conversation; private use, so that no text has a meaning for it.
@@ -108,12 +109,8 @@ class ControlTokens:
         if marked.replace(EDGE, "") != plain:  # the template tests what the texts begin with, or escapes the marks
             tokens = [token for _, _, token in self.find(plain)]
             return plain if tokens == [token for _, _, token in self.find(marked)] else marked.replace(EDGE, " ")
-        # Positions of the edges in `plain`: each mark before one shifts it by a character.
-        edges, count = set(), 0
-        for position, character in enumerate(marked):
-            if character == EDGE:
-                edges.add(position - count)
-                count += 1
+        # Positions of the edges in `plain`, which has no marks.
+        edges = list(accumulate(map(len, marked.split(EDGE))))[:-1]
         for start, end, _ in reversed(self.find(plain)):
             if inner := [edge for edge in edges if start < edge < end]:
                 plain = f"{plain[: inner[0]]} {plain[inner[0] :]}"

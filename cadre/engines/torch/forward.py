@@ -24,13 +24,7 @@ from cadre.engines.torch.logprobs import LogprobQuery, compute_token_logprobs, p
 from cadre.engines.torch.lora import segments
 from cadre.engines.torch.memory import free_memory
 from cadre.engines.torch.model import LoadedModel, autocast
-from cadre.engines.torch.prefix_tree import (
-    TreeForm,
-    checkpoint_layers,
-    choose_packing,
-    choose_tree_form,
-    compute_states,
-)
+from cadre.engines.torch.prefix_tree import TreeForm, checkpoint_layers, choose_packing, choose_tree_form, compute_states
 from cadre.engines.torch.ranks import Ranks
 from cadre.errors import DivergedError, EngineError
 from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
@@ -262,18 +256,16 @@ class MicroBatchRunner:
         rows = [(sequence.token_ids, sequence.images) for sequence in micro.data]
         return replace(batch, vision=vision.make_inputs(self.model, self._pictures, rows).tensors)
 
-    def use_adapters(self, batch: Batch) -> AbstractContextManager[None]:
-        """Run every sequence with its policy's adapter; the backward pass needs the same context."""
-        if batch.tree is None:
+    def use_adapters(self, batch: Batch, base_alone: bool = False) -> AbstractContextManager[None]:
+        """Run every sequence with its policy's adapter, or on the base alone; a backward pass needs the same context."""
+        tree = batch.tree
+        if tree is not None and self._choose_precision(tree).form.compiled:
+            return self._adapters.joined(() if base_alone else tree.policies, next(self.model.parameters()).dtype)
+        if base_alone:
+            return self._adapters.rows()
+        if tree is None:
             return self._adapters.rows(segments(batch.policies))
-        if self._choose_precision(batch.tree).form.compiled:
-            return self._adapters.joined(batch.tree.policies, next(self.model.parameters()).dtype)
-        return self._adapters.rows(batch.tree.policies, batch.tree.readers)
-
-    def _without_adapters(self, batch: Batch) -> AbstractContextManager[None]:
-        """Run a batch on the base alone."""
-        is_compiled = batch.tree is not None and self._choose_precision(batch.tree).form.compiled
-        return self._adapters.joined((), next(self.model.parameters()).dtype) if is_compiled else self._adapters.rows()
+        return self._adapters.rows(tree.policies, tree.readers)
 
     def score(self, batch: Batch, entropy_tokens: int = 0) -> Scores:
         """Return the outputs of the model and the value heads for a batch."""
@@ -310,7 +302,7 @@ class MicroBatchRunner:
         as_trained = after_update and self._precision.form.compiled and self.ranks.size == 1
 
         def run(batch: Batch) -> Sequence[Tensor]:
-            with self.use_adapters(batch) if reference is None else self._without_adapters(batch):
+            with self.use_adapters(batch, base_alone=reference is not None):
                 scores: Scores = scorer(batch, self._choose_precision(batch.tree))
             return scores.logprobs.detach().unbind()
 

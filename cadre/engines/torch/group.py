@@ -64,17 +64,8 @@ def join_group(
     mesh = init_device_mesh(device.type, (world_size,))
     # The model is loaded whole on the CPU, and sharding leaves each rank its part.
     loaded = load(locate(spec.engine.model), policies, torch.device("cpu"), seed)
-    return RankLearner(
-        loaded,
-        policies,
-        spec.training,
-        seed,
-        DTYPES[first_policy.dtype],
-        Ranks(rank, world_size, device),
-        mesh,
-        below,
-        spec.versions,
-    )
+    ranks, dtype = Ranks(rank, world_size, device), DTYPES[first_policy.dtype]
+    return RankLearner(loaded, policies, spec.training, seed, dtype, ranks, mesh, below, spec.versions)
 
 
 def _pick_rank_device(name: str, rank: int) -> torch.device:
@@ -185,10 +176,14 @@ class GroupLearner(LearnerProxy):
             ready = connection.wait([self._pipes[rank] for rank in waiting], timeout)
             if not ready:
                 break
-            for rank in waiting:
-                if self._pipes[rank] in ready:
-                    answer = _receive(self._pipes[rank], self._processes[rank])
-                    (failures if isinstance(answer, RankFailure) else answers)[rank] = answer
+            for rank in (rank for rank in waiting if self._pipes[rank] in ready):
+                try:
+                    answer = self._pipes[rank].recv()
+                except (EOFError, OSError):
+                    self._processes[rank].join(GRACE)
+                    code = self._processes[rank].exitcode
+                    answer = RankFailure(-math.inf, None, f"its process ended (exit code {code}).")
+                (failures if isinstance(answer, RankFailure) else answers)[rank] = answer
             if failures and deadline is None:
                 deadline = time.monotonic() + GRACE
         if not failures:
@@ -212,15 +207,6 @@ def _send(pipe: Connection, message: Any) -> None:
         pipe.send(message)
     except OSError:
         return
-
-
-def _receive(pipe: Connection, process: Any) -> Any:
-    """Return a rank's answer, or the failure if it ended without one."""
-    try:
-        return pipe.recv()
-    except (EOFError, OSError):
-        process.join(GRACE)
-        return RankFailure(-math.inf, None, f"its process ended (exit code {process.exitcode}).")
 
 
 # In a rank's process.

@@ -224,27 +224,21 @@ class PaddedCache:
         self._cache = cache
         self._prompt_slots = cache.length
         slot = torch.arange(cache.length, device=lengths.device)
-        self._positions = slot.expand(lengths.shape[0], cache.length)
-        self._full_mask = hide(slot >= lengths.unsqueeze(1), cache.layers[0].keys.dtype)
+        # The number in its sequence of each slot's token, and of the next token. Positions of images are others.
+        self._numbers, self._next = torch.where(slot < lengths.unsqueeze(1), slot, NEVER), lengths
 
     @contextmanager
     def step_inputs(self, model: Any, position: Tensor) -> Iterator[dict[str, Any]]:
         """Yield keywords of the model's own forward, which extends the cache; see `DecodingCache`."""
-        self._full_mask = pad(self._full_mask, (0, 1))
-        self._positions = torch.cat((self._positions, position.unsqueeze(1)), dim=1)
-        full: Tensor = self._full_mask[:, None, None]
-        mask: Mask = full
-        if self._attention.window is not None:
-            is_outside = self._positions <= self._positions[:, -1:] - self._attention.window
-            sliding = self._full_mask.masked_fill(is_outside, torch.finfo(full.dtype).min)[:, None, None]
-            mask = sliding if len(self._attention.types) == 1 else {FULL: full, SLIDING: sliding}
+        newest, self._next = self._next.unsqueeze(1), self._next + 1
+        self._numbers = torch.cat((self._numbers, newest), dim=1)
+        mask = make_masks(self._attention, newest, self._numbers, self._cache.layers[0].keys.dtype)
         yield {"attention_mask": mask, "past_key_values": self._cache, "use_cache": True}
 
     def select(self, rows: Tensor) -> None:
         """Keep these sequences, in this order."""
         self._cache.select(rows)
-        self._full_mask = self._full_mask[rows]
-        self._positions = self._positions[rows]
+        self._numbers, self._next = self._numbers[rows], self._next[rows]
 
     def completion_block(self, rows: Tensor) -> KeyValueBlock:
         """Return the keys and values of these sequences' completions."""
@@ -269,8 +263,8 @@ class StaticCache:
         self._values = [layer.values for layer in cache.layers]
         self._prompt_slots = self._length = cache.length
         slot = torch.arange(self._keys[0].shape[2], device=lengths.device)
-        self._positions = torch.where(slot < lengths.unsqueeze(1), slot, NEVER)
-        self._position = lengths
+        # The number in its sequence of each slot's token, and of the newest token. Positions of images are others.
+        self._numbers, self._newest = torch.where(slot < lengths.unsqueeze(1), slot, NEVER), lengths
         self._slot = slot.new_tensor([self._length])
         self._masks: dict[int | None, Tensor] = {}
         self.moves = 0
@@ -285,24 +279,24 @@ class StaticCache:
         if self._length == self._keys[0].shape[2]:
             self._keys = [pad(part, (0, 0, 0, STATIC_GROWTH)) for part in self._keys]
             self._values = [pad(part, (0, 0, 0, STATIC_GROWTH)) for part in self._values]
-            self._positions = pad(self._positions, (0, STATIC_GROWTH), value=NEVER)
+            self._numbers = pad(self._numbers, (0, STATIC_GROWTH), value=NEVER)
             self.moves += 1
         self._length += 1
 
     @contextmanager
     def step_inputs(self, model: Any, position: Tensor) -> Iterator[dict[str, Any]]:
         """Yield keywords with which the model attends to this cache; see `DecodingCache`."""
-        self._positions.index_copy_(1, self._slot, position.unsqueeze(1))
-        self._position = position
+        self._numbers.index_copy_(1, self._slot, self._newest.unsqueeze(1))
         self._masks.clear()
         with use_attention(model, NAME):
             yield {"decoding_cache": self, "use_cache": False}
         self._slot.add_(1)
+        self._newest.add_(1)
 
     def select(self, rows: Tensor) -> None:
         """Keep these sequences, in this order."""
         self._keys, self._values = [part[rows] for part in self._keys], [part[rows] for part in self._values]
-        self._positions = self._positions[rows]
+        self._numbers, self._newest = self._numbers[rows], self._newest[rows]
         self.moves += 1
 
     def completion_block(self, rows: Tensor) -> KeyValueBlock:
@@ -316,10 +310,10 @@ class StaticCache:
         values.index_copy_(2, self._slot, value.to(values.dtype))
         # The mask of the newest token, additive [B, 1, 1, C], is the same in every layer with this window.
         if scoring.window not in self._masks:
-            newest = self._position.unsqueeze(1)
-            visible = self._positions <= newest
+            newest = self._newest.unsqueeze(1)
+            visible = self._numbers <= newest
             if scoring.window is not None:
-                visible &= self._positions > newest - scoring.window
+                visible &= self._numbers > newest - scoring.window
             self._masks[scoring.window] = hide(~visible, values.dtype)[:, None, None]
         # Heads that share keys become queries of one head, so that keys are never repeated.
         grouped = query.to(values.dtype).reshape(len(query), keys.shape[1], -1, query.shape[3])
@@ -362,33 +356,23 @@ def run_eagerly(step: Step) -> Step:
 def record_graph(step: Step) -> Step:
     """Return a replay of the step on the tensors that it uses now, as a CUDA graph. Recording runs nothing."""
     graph = torch.cuda.CUDAGraph()
-    # Other engines continue in their own threads meanwhile. torch records on a stream of the GPU that was current when
-    # the first graph was recorded, which may be another.
-    with _without_collection():
-        device = torch.cuda.current_device()
-        if device not in _streams:
-            _streams[device] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream = _streams[device]
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            step()
+    # One recording at a time, without the collection of garbage, which is on or off for all threads: a graph among it,
+    # freed in this thread, would end the recording. Other engines continue in their threads meanwhile. torch records on
+    # a stream of the GPU that was current when the first graph was recorded, which may be another.
+    with _recording:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            device = torch.cuda.current_device()
+            if device not in _streams:
+                _streams[device] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            with torch.cuda.graph(graph, stream=_streams[device], capture_error_mode="thread_local"):
+                step()
+        finally:
+            if was_enabled:
+                gc.enable()
     return graph.replay
 
 
 _recording = threading.Lock()
 _streams: dict[int, Any] = {}  # by the number of the GPU: cuBLAS keeps memory for each stream that it has run on
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Collect no garbage within the block: a graph among it, freed in this thread, would end the recording.
-
-    One recording at a time, as collection is on or off for all threads.
-    """
-    with _recording:
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()

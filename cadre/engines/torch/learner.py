@@ -174,11 +174,10 @@ class RankLearner:
             if self._mesh is not None and name not in self._loaded.adapters.pairs:
                 target.mkdir(parents=True, exist_ok=True)
                 tensor_files.write(self._loaded.parameters(name), target, "model")
-                optimiser.weights.save(target / "optimiser", counters=self._is_first)
+                optimiser.save(target, self._is_first)
                 if self._is_first:
                     tokenizer = self._loaded.templates[name].tokenizer_to_save()
                     storage.save_description(self._loaded.model, self._loaded.stops, tokenizer, target)
-                    optimiser.save_heads(target)
             elif self._is_first:
                 self.export(name, target)
                 optimiser.save(target)

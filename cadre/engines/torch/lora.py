@@ -83,14 +83,12 @@ class Adapters:
         self._narrowed_segments: Segments = ()
         self._computed_pairs: Mapping[str, Mapping[str, Pair]] = self.pairs  # those that layers compute with
         for policy, config in configs.items():
-            layers = targeted_layers(model, config, policy)
             self.pairs[policy] = {
-                name: Pair.initialise(linear, config, (seed, policy, name)) for name, linear in layers.items()
+                name: Pair.initialise(linear, config, (seed, policy, name))
+                for name, linear in targeted_layers(model, config, policy).items()
             }
-        self._modules = {
-            name: model.get_submodule(name)
-            for name in dict.fromkeys(name for pairs in self.pairs.values() for name in pairs)
-        }
+        names = dict.fromkeys(name for pairs in self.pairs.values() for name in pairs)
+        self._modules = {name: model.get_submodule(name) for name in names}
         for name, module in self._modules.items():
             module.joined_adapter = None
             module.register_forward_hook(self._make_hook(name))
@@ -104,18 +102,14 @@ class Adapters:
     @contextmanager
     def replaced(self, weights: Mapping[str, Mapping[str, Tensor]]) -> Iterator[None]:
         """Compute with other weights of these policies within the block; they are named as in `parameters`."""
-        parameters = [
-            (parameter, weights[policy][name])
-            for policy in weights
-            for name, parameter in self.parameters(policy).items()
-        ]
-        own_data = [parameter.data for parameter, _ in parameters]
+        named = [(policy, *item) for policy in weights for item in self.parameters(policy).items()]
+        own_data = [parameter.data for *_, parameter in named]
         try:
-            for parameter, other in parameters:
-                parameter.data = other
+            for policy, name, parameter in named:
+                parameter.data = weights[policy][name]
             yield
         finally:
-            for (parameter, _), data in zip(parameters, own_data, strict=True):
+            for (*_, parameter), data in zip(named, own_data, strict=True):
                 parameter.data = data
 
     @contextmanager
@@ -257,13 +251,10 @@ def describe_reach(model: Any, layers: Iterable[nn.Linear]) -> tuple[str, bool]:
     Embeddings are not counted.
     """
 
-    def size(linears: Iterable[nn.Linear]) -> int:
-        return sum(linear.in_features * linear.out_features for linear in linears)
-
     missing = weights_without_adapters(model)
-    taking = size(linear_layers(model).values())
-    total = taking + sum(missing.values())
-    reach = f"adapters on {size(layers) / total:.0%} of the weights of the model's layers"
+    taking = sum(linear.in_features * linear.out_features for linear in linear_layers(model).values())
+    total, adapted = taking + sum(missing.values()), sum(linear.in_features * linear.out_features for linear in layers)
+    reach = f"adapters on {adapted / total:.0%} of the weights of the model's layers"
     if taking >= FULL_REACH * total:
         return reach, False
     return f"{reach}; {', '.join(missing)} are no linear layers and take none", True
@@ -276,26 +267,21 @@ def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn
     """
     linears = linear_layers(model)
     if not linears:
-        layers = [module for module in model.modules() if not isinstance(module, nn.Embedding | nn.Linear)]
-        with_matrix = [module for module in layers if any(p.dim() > 1 for p in module.parameters(recurse=False))]
         raise EngineError(
             f"Policy {policy!r} has a lora, and the model, of type {model.config.model_type!r}, no linear layer to "
-            f"hang it on: got layers of {', '.join(sorted({type(module).__name__ for module in with_matrix}))}; "
-            "expected torch's Linear beside the vocabulary projection. Take another model, or leave lora out, which "
-            "trains the model whole."
+            "hang it on; expected torch's Linear beside the vocabulary projection. Take another model, or leave lora "
+            "out, which trains the model whole."
         )
     if config.targets == "all-linear":
         return linears
 
-    def matches(name: str, target: str) -> bool:
-        return f".{name}".endswith(f".{target}")
-
     for target in config.targets:
-        if not any(matches(name, target) for name in linears):
+        if not any(f".{name}".endswith(f".{target}") for name in linears):
             names = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
             excluded = ", ".join(["the vocabulary projection", *weights_without_adapters(model)])
             raise EngineError(
                 f"Policy {policy!r}: lora.targets names {target!r}, and no layer that takes an adapter ends with that "
                 f"(these take none: {excluded}). Expected 'all-linear', or some of {names}."
             )
-    return {name: linear for name, linear in linears.items() if any(matches(name, end) for end in config.targets)}
+    endings = tuple(f".{target}" for target in config.targets)
+    return {name: linear for name, linear in linears.items() if f".{name}".endswith(endings)}

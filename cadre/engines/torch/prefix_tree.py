@@ -9,7 +9,7 @@ keys and values alone. Gradient checkpointing of layers is here too, as the two 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -29,15 +29,7 @@ from cadre.errors import EngineError
 from cadre.learn.batching import Batch
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.tensors import to_device
-from cadre.learn.tree_attention import (
-    KERNEL_OPTIONS,
-    FlexMasks,
-    Layout,
-    Scoring,
-    attention,
-    capped,
-    compile_variants,
-)
+from cadre.learn.tree_attention import KERNEL_OPTIONS, FlexMasks, Layout, Scoring, attention, capped, compile_variants
 from cadre.settings import LearnerConfig, Packing
 
 NAME, COMPILED = "cadre_prefix_tree", "cadre_compiled_tree"
@@ -135,7 +127,7 @@ def _compute_tree_states(model: Any, tree: PrefixTree, form: TreeForm) -> tuple[
         with use_attention(model, COMPILED), compiled_layers(model, masks):
             return compute_last_states(model, **inputs).squeeze(1), torch.arange(len(tree.token_ids))
     # A layer that is computed again in the backward pass would run there without the hooks that narrow it.
-    can_narrow = not is_checkpointed(layer)
+    can_narrow = not hasattr(layer.__dict__.get("forward"), "recomputes")
     computed = tree.read if can_narrow else torch.arange(len(tree.token_ids))
     rows = to_device(computed, device)
     layout = Layout.of(tree, device, form.flex)
@@ -163,12 +155,10 @@ def narrow_last_layer(layer: Any, rows: Tensor) -> Iterator[None]:
 
     # The residual is the layer's input, so that is narrow from the first; attention alone sees all rows.
     hooks = {layer: enter, layer.input_layernorm: widen, layer.self_attn.o_proj: narrow}
-    handles = [module.register_forward_pre_hook(hook) for module, hook in hooks.items()]
-    try:
+    with ExitStack() as handles:
+        for module, hook in hooks.items():
+            handles.enter_context(module.register_forward_pre_hook(hook))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _attend(
@@ -317,11 +307,6 @@ def checkpoint_layers(model: Any) -> Iterator[None]:
         for layer, forward in zip(layers, previous, strict=True):
             del layer.__dict__["forward"]
             layer.__dict__ |= {"forward": forward} if forward else {}
-
-
-def is_checkpointed(layer: nn.Module) -> bool:
-    """Return True while a layer is run within `checkpoint_layers`."""
-    return hasattr(layer.__dict__.get("forward"), "recomputes")
 
 
 def _checkpointed(model: Any, layer: GradientCheckpointingLayer, forward: Callable[..., Any]) -> Callable[..., Any]:

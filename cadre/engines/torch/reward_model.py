@@ -66,7 +66,7 @@ class RewardModel:
         Equal answers to one prompt are scored once: padded with others they would differ by rounding, which is no
         reason to prefer one, and scores about 0 do not show how large the numbers were that were rounded.
         """
-        encoded = [self.encode(prompt, answer) for prompt, answer in zip(prompts, completions, strict=True)]
+        encoded = list(map(self.encode, prompts, completions))
         order = sorted(dict.fromkeys(encoded), key=len, reverse=True)
         scores = self._thread.work(self._score, order) if self._thread else self._score(order)
         return [scores[ids] - self.mean for ids in encoded]

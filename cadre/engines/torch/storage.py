@@ -91,6 +91,7 @@ def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: st
     save_file(on_cpu, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     modules = {name.removesuffix(".lora_A.weight") for name in parameters if name.endswith(".lora_A.weight")}
     adapted = {module.rpartition(".")[2] for module in modules}
+    # What is left out here has PEFT's defaults: no dropout, no bias.
     peft_config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -98,11 +99,7 @@ def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: st
         "r": config.rank,
         "lora_alpha": config.alpha,
         "target_modules": sorted(adapted if config.targets == "all-linear" else config.targets),
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
         "inference_mode": True,
-        "init_lora_weights": True,
     }
     (folder / "adapter_config.json").write_text(json.dumps(peft_config, indent=2))
 

@@ -102,11 +102,6 @@ class PolicyOptimiser:
         """Finished updates: the version of the policy."""
         return self.weights.updates
 
-    @property
-    def has_diverged(self) -> bool:
-        """True once PATIENCE steps in a row were skipped."""
-        return self.weights.skips >= PATIENCE
-
     def sum_gradients(self, ranks: Ranks) -> None:
         """Sum the gradients of weights that every rank holds whole; FSDP sums those of its shards."""
         weights = [weight for optimiser in self._both for weight in optimiser.parameters]
@@ -131,14 +126,11 @@ class PolicyOptimiser:
         for optimiser in self._both:
             optimiser.updates += 1
 
-    def save(self, folder: Path) -> None:
-        """Write `folder/optimiser`, and `folder/heads` with the weights of the heads and their optimiser."""
-        self.weights.save(folder / "optimiser")
-        self.save_heads(folder)
-
-    def save_heads(self, folder: Path) -> None:
-        """Write `folder/heads` only."""
-        if self.heads is not None:
+    def save(self, folder: Path, is_first: bool = True) -> None:
+        """Write `folder/optimiser`, and `folder/heads` with the weights of the heads and their optimiser; of ranks that
+        each have a part of the moments the first one writes what they share."""
+        self.weights.save(folder / "optimiser", counters=is_first)
+        if self.heads is not None and is_first:
             self.heads.save(folder / "heads")
             tensor_files.write(self._head_parameters, folder / "heads", "heads")
 
@@ -307,7 +299,7 @@ class Trainer:
                         continue
                 metrics[name].norms.append(numbers.norms[0])
                 self._optimisers[name].step(numbers)
-                if self._optimisers[name].has_diverged:
+                if weights[name].skips >= PATIENCE:
                     raise DivergedError(
                         f"Policy {name!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not "
                         "finite; the weights are as they were before. Lower learner.learning_rate, or look at the "
@@ -351,9 +343,7 @@ class Trainer:
     def _mean_divergence(self, metrics: UpdateMetrics, before: Mapping[str, Scalar]) -> float:
         """Return the mean KL(sampler || policy) (k3) of the tokens of all ranks that were run since a snapshot.
 
-        The bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207) as it is described in public: a KL
-        divided among tokens, measured on the rollouts, ends the update. The paper states no estimator and no place in
-        the update that could be found.
+        The bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207), whose estimator is not published.
         """
         names = ("kl3", "count/tokens")
         own = read_numbers([numbers[name] for name in names for numbers in (metrics.sums, before)])
@@ -498,8 +488,6 @@ class Trainer:
 def load_aggregate(name: str) -> Aggregate:
     """Return the `loss.aggregate` function of that name; a user's own raises ContractError if it returns no number."""
     aggregate = load_function("loss.aggregate", name, AGGREGATES)
-    if name in AGGREGATES:
-        return aggregate
 
     def checked(length: int, denominators: Denominators) -> float:
         weight: object = aggregate(length, denominators)
