@@ -130,9 +130,9 @@ def build_batch(
         if plan.influence:
             groups, judged_metrics = add_influence(groups, plan.influence, team)
         judged = [scored for group in groups for scored in group.samples]
-        selected = [
-            scored for scored in select_samples(groups, plan.selection) if not plan.only_positive or scored.has_gain
-        ]
+        selected = select_samples(groups, plan.selection)
+        if plan.only_positive:
+            selected = [scored for scored in selected if any(advantage > 0.0 for advantage in scored.advantages)]
         dropped = len(judged) - len(selected)
 
     if plan.teacher is not None:
@@ -346,13 +346,11 @@ def parts_of_loss(samples: Sequence[ScoredSample], loss: LossConfig) -> list[flo
     for policy, length in lengths:
         tokens[policy] += length
         sequences[policy] += length > 0
-    adds_up = declared(aggregate, "sums_tokens")
-
-    def part(policy: str, length: int) -> float:
-        token = aggregate(length, Denominators(sequences[policy], tokens[policy], 1, loss.divisor))
-        return token if adds_up else length * token
-
-    return [part(policy, length) if length else 0.0 for policy, length in lengths]
+    adds_up, parts = declared(aggregate, "sums_tokens"), []
+    for policy, length in lengths:
+        token = aggregate(length, Denominators(sequences[policy], tokens[policy], 1, loss.divisor)) if length else 0.0
+        parts.append(token if adds_up else length * token)
+    return parts
 
 
 # Training sequences.

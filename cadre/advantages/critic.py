@@ -20,16 +20,7 @@ from cadre.rollout.walk import TreeSample
 from cadre.settings import CriticConfig
 from cadre.statistics import is_constant
 from cadre.team import Metrics, Team
-from cadre.types import (
-    Media,
-    Message,
-    Node,
-    SamplePosition,
-    Targets,
-    TrainingSequence,
-    join_media,
-    media_of,
-)
+from cadre.types import Media, Message, Node, SamplePosition, Targets, TrainingSequence, join_media, media_of
 
 # Whose history a critic reads: the acting role's alone, or the last prompt and completion of every role.
 Reads = Literal["own", "joint"]
@@ -248,10 +239,9 @@ def compute_gae(
         for _, following in spans:
             for later in following:
                 positions = [(sample.tree, later.path, role, branch.choice[role]) for branch in later.node.branches]
-                next_value += later.weight / len(spans) * fmean(predicted[position][0] for position in positions)
-                next_advantage += (
-                    later.weight / len(spans) * fmean(estimates[position].advantages[0] for position in positions)
-                )
+                weight = later.weight / len(spans)
+                next_value += weight * fmean(predicted[position][0] for position in positions)
+                next_advantage += weight * fmean(estimates[position].advantages[0] for position in positions)
         # The decision's own reward falls on its last token.
         rewards[-1] += fmean(reward for reward, _ in spans)
 

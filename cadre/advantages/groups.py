@@ -163,12 +163,11 @@ class AdvantageGroup:
 # The groups: which samples are compared.
 
 
-def _answer_at_root(sample: TreeSample) -> int:
-    """Return the role's own answer at the root, or the branch taken there if the role did not act."""
-    if not sample.above:
-        return sample.index
-    _, branch = sample.above[0]
-    return branch.choice.get(sample.role, sample.path[0])
+@declare(scope="task")
+def _subtree_key(sample: TreeSample) -> Key:
+    """Return the task and the role's own answer at the root, or the branch taken there if the role did not act."""
+    answer = sample.above[0][1].choice.get(sample.role, sample.path[0]) if sample.above else sample.index
+    return (sample.tree, sample.role, answer)
 
 
 @declare(scope="task")
@@ -208,7 +207,7 @@ GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
     "task_role": declare(scope="task")(lambda sample: (sample.tree, sample.role)),
     "role_turn_task": declare(scope="turn")(lambda sample: (sample.tree, sample.role, sample.node.turn)),
     "role": declare(scope="batch")(lambda sample: (sample.role,)),
-    "subtree": declare(scope="task")(lambda sample: (sample.tree, sample.role, _answer_at_root(sample))),
+    "subtree": _subtree_key,
     "proposal": _proposal_key,
     "observation": declare(scope="task")(lambda sample: (sample.tree, sample.role, *_observation_key(sample))),
     "state": _state_key,
@@ -364,16 +363,13 @@ def compute_returns(samples: Sequence[ScoredSample], comparison: Comparison) -> 
 
     Raises ConfigError if a return is not a finite number.
     """
-    returns = comparison.returns
-    return [
-        replace(
-            scored,
-            returns=finite_number(returns, returns.function(scored.tree_sample, comparison)),
-            size=size_of_return(scored.tree_sample, comparison),
-            count=part_of_episodes(scored.tree_sample) if comparison.count == "episodes" else 1.0,
-        )
-        for scored in samples
-    ]
+    credited = []
+    for scored in samples:
+        number = comparison.returns.function(scored.tree_sample, comparison)
+        count = part_of_episodes(scored.tree_sample) if comparison.count == "episodes" else 1.0
+        size = size_of_return(scored.tree_sample, comparison)
+        credited.append(replace(scored, returns=finite_number(comparison.returns, number), size=size, count=count))
+    return credited
 
 
 def sum_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
@@ -402,11 +398,8 @@ def call_baseline(baseline: Baseline, group: GroupReturns) -> Sequence[float]:
     """Return what the function returns for a group, unless it is anything but a finite number a sample."""
     numbers: object = baseline.function(group)
     size = len(group.values)
-    if (
-        not isinstance(numbers, list | tuple)
-        or len(numbers) != size
-        or not all(isinstance(number, int | float) for number in numbers)
-    ):
+    are_numbers = isinstance(numbers, list | tuple) and all(isinstance(number, int | float) for number in numbers)
+    if not are_numbers or len(numbers) != size:
         text = shorten(repr(numbers), 80, placeholder="...")
         raise ConfigError(
             f"{baseline.setting}: {baseline.name} returned {text} for a group of {size}; expected a list of {size} "
@@ -464,22 +457,18 @@ def compare_samples(
     if credit.sums == "normalised":
         advantages = _normalise_by_policy([scored for members in groups.values() for scored in members], advantages)
 
-    def judged(scored: ScoredSample) -> ScoredSample:
-        position = scored.tree_sample.position
-        total = returns[position] if credit.sums == "normalised" else scored.returns
-        return replace(scored, returns=total, advantages=(advantages[position],))
-
-    return [
-        AdvantageGroup(
-            key,
-            tuple(map(judged, members)),
-            max((one.std for scored in members for one in compared_in[scored.tree_sample.position]), default=0.0),
-            max(
-                (one.reward_std for scored in members for one in compared_in[scored.tree_sample.position]), default=0.0
-            ),
-        )
-        for key, members in groups.items()
-    ]
+    judged_groups = []
+    for key, members in groups.items():
+        judged, compared = list[ScoredSample](), list[AdvantageGroup]()
+        for scored in members:
+            position = scored.tree_sample.position
+            total = returns[position] if credit.sums == "normalised" else scored.returns
+            judged.append(replace(scored, returns=total, advantages=(advantages[position],)))
+            compared += compared_in[position]
+        deviations = ((one.std, one.reward_std) for one in compared)
+        std, reward_std = map(max, zip((0.0, 0.0), *deviations, strict=True))
+        judged_groups.append(AdvantageGroup(key, tuple(judged), std, reward_std))
+    return judged_groups
 
 
 def _normalise_by_policy(
@@ -577,6 +566,10 @@ def group_returns(
             members = [replace(scored, returns=members[0].returns) for scored in members]
         size, resolution = 0.0, EXACT
     values = [scored.return_after_length for scored in members]
+    mean_of_tasks = 0.0
+    if comparison.prior:  # the mean reward of the episodes of the members' tasks, undiscounted
+        by_tree = {scored.tree_sample.tree: scored.tree_sample for scored in members}
+        mean_of_tasks = fmean(value_of_root(sample, comparison) for sample in by_tree.values())
     return GroupReturns(
         tuple(values),
         tuple(scored.count for scored in members),
@@ -584,15 +577,9 @@ def group_returns(
         _episodes(members, values, comparison) if comparison.count == "episodes" else (),
         size,
         tuple(members),
-        (_mean_of_tasks(members, comparison), comparison.prior) if comparison.prior else (0.0, 0.0),
+        (mean_of_tasks, comparison.prior),
         resolution,
     )
-
-
-def _mean_of_tasks(members: Sequence[ScoredSample], comparison: Comparison) -> float:
-    """Return the mean reward of the episodes of the members' tasks, undiscounted."""
-    by_tree = {scored.tree_sample.tree: scored.tree_sample for scored in members}
-    return fmean(value_of_root(sample, comparison) for sample in by_tree.values())
 
 
 def _episodes(

@@ -207,11 +207,6 @@ class ScoredSample:
         return self.tree_sample.sample
 
     @property
-    def has_gain(self) -> bool:
-        """Return True if any of its tokens is to become likelier."""
-        return any(advantage > 0.0 for advantage in self.advantages)
-
-    @property
     def costs(self) -> tuple[float, ...]:
         """Return the total cost of each token, [T]."""
         if not self.sample.token_ids:
@@ -541,8 +536,7 @@ def _ablation_sum(
 
 def required_ablation(credit: Credit) -> Ablation:
     """Return which steps without roles the returns of a credit read."""
-    kinds = {comparison.returns.ablates for comparison, _ in credit.comparisons}
-    return "all" if "all" in kinds else "each" if "each" in kinds else "none"
+    return max((comparison.returns.ablates for comparison, _ in credit.comparisons), key=("none", "each", "all").index)
 
 
 def value_of_root(sample: TreeSample, comparison: Comparison) -> float:

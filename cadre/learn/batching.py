@@ -298,20 +298,18 @@ def collate(sequences: Sequence[TrainingSequence], device: torch.device, tree: P
         for position, target, value in zip(targets.at, targets.returns, targets.values, strict=True)
     ]
     numbers, positions, returns, values, heads = zip(*entries, strict=True) if entries else ((), (), (), (), ())
-    rollout_logprobs = padded([sequence.logprobs for sequence in sequences], numpy.float32)
-    has_old = any(sequence.old for sequence in sequences)
-    has_reference = any(sequence.reference for sequence in sequences)
+    old = reference = rollout_logprobs = padded([sequence.logprobs for sequence in sequences], numpy.float32)
+    if any(sequence.old for sequence in sequences):
+        old = padded([sequence.old or sequence.logprobs for sequence in sequences], numpy.float32)
+    if any(sequence.reference for sequence in sequences):
+        reference = padded([sequence.reference or sequence.logprobs for sequence in sequences], numpy.float32)
     batch = Batch(
         token_ids=padded([sequence.token_ids for sequence in sequences], numpy.int64),
         mask=padded([sequence.mask for sequence in sequences], numpy.bool_),
         rollout_logprobs=rollout_logprobs,
-        old=padded([sequence.old or sequence.logprobs for sequence in sequences], numpy.float32)
-        if has_old
-        else rollout_logprobs,
+        old=old,
         advantages=padded([sequence.advantages for sequence in sequences], numpy.float32),
-        reference=padded([sequence.reference or sequence.logprobs for sequence in sequences], numpy.float32)
-        if has_reference
-        else rollout_logprobs,
+        reference=reference,
         temperature=torch.tensor([sequence.temperature for sequence in sequences], dtype=torch.float32),
         policies=tuple(sequence.policy for sequence in sequences),
         lengths=tuple(sum(sequence.mask) for sequence in sequences),

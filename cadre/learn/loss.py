@@ -172,13 +172,12 @@ def _own_loss(name: str, function: Callable[[Tokens], Any], tokens: Tokens) -> t
                 f"loss.function: {name} returned a loss without a gradient; expected one that is computed from "
                 "tokens.logprobs. Do not detach it."
             )
-        check = partial(_check_gradient, name, tokens.mask, inputs)
-        logprobs.register_hook(check)  # type: ignore[no-untyped-call]
+
+        def check_gradient(gradient: Tensor) -> None:
+            _check_numbers(f"the gradient of {name}", gradient, tokens.mask, inputs, "is")
+
+        logprobs.register_hook(check_gradient)  # type: ignore[no-untyped-call]
     return loss, dict(metrics)
-
-
-def _check_gradient(name: str, mask: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> None:
-    _check_numbers(f"the gradient of {name}", gradient, mask, inputs, "is")
 
 
 def importance(
@@ -193,19 +192,14 @@ def importance(
     return functions.correction(levelled.exp(), config.correction_low, config.correction_high)
 
 
-def _described(result: Any) -> str:
-    if isinstance(result, tuple):
-        return f"a tuple of {', '.join(type(part).__name__ for part in result) or 'nothing'}"
-    return f"a tensor of {list(result.shape)}" if isinstance(result, Tensor) else f"{type(result).__name__}"
-
-
 def _check_numbers(name: str, numbers: Any, mask: Tensor, inputs: Sequence[Tensor], verb: str = "returned") -> None:
     """Raise ContractError unless a function of the user's returned a finite number a token for finite inputs."""
     if not isinstance(numbers, Tensor) or numbers.shape != mask.shape or not numbers.is_floating_point():
-        dtype = f" of {numbers.dtype}" if isinstance(numbers, Tensor) else ""
+        is_tensor = isinstance(numbers, Tensor)
+        got = f"a tensor of {list(numbers.shape)} of {numbers.dtype}" if is_tensor else type(numbers).__name__
         raise ContractError(
-            f"loss.function: {name} returned {_described(numbers)}{dtype} for tokens of {list(mask.shape)}; expected a "
-            "number a token, a float tensor of that shape. Return that."
+            f"loss.function: {name} returned {got} for tokens of {list(mask.shape)}; expected a number a token, a "
+            "float tensor of that shape. Return that."
         )
     wrong = mask & ~numbers.isfinite()
     for tensor in inputs:
@@ -221,13 +215,10 @@ def _check_numbers(name: str, numbers: Any, mask: Tensor, inputs: Sequence[Tenso
 
 @torch.no_grad()
 def token_metrics(tokens: Tokens, corrected: Tensor) -> dict[str, Tensor]:
-    """Return SUMS over the masked tokens; `gap_max` is a maximum.
-
-    `corrected` are tokens whose weight the correction changed,
-    `ratio` to the sampler, `kl1` and `kl3` (the estimators k1 and k3 of KL(sampler || policy) of
-    http://joschu.net/blog/kl-approx.html), `kl_reference` (k1 of KL(policy || reference)), `entropy`, `gap_max` the
-    largest |logprobs - rollout_logprobs|. `tokens` are 0 outside the mask.
-    """
+    """Return SUMS over the masked tokens: `corrected` are tokens whose weight the correction changed, `ratio` to the
+    sampler, `kl1` and `kl3` (the estimators k1 and k3 of KL(sampler || policy) of http://joschu.net/blog/kl-approx.html),
+    `kl_reference` (k1 of KL(policy || reference)), `entropy`; and `gap_max`, the largest |logprobs - rollout_logprobs|.
+    `tokens` are 0 outside the mask."""
     gap = tokens.logprobs - tokens.rollout_logprobs
     return {
         "corrected": (corrected & tokens.mask).sum(),

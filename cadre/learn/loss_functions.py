@@ -81,13 +81,6 @@ def clips_above(advantages: Tensor, clip: Clip) -> Tensor:
     return (advantages >= 0) | (clip.dual is not None)
 
 
-def clipped_weight(logprobs: Tensor, log_ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
-    """Return CISPO's objective (arXiv 2506.13585, eq. 4): REINFORCE weighted by the clipped ratio without gradient."""
-    ratio = log_ratio.detach().exp()
-    weight = ratio.clamp(1.0 - clip.low, 1.0 + clip.high)
-    return weight * advantages * logprobs, weight != ratio
-
-
 def ppo(
     tokens: Tokens, clip_low: float = 0.2, clip_high: float = 0.2, dual_clip: float | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -110,10 +103,10 @@ def gspo(
 
 
 def cispo(tokens: Tokens, clip_low: float = 0.2, clip_high: float = 0.2) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss of CISPO: the clipped ratio without gradient times that of REINFORCE."""
-    clip = Clip(clip_low, clip_high)
-    objective, clipped = clipped_weight(tokens.logprobs, tokens.log_ratio, tokens.advantages, clip)
-    return -objective, {"clipped": clipped}
+    """Return the loss of CISPO (arXiv 2506.13585, eq. 4): REINFORCE weighted by the clipped ratio without gradient."""
+    ratio = tokens.log_ratio.detach().exp()
+    weight = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    return -(weight * tokens.advantages * tokens.logprobs), {"clipped": weight != ratio}
 
 
 def policy_gradient(tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:

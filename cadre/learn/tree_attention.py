@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import pad
 
-from cadre.learn.prefix_tree import Block, PrefixAttention, PrefixTree, attention_mask, cover
+from cadre.learn.prefix_tree import Block, PrefixTree, attention_mask, cover
 from cadre.learn.tensors import to_device
 
 # Blocks are computed together while the shortest has at least this share of the longest's nodes; from this many nodes
@@ -111,10 +111,14 @@ class Layout:
         depths, ends = to_device(tree.depths, device), to_device(tree.ends, device)
         large = [block for block in blocks if block.size >= ALONE and not block.prefix]
         small = [block for block in blocks if block.size < ALONE or block.prefix]
+
+        def keys(block: Block) -> slice | Tensor:
+            return torch.tensor(block.nodes) if block.prefix else slice(block.start, block.end)
+
         return Layout(
             blocks=_batched(small),
-            alone=tuple(Span(slice(block.start, block.end), block.start, block.end, causal=True) for block in large),
-            spans=tuple(_span(prefix) for prefix in prefixes),
+            alone=tuple(Span(keys(block), block.start, block.end, causal=True) for block in large),
+            spans=tuple(Span(keys(prefix.block), prefix.start, prefix.end) for prefix in prefixes),
             roots=tuple((chain.start, int(tree.ends[chain.start])) for chain in tree.chains if chain.parent < 0),
             depths=depths,
             ends=ends,
@@ -154,12 +158,6 @@ def _batched(blocks: Sequence[Block]) -> tuple[Blocks, ...]:
         queries = [torch.arange(block.start, block.end) for block in batch]
         tensors.append(Blocks(nodes, torch.cat(indices), torch.cat(queries)))
     return tuple(tensors)
-
-
-def _span(prefix: PrefixAttention) -> Span:
-    block = prefix.block
-    keys = torch.tensor(block.nodes) if block.prefix else slice(block.start, block.end)
-    return Span(keys, prefix.start, prefix.end)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
@@ -217,12 +215,11 @@ class _Attention(torch.autograd.Function):
             queries = slice(span.start, span.end)
             parts = [_heads(query[queries]), _heads(key[span.keys]), _heads(value[span.keys])]
             result, log_sum = _forward(*parts, 0.0, span.causal and mask is None, attn_mask=mask, scale=scale)
+            result, log_sum = result[0].transpose(0, 1), log_sum[0].transpose(0, 1)
             if span.causal:
-                merged[queries], norm[queries] = result[0].transpose(0, 1), log_sum[0].transpose(0, 1)
+                merged[queries], norm[queries] = result, log_sum
             else:
-                merge_attention(
-                    merged[queries], norm[queries], result[0].transpose(0, 1).float(), log_sum[0].transpose(0, 1)
-                )
+                merge_attention(merged[queries], norm[queries], result.float(), log_sum)
         merged = merged.to(query.dtype)
         ctx.save_for_backward(query, key, value, merged, norm)
         ctx.layout, ctx.scoring = layout, scoring

@@ -24,7 +24,7 @@ from cadre.rollout.batching import gather
 from cadre.rollout.deadlines import TimedEnv
 from cadre.rollout.failures import REASONS, Contain, failure_of, final_branches, set_failure_rewards, without_unrewarded
 from cadre.rollout.grow import Rollout, grow
-from cadre.team import Sampler, Team, Weights
+from cadre.team import Sampler, Weights
 from cadre.types import BranchFailure, Request, Sample, Task, Tree
 
 T = TypeVar("T")
@@ -72,11 +72,6 @@ class CachingSampler:
 
     def close(self) -> None:
         self.sampler.close()
-
-
-def with_caches(team: Team) -> Team:
-    """Return the team with a cache around each sampler."""
-    return replace(team, samplers={policy: CachingSampler(sampler) for policy, sampler in team.samplers.items()})
 
 
 # The trees of several tasks.
@@ -171,7 +166,8 @@ def _contain(is_last: bool, error: Exception) -> BranchFailure:
 async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
     """Return the tree of a task, or how the last try failed. A tree keeps branches that failed if not all have."""
     # The cache lives as long as the retries: a retried episode gets the samples of the first try again.
-    caching, reports = replace(rollout, team=with_caches(rollout.team)), list[Failure]()
+    samplers = {policy: CachingSampler(sampler) for policy, sampler in rollout.team.samplers.items()}
+    caching, reports = replace(rollout, team=replace(rollout.team, samplers=samplers)), list[Failure]()
 
     async def play(contain: Contain) -> Tree:
         errors: list[tuple[Exception, BranchFailure]] = []

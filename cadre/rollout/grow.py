@@ -153,21 +153,13 @@ class Path:
     ) -> Path:
         """Return the path to the decision after a joint action."""
         round_number, acted = self.next_round(action)
-        turns = {
-            (role, observations[role].conversation): PreviousTurn(
-                observations[role].messages, sample, observations[role].tools
-            )
-            for role, sample in action.items()
-            if sample.failure is None
-        }
-        return Path(
-            branches=(*self.branches, branch),
-            turns={**self.turns, **{role: self.turns.get(role, 0) + 1 for role in action}},
-            history={**self.history, **turns},
-            round=round_number,
-            acted=acted,
-            weight=weight,
-        )
+        history = dict(self.history)
+        for role, sample in action.items():
+            if sample.failure is None:
+                seen = observations[role]
+                history[role, seen.conversation] = PreviousTurn(seen.messages, sample, seen.tools)
+        turns = {**self.turns, **{role: self.turns.get(role, 0) + 1 for role in action}}
+        return Path((*self.branches, branch), turns, history, round_number, acted, weight)
 
 
 @dataclass(frozen=True)
@@ -264,7 +256,10 @@ async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion 
         ablated, lost = await step_ablated(env, observations, actions, failures, rollout)
         failures = {**lost, **failures}
     rewards = [Reward() if isinstance(outcome, BranchFailure) else outcome for outcome in outcomes]
-    drawings = draw_states((env, *(None if i in failures else fork for i, fork in enumerate(forks))), rollout.drawn > 0)
+    # Draw each state once. A failed one has no drawing.
+    shown = [env, *(None if index in failures else fork for index, fork in enumerate(forks))]
+    by_id = {id(one): one.render() if rollout.drawn > 0 and one is not None else None for one in shown}
+    drawings = tuple(by_id[id(one)] for one in shown)
     return Expansion(
         env, path, observations, samples, joint_actions, forks, rewards, failures, drawings=drawings, ablated=ablated
     )
@@ -360,12 +355,6 @@ async def step_ablated(
 def action_key(action: Mapping[str, Sample]) -> tuple[Any, ...]:
     """Return the part of a joint action that decides which state it leads to. Some environments report cut-offs."""
     return tuple((role, sample.text, sample.message, sample.failure, sample.finish) for role, sample in action.items())
-
-
-def draw_states(envs: Sequence[Env | None], enabled: bool) -> tuple[Drawing, ...]:
-    """Return the drawing of each environment, the same one drawn once; all None if not `enabled`."""
-    drawings = {id(env): env.render() if enabled and env is not None else None for env in envs}
-    return tuple(drawings[id(env)] for env in envs)
 
 
 def score(reward: Reward, alpha: float) -> float:

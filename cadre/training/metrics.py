@@ -103,14 +103,12 @@ def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
 
 def count_ablated_steps(node: Node) -> int:
     """Return the number of different joint actions without some roles that were stepped for the credit."""
-    return len(
-        {
-            (absent, *(node.samples[role][index].text for role, index in present))
-            for branch in node.branches
-            for absent in branch.ablated
-            for present in [[choice for choice in branch.choice.items() if choice[0] not in absent.split()]]
-        }
-    )
+    steps = set()
+    for branch in node.branches:
+        for absent in branch.ablated:
+            present = [choice for choice in branch.choice.items() if choice[0] not in absent.split()]
+            steps.add((absent, *(node.samples[role][index].text for role, index in present)))
+    return len(steps)
 
 
 def group_metrics(groups: Sequence[AdvantageGroup], without_std: str = "keep") -> Metrics:
@@ -125,10 +123,8 @@ def group_metrics(groups: Sequence[AdvantageGroup], without_std: str = "keep") -
         for name in {"rollout", *(scored.sample.role for scored in group.samples)}:
             flat[name].append(not group.is_learned(without_std))
     by_decision = no_signal_fractions(groups, without_std).items()
-    return {
-        **{f"{name}/zero_variance_groups": fmean(flags) for name, flags in sorted(flat.items())},
-        **{f"{role}/zero_variance_groups/{number}": fraction for (role, number), fraction in by_decision},
-    }
+    fractions = {f"{name}/zero_variance_groups": fmean(flags) for name, flags in sorted(flat.items())}
+    return fractions | {f"{role}/zero_variance_groups/{number}": fraction for (role, number), fraction in by_decision}
 
 
 def staleness_metrics(trees: Sequence[Tree], versions: Mapping[str, int]) -> Metrics:
@@ -287,13 +283,8 @@ def longest_chain(node: Node, policies: Iterable[str]) -> int:
     longest, pending = 0, [(node, 0)]
     while pending:
         node, depth = pending.pop()
-        lengths = (
-            len(sample.token_ids)
-            for samples in node.samples.values()
-            for sample in samples
-            if sample.policy in policies
-        )
-        length = depth + max(lengths, default=0)
+        samples = (sample for siblings in node.samples.values() for sample in siblings)
+        length = depth + max((len(sample.token_ids) for sample in samples if sample.policy in policies), default=0)
         longest = max(longest, length)
         pending += [(branch.child, length) for branch in node.branches if branch.child is not None]
     return longest

@@ -38,6 +38,7 @@ SPACE = r"\s*"
 ID = "\0"  # stands for the id of a call within a mark
 MAX_SCHEMA_DEPTH = 8
 THINK_OPEN = re.compile(r"^\s*(?:<think>|<thinking>|<seed:think>|\[THINK\]|<\|START_THINKING\|>)")
+THINK_OPEN_AT_END = re.compile(f"{THINK_OPEN.pattern.removeprefix('^')}$")
 THINK_CLOSE = re.compile(r"</think>|</thinking>|</seed:think>|\[/THINK\]|<\|END_THINKING\|>")
 CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
 # Names of the field in which templates take the thinking of a message.
@@ -425,11 +426,6 @@ def split_thinking(text: str, opened: bool, tokens: Sequence[str] = ()) -> tuple
     if not thoughts:
         return "", text
     return "\n".join(filter(None, (thought.strip() for thought in thoughts))), (rest + text).lstrip()
-
-
-def ends_in_thinking(prompt: str) -> bool:
-    """Return True if a prompt ends with a mark that opens thinking."""
-    return bool(re.search(rf"(?:{THINK_OPEN.pattern.removeprefix('^')})$", prompt.rstrip()))
 
 
 def without_thinking(prompt: str) -> str:

@@ -139,7 +139,11 @@ class AnswerEncoder:
 
     @classmethod
     def of(
-        cls, model: str, enable_thinking: bool | None = None, trust_remote_code: bool = False, adapter: str | None = None
+        cls,
+        model: str,
+        enable_thinking: bool | None = None,
+        trust_remote_code: bool = False,
+        adapter: str | None = None,
     ) -> Self:
         """Return the encoder of a folder or an available hub model; no weights are read. `adapter` is the folder of
         one, whose chat templates it has."""

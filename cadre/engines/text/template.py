@@ -198,7 +198,12 @@ class Template:
 
         # Rewrite what the template would drop.
         if any(message.thinking for message in messages) and not self._takes_thinking:
-            written = [self._write_thinking_as_text(message) for message in written]
+            marks = [pair for pair in call_forms.THINKING_MARKS if pair[0] in self._control.tokens]
+            opening, closing = (*marks, *call_forms.THINKING_MARKS)[0]
+            for number, message in enumerate(messages):
+                if message.thinking:
+                    content = f"{opening}\n{message.thinking}\n{closing}\n\n{message.content}"
+                    written[number] = replace(message, content=content, thinking="")
         marked = list[tuple[Message, Message]]()
         if not use.native:
             written = tool_calls.write_tools_as_text(written, tools)
@@ -517,16 +522,7 @@ class Template:
 
     def _opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
         """Return True if a prompt ends in the mark that opens thinking."""
-        return call_forms.ends_in_thinking(self.decode(prompt_ids[-16:]).rstrip())
-
-    def _write_thinking_as_text(self, message: Message) -> Message:
-        """Return the message with its thinking in its content, for a template that has no place for it."""
-        if not message.thinking:
-            return message
-        tokens = self._control.tokens
-        opening, closing = next((m for m in call_forms.THINKING_MARKS if m[0] in tokens), call_forms.THINKING_MARKS[0])
-        content = f"{opening}\n{message.thinking}\n{closing}\n\n{message.content}"
-        return replace(message, content=content, thinking="")
+        return call_forms.THINK_OPEN_AT_END.search(self.decode(prompt_ids[-16:]).rstrip()) is not None
 
     def turn_token(self, text: str) -> str:
         """Return the first token spelled out in the text that begins or ends turns or texts, which no answer may
@@ -693,6 +689,8 @@ class Template:
 def _named_templates(tokenizer: Any) -> dict[str, str]:
     """Return the templates of a tokenizer by name, one of them `default`. Raises EngineError if none can be."""
     templates = tokenizer.chat_template or PLAIN
+    if isinstance(templates, list | tuple):
+        templates = {entry["name"]: entry["template"] for entry in templates}
     if isinstance(templates, dict) and "default" not in templates:
         plain = [text for name, text in templates.items() if name != "tool_use"]
         if len(plain) > 1:

@@ -24,7 +24,13 @@ from cadre.engines.torch.logprobs import LogprobQuery, compute_token_logprobs, p
 from cadre.engines.torch.lora import segments
 from cadre.engines.torch.memory import free_memory
 from cadre.engines.torch.model import LoadedModel, autocast
-from cadre.engines.torch.prefix_tree import TreeForm, checkpoint_layers, choose_packing, choose_tree_form, compute_states
+from cadre.engines.torch.prefix_tree import (
+    TreeForm,
+    checkpoint_layers,
+    choose_packing,
+    choose_tree_form,
+    compute_states,
+)
 from cadre.engines.torch.ranks import Ranks
 from cadre.errors import DivergedError, EngineError
 from cadre.learn.batching import Batch, MicroBatch, collate, idle_microbatch, make_microbatches, partition_by_cost
@@ -257,7 +263,7 @@ class MicroBatchRunner:
         return replace(batch, vision=vision.make_inputs(self.model, self._pictures, rows).tensors)
 
     def use_adapters(self, batch: Batch, base_alone: bool = False) -> AbstractContextManager[None]:
-        """Run every sequence with its policy's adapter, or on the base alone; a backward pass needs the same context."""
+        """Run every sequence with its policy's adapter, or on the base; a backward pass needs the same context."""
         tree = batch.tree
         if tree is not None and self._choose_precision(tree).form.compiled:
             return self._adapters.joined(() if base_alone else tree.policies, next(self.model.parameters()).dtype)

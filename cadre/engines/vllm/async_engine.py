@@ -22,14 +22,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from cadre.engines.vllm import weight_transfer
 from cadre.engines.vllm.adapters import Adapter
-from cadre.engines.vllm.engine import (
-    Call,
-    Depth,
-    EngineCompletion,
-    Launch,
-    sampling_parameters,
-    wait_while_alive,
-)
+from cadre.engines.vllm.engine import Call, Depth, EngineCompletion, Launch, sampling_parameters, wait_while_alive
 from cadre.errors import EngineError
 
 # That vLLM's processes have to free what they hold before they are killed.

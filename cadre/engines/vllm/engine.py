@@ -177,15 +177,10 @@ def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, c
     if not weights or getattr(model, "kv_lora_rank", None) is not None:
         return None
     token_bytes = SequenceMemory.from_config(model, DTYPES[policy.dtype]).slot // config.gpus
-    cache_bytes = full_cache_bytes(config.sequences, context, token_bytes)
+    # Two more blocks a sequence: one that is begun, and vLLM's own.
+    cache_bytes = config.sequences * (-(-context // BLOCK_TOKENS) + 2) * BLOCK_TOKENS * token_bytes
     total = torch.cuda.get_device_properties(0).total_memory
     return cache_bytes if cache_bytes + weights // config.gpus <= GPU_FRACTION * total else None
-
-
-def full_cache_bytes(sequences: int, context: int, token_bytes: int) -> int:
-    """Return the bytes of KV cache that sequences of `context` tokens take."""
-    # Two more blocks a sequence: one that is begun, and vLLM's own.
-    return sequences * (-(-context // BLOCK_TOKENS) + 2) * BLOCK_TOKENS * token_bytes
 
 
 def is_dense(source: str, policy: PolicyConfig) -> bool:
@@ -209,10 +204,10 @@ def capture_sizes(sequences: int) -> list[int]:
 def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:
     """Raise EngineError for settings that need a GPU without one."""
     if not on_gpu and (config.colocated or config.gpus > 1):
-        name, got = ("colocated", "true") if config.colocated else ("gpus", str(config.gpus))
+        setting = "colocated: got true" if config.colocated else f"gpus: got {config.gpus}"
         raise EngineError(
-            f"vllm.{name}: got {got}, and the model is on a CPU, where nothing can be shared so; expected a GPU. "
-            "Remove the setting."
+            f"vllm.{setting}, and the model is on a CPU, where nothing can be shared so; expected a GPU. Remove the "
+            "setting."
         )
 
 

@@ -60,20 +60,18 @@ class LoopThread:
         return await asyncio.wrap_future(self.submit(work))
 
     def close(self) -> None:
+        async def cancel_tasks() -> None:
+            # A task that outlives its loop complains at the interpreter's end.
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
         if self._thread.is_alive():
-            self.wait(_cancel_other_tasks())
+            self.wait(cancel_tasks())
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self.loop.close()
-
-
-async def _cancel_other_tasks() -> None:
-    """Cancel what else runs in this loop and wait until it is gone: a task that outlives its loop complains at the
-    interpreter's end."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def start_engine(launch: Launch) -> AsyncEngine:
@@ -123,11 +121,7 @@ class VllmSampler:
     """
 
     def __init__(
-        self,
-        model: str | Path,
-        policies: Mapping[str, PolicyConfig],
-        options: Options,
-        start: Start | None = None,
+        self, model: str | Path, policies: Mapping[str, PolicyConfig], options: Options, start: Start | None = None
     ) -> None:
         self.policies = dict(policies)
         source = locate(model)
