@@ -164,9 +164,7 @@ def score_trees(trees: Sequence[Tree], plan: Plan, team: Team) -> list[Tree]:
 
 def is_useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
     """Return the predicate of dynamic sampling: True if any sample of a tree that would be trained has an advantage.
-
-    The cost of the distance from the reference model is ignored: it saves no group that is dropped.
-    """
+    The cost of the distance from the reference model is ignored: it saves no group that is dropped."""
 
     # Which groups are the lowest is known once all trees are there.
     selection = plan.selection.model_copy(update={"drop_fraction": None})
@@ -225,10 +223,8 @@ def charge_divergence(samples: Sequence[ScoredSample], kl: float) -> list[Scored
 def charge_length(
     samples: Sequence[ScoredSample], config: CreditConfig, sampling: Mapping[str, Sampling]
 ) -> list[ScoredSample]:
-    """Return the samples with the costs of their length, relative to the most tokens that they might have had.
-
-    That is the role's limit, or the lower one of their observation.
-    """
+    """Return the samples with the costs of their length, relative to the most tokens that they might have had. That is
+    the role's limit, or the lower one of their observation."""
     if not config.overlong_buffer:
         return list(samples)
     factor = 1.0 if config.overlong_factor is None else config.overlong_factor
@@ -244,10 +240,8 @@ def charge_length(
 
 
 def overlong_penalty(sample: Sample, limit: int, buffer: int) -> float:
-    """Return the penalty of a completion of at most `limit` tokens, from 0 to -1 over the last `buffer` of them.
-
-    DAPO's soft overlong punishment (arXiv 2503.14476, equation 13). A completion that was cut off gets all of it.
-    """
+    """Return the penalty of a completion of at most `limit` tokens, from 0 to -1 over the last `buffer` of them. DAPO's
+    soft overlong punishment (arXiv 2503.14476, equation 13). A completion that was cut off gets all of it."""
     if sample.finish == "length":
         return -1.0
     buffer = min(buffer, limit)
@@ -336,10 +330,8 @@ def weight_by_tree(samples: Sequence[ScoredSample], rule: TreeWeight, loss: Loss
 
 
 def parts_of_loss(samples: Sequence[ScoredSample], loss: LossConfig) -> list[float]:
-    """Return the weight of each sample in the loss of its policy, if all weights were 1.
-
-    If the loss adds up tokens, and averages nothing over them, it is the same of each.
-    """
+    """Return the weight of each sample in the loss of its policy, if all weights were 1. If the loss adds up tokens,
+    and averages nothing over them, it is the same of each."""
     aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
     lengths = [(scored.sample.policy, len(scored.sample.token_ids) if scored.trains else 0) for scored in samples]
     tokens, sequences = Counter[str](), Counter[str]()
@@ -357,10 +349,8 @@ def parts_of_loss(samples: Sequence[ScoredSample], loss: LossConfig) -> list[flo
 
 
 def make_sequences(samples: Sequence[ScoredSample], sampling: Mapping[str, Sampling]) -> list[TrainingSequence]:
-    """Return one training sequence for each sample that a policy or a critic learns from.
-
-    Samples of remote models have no token ids, and no sequence.
-    """
+    """Return one training sequence for each sample that a policy or a critic learns from. Samples of remote models have
+    no token ids, and no sequence."""
     return [
         make_sequence(scored, sampling[scored.sample.role].temperature)
         for scored in samples
@@ -369,10 +359,8 @@ def make_sequences(samples: Sequence[ScoredSample], sampling: Mapping[str, Sampl
 
 
 def make_sequence(scored: ScoredSample, temperature: float) -> TrainingSequence:
-    """Return the prompt, untrained, and the completion with its advantages.
-
-    If the sample does not train its policy, nothing but a critic is trained.
-    """
+    """Return the prompt, untrained, and the completion with its advantages. If the sample does not train its policy,
+    nothing but a critic is trained."""
     sample, zeros = scored.sample, (0.0,) * len(scored.sample.prompt_ids)
     plain = sequence_of(sample, 0.0, temperature)
     if not scored.trains:

@@ -99,11 +99,8 @@ def judge_samples(
 
 @dataclass(frozen=True)
 class CriticInput:
-    """The tokens that a critic reads of a sample, and after which of them it predicts a value.
-
-    `in_sample` is True if they begin the sample's own sequence, under the policy that sampled it; `images` are those of
-    its prompt.
-    """
+    """The tokens that a critic reads of a sample, and after which of them it predicts a value. `in_sample` is True if
+    they begin the sample's own sequence, under the policy that sampled it; `images` are those of its prompt."""
 
     policy: str
     head: str
@@ -280,10 +277,8 @@ def span(
 def generalised_advantages(
     rewards: Sequence[float], values: Sequence[float], bootstrap: tuple[float, float], gamma: float, gae_lambda: float
 ) -> list[float]:
-    """Return `A_t = delta_t + gamma lambda A_{t+1}` with `delta_t = r_t + gamma V_{t+1} - V_t`.
-
-    `bootstrap` is the value and the advantage after the last t, both discounted already.
-    """
+    """Return `A_t = delta_t + gamma lambda A_{t+1}` with `delta_t = r_t + gamma V_{t+1} - V_t`. `bootstrap` is the
+    value and the advantage after the last t, both discounted already."""
     value_after, advantage_after = bootstrap
     advantages: list[float] = []
     for reward, value in zip(reversed(rewards), reversed(values), strict=True):
@@ -331,10 +326,8 @@ def critic_metrics(samples: Sequence[ScoredSample], values: Values, estimates: S
 
 
 def explained_variance(returns: Sequence[float], values: Sequence[float]) -> float:
-    """Return `1 - Var(return - value) / Var(return)`: 1 for a perfect critic, 0 for a constant one, or less.
-
-    It is 0 if the returns have no variance, as there is nothing to explain.
-    """
+    """Return `1 - Var(return - value) / Var(return)`: 1 for a perfect critic, 0 for a constant one, or less. It is 0 if
+    the returns have no variance, as there is nothing to explain."""
     if is_constant(returns):
         return 0.0
     errors = [target - value for target, value in zip(returns, values, strict=True)]

@@ -110,10 +110,8 @@ class GroupReturns:
         return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))
 
     def subtract(self, bases: Sequence[float]) -> list[float]:
-        """Return each value less its base, 0.0 if all values and bases, or the two, differ by rounding alone.
-
-        An optimiser that scales gradients would make a step of any residue.
-        """
+        """Return each value less its base, 0.0 if all values and bases, or the two, differ by rounding alone. An
+        optimiser that scales gradients would make a step of any residue."""
         if is_constant([*self.values, *bases], self.size, self.resolution):
             return [0.0] * len(bases)
         return [
@@ -124,10 +122,8 @@ class GroupReturns:
 
 @dataclass(frozen=True)
 class AdvantageGroup:
-    """Samples that were compared with each other, with their advantages.
-
-    `std` is 0.0 if their returns differ by rounding alone; `reward_std` is the same before costs of length.
-    """
+    """Samples that were compared with each other, with their advantages. `std` is 0.0 if their returns differ by
+    rounding alone; `reward_std` is the same before costs of length."""
 
     key: Key
     samples: tuple[ScoredSample, ...]
@@ -149,10 +145,8 @@ class AdvantageGroup:
 
     @property
     def has_signal(self) -> bool:
-        """Return True if its returns differ, or if they give an advantage all the same.
-
-        They do under a baseline that is not made of the group. The cost of the distance from the reference is ignored.
-        """
+        """Return True if its returns differ, or if they give an advantage all the same. They do under a baseline that
+        is not made of the group. The cost of the distance from the reference is ignored."""
         return self.has_variance or any(scored.advantages[0] for scored in self.samples if not scored.penalties)
 
     def is_learned(self, without_std: str) -> bool:
@@ -179,10 +173,8 @@ def _proposal_key(sample: TreeSample) -> Key:
 
 
 def _observation_key(sample: TreeSample) -> Key:
-    """Return what the role was shown: samples that answer the same are compared (GiGPO, arXiv 2505.10978).
-
-    Calls count by their position, not by the names that they happen to have.
-    """
+    """Return what the role was shown: samples that answer the same are compared (GiGPO, arXiv 2505.10978). Calls count
+    by their position, not by the names that they happen to have."""
     messages = sample.node.observations[sample.role].messages
     calls = {call.id: number for number, call in enumerate(call for message in messages for call in message.tool_calls)}
 
@@ -224,10 +216,8 @@ def _mean(group: GroupReturns) -> list[float]:
 
 @declare(needs_group=True)
 def _leave_one_out(group: GroupReturns) -> list[float]:
-    """Return the mean of the other samples (RLOO, arXiv 2402.14740, eq. 7), or of the episodes without the sample.
-
-    If there is no other one, the baseline is the sample's own return.
-    """
+    """Return the mean of the other samples (RLOO, arXiv 2402.14740, eq. 7), or of the episodes without the sample. If
+    there is no other one, the baseline is the sample's own return."""
     if group.episodes:
         through = [{episode.episode for episode in episodes} for episodes in group.episodes]
         parts = [(part.episode, part.value, part.weight) for episodes in group.episodes for part in episodes]
@@ -359,10 +349,8 @@ def comparison_of(
 
 
 def compute_returns(samples: Sequence[ScoredSample], comparison: Comparison) -> list[ScoredSample]:
-    """Return the samples with their returns, and their weights in the statistics of their group.
-
-    Raises ConfigError if a return is not a finite number.
-    """
+    """Return the samples with their returns, and their weights in the statistics of their group. Raises ConfigError if
+    a return is not a finite number."""
     credited = []
     for scored in samples:
         number = comparison.returns.function(scored.tree_sample, comparison)
@@ -554,11 +542,8 @@ def needs_signatures(credit: Credit) -> bool:
 def group_returns(
     members: Sequence[ScoredSample], comparison: Comparison, state: Mapping[str, float] | None = None
 ) -> GroupReturns:
-    """Return the returns of a group's members.
-
-    If the history bent them, they are equal if they were before: tanh draws large ones together, and their rounding
-    with them.
-    """
+    """Return the returns of a group's members. If the history bent them, they are equal if they were before: tanh draws
+    large ones together, and their rounding with them."""
     size, resolution = max(scored.size + abs(scored.overlong) for scored in members), RESOLUTION
     unbent = [scored.unbent for scored in members if scored.unbent is not None]
     if unbent:
@@ -608,10 +593,8 @@ def _episodes(
 
 
 def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, comparison: Comparison) -> list[float]:
-    """Return the advantage of each sample's distance from the reference, a cost, among its role's in the group.
-
-    It is 0 where the distance costs nothing, as for a frozen role.
-    """
+    """Return the advantage of each sample's distance from the reference, a cost, among its role's in the group. It is 0
+    where the distance costs nothing, as for a frozen role."""
     advantages = [0.0] * len(members)
     by_role: dict[str, list[int]] = defaultdict(list)
     for index, scored in enumerate(members):
@@ -640,10 +623,8 @@ def running_mean_name(sample: TreeSample, grouping: Grouping) -> str:
 
 
 def update_running_means(state: Mapping[str, float], groups: Sequence[AdvantageGroup], credit: Credit) -> BaselineState:
-    """Return the running means after a batch.
-
-    A sample that counts w moves its mean by w updates, so an episode moves it once where episodes are counted.
-    """
+    """Return the running means after a batch. A sample that counts w moves its mean by w updates, so an episode moves
+    it once where episodes are counted."""
     means = dict(state)
     for group in groups:
         for scored in group.samples:
@@ -705,9 +686,7 @@ def groups_of_roles(groups: Sequence[AdvantageGroup], roles: Container[str]) -> 
 
 def no_signal_fractions(groups: Sequence[AdvantageGroup], without_std: str = "keep") -> dict[tuple[str, int], float]:
     """Return the fraction of groups that nothing is learned from, by role and number of the decision in its episode.
-
-    1.0 means that nothing was learned from that decision; step after step, that nothing ever will be.
-    """
+    1.0 means that nothing was learned from that decision; step after step, that nothing ever will be."""
     flags: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for group in groups:
         for decision in dict.fromkeys((scored.sample.role, len(scored.tree_sample.path)) for scored in group.samples):

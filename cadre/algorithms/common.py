@@ -95,8 +95,6 @@ class Algorithm(Section):
     ] = Field(1.0, description=ALPHA)
 
     def plan(self) -> Plan:
-        """Return the shape, the credit and the loss; `kl` is added by `cadre.algorithms.plan_of`.
-
-        Raises ConfigError if one setting would be ignored under another.
-        """
+        """Return the shape, the credit and the loss; `kl` is added by `cadre.algorithms.plan_of`. Raises ConfigError if
+        one setting would be ignored under another."""
         raise NotImplementedError

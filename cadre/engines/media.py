@@ -33,11 +33,8 @@ Tensors = dict[str, Any]
 
 
 class MediaProcessor:
-    """Prepares images or sounds for one model. Lives as long as the model; thread-safe.
-
-    `kind` is what it takes, `marker` what the chat template writes for one, `token` the id of each of its
-    `count(medium)` placeholders.
-    """
+    """Prepares images or sounds for one model. Lives as long as the model; thread-safe. `kind` is what it takes,
+    `marker` what the chat template writes for one, `token` the id of each of its `count(medium)` placeholders."""
 
     kind: ClassVar[type[Media]]
     part: ClassVar[str]  # the type of a part of the content, as templates know it
@@ -193,10 +190,8 @@ class AudioProcessor(MediaProcessor):
 
 
 def load_processor(source: str, tokenizer: Any, trust_remote_code: bool = False) -> MediaProcessor | None:
-    """Return the processor of the model of a folder or hub name; None for a model of text.
-
-    A tokenizer without a chat template gets the processor's. Raises EngineError if there is none either.
-    """
+    """Return the processor of the model of a folder or hub name; None for a model of text. A tokenizer without a chat
+    template gets the processor's. Raises EngineError if there is none either."""
     model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type")
     if model_type not in MEDIA_MODELS:
         return None

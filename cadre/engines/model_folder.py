@@ -70,10 +70,8 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def find_hub_model(name: str) -> str:
-    """Return the hub name, or the cached folder if the hub does not answer.
-
-    Raises EngineError if the model is in neither, or the name is invalid.
-    """
+    """Return the hub name, or the cached folder if the hub does not answer. Raises EngineError if the model is in
+    neither, or the name is invalid."""
     # Imported here since a model in a folder, the common case of most commands, needs no hub.
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -167,9 +165,7 @@ def check_folder(name: str, folder: Path) -> None:
 
 def context_length(config: Any) -> int | None:
     """Return the most tokens of a sequence, prompt and completion, by a transformers configuration; None if unstated.
-
-    It is at most the length up to which rotary angles stay as they are (`stable_rope_length`).
-    """
+    It is at most the length up to which rotary angles stay as they are (`stable_rope_length`)."""
     text = config.get_text_config()
     limits = (getattr(text, "max_position_embeddings", None), stable_rope_length(config))
     # XLNet writes -1 for no limit.

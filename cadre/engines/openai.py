@@ -45,9 +45,7 @@ log = logging.getLogger(__name__)
 
 class OpenAISampler:
     """One model of one endpoint. The key comes from an environment variable and is never written anywhere.
-
-    `enable_thinking` is passed to the endpoint's chat template, unless it is None.
-    """
+    `enable_thinking` is passed to the endpoint's chat template, unless it is None."""
 
     def __init__(self, model: str, url: str, key_variable: str, enable_thinking: bool | None = None) -> None:
         self._openai, self._model, self._url = package("openai", "remote", f"url {url}"), model, url

@@ -184,9 +184,7 @@ def importance(
     log_rho: Tensor, mask: Tensor, config: LossConfig, functions: LossFunctions | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return weights [B, T] against the difference of sampler and learner, and where they are not rho. No gradient.
-
-    `log_rho` [B, T] is old - rollout_logprobs. Ones where the correction is none.
-    """
+    `log_rho` [B, T] is old - rollout_logprobs. Ones where the correction is none."""
     functions = functions or load_loss(config)
     levelled = functions.level(log_rho.detach(), mask)
     return functions.correction(levelled.exp(), config.correction_low, config.correction_high)
@@ -235,10 +233,8 @@ def token_metrics(tokens: Tokens, corrected: Tensor) -> dict[str, Tensor]:
 
 
 class ValueHeads:
-    """Linear heads on the trunk's last hidden state, by policy and name. Live as long as the trunk.
-
-    A head starts at zero: before any training every value is 0. Its output is float32 whatever the trunk's precision.
-    """
+    """Linear heads on the trunk's last hidden state, by policy and name. Live as long as the trunk. A head starts at
+    zero: before any training every value is 0. Its output is float32 whatever the trunk's precision."""
 
     def __init__(self, names: Mapping[str, Sequence[str]], size: int, device: torch.device) -> None:
         self.heads = {policy: {name: _zero(size, device) for name in heads} for policy, heads in names.items()}
@@ -266,10 +262,8 @@ def _zero(size: int, device: torch.device) -> nn.Linear:
 
 
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, clip: float | None) -> Tensor:
-    """Return `sum_n weights[n] * max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2` over N values; all [N].
-
-    PPO's clipped value loss as in its public code (arXiv 2005.12729, section 3); without a clip the squared error.
-    """
+    """Return `sum_n weights[n] * max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2` over N values; all [N]. PPO's
+    clipped value loss as in its public code (arXiv 2005.12729, section 3); without a clip the squared error."""
     error = (values - returns).square()
     if clip is not None:
         moved = old + (values - old).clamp(-clip, clip)

@@ -45,9 +45,7 @@ Loss = Callable[..., Any]
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
     """Return `min(r A, clip(r, 1 - low, 1 + high) A)` (PPO, arXiv 1707.06347, eq. 7; two bounds: DAPO, 2503.14476).
-
-    With `dual` c it is at least `c A` where A < 0 (arXiv 1912.09729, eq. 5), so that no far ratio dominates.
-    """
+    With `dual` c it is at least `c A` where A < 0 (arXiv 1912.09729, eq. 5), so that no far ratio dominates."""
     plain = ratio * advantages
     bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages
     objective, clipped = plain.minimum(bounded), bounded < plain
@@ -74,10 +72,8 @@ def sequence_ratio(log_ratio: Tensor, mask: Tensor, is_clipped: Tensor) -> Tenso
 
 
 def clips_above(advantages: Tensor, clip: Clip) -> Tensor:
-    """Return where a ratio however large has no gradient, [B, T].
-
-    A ratio that overflows would give such a token 0 times infinity, which is no number.
-    """
+    """Return where a ratio however large has no gradient, [B, T]. A ratio that overflows would give such a token 0
+    times infinity, which is no number."""
     return (advantages >= 0) | (clip.dual is not None)
 
 
@@ -211,10 +207,8 @@ def sequence_mean(length: int, totals: Denominators) -> float:
 
 @declare(sums_tokens=True)
 def sequence_sum(length: int, totals: Denominators) -> float:
-    """Return one over the sequences and a divisor.
-
-    Dr. GRPO (arXiv 2503.20783) takes the longest completion allowed, MAGRPO takes 1.
-    """
+    """Return one over the sequences and a divisor. Dr. GRPO (arXiv 2503.20783) takes the longest completion allowed,
+    MAGRPO takes 1."""
     return 1.0 / (totals.sequences * totals.divisor)
 
 

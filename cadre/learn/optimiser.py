@@ -50,11 +50,8 @@ class Counters(OpenRecord):
 
 
 class Optimiser:
-    """AdamW on one policy's parameters. Lives as long as the policy.
-
-    `updates` counts calls of the learner, `applied` optimiser steps, `skips` steps skipped in a row, `skipped` all of
-    these.
-    """
+    """AdamW on one policy's parameters. Lives as long as the policy. `updates` counts calls of the learner, `applied`
+    optimiser steps, `skips` steps skipped in a row, `skipped` all of these."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], config: LearnerConfig, total: int) -> None:
         self.config = config

@@ -42,9 +42,7 @@ def write(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
 @torch.no_grad()
 def read(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
     """Fill the tensors with those of `folder/name.safetensors`, or if either side is sharded with all in the folder.
-
-    Shards are read by all ranks together. Raises EngineError where names or shapes differ.
-    """
+    Shards are read by all ranks together. Raises EngineError where names or shapes differ."""
     if _any_shard(tensors) or is_sharded(folder):
         _read_shards(tensors, folder)
         return

@@ -43,10 +43,8 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 @dataclass(frozen=True)
 class Scoring:
-    """The attention scores of a layer: the product of query and key times `scale`.
-
-    A `softcap` c makes a score s into c tanh(s / c). A token attends to at most `window` tokens, itself included.
-    """
+    """The attention scores of a layer: the product of query and key times `scale`. A `softcap` c makes a score s into c
+    tanh(s / c). A token attends to at most `window` tokens, itself included."""
 
     scale: float
     window: int | None = None
@@ -100,10 +98,8 @@ class Layout:
 
     @staticmethod
     def of(tree: PrefixTree, device: torch.device, flex: bool = False) -> Layout:
-        """Return the layout of a tree for tensors on `device`; `flex` for FlexAttention.
-
-        Raises ValueError for a padded tree without FlexAttention, which alone runs the nodes of no path.
-        """
+        """Return the layout of a tree for tensors on `device`; `flex` for FlexAttention. Raises ValueError for a padded
+        tree without FlexAttention, which alone runs the nodes of no path."""
         in_paths = sum(chain.end - chain.start for chain in tree.chains)
         if not flex and in_paths != len(tree.token_ids):
             raise ValueError(f"got a tree of {len(tree.token_ids)} nodes, {in_paths} of them in paths")
@@ -127,10 +123,8 @@ class Layout:
         )
 
     def only_for(self, nodes: Tensor) -> Layout:
-        """Return the layout without most of what other nodes attend to; `nodes` int64, ascending, on the CPU.
-
-        The results of the other nodes are undefined and must not be used.
-        """
+        """Return the layout without most of what other nodes attend to; `nodes` int64, ascending, on the CPU. The
+        results of the other nodes are undefined and must not be used."""
         own_blocks = tuple(span for span in self.alone if _first(nodes, span) < span.end)
         spans = [dataclasses.replace(span, start=_first(nodes, span)) for span in self.spans]
         return dataclasses.replace(self, alone=own_blocks, spans=tuple(span for span in spans if span.start < span.end))
@@ -305,10 +299,8 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class FlexMasks:
-    """The masks of one tree by window, made on first use; `ends` and `depths` are int64 [N] on the CPU.
-
-    The tensors that the kernel reads are on `device`.
-    """
+    """The masks of one tree by window, made on first use; `ends` and `depths` are int64 [N] on the CPU. The tensors
+    that the kernel reads are on `device`."""
 
     def __init__(self, depths: Tensor, ends: Tensor, device: torch.device) -> None:
         # Whole blocks only: nodes that see nothing but themselves fill the last one.

@@ -46,9 +46,7 @@ log = logging.getLogger("cadre.rollout")
 
 class Deadline:
     """The time limit of one call, from when this is made. `setting` is the name of the setting that it comes from.
-
-    Infinite `seconds` are no limit. `spent` are the seconds so far that count.
-    """
+    Infinite `seconds` are no limit. `spent` are the seconds so far that count."""
 
     def __init__(self, what: str, seconds: float, setting: str) -> None:
         self.what, self.seconds, self.setting = what, seconds, setting

@@ -284,10 +284,8 @@ async def sample_step(
 
 
 def replacement_tasks(tasks: Sequence[Task], excluded: Sequence[Task], step: int, seed: int) -> Iterator[Task]:
-    """Yield the tasks of the split that are not among the step's own, in an order drawn from the seed and the step.
-
-    No task replaces two. The tasks that the next steps begin with do not change.
-    """
+    """Yield the tasks of the split that are not among the step's own, in an order drawn from the seed and the step. No
+    task replaces two. The tasks that the next steps begin with do not change."""
     excluded_ids = {task.id for task in excluded}
     order = random_keys.generator(seed, "replacements", step).sample(range(len(tasks)), len(tasks))
     yield from (task for index in order if (task := tasks[index]).id not in excluded_ids)

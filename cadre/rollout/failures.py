@@ -86,10 +86,8 @@ def is_complete(branch: Branch) -> bool:
 
 
 def without_unrewarded(node: Node) -> Node | None:
-    """Return the tree without the branches that failed for reasons of the machine, and the samples only they hold.
-
-    None if nothing else is left.
-    """
+    """Return the tree without the branches that failed for reasons of the machine, and the samples only they hold. None
+    if nothing else is left."""
     branches = []
     for branch in node.branches:
         child = None if branch.child is None else without_unrewarded(branch.child)

@@ -368,10 +368,8 @@ def is_rewarded(reward: Reward, role: str, alpha: float) -> bool:
 
 
 def select_branches(expansion: Expansion, scores: Sequence[float], shape: Shape, generator: random.Random) -> list[int]:
-    """Return the branches that the shape continues, of those that have not failed.
-
-    If it continues all, the failed ones are among them: they were played as far as they could be.
-    """
+    """Return the branches that the shape continues, of those that have not failed. If it continues all, the failed ones
+    are among them: they were played as far as they could be."""
     complete = [index for index in range(len(scores)) if index not in expansion.failures]
     if not complete:
         return []
@@ -408,11 +406,8 @@ class Search:
 
 @dataclass(frozen=True)
 class Decision:
-    """An expanded decision whose branches were selected.
-
-    `ahead` are the decisions that a look-ahead found after branches, by index; `value` is the mean score of the
-    selected branches, with the value of what follows each.
-    """
+    """An expanded decision whose branches were selected. `ahead` are the decisions that a look-ahead found after
+    branches, by index; `value` is the mean score of the selected branches, with the value of what follows each."""
 
     expansion: Expansion
     weight: float
@@ -478,10 +473,8 @@ async def select(expansion: Expansion, rollout: Rollout, key: int, search: Searc
 
 
 def find_waiting_roles(expansion: Expansion, waiting: frozenset[str], alpha: float) -> frozenset[str]:
-    """Return the roles that the search waits for after this decision.
-
-    These are the ones it waited for before, and those who act if none of them is rewarded; less the rewarded ones.
-    """
+    """Return the roles that the search waits for after this decision. These are the ones it waited for before, and
+    those who act if none of them is rewarded; less the rewarded ones."""
     acting = expansion.observations.keys()
     rewarded = {
         role for role in {*waiting, *acting} if any(is_rewarded(reward, role, alpha) for reward in expansion.rewards)
@@ -522,10 +515,8 @@ async def grow_children(
     weight: float,
     grow_child: Callable[[int, Env, Path], Awaitable[Node | None]],
 ) -> tuple[Expansion, dict[int, Node | None]]:
-    """Return the expansion with the failures met on the way, and the trees below its selected branches.
-
-    The branches share `weight`. If all of them fail (the next prompt outgrows the context, say), others are selected.
-    """
+    """Return the expansion with the failures met on the way, and the trees below its selected branches. The branches
+    share `weight`. If all of them fail (the next prompt outgrows the context, say), others are selected."""
     forks = list(expansion.forks)
 
     async def grow_branch(index: int, branch_weight: float) -> Node | BranchFailure | None:
@@ -560,10 +551,8 @@ async def grow_children(
 
 
 def make_node(expansion: Expansion, children: Mapping[int, Node | None], rollout: Rollout) -> Node:
-    """Return the record of a decision, given the trees below its branches.
-
-    If the shape continues none, no branch was passed over: those whose episode is over count as selected.
-    """
+    """Return the record of a decision, given the trees below its branches. If the shape continues none, no branch was
+    passed over: those whose episode is over count as selected."""
     branches = []
     for index, choice in enumerate(expansion.joint_actions):
         over, success, failure = True, False, expansion.failures.get(index)

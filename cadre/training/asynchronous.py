@@ -133,10 +133,8 @@ class StepQueue:
         await self._load(self._weights)
 
     async def close(self, version: int) -> bool:
-        """Cancel what is being sampled; return False if a step was lost that cannot be sampled again.
-
-        A step that is sampled with the present weights can be sampled again. One with older weights is waited for.
-        """
+        """Cancel what is being sampled; return False if a step was lost that cannot be sampled again. A step that is
+        sampled with the present weights can be sampled again. One with older weights is waited for."""
         for started in self._started:
             if started.version == version:
                 started.task.cancel()

@@ -280,10 +280,8 @@ LATEST = CheckpointChoice()
 
 
 def score_of_report(report: Mapping[str, Any]) -> tuple[float, float]:
-    """Return what evaluations are ranked by: success, and among equal ones the reward.
-
-    A team may earn more and more where it never, or always, succeeds.
-    """
+    """Return what evaluations are ranked by: success, and among equal ones the reward. A team may earn more and more
+    where it never, or always, succeeds."""
     return report["success"], report["reward"]
 
 

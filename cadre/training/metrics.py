@@ -55,10 +55,8 @@ def failure_metrics(sampled: SampledTrees) -> Metrics:
 
 
 def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
-    """Return rewards and lengths by role, and the success of the episodes that were rolled out to the end.
-
-    A reward part is the mean over the steps that name it (`mean_parts`), branches that were not selected included.
-    """
+    """Return rewards and lengths by role, and the success of the episodes that were rolled out to the end. A reward
+    part is the mean over the steps that name it (`mean_parts`), branches that were not selected included."""
     nodes = [node for tree in trees for node in walk.nodes(tree.root)]
     paths = [path for tree in trees for path in walk.episodes(tree.root)]
     branches = [branch for node in nodes for branch in node.branches]
@@ -199,10 +197,8 @@ class PolicyCost:
 
 @dataclass(frozen=True)
 class GpuMeter:
-    """Computes the metrics of each step; `peaks` are None for unknown GPUs. Lives as long as the training.
-
-    `devices` are the GPUs of this process that hold weights, by torch's names.
-    """
+    """Computes the metrics of each step; `peaks` are None for unknown GPUs. Lives as long as the training. `devices`
+    are the GPUs of this process that hold weights, by torch's names."""
 
     costs: Mapping[str, PolicyCost]
     loss: LossConfig

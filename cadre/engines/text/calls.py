@@ -341,10 +341,8 @@ def _python_value(node: ast.expr) -> Any:
 
 
 def _typed(raw: str, schema: Any, root: Any) -> Any:
-    """Return an unquoted argument as its schema has it: a text if the schema allows one and no other type fits.
-
-    `root` is the schema of all arguments, whose definitions a `$ref` names.
-    """
+    """Return an unquoted argument as its schema has it: a text if the schema allows one and no other type fits. `root`
+    is the schema of all arguments, whose definitions a `$ref` names."""
     kinds = _kinds(schema, root)
     try:
         value = json.loads(raw)
@@ -383,10 +381,8 @@ def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
 
 
 def _escaped(text: str, position: int, mark: str) -> tuple[Any, int]:
-    """Return the object at a position in Gemma's notation, with strings between two `mark`s, and its end.
-
-    It is rewritten as JSON, token by token. Templates write nested values as JSON already.
-    """
+    """Return the object at a position in Gemma's notation, with strings between two `mark`s, and its end. It is
+    rewritten as JSON, token by token. Templates write nested values as JSON already."""
     quoted = re.escape(mark)
     token = re.compile(
         rf'{quoted}(?P<text>.*?){quoted}|(?P<json>"(?:[^"\\]|\\.)*")|(?P<bracket>[{{}}\[\]])'

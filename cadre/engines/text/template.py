@@ -155,10 +155,8 @@ class Template:
             log.warning(message, *values)
 
     def check_kept(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
-        """Raise EngineError if the template drops messages of such a conversation.
-
-        Calls and results of tools are checked when they are rendered.
-        """
+        """Raise EngineError if the template drops messages of such a conversation. Calls and results of tools are
+        checked when they are rendered."""
         before, after, later = self._dropped_roles
         lost, where = set[str](), ""
         if any(message.role == "system" for message in messages[1:]):
@@ -189,10 +187,8 @@ class Template:
         return dropped(before, first), dropped(after, later), dropped(both, again[3:4])
 
     def _write(self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse) -> str:
-        """Return the conversation as text with tools used in this way, without breaking control tokens.
-
-        Raises whatever the template raises.
-        """
+        """Return the conversation as text with tools used in this way, without breaking control tokens. Raises whatever
+        the template raises."""
         written, options = list(messages), dict[str, Any](self._options)
         with_tools = use.native and (bool(tools) or _uses_tools(messages))
 
@@ -248,10 +244,8 @@ class Template:
             return None
 
     def _write_last_turn(self, messages: Sequence[Message], tools: Sequence[Tool], use: ToolUse) -> str:
-        """Return the text of the last message, an assistant's, without the marks that open and close its turn.
-
-        Returns "" if the template rejects the conversation.
-        """
+        """Return the text of the last message, an assistant's, without the marks that open and close its turn. Returns
+        "" if the template rejects the conversation."""
         text = self._try_to_write(messages, tools, False, use)
         opened = self._try_to_write(messages[:-1], tools, True, use)
         plain = self._try_to_write([*messages[:-1], Message("assistant", PROBE)], tools, False, use)
@@ -428,10 +422,8 @@ class Template:
     # --- Answers --------------------------------------------------------------------------------------------------
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a completion with its special tokens.
-
-        Ids that the tokenizer does not have are skipped: models often have more embeddings than it has tokens.
-        """
+        """Return the text of a completion with its special tokens. Ids that the tokenizer does not have are skipped:
+        models often have more embeddings than it has tokens."""
         ids = [token for token in token_ids if token < self._size]
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
@@ -539,10 +531,8 @@ class Template:
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def plain_ids(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text in which no control token is read.
-
-        The text stays as it is if the tokenizer can split its control tokens, else they are broken.
-        """
+        """Return the ids of a text in which no control token is read. The text stays as it is if the tokenizer can
+        split its control tokens, else they are broken."""
         ids = tuple(self._tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
         if not self._control.has_any(ids):
             return ids

@@ -102,10 +102,8 @@ class ControlTokens:
         return any(core[-length:] in self._prefixes or core[:length] in self._suffixes for length in lengths)
 
     def break_joined(self, plain: str, marked: str) -> str:
-        """Return the rendered text `plain` with a space in every token that came to be by joining texts.
-
-        `marked` is the same rendered with EDGE at the edges of the texts that may join.
-        """
+        """Return the rendered text `plain` with a space in every token that came to be by joining texts. `marked` is
+        the same rendered with EDGE at the edges of the texts that may join."""
         if marked.replace(EDGE, "") != plain:  # the template tests what the texts begin with, or escapes the marks
             tokens = [token for _, _, token in self.find(plain)]
             return plain if tokens == [token for _, _, token in self.find(marked)] else marked.replace(EDGE, " ")
@@ -134,10 +132,8 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def cut_at_stop(text: str, strings: Sequence[str]) -> str:
-    """Return the text before the first stop string in it; all of it without one.
-
-    The ids of a sample still include the string, as the loss is about what was sampled.
-    """
+    """Return the text before the first stop string in it; all of it without one. The ids of a sample still include the
+    string, as the loss is about what was sampled."""
     starts = [text.find(string) for string in strings if string in text]
     return text[: min(starts)] if starts else text
 

@@ -109,10 +109,8 @@ def to_template_dicts(
 
 
 def write_tools_as_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """Return the conversation with tools, calls and results as text, for a template without tools.
-
-    Results become messages by the user.
-    """
+    """Return the conversation with tools, calls and results as text, for a template without tools. Results become
+    messages by the user."""
     written = list[Message]()
     for message in messages:
         if message.role == "tool":
@@ -246,10 +244,8 @@ RESULT_MESSAGES = tuple(
 
 
 def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool) -> ToolUse:
-    """Return how the template that `render` renders uses tools.
-
-    `parses_itself` means that answers are parsed otherwise than in a form of calls.
-    """
+    """Return how the template that `render` renders uses tools. `parses_itself` means that answers are parsed otherwise
+    than in a form of calls."""
     use = _probe(render, render_last_turn, parses_itself)
     call = Message("assistant", PROBE_TEXT, PROBE_CALLS[:1])
     conversation = [QUESTION, call, RESULT_MESSAGES[0], Message("assistant", "qzxdone"), Message("user", "qzxnext")]
@@ -308,10 +304,8 @@ def _probe(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool
 
 
 def _probe_calls(render_last_turn: RenderLastTurn, native: ToolUse) -> ToolUse | None:
-    """Return in which way the template writes a call with its name and its arguments; None if in no way.
-
-    A way that can be read back is preferred over earlier ones that cannot.
-    """
+    """Return in which way the template writes a call with its name and its arguments; None if in no way. A way that can
+    be read back is preferred over earlier ones that cannot."""
     name, arguments = PROBES[0]
     unreadable = None
     ways: list[tuple[IdFormat, bool]] = [("own", False), ("own", True), ("nine", False), ("nine", True)]

@@ -184,10 +184,8 @@ class DecodingBatch:
     def _collect(
         self, rows: Tensor, lengths: Sequence[int], stopped: Tensor
     ) -> list[tuple[GenerationRequest, list[Completion]]]:
-        """Return the requests that are complete with the sequences of these rows, which have ended.
-
-        `lengths` are the tokens of their completions, `stopped` bool is True for those that ended by themselves.
-        """
+        """Return the requests that are complete with the sequences of these rows, which have ended. `lengths` are the
+        tokens of their completions, `stopped` bool is True for those that ended by themselves."""
         numbers = self._sequences.number[rows]
         completions = self._transcript.completions(numbers, lengths, stopped)
         self._cache_completions(rows, numbers.tolist(), completions)

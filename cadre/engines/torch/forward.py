@@ -68,11 +68,8 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class Precision:
-    """Precision of a forward: its `dtype`, and the form in which prefix trees are run.
-
-    Entropies are those of the `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all
-    tokens, without one.
-    """
+    """Precision of a forward: its `dtype`, and the form in which prefix trees are run. Entropies are those of the
+    `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all tokens, without one."""
 
     dtype: torch.dtype = torch.float32
     form: TreeForm = field(default_factory=TreeForm)
@@ -80,10 +77,8 @@ class Precision:
 
 
 class Scorer(nn.Module):
-    """A model and all that is read off its hidden states, as one forward: the root that FSDP divides among ranks.
-
-    With `always_project` every weight has a gradient after a backward pass, if of zeros, as ranks wait for one another.
-    """
+    """A model and all that is read off its hidden states, as one forward: the root that FSDP divides among ranks. With
+    `always_project` every weight has a gradient after a backward pass, if of zeros, as ranks wait for one another."""
 
     def __init__(self, model: Any, always_project: bool = False) -> None:
         super().__init__()
@@ -91,10 +86,8 @@ class Scorer(nn.Module):
         self._always_project = always_project
 
     def forward(self, batch: Batch, precision: Precision, heads: ValueHeads | None = None) -> Scores:
-        """Return log-probabilities and entropies of the masked tokens, and values of the targets.
-
-        Only masked positions go through the vocabulary projection.
-        """
+        """Return log-probabilities and entropies of the masked tokens, and values of the targets. Only masked positions
+        go through the vocabulary projection."""
         host, device = batch.host, batch.mask.device
         sequences, positions = host.mask.nonzero(as_tuple=True)
         with autocast(self.model, precision.dtype):

@@ -69,10 +69,8 @@ def join_group(
 
 
 def _pick_rank_device(name: str, rank: int) -> torch.device:
-    """Return the CPU, or this rank's GPU: the one of its number among those that the process sees.
-
-    The count starts from 0 again if there are fewer (on another machine, or if a process sees only its own GPU).
-    """
+    """Return the CPU, or this rank's GPU: the one of its number among those that the process sees. The count starts
+    from 0 again if there are fewer (on another machine, or if a process sees only its own GPU)."""
     device = pick_device(name)
     if device.type == "cpu":
         return device
@@ -93,10 +91,8 @@ class RankFailed(EngineError):
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank's failure: Cadre's own error as it is, the text of any other, and its time by the machine's clock.
-
-    A rank that was killed counts as the first to fail: the others then fail because it is gone.
-    """
+    """A rank's failure: Cadre's own error as it is, the text of any other, and its time by the machine's clock. A rank
+    that was killed counts as the first to fail: the others then fail because it is gone."""
 
     time: float
     error: CadreError | None
@@ -163,10 +159,8 @@ class GroupLearner(LearnerProxy):
             return self._receive_answers()
 
     def _receive_answers(self) -> Any:
-        """Return rank 0's answer once all ranks have answered.
-
-        Raises the first failure, after which the group is closed; the other ranks have GRACE seconds to report theirs.
-        """
+        """Return rank 0's answer once all ranks have answered. Raises the first failure, after which the group is
+        closed; the other ranks have GRACE seconds to report theirs."""
         answers: dict[int, Any] = {}
         failures: dict[int, RankFailure] = {}
         deadline: float | None = None
@@ -213,10 +207,8 @@ def _send(pipe: Connection, message: Any) -> None:
 
 
 def run_rank(pipe: Connection, spec: LearnerSpec, rank: int, folder: Path, threads: int) -> None:
-    """Make the calls that come through the pipe and answer each, until told to close; the life of a rank.
-
-    The ranks meet in `folder`, and leave published weights there. Each computes with so many threads.
-    """
+    """Make the calls that come through the pipe and answer each, until told to close; the life of a rank. The ranks
+    meet in `folder`, and leave published weights there. Each computes with so many threads."""
     end_with_parent(folder)
     freeze_files()
     # The ranks of one machine talk to each other over its own interface, whatever its name resolves to.

@@ -42,10 +42,8 @@ class DecodingCache(Protocol):
     """The keys and values of a batch's sequences while it is decoded."""
 
     def step_inputs(self, model: Any, position: Tensor) -> AbstractContextManager[dict[str, Any]]:
-        """Yield keywords with which the model's forward reads and extends the cache by one token a sequence.
-
-        The tokens stand at `position` int64 [B].
-        """
+        """Yield keywords with which the model's forward reads and extends the cache by one token a sequence. The tokens
+        stand at `position` int64 [B]."""
         ...
 
     def select(self, rows: Tensor) -> None:
@@ -70,10 +68,8 @@ def attend_by_cache(
     softcap: float | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
-    """Attend by the `attend` method of the cache that is a keyword of the forward, as transformers calls it.
-
-    `query` [B, H, Q, D] in, [B, Q, H, D] out.
-    """
+    """Attend by the `attend` method of the cache that is a keyword of the forward, as transformers calls it. `query`
+    [B, H, Q, D] in, [B, Q, H, D] out."""
     check_attention_keywords(keywords)
     # Under autocast rotary embeddings leave queries and keys in another precision than values.
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -168,9 +164,7 @@ class KeyValueCache(Cache):
     @staticmethod
     def copy_prompts(groups: Sequence[KeyValueCache], prompts: Tensor, length: int, capacity: int) -> KeyValueCache:
         """Return one cache for all sequences of a batch, each with a copy of its prompt's keys; empties the groups.
-
-        `prompts` int64 [B] are indices through the groups in order. `length` is the longest prompt: the new length.
-        """
+        `prompts` int64 [B] are indices through the groups in order. `length` is the longest prompt: the new length."""
 
         def copy(parts: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
             _, heads, _, size = parts[0].shape
@@ -201,9 +195,7 @@ class KeyValueCache(Cache):
 
 def make_masks(attention: LayerAttention, positions: Tensor, slots: Tensor, dtype: torch.dtype) -> Mask:
     """Return the model's `attention_mask`, [P, 1, Q, C], for queries and slots that hold tokens at these positions.
-
-    `positions` int64 [P, Q], `slots` int64 [P, C]; no token attends to what comes after it.
-    """
+    `positions` int64 [P, Q], `slots` int64 [P, C]; no token attends to what comes after it."""
     query, key = positions.unsqueeze(2), slots.unsqueeze(1)
     visible = key <= query
     full = hide(~visible, dtype)[:, None]
@@ -214,10 +206,8 @@ def make_masks(attention: LayerAttention, positions: Tensor, slots: Tensor, dtyp
 
 
 class PaddedCache:
-    """The cache and the masks of a batch whose sequences each have a copy of their prompt; the simple form.
-
-    `lengths` int64 [B] are the tokens of the prompts.
-    """
+    """The cache and the masks of a batch whose sequences each have a copy of their prompt; the simple form. `lengths`
+    int64 [B] are the tokens of the prompts."""
 
     def __init__(self, attention: LayerAttention, cache: KeyValueCache, lengths: Tensor) -> None:
         self._attention = attention
@@ -253,10 +243,8 @@ class PaddedCache:
 
 
 class StaticCache:
-    """Keys and values of a batch in tensors that stay in place. `moves` counts how often they were replaced.
-
-    `cache` [B, G, C, D] a layer holds prompts of `lengths` int64 [B] in its first slots, and zeros beyond.
-    """
+    """Keys and values of a batch in tensors that stay in place. `moves` counts how often they were replaced. `cache`
+    [B, G, C, D] a layer holds prompts of `lengths` int64 [B] in its first slots, and zeros beyond."""
 
     def __init__(self, cache: KeyValueCache, lengths: Tensor) -> None:
         self._keys = [layer.keys.to(layer.values.dtype) for layer in cache.layers]
@@ -327,10 +315,8 @@ class StaticCache:
 
 
 class ReplayedStep:
-    """A decoding step that runs as it is once after its tensors have moved, and is recorded the second time.
-
-    `step` reads and writes the same tensors at every call; `record` returns a replay of it.
-    """
+    """A decoding step that runs as it is once after its tensors have moved, and is recorded the second time. `step`
+    reads and writes the same tensors at every call; `record` returns a replay of it."""
 
     def __init__(self, step: Step, record: Recorder) -> None:
         self._step, self._record = step, record

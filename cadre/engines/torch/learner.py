@@ -103,19 +103,15 @@ class RankLearner:
         return {name: optimiser.updates for name, optimiser in self._optimisers.items()}
 
     def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        """Make one update of every policy that has sequences; return metrics by policy.
-
-        Raises DivergedError, on every rank.
-        """
+        """Make one update of every policy that has sequences; return metrics by policy. Raises DivergedError, on every
+        rank."""
         check_torch_defaults()
         with _device_locks.setdefault(self._loaded.model.device, threading.Lock()):
             return self._trainer.update(data)
 
     def publish(self, policy: str) -> Weights:
-        """Return the very tensors that the policy is sampled and trained with, or a folder on rank 0's machine.
-
-        The folder stays until `kept` newer ones are there; other ranks name none.
-        """
+        """Return the very tensors that the policy is sampled and trained with, or a folder on rank 0's machine. The
+        folder stays until `kept` newer ones are there; other ranks name none."""
         version = self._optimisers[policy].updates
         if self._mesh is None:
             return Weights(policy, version, tensors=self._loaded.parameters(policy))
@@ -215,9 +211,7 @@ class RankLearner:
 
 class TorchLearner(LearnerProxy):
     """A `Learner` that trains an engine's policies in place, in the engine's thread. Lives as long as the engine.
-
-    Raises EngineError if the model cannot be trained with these settings.
-    """
+    Raises EngineError if the model cannot be trained with these settings."""
 
     def __init__(self, engine: TorchEngine, settings: TrainingSettings) -> None:
         self.engine = engine

@@ -32,11 +32,8 @@ Operation = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LayerOperations:
-    """The parts of one layer.
-
-    `norms` are before attention and before the MLP, `head_norms` those of queries and keys; `projections` give queries,
-    keys and values, `output` takes the attended values.
-    """
+    """The parts of one layer. `norms` are before attention and before the MLP, `head_norms` those of queries and keys;
+    `projections` give queries, keys and values, `output` takes the attended values."""
 
     norms: tuple[Operation, Operation]
     head_norms: tuple[Operation, Operation] | None

@@ -240,19 +240,15 @@ def _compute_chunk(model: Any, states: Tensor, chunk: LogprobQuery, entropy_toke
 
 
 def compute_top_entropy(scores: Tensor, tokens: int) -> Tensor:
-    """Return the entropy [S] of the `tokens` likeliest tokens under scores [S, V], their probabilities renormalised.
-
-    A bonus for the entropy of a whole vocabulary goes mostly to tokens that mean nothing (arXiv 2509.03493).
-    """
+    """Return the entropy [S] of the `tokens` likeliest tokens under scores [S, V], their probabilities renormalised. A
+    bonus for the entropy of a whole vocabulary goes mostly to tokens that mean nothing (arXiv 2509.03493)."""
     logprobs = scores.topk(tokens, dim=-1).values.log_softmax(dim=-1).clamp(min=LOWEST)
     return -compute_expectation(logprobs.exp(), logprobs)
 
 
 def compute_expectation(probabilities: Tensor, values: Tensor) -> Tensor:
-    """Return the sums [S] of probabilities times values [S, V]; a value of minus infinity counts 0.
-
-    Autocast would round both to its precision, as for any product of matrices.
-    """
+    """Return the sums [S] of probabilities times values [S, V]; a value of minus infinity counts 0. Autocast would
+    round both to its precision, as for any product of matrices."""
     with torch.autocast(values.device.type, enabled=False):
         if values.device.type == "cpu":
             # Most chunks have no such value and need no copy. A GPU would have to be waited for to know.

@@ -72,9 +72,7 @@ class Pair:
 
 class Adapters:
     """The adapters on one model, by policy; empty for a model whose own weights are trained. Lives with its model.
-
-    `pairs[policy][module]` is the adapter of one layer. A batch must be run within `rows`.
-    """
+    `pairs[policy][module]` is the adapter of one layer. A batch must be run within `rows`."""
 
     def __init__(self, model: Any, configs: Mapping[str, LoraConfig], seed: int) -> None:
         self.configs = dict(configs)
@@ -214,10 +212,8 @@ class Adapters:
 
 
 def linear_layers(model: Any) -> dict[str, nn.Linear]:
-    """Return the linear layers that may take an adapter, by name.
-
-    Left out are the vocabulary projection and the image encoder, whose rows are not those of the batch.
-    """
+    """Return the linear layers that may take an adapter, by name. Left out are the vocabulary projection and the image
+    encoder, whose rows are not those of the batch."""
     head = model.get_output_embeddings()
     decoder = set(model.get_decoder().modules()) if model.config.get_text_config() is not model.config else None
     return {
@@ -228,10 +224,8 @@ def linear_layers(model: Any) -> dict[str, nn.Linear]:
 
 
 def weights_without_adapters(model: Any) -> dict[str, int]:
-    """Return the sizes of the decoder's other matrices by name, without layer numbers; embeddings are left out.
-
-    Such are experts, whose weights transformers holds as one tensor of all of them.
-    """
+    """Return the sizes of the decoder's other matrices by name, without layer numbers; embeddings are left out. Such
+    are experts, whose weights transformers holds as one tensor of all of them."""
     taking = {id(linear) for linear in linear_layers(model).values()} | {id(model.get_output_embeddings())}
     decoder = model.get_decoder() if model.config.get_text_config() is not model.config else model
     sizes: dict[str, int] = {}
@@ -246,10 +240,8 @@ def weights_without_adapters(model: Any) -> dict[str, int]:
 
 
 def describe_reach(model: Any, layers: Iterable[nn.Linear]) -> tuple[str, bool]:
-    """Return how much of the decoder's matrices these layers are, and True if many of them take no adapter.
-
-    Embeddings are not counted.
-    """
+    """Return how much of the decoder's matrices these layers are, and True if many of them take no adapter. Embeddings
+    are not counted."""
 
     missing = weights_without_adapters(model)
     taking = sum(linear.in_features * linear.out_features for linear in linear_layers(model).values())
@@ -261,10 +253,8 @@ def describe_reach(model: Any, layers: Iterable[nn.Linear]) -> tuple[str, bool]:
 
 
 def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn.Linear]:
-    """Return the layers that `lora.targets` selects, by name: a target matches the end of a name, as in PEFT.
-
-    Raises EngineError if a target is no linear layer, or the model has none.
-    """
+    """Return the layers that `lora.targets` selects, by name: a target matches the end of a name, as in PEFT. Raises
+    EngineError if a target is no linear layer, or the model has none."""
     linears = linear_layers(model)
     if not linears:
         raise EngineError(

@@ -71,9 +71,7 @@ class LayerAttention:
 
 def find_window(attention: Any) -> int | None:
     """Return the sliding window that an attention module passes on when it is called: its own, or Mistral's settings'.
-
-    Settings of other models may name one that their attention does not have.
-    """
+    Settings of other models may name one that their attention does not have."""
     config = getattr(attention, "config", None)
     has_setting = getattr(config, "model_type", None) == "mistral"
     window: int | None = getattr(config if has_setting else attention, "sliding_window", None)
@@ -118,10 +116,8 @@ class LoadedModel:
 
 
 def locate(name: str | Path) -> str:
-    """Return the folder or hub name that `name` stands for; `seed` and `games` are models in the package.
-
-    Raises EngineError if it looks like a folder and holds no model, before anything heavy is imported or read.
-    """
+    """Return the folder or hub name that `name` stands for; `seed` and `games` are models in the package. Raises
+    EngineError if it looks like a folder and holds no model, before anything heavy is imported or read."""
     text = str(name)
     folder = embedded_models().get(text, Path(text))
     if folder.is_dir():
@@ -266,10 +262,8 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: 
 
 
 def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
-    """Write the weights of a Hugging Face folder into a model of the same architecture, in place.
-
-    Either side may be divided among the ranks of a group.
-    """
+    """Write the weights of a Hugging Face folder into a model of the same architecture, in place. Either side may be
+    divided among the ranks of a group."""
     weights = dict(model.named_parameters())
     if tensor_files.is_sharded(Path(source)) or any(isinstance(weight, DTensor) for weight in weights.values()):
         tensor_files.read(weights, Path(source), "model")
@@ -279,10 +273,8 @@ def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
 
 
 def restore_policy(loaded: LoadedModel, name: str, policy: PolicyConfig, folder: Path) -> None:
-    """Read a policy's weights from what `export_policy` or a group wrote.
-
-    Raises EngineError if they belong to another model.
-    """
+    """Read a policy's weights from what `export_policy` or a group wrote. Raises EngineError if they belong to another
+    model."""
     if name in loaded.adapters.pairs:
         storage.load_adapter(loaded.parameters(name), folder)
     else:
@@ -344,9 +336,7 @@ def make_templates(
     tokenizer: Any, policies: Mapping[str, PolicyConfig], pictures: MediaProcessor | None = None
 ) -> dict[str, Template]:
     """Return the chat template of each policy, that of its adapter's folder if it begins from one that has some.
-
-    Policies share one with the same thinking mode and adapter.
-    """
+    Policies share one with the same thinking mode and adapter."""
     kinds = {
         name: (policy.enable_thinking, policy.lora.path if policy.lora else None) for name, policy in policies.items()
     }
@@ -361,10 +351,8 @@ def make_templates(
 
 
 def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
-    """Raise EngineError if the weights that config.json describes exceed this machine's memory.
-
-    It runs before anything is allocated, as the system would kill the process without a message.
-    """
+    """Raise EngineError if the weights that config.json describes exceed this machine's memory. It runs before anything
+    is allocated, as the system would kill the process without a message."""
     available, _ = memory.total_and_free(torch.device("cpu"))
     available += host.read_meminfo("SwapTotal") or 0  # unused weights may lie there, or stay in their files
     if (device := pick_device(policy.device)).type == "cuda":
@@ -458,10 +446,8 @@ def check_weights(source: str, model: Any, unexpected: Iterable[str]) -> None:
 
 @contextmanager
 def project_only(model: Any, sequences: Tensor, positions: Tensor) -> Iterator[None]:
-    """Give the vocabulary projection only `hidden[sequences, positions]`; logits come out as [1, N, V].
-
-    The model's own code continues from there, so that scaled or soft-capped logits stay what the model defines.
-    """
+    """Give the vocabulary projection only `hidden[sequences, positions]`; logits come out as [1, N, V]. The model's own
+    code continues from there, so that scaled or soft-capped logits stay what the model defines."""
 
     def pick(head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
         return (inputs[0][sequences, positions].unsqueeze(0),)
@@ -505,9 +491,7 @@ def autocast(model: Any, dtype: torch.dtype) -> torch.autocast:
 @contextmanager
 def narrow_weights(loaded: LoadedModel, dtype: torch.dtype) -> Iterator[None]:
     """Hold copies of linear layers and adapters in the precision of the forward, as autocast makes them at every use.
-
-    Without gradients only, and while no weight changes. The model's own parameters stay as they are.
-    """
+    Without gradients only, and while no weight changes. The model's own parameters stay as they are."""
     layers = [module for module in loaded.model.modules() if type(module) is nn.Linear and module.weight.dtype != dtype]
     layers = [layer for layer in layers if "forward" not in layer.__dict__]  # one that has another forward keeps it
     for layer in layers:

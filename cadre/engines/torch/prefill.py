@@ -61,10 +61,8 @@ class Prefill:
 
 
 def prefill(loaded: LoadedModel, prompts: Iterable[PolicyPrompt], prefix_cache: PrefixCache, share: bool) -> Prefill:
-    """Run every distinct prompt once, as far as `prefix_cache` does not have it, and add it there.
-
-    With `share` cached prefixes are attended to without a mask, if the model can be run so.
-    """
+    """Run every distinct prompt once, as far as `prefix_cache` does not have it, and add it there. With `share` cached
+    prefixes are attended to without a mask, if the model can be run so."""
     device = loaded.model.device
     distinct = set(prompts)
     prefixes = {prompt: prefix_cache.find(prompt.policy, prompt.ids) for prompt in sorted(distinct)}
@@ -118,10 +116,8 @@ def prefill(loaded: LoadedModel, prompts: Iterable[PolicyPrompt], prefix_cache: 
 
 
 def _group_by_rest(prompts: Iterable[PolicyPrompt], starts: Mapping[PolicyPrompt, int]) -> list[list[PolicyPrompt]]:
-    """Return prompts whose rests from `starts` on have similar length, in groups that are each ordered by policy.
-
-    The rests of a group have at most PREFILL_TOKENS padded tokens, and with their prefixes at most CONTINUED_TOKENS.
-    """
+    """Return prompts whose rests from `starts` on have similar length, in groups that are each ordered by policy. The
+    rests of a group have at most PREFILL_TOKENS padded tokens, and with their prefixes at most CONTINUED_TOKENS."""
     groups: list[list[PolicyPrompt]] = []
     longest = 0
     for prompt in sorted(prompts, key=lambda prompt: (len(prompt.ids) - starts.get(prompt, 0), prompt)):
@@ -232,9 +228,7 @@ class ContinuedPromptCache:
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Return the attended values [P, H, Q, D] of the rest's `query` [P, H, Q, D], and cache its keys and values.
-
-        `key` and `value` [P, G, Q, D]. No window is shorter than the prompts.
-        """
+        `key` and `value` [P, G, Q, D]. No window is shorter than the prompts."""
         count, heads, rest, size = query.shape
         groups, scale = key.shape[1], scoring.scale
         # The rest, causally.

@@ -40,10 +40,8 @@ PACKABLE = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen
 
 
 def choose_packing(model: Any, configs: Collection[LearnerConfig]) -> Packing:
-    """Return how a model's updates are packed, given the settings of its policies.
-
-    Raises EngineError if they differ or the model cannot be packed so.
-    """
+    """Return how a model's updates are packed, given the settings of its policies. Raises EngineError if they differ or
+    the model cannot be packed so."""
     packings = {config.pack for config in configs}
     flex = any(config.flex_attention for config in configs)
     if len(packings) > 1:

@@ -33,10 +33,8 @@ Item = TypeVar("Item")
 
 
 class RewardModel:
-    """A reward model with its tokenizer; lives with its owner. `tokens` bounds the padded size of a forward.
-
-    Answers are scored in `thread`; None for that of the caller.
-    """
+    """A reward model with its tokenizer; lives with its owner. `tokens` bounds the padded size of a forward. Answers
+    are scored in `thread`; None for that of the caller."""
 
     def __init__(self, model: Any, tokenizer: Any, tokens: int = TOKENS, thread: ComputeThread | None = None) -> None:
         self._thread = thread
@@ -111,10 +109,8 @@ def split_by_size(order: Sequence[Item], size: Callable[[Item], int], tokens: in
 
 
 def load_classifier(source: str) -> tuple[Any, Any]:
-    """Return model and tokenizer. A head that the folder does not have is drawn from torch's generator.
-
-    transformers reads the head at the last token that is no padding.
-    """
+    """Return model and tokenizer. A head that the folder does not have is drawn from torch's generator. transformers
+    reads the head at the last token that is no padding."""
     disable_progress_bar()
     with wrap_load_errors(source, "reward model"):
         tokenizer = AutoTokenizer.from_pretrained(source)

@@ -64,11 +64,8 @@ class PromptGroup:
 
 @dataclass(frozen=True)
 class PromptReaders:
-    """The sequences that read the prompts of a group now.
-
-    `table` int64 [P, S] has the sequences of each prompt, padded with any; its entries `indices` (flattened) are
-    `sequences` int64, which ascend.
-    """
+    """The sequences that read the prompts of a group now. `table` int64 [P, S] has the sequences of each prompt, padded
+    with any; its entries `indices` (flattened) are `sequences` int64, which ascend."""
 
     group: PromptGroup
     table: Tensor
@@ -164,10 +161,8 @@ class SharedPrefixCache:
         return KeyValueBlock.copy_of(keys, values, rows, slice(0, self._length))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Return the attended values [B, H, 1, D] of one token a sequence, which is added to the cache first.
-
-        `query` [B, H, 1, D], `key` and `value` [B, G, 1, D]. The token itself counts in the window.
-        """
+        """Return the attended values [B, H, 1, D] of one token a sequence, which is added to the cache first. `query`
+        [B, H, 1, D], `key` and `value` [B, G, 1, D]. The token itself counts in the window."""
         scale, window = scoring.scale, scoring.window
         keys, values = self._append(layer, key, value)
         count, heads, _, size = query.shape

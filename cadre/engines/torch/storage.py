@@ -21,15 +21,14 @@ from cadre.learn import tensor_files
 from cadre.plugins import embedded_models
 from cadre.settings import LoraConfig
 from cadre.settings.team import PEFT_PREFIX
+from cadre.team import Weights
 
 
 def save_model(
     model: Any, stops: Sequence[int], tokenizer: Any, folder: Path, state: Mapping[str, Tensor] | None = None
 ) -> None:
     """Write a Hugging Face folder: weights (`state`, or the model's own), configuration, tokenizer, chat template.
-
-    `stops` are the ids that end a turn, as in `save_description`.
-    """
+    `stops` are the ids that end a turn, as in `save_description`."""
     generation = model.generation_config
     model.generation_config = type(generation)()  # what is written of it is replaced below
     try:
@@ -74,6 +73,16 @@ def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> 
         for name, weight in target.items():
             if weight is not source[name]:
                 weight.copy_(source[name])
+
+
+def weights_folder(weights: Weights) -> Path:
+    """Return the folder of weights without tensors. Raises EngineError if they have none."""
+    if weights.folder is None:
+        raise EngineError(
+            f"Got weights of policy {weights.policy!r} without tensors, which stay in the process that has them; "
+            "expected a folder. Have the learner write one."
+        )
+    return weights.folder
 
 
 def name_of_base(model: str, source: str) -> str:

@@ -174,10 +174,8 @@ class UpdateMetrics:
         self.largest = torch.maximum(largest, previous) if is_tensor else largest.clamp_min(previous)
 
     def add_logprob_diff(self, role: str, total: Scalar, tokens: int) -> None:
-        """Add |learner's - sampler's log-probability|, summed over tokens of a role.
-
-        Only those of the first optimiser step count, as the sampler never had the weights of later ones.
-        """
+        """Add |learner's - sampler's log-probability|, summed over tokens of a role. Only those of the first optimiser
+        step count, as the sampler never had the weights of later ones."""
         if not self.norms:
             self._add(f"diff/{role}", total)
             self._add(f"diff_count/{role}", tokens)
@@ -200,9 +198,7 @@ class UpdateMetrics:
 
     def over_ranks(self, ranks: Ranks, roles: Sequence[str]) -> UpdateMetrics:
         """Return those of all ranks together, which have sequences of these roles; every rank has the same norms.
-
-        Numbers must have been read from the GPU.
-        """
+        Numbers must have been read from the GPU."""
         names = [f"{kind}/{unit}" for kind in ("loss", "count") for unit in ("tokens", "values")]
         names += [*self.names, *(f"{kind}/{role}" for kind in ("diff", "diff_count") for role in roles)]
         together = UpdateMetrics(self.loss_metrics)
@@ -245,16 +241,10 @@ def read_numbers(numbers: Sequence[Scalar]) -> list[float]:
 
 class Trainer:
     """Updates the policies of one model, by their `optimisers`. Owned by the learner; runs in the engine's thread.
-
-    `seed` keys the order of the sequences in every epoch.
-    """
+    `seed` keys the order of the sequences in every epoch."""
 
     def __init__(
-        self,
-        runner: MicroBatchRunner,
-        optimisers: Mapping[str, PolicyOptimiser],
-        settings: TrainingSettings,
-        seed: int,
+        self, runner: MicroBatchRunner, optimisers: Mapping[str, PolicyOptimiser], settings: TrainingSettings, seed: int
     ) -> None:
         self._runner = runner
         self._optimisers = optimisers
@@ -267,10 +257,8 @@ class Trainer:
         self._seed = seed
 
     def update(self, sequences: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        """Train every policy that has sequences, and return metrics by policy. Raises DivergedError.
-
-        An update without sequences counts too: schedules go by the steps of the training.
-        """
+        """Train every policy that has sequences, and return metrics by policy. Raises DivergedError. An update without
+        sequences counts too: schedules go by the steps of the training."""
         started = time.perf_counter()
         by_policy = {name: [sequence for sequence in sequences if sequence.policy == name] for name in self._optimisers}
         by_policy = {name: self._add_old_logprobs(part) for name, part in by_policy.items() if part}
@@ -341,10 +329,8 @@ class Trainer:
         return reports
 
     def _mean_divergence(self, metrics: UpdateMetrics, before: Mapping[str, Scalar]) -> float:
-        """Return the mean KL(sampler || policy) (k3) of the tokens of all ranks that were run since a snapshot.
-
-        The bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207), whose estimator is not published.
-        """
+        """Return the mean KL(sampler || policy) (k3) of the tokens of all ranks that were run since a snapshot. The
+        bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207), whose estimator is not published."""
         names = ("kl3", "count/tokens")
         own = read_numbers([numbers[name] for name in names for numbers in (metrics.sums, before)])
         divergence, tokens = self._runner.ranks.sum([own[0] - own[1], own[2] - own[3]])

@@ -54,10 +54,8 @@ def limit_context(loaded: LoadedModel) -> LoadedModel:
 
 
 def choose_sampling_form(loaded: LoadedModel, dtype: torch.dtype) -> Form:
-    """Return the fastest form that is right for a model.
-
-    Warns if it is sampled without a cache; raises EngineError if no form is right.
-    """
+    """Return the fastest form that is right for a model. Warns if it is sampled without a cache; raises EngineError if
+    no form is right."""
     kind, family = loaded.model.config.model_type, families.family_of(loaded.model)
     forms: list[Form] = []
     if family in families.SHARED and shared_prefix_cache.can_share(loaded.model):

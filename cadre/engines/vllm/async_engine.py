@@ -130,10 +130,8 @@ class Stream:
 
 
 class TransferClient:
-    """The engine's weight life cycle, as vLLM's trainers drive it, for a sender in another thread.
-
-    `answer` waits for the engine as long as it lives; `version` is that of the sent weights.
-    """
+    """The engine's weight life cycle, as vLLM's trainers drive it, for a sender in another thread. `answer` waits for
+    the engine as long as it lives; `version` is that of the sent weights."""
 
     def __init__(self, engine: Any, answer: Callable[..., Any], loop: asyncio.AbstractEventLoop, version: int) -> None:
         self._engine, self._answer, self._loop, self._version = engine, answer, loop, version

@@ -101,10 +101,8 @@ def load_text(source: str, policies: Mapping[str, PolicyConfig], options: Option
 
 
 def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Options, context: int) -> Launch:
-    """Return how to start the engine of these policies: on a GPU if torch has one and the policies may use it.
-
-    Raises EngineError for settings that need a GPU.
-    """
+    """Return how to start the engine of these policies: on a GPU if torch has one and the policies may use it. Raises
+    EngineError for settings that need a GPU."""
     config, policy = options.config, next(iter(policies.values()))
     on_gpu = pick_device(policy.device).type == "cuda"
     check_gpu_settings(config, on_gpu)
@@ -231,10 +229,8 @@ class Call:
 
 @dataclass(frozen=True)
 class EngineCompletion:
-    """One completion as the engine returns it.
-
-    `versions` are (first token, version) of the engine's own weights when sampling began and after each change.
-    """
+    """One completion as the engine returns it. `versions` are (first token, version) of the engine's own weights when
+    sampling began and after each change."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -247,10 +243,8 @@ Depth = Literal["cache", "offload", "discard"]
 
 
 async def wait_while_alive(work: Coroutine[Any, Any, T], is_dead: Callable[[], bool], death: EngineError) -> T:
-    """Return what the engine answers. Raises `death` if it dies first.
-
-    vLLM tells requests that its process has died, but not those who wait for its other answers: they would for ever.
-    """
+    """Return what the engine answers. Raises `death` if it dies first. vLLM tells requests that its process has died,
+    but not those who wait for its other answers: they would for ever."""
     task = asyncio.ensure_future(work)
     try:
         while not task.done():

@@ -37,10 +37,8 @@ Start = Callable[[Launch], Coroutine[Any, Any, "AsyncEngine"]]
 
 
 class LoopThread:
-    """An event loop in a thread of its own: engines belong to one loop while their callers' loops come and go.
-
-    `close` ends it; may be called more than once.
-    """
+    """An event loop in a thread of its own: engines belong to one loop while their callers' loops come and go. `close`
+    ends it; may be called more than once."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -159,10 +157,8 @@ class VllmSampler:
         return pending.reply.result()
 
     async def load(self, weights: Weights) -> None:
-        """Sample with these weights from now on: as a new version of an adapter, or in place of the model's own.
-
-        Raises EngineError if the policy is unknown or frozen, or the weights cannot be read.
-        """
+        """Sample with these weights from now on: as a new version of an adapter, or in place of the model's own. Raises
+        EngineError if the policy is unknown or frozen, or the weights cannot be read."""
         name, version = weights.policy, weights.version
         self._check(name, "Got weights of")
         policy = self.policies[name]
@@ -260,8 +256,4 @@ class VllmSampler:
     def _check(self, policy: str, action: str) -> None:
         if self._closed:
             raise EngineError(f"{action} policy {policy!r}, and its engine was closed; expected an open one. Load it.")
-        if policy not in self.policies:
-            raise EngineError(
-                f"{action} policy {policy!r}, which this engine does not hold; it holds {', '.join(self.policies)}. "
-                "Fix team.roles."
-            )
+        self._text.check_policy(policy, action)

@@ -37,11 +37,8 @@ PART_TOKENS = 32
 
 @dataclass(slots=True)
 class Part:
-    """The tokens of the sequence `name` that were not sent yet, of at most `size`.
-
-    `output` is vLLM's own message of a token, the last one if the sequence has ended; `prefill_stats` is what the first
-    one reported of the prompt.
-    """
+    """The tokens of the sequence `name` that were not sent yet, of at most `size`. `output` is vLLM's own message of a
+    token, the last one if the sequence has ended; `prefill_stats` is what the first one reported of the prompt."""
 
     name: str
     size: int
