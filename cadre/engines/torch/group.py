@@ -13,8 +13,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -197,10 +196,8 @@ class GroupLearner(LearnerProxy):
 
 def _send(pipe: Connection, message: Any) -> None:
     """Send a message; a receiver that has ended does not need it."""
-    try:
+    with suppress(OSError):
         pipe.send(message)
-    except OSError:
-        return
 
 
 # In a rank's process.
@@ -214,7 +211,7 @@ def run_rank(pipe: Connection, spec: LearnerSpec, rank: int, folder: Path, threa
     # The ranks of one machine talk to each other over its own interface, whatever its name resolves to.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(threads)
-    with _report_failure(pipe):
+    try:
         learner = join_group(spec, rank, spec.ranks, f"file://{folder}/meeting", folder)
         method, arguments = "", ()
         answer: Any = None
@@ -222,13 +219,6 @@ def run_rank(pipe: Connection, spec: LearnerSpec, rank: int, folder: Path, threa
             pipe.send(answer if rank == 0 else None)
             method, arguments = pipe.recv()
             answer = getattr(learner, method)(*arguments)
-
-
-@contextmanager
-def _report_failure(pipe: Connection) -> Iterator[None]:
-    """Send an error through the pipe; those of other code are raised too, so that their traceback is printed."""
-    try:
-        yield
     except (EOFError, BrokenPipeError):
         return  # the trainer is gone
     except BaseException as error:
@@ -236,7 +226,7 @@ def _report_failure(pipe: Connection) -> Iterator[None]:
         message = as_sentence(f"{type(error).__name__}: {' '.join(str(error).split())}")
         _send(pipe, RankFailure(time.monotonic(), own_error, message))
         if own_error is None:
-            raise
+            raise  # so that its traceback is printed
 
 
 def end_with_parent(folder: Path) -> None:

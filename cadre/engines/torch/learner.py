@@ -29,7 +29,6 @@ from cadre.engines.torch.model import (
     load_reference,
     restore_policy,
 )
-from cadre.engines.torch.prefix_tree import check_flex_attention
 from cadre.engines.torch.ranks import Ranks, gather_weights, shard
 from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
 from cadre.learn import tensor_files
@@ -66,7 +65,6 @@ class RankLearner:
     ) -> None:
         model, adapters = loaded.model, loaded.adapters
         device = model.device if mesh is None else ranks.device
-        check_flex_attention(settings.learners, device)
         model.requires_grad_(any(is_fully_trained(policy) for policy in policies.values()))
         if settings.learners:
             check_projection(model)

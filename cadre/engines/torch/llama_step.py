@@ -37,7 +37,7 @@ class LayerOperations:
 
     norms: tuple[Operation, Operation]
     head_norms: tuple[Operation, Operation] | None
-    projections: tuple[Operation, Operation, Operation]
+    projections: tuple[Operation, ...]
     output: Operation
     gate: Operation
     up: Operation
@@ -61,11 +61,7 @@ class LlamaStep:
             operations = LayerOperations(
                 norms=(_plain_norm(layer.input_layernorm), _plain_norm(layer.post_attention_layernorm)),
                 head_norms=(_plain_norm(attention.q_norm), _plain_norm(attention.k_norm)) if has_head_norms else None,
-                projections=(
-                    _plain_linear(attention.q_proj),
-                    _plain_linear(attention.k_proj),
-                    _plain_linear(attention.v_proj),
-                ),
+                projections=tuple(map(_plain_linear, (attention.q_proj, attention.k_proj, attention.v_proj))),
                 output=_plain_linear(attention.o_proj),
                 gate=_plain_linear(mlp.gate_proj),
                 up=_plain_linear(mlp.up_proj),

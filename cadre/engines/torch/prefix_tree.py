@@ -8,7 +8,7 @@ keys and values alone. Gradient checkpointing of layers is here too, as the two 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -22,9 +22,10 @@ from transformers import AttentionInterface
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cadre.engines.torch.families import family_of
+from cadre.engines.torch.kv_cache import NAME
 from cadre.engines.torch.logprobs import compute_last_states
 from cadre.engines.torch.lora import Adapters
-from cadre.engines.torch.model import check_attention_keywords, find_window, use_attention
+from cadre.engines.torch.model import find_window, use_attention
 from cadre.errors import EngineError
 from cadre.learn.batching import Batch
 from cadre.learn.prefix_tree import PrefixTree
@@ -32,7 +33,7 @@ from cadre.learn.tensors import to_device
 from cadre.learn.tree_attention import KERNEL_OPTIONS, FlexMasks, Layout, Scoring, attention, capped, compile_variants
 from cadre.settings import LearnerConfig, Packing
 
-NAME, COMPILED = "cadre_prefix_tree", "cadre_compiled_tree"
+COMPILED = "cadre_compiled_tree"
 # The lengths that a block mask names, as torch.compile calls those of `_run_layer`'s argument; a regular expression.
 MASK_SIZES = r"L\['mask'\]\.seq_lengths.*"
 # In layers of these models a token depends on other tokens by plain attention only; tests run them all.
@@ -60,17 +61,6 @@ def choose_packing(model: Any, configs: Collection[LearnerConfig]) -> Packing:
     return next(iter(packings), "auto") if kind in PACKABLE else "padded"
 
 
-def check_flex_attention(learners: Mapping[str, LearnerConfig], device: torch.device) -> None:
-    """Raise EngineError if FlexAttention or compiled layers are on and cannot be used."""
-    for name, learner in learners.items():
-        for setting in ("flex_attention", "compile"):
-            if getattr(learner, setting) and device.type == "cpu":
-                raise EngineError(
-                    f"Policy {name!r} has learner.{setting} on, but its model is on the CPU, where FlexAttention has "
-                    "no backward pass; expected a GPU. Leave it off here."
-                )
-
-
 @dataclass(frozen=True)
 class TreeForm:
     """The form in which a prefix tree is run.
@@ -91,6 +81,12 @@ def choose_tree_form(
     Layers are not compiled if adapters differ from layer to layer, or if their activations are computed again. Those of
     a model that is divided among ranks are: their weights are gathered by hooks, outside of what is compiled.
     """
+    is_on = [name for name in ("flex_attention", "compile") if any(getattr(learner, name) for learner in learners)]
+    if device.type == "cpu" and is_on:
+        raise EngineError(
+            f"A policy has learner.{is_on[0]} on, but its model is on the CPU, where FlexAttention has no backward pass; "
+            "expected a GPU. Leave it off here."
+        )
     if device.type == "cpu" or family_of(model) not in PACKABLE:
         return TreeForm()
     flex = [learner.flex_attention for learner in learners]
@@ -129,8 +125,9 @@ def _compute_tree_states(model: Any, tree: PrefixTree, form: TreeForm) -> tuple[
     computed = tree.read if can_narrow else torch.arange(len(tree.token_ids))
     rows = to_device(computed, device)
     layout = Layout.of(tree, device, form.flex)
+    tree_attention = TreeAttention(layout, layout.only_for(computed), len(model.base_model.layers))
     with use_attention(model, NAME), narrow_last_layer(layer, rows) if can_narrow else nullcontext():
-        states = compute_last_states(model, **inputs, layout=layout, last=layout.only_for(computed))
+        states = compute_last_states(model, **inputs, decoding_cache=tree_attention)
     indices = torch.full_like(tree.token_ids, -1)
     indices[computed] = torch.arange(len(computed))
     return states.squeeze(1), indices
@@ -159,28 +156,18 @@ def narrow_last_layer(layer: Any, rows: Tensor) -> Iterator[None]:
         yield
 
 
-def _attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: None,
-    *,
-    layout: Layout,
-    last: Layout,
-    scaling: float,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    **keywords: Any,
-) -> tuple[Tensor, None]:
-    """Attend as transformers calls it: `query` [N, H, 1, D] in, [N, 1, H, D] out."""
-    check_attention_keywords(keywords)
-    layout = last if module.layer_idx + 1 == module.config.num_hidden_layers else layout
-    query, key, value = query.squeeze(2), key.squeeze(2), value.squeeze(2)
-    return attention(query, key, value, layout, Scoring(scaling, sliding_window, softcap)).unsqueeze(1), None
+@dataclass(frozen=True)
+class TreeAttention:
+    """Attends in a tree as a cache does. The last of the `layers` computes less (`narrow_last_layer`)."""
 
+    layout: Layout
+    last: Layout
+    layers: int
 
-AttentionInterface.register(NAME, _attend)
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        """Return the attended values [N, H, 1, D] of `query` [N, H, 1, D], `key` and `value` [N, G, 1, D]."""
+        layout = self.last if layer + 1 == self.layers else self.layout
+        return attention(query.squeeze(2), key.squeeze(2), value.squeeze(2), layout, scoring).unsqueeze(2)
 
 
 # Compiled layers, for GPUs. A layer's norms, rotations, activations and residual sums are each limited by memory, and
