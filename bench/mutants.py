@@ -281,8 +281,8 @@ MUTANTS = (
     Mutant(
         "CISPO's weight with a gradient",
         "cadre/learn/loss_functions.py",
-        "ratio = log_ratio.detach().exp()",
-        "ratio = log_ratio.exp()",
+        "ratio = tokens.log_ratio.detach().exp()",
+        "ratio = tokens.log_ratio.exp()",
         (OF_LOSS + "test_cispo_by_hand",),
     ),
     Mutant(

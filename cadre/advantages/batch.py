@@ -202,17 +202,12 @@ def charge_costs(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> tup
 
 def with_reference(samples: Sequence[ScoredSample], team: Team) -> list[ScoredSample]:
     """Return the samples with the log-probabilities of the reference model, if a policy is trained on their tokens."""
-    trained = [bool(scored.sample.token_ids) and team.trains(scored.sample.policy) for scored in samples]
-    queries = [
-        sequence_of(scored.sample, 0.0, team.sampling[scored.sample.role].temperature)
-        for scored, is_trained in zip(samples, trained, strict=True)
-        if is_trained
-    ]
-    logprobs = iter(team.reference_logprobs(queries))
-    return [
-        replace(scored, reference=next(logprobs)[len(scored.sample.prompt_ids) :]) if is_trained else scored
-        for scored, is_trained in zip(samples, trained, strict=True)
-    ]
+    samples = list(samples)
+    trained = [i for i, one in enumerate(samples) if one.sample.token_ids and team.trains(one.sample.policy)]
+    queries = [sequence_of(samples[i].sample, 0.0, team.sampling[samples[i].sample.role].temperature) for i in trained]
+    for i, logprobs in zip(trained, team.reference_logprobs(queries), strict=True):
+        samples[i] = replace(samples[i], reference=logprobs[len(samples[i].sample.prompt_ids) :])
+    return samples
 
 
 def charge_divergence(samples: Sequence[ScoredSample], kl: float) -> list[ScoredSample]:
@@ -393,9 +388,8 @@ def gradient_mass(sequences: Sequence[TrainingSequence], loss: LossConfig) -> Me
     denominators = {policy: Denominators.of(part, loss.divisor) for policy, part in by_policy.items()}
     masses: dict[tuple[str, str], list[float]] = defaultdict(list)
     for sequence in trained:
-        size = sum(
-            abs(advantage) for advantage, inside in zip(sequence.advantages, sequence.mask, strict=True) if inside
-        )
+        pairs = zip(sequence.advantages, sequence.mask, strict=True)
+        size = sum(abs(advantage) for advantage, inside in pairs if inside)
         weight = aggregate(sum(sequence.mask), denominators[sequence.policy])
         masses[sequence.policy, sequence.role].append(size * weight)
 

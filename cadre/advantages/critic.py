@@ -266,11 +266,8 @@ def span(
     if role in child.samples:
         return reward, [NextDecision(discount, below, child)]
     spans = [span(child, below, index, role, comparison) for index in range(len(child.branches))]
-    decisions = [
-        NextDecision(discount * later.weight / len(spans), later.path, later.node)
-        for _, following in spans
-        for later in following
-    ]
+    nexts = [later for _, following in spans for later in following]
+    decisions = [NextDecision(discount * later.weight / len(spans), later.path, later.node) for later in nexts]
     return reward + discount * fmean(later_reward for later_reward, _ in spans), decisions
 
 

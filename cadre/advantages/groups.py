@@ -570,12 +570,9 @@ def group_returns(
 def _episodes(
     members: Sequence[ScoredSample], values: Sequence[float], comparison: Comparison | None
 ) -> tuple[tuple[EpisodeReturn, ...], ...]:
-    """Return the episodes through each sample.
-
-    Every episode counts once for each role of the group, divided among the role's samples on it, each of which adds the
-    cost of its own length. A return that is not of whole episodes, or a cost (no comparison), is the sample's value in
-    each of its episodes.
-    """
+    """Return the episodes through each sample. Every episode counts once for each role of the group, divided among the
+    role's samples on it, each of which adds the cost of its own length. A return that is not of whole episodes, or a
+    cost (no comparison), is the sample's value in each of its episodes."""
     paths = [[path for path, _ in episodes_through(scored.tree_sample)] for scored in members]
     counts = Counter(
         (scored.sample.role, path) for scored, through in zip(members, paths, strict=True) for path in through
@@ -638,11 +635,8 @@ def update_running_means(state: Mapping[str, float], groups: Sequence[AdvantageG
 
 def bend_by_history(samples: Sequence[ScoredSample], state: Mapping[str, float]) -> list[ScoredSample]:
     """Return the samples with the return tanh((return - mean) / (deviation + 1e-6)), as in CCPO's public code (arXiv
-    2603.21563).
-
-    Mean and deviation are the role's from before the batch; a deviation whose square is at most 1e-6 counts as 1.
-    Returns of a role without a history, as in the first step, stay as they are.
-    """
+    2603.21563). Mean and deviation are the role's from before the batch; a deviation whose square is at most 1e-6
+    counts as 1. Returns of a role without a history, as in the first step, stay as they are."""
     bent = []
     for scored in samples:
         mean_name, variance_name = history_names(scored.sample.role)

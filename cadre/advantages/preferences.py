@@ -101,11 +101,8 @@ def joint_answer(node: Node, branch: Branch) -> str:
 
 def score_by_model(trees: Sequence[Tree], model: RewardModel, joint: bool) -> list[Tree]:
     """Return the trees with the model's scores as rewards: of each answer, the local reward of the role that gave it,
-    or with `joint` of each joint action, the team's reward.
-
-    The environment's own reward is gone, so that nothing but the model is learned from; its parts, and what it says of
-    success, stay.
-    """
+    or with `joint` of each joint action, the team's reward. The environment's own reward is gone, so that nothing but
+    the model is learned from; its parts, and what it says of success, stay."""
     nodes = [node for tree in trees for node in walk.nodes(tree.root)]
     queries: list[tuple[tuple[Message, ...], str]] = []
     for node in nodes:

@@ -41,13 +41,10 @@ def cgroup_limit(process_file: Path = Path("/proc/self/cgroup"), mount: Path = P
     for line in process_file.read_text().splitlines() if process_file.is_file() else []:
         _, controllers, path = line.split(":", 2)
         group = Path(path.lstrip("/"))
-        for parent in (group, *group.parents):
-            if not controllers:  # version 2
-                file = mount / parent / "memory.max"
-            elif "memory" in controllers.split(","):  # version 1
-                file = mount / "memory" / parent / "memory.limit_in_bytes"
-            else:
-                continue
+        # Version 2 names no controllers, version 1 has a tree of groups for each.
+        top, name = (mount / "memory", "memory.limit_in_bytes") if controllers else (mount, "memory.max")
+        for parent in (group, *group.parents) if "memory" in (controllers or "memory").split(",") else ():
+            file = top / parent / name
             if file.is_file() and (text := file.read_text().strip()).isdecimal():
                 limits.append(int(text))
     return min(limits)

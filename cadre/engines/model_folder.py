@@ -35,10 +35,8 @@ SAMPLED_BYTES, MAX_HEADER = 1024, 100 * MIB
 
 def fingerprint_weights(folder: Path) -> str:
     """Return the SHA-256 of the name, type, shape and first bytes of every tensor of a model's folder, however they are
-    divided into files; "" if its files cannot be read.
-
-    Two models of one shape, such as a base and its fine-tuned version, have different ones.
-    """
+    divided into files; "" if its files cannot be read. Two models of one shape, such as a base and its fine-tuned
+    version, have different ones."""
     tensors: dict[str, list[Any]] = {}
     try:
         for path in _weight_files(folder):

@@ -208,11 +208,9 @@ async def _limit_body(response: Any) -> None:
 
 
 def _to_dict(message: Message) -> dict[str, Any]:
-    """Return the message as endpoints take it: media before the text and within the request, arguments as text.
-
-    What looks like a control token is broken by a space, as an endpoint may read such tokens in any message. Thinking
-    is left out: some endpoints refuse it.
-    """
+    """Return the message as endpoints take it: media before the text and within the request, arguments as text. What
+    looks like a control token is broken by a space, as an endpoint may read such tokens in any message. Thinking is
+    left out: some endpoints refuse it."""
     text = break_common(message.content)
     content: str | list[dict[str, Any]] = text
     if message.images or message.sounds:

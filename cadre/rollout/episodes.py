@@ -193,11 +193,8 @@ async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
         for failure in dict.fromkeys(failed):
             error = next((error for error, reason in errors if reason == failure), None)
             trace = failure.error if error is None else "".join(traceback.format_exception(error))
-            count = failed.count(failure)
-            report = Failure(
-                task, failure.reason, failure.error, trace, dropped=False, branches=count, kept=failure.kept
-            )
-            reports.append(replace(report, lost=count / len(branches)))
+            count, part = failed.count(failure), failed.count(failure) / len(branches)
+            reports.append(Failure(task, failure.reason, failure.error, trace, False, count, part, failure.kept))
         return Tree(task, set_failure_rewards(complete, rollout.limits.failure_reward, rollout.alpha, rollout.parts))
 
     tree = await retried(task, rollout, play)

@@ -439,10 +439,8 @@ async def select(expansion: Expansion, rollout: Rollout, key: int, search: Searc
 
         # Equal actions lead to one state, which is explored once, below the first of them.
         first_index: dict[Any, int] = {}
-        actions = [
-            index if index in expansion.failures else action_key(expansion.action(index))
-            for index in range(len(scores))
-        ]
+        failures = expansion.failures
+        actions = (index if index in failures else action_key(expansion.action(index)) for index in range(len(scores)))
         first = [first_index.setdefault(action, index) for index, action in enumerate(actions)]
         counts = Counter(first[index] for index in selected)
         following = Search(waiting, search.fans + (len(selected) > 1), search.weight)
@@ -459,9 +457,8 @@ async def select(expansion: Expansion, rollout: Rollout, key: int, search: Searc
         expansion = replace(expansion, failures={**expansion.failures, **failed})
 
         # Select again with what was found ahead added to each score.
-        scores = [
-            value + (ahead[first[index]].value if first[index] in ahead else 0.0) for index, value in enumerate(scores)
-        ]
+        values_ahead = [ahead[index].value if index in ahead else 0.0 for index in first]
+        scores = [value + value_ahead for value, value_ahead in zip(scores, values_ahead, strict=True)]
         if fans_out or not any(index not in expansion.failures for index in selected):
             selected = select_branches(expansion, scores, shape, generator)
         selected = list(dict.fromkeys(first[index] for index in selected))

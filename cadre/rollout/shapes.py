@@ -94,12 +94,7 @@ def full(k: Siblings, joint: Joint = "aligned", stop_at: float | None = None) ->
 
 
 def branch(
-    k: Siblings,
-    where: Priority | None = None,
-    decisions: int = 1,
-    siblings: int = 1,
-    rounds: int = 1,
-    budget: int = 0,
+    k: Siblings, where: Priority | None = None, decisions: int = 1, siblings: int = 1, rounds: int = 1, budget: int = 0
 ) -> Shape:
     """Return the shape of `k` whole episodes that branch afterwards.
 

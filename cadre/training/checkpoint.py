@@ -308,10 +308,8 @@ WARM_START, WARM_START_SETTINGS = "warm_start", "settings.json"
 
 def find_start(experiment: Experiment, run: Run) -> dict[str, str] | None:
     """Return the folders of the policies' weights when reinforcement learning began, "" for those that their settings
-    name; None if the reference is the base (`kl.reference`).
-
-    Raises RunError where the warm start's weights are gone, and ConfigError where other machines would need them.
-    """
+    name; None if the reference is the base (`kl.reference`). Raises RunError where the warm start's weights are gone,
+    and ConfigError where other machines would need them."""
     if experiment.config.kl.reference == "base":
         return None
     names = [name for name in experiment.learners if name in experiment.roles.values()]

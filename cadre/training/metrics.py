@@ -111,11 +111,8 @@ def count_ablated_steps(node: Node) -> int:
 
 def group_metrics(groups: Sequence[AdvantageGroup], without_std: str = "keep") -> Metrics:
     """Return the fraction of zero-variance groups: of all, of those that hold a role's samples, and of those by the
-    number of the role's decision in its episode.
-
-    Those that `credit.without_std=drop` leaves out for equal rewards before length penalties count too. Empty if
-    nothing is compared, as with a critic.
-    """
+    number of the role's decision in its episode. Those that `credit.without_std=drop` leaves out for equal rewards
+    before length penalties count too. Empty if nothing is compared, as with a critic."""
     flat: dict[str, list[bool]] = defaultdict(list)
     for group in groups:
         for name in {"rollout", *(scored.sample.role for scored in group.samples)}:

@@ -214,10 +214,16 @@ READERS: dict[str, Callable[[CallForm, str, int, Schemas], tuple[list[Call], int
 }
 
 BAR = "\uff5c"  # in the tokens of DeepSeek
-DEEPSEEK: dict[str, Any] = {"outer": f"<{BAR}tool▁calls▁begin{BAR}>"}
+DEEPSEEK, SEPARATOR = f"<{BAR}tool▁call▁begin{BAR}>", f"<{BAR}tool▁sep{BAR}>"
 DEEPSEEK_ENDS = (f"<{BAR}tool▁call▁end{BAR}> <{BAR}tool▁calls▁end{BAR}>", f"<{BAR}tool▁call▁end{BAR}>")
+CODE_ENDS = tuple(f"``` {end}" for end in DEEPSEEK_ENDS)
+DEEPSEEK_OUTER = f"<{BAR}tool▁calls▁begin{BAR}>"
 KIMI_ENDS = ("<|tool_call_end|> <|tool_calls_section_end|>", "<|tool_call_end|>")
+KIMI: dict[str, Any] = {"outer": "<|tool_calls_section_begin|>", "middle": "<|tool_call_argument_begin|>"}
 PARAMETERS: dict[str, Any] = {"key_open": "<parameter=", "key_close": ">", "value_close": "</parameter>"}
+GLM: dict[str, Any] = {"key_open": "<arg_key>", "key_close": "</arg_key> <arg_value>", "value_close": "</arg_value>"}
+MINIMAX: dict[str, Any] = {"key_open": '<parameter name="', "key_close": '">', "value_close": "</parameter>"}
+MINIMAX_ENDS = ("</invoke> </minimax:tool_call>", "</invoke>")
 HERMES = CallForm("json", "<tool_call>", ("</tool_call>",))
 # With the models that write them. The forms without a mark before calls come last.
 FORMS = (
@@ -225,43 +231,15 @@ FORMS = (
     # Qwen3-Coder and Qwen 3.5; Seed-OSS
     CallForm("tagged", "<tool_call> <function=", ("</function> </tool_call>",), "", ">", newline=True, **PARAMETERS),
     CallForm("tagged", "<seed:tool_call> <function=", ("</function> </seed:tool_call>",), "", ">", **PARAMETERS),
-    CallForm(  # GLM 4.5
-        "tagged",
-        "<tool_call>",
-        ("</tool_call>",),
-        key_open="<arg_key>",
-        key_close="</arg_key> <arg_value>",
-        value_close="</arg_value>",
-    ),
-    CallForm(  # MiniMax M2
-        "tagged",
-        '<invoke name="',
-        ("</invoke> </minimax:tool_call>", "</invoke>"),
-        outer="<minimax:tool_call>",
-        middle='">',
-        key_open='<parameter name="',
-        key_close='">',
-        value_close="</parameter>",
-    ),
+    CallForm("tagged", "<tool_call>", ("</tool_call>",), **GLM),  # GLM 4.5
+    CallForm("tagged", '<invoke name="', MINIMAX_ENDS, "<minimax:tool_call>", '">', **MINIMAX),  # MiniMax M2
     CallForm("json", "[TOOL_CALLS]"),  # Mistral until 2024, and since
     CallForm("named", "[TOOL_CALLS]", middle="[ARGS]"),
     CallForm("named", "[TOOL_CALLS]", middle=f"[CALL_ID]{ID}[ARGS]"),
     # DeepSeek V3 and R1, and V3.1
-    CallForm(
-        "named",
-        f"<{BAR}tool▁call▁begin{BAR}>function<{BAR}tool▁sep{BAR}>",
-        tuple(f"``` {end}" for end in DEEPSEEK_ENDS),
-        middle="```json",
-        **DEEPSEEK,
-    ),
-    CallForm("named", f"<{BAR}tool▁call▁begin{BAR}>", DEEPSEEK_ENDS, middle=f"<{BAR}tool▁sep{BAR}>", **DEEPSEEK),
-    CallForm(  # Kimi K2
-        "named",
-        "<|tool_call_begin|>functions.",
-        KIMI_ENDS,
-        outer="<|tool_calls_section_begin|>",
-        middle="<|tool_call_argument_begin|>",
-    ),
+    CallForm("named", f"{DEEPSEEK}function{SEPARATOR}", CODE_ENDS, DEEPSEEK_OUTER, "```json"),
+    CallForm("named", DEEPSEEK, DEEPSEEK_ENDS, DEEPSEEK_OUTER, SEPARATOR),
+    CallForm("named", "<|tool_call_begin|>functions.", KIMI_ENDS, **KIMI),  # Kimi K2
     CallForm("named", "<function=", ("</function>",), middle=">"),  # Llama 3.1 with tools of one's own
     CallForm("json", "<|tool_call|>", ("<|/tool_call|>",)),  # Phi 4, Granite 3
     CallForm("json", "<|tool_call|>"),

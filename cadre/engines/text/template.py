@@ -618,11 +618,9 @@ class Template:
         return frozenset({mark for mark in tokens if mark and not control_tokens.THINKING.fullmatch(mark)})
 
     def _added_words(self) -> frozenset[str]:
-        """Return the added tokens that are words of a domain, which texts may contain.
-
-        Neither special tokens nor those around turns are words, nor marks in the form of a control token, in the text
-        of the template, in what it writes for a result, or of a model with images.
-        """
+        """Return the added tokens that are words of a domain, which texts may contain. Neither special tokens nor those
+        around turns are words, nor marks in the form of a control token, in the text of the template, in what it writes
+        for a result, or of a model with images."""
         result = [QUESTION, Message("assistant", "", tool_calls.PROBE_CALLS[:1]), tool_calls.RESULT_MESSAGES[0]]
         written = "\n".join([*self._templates.values(), self._try_to_write(result, (), True, ToolUse()) or ""])
 

@@ -44,10 +44,8 @@ class Pair:
     @classmethod
     def initialise(cls, linear: nn.Linear, config: LoraConfig, key: tuple[int, str, str]) -> Pair:
         """Return PEFT's initial values: `down` uniform within 1 / sqrt(inputs), `up` zero, so that training starts at
-        the base.
-
-        The random key is seed, policy and layer name: the draw does not depend on which other adapters exist.
-        """
+        the base. The random key is seed, policy and layer name: the draw does not depend on which other adapters
+        exist."""
         generator = torch.Generator().manual_seed(random_keys.key("lora", *key))
         bound = 1.0 / math.sqrt(linear.in_features)
         down = torch.empty(config.rank, linear.in_features).uniform_(-bound, bound, generator=generator)

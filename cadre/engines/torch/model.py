@@ -212,10 +212,8 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
 
 def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: torch.device | None = None) -> Any:
     """Return the model alone, in eval mode, on the CPU, or quantised on `device` if it is given and the policy says so:
-    in NF4 with double quantization, as in QLoRA (arXiv 2305.14314), with products in `dtype`.
-
-    Raises EngineError if it cannot be loaded.
-    """
+    in NF4 with double quantization, as in QLoRA (arXiv 2305.14314), with products in `dtype`. Raises EngineError if it
+    cannot be loaded."""
     options: dict[str, Any] = {}
     if device is not None and policy.quantization is not None:
         config = BitsAndBytesConfig(

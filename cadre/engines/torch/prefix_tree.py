@@ -84,7 +84,7 @@ def choose_tree_form(
     is_on = [name for name in ("flex_attention", "compile") if any(getattr(learner, name) for learner in learners)]
     if device.type == "cpu" and is_on:
         raise EngineError(
-            f"A policy has learner.{is_on[0]} on, but its model is on the CPU, where FlexAttention has no backward pass; "
+            f"A policy has learner.{is_on[0]} on, and its model is on the CPU, where FlexAttention has no backward; "
             "expected a GPU. Leave it off here."
         )
     if device.type == "cpu" or family_of(model) not in PACKABLE:
@@ -214,11 +214,9 @@ def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
 
 @contextmanager
 def _sizes_that_change(with_mask: bool) -> Iterator[None]:
-    """Compile for all sizes within the block, of what torch.compile would take as fixed at first, or always.
-
-    These are the attributes of linear layers, which the adapters of a micro-batch and their scales are, and the numbers
-    in a block mask. The settings are those of the thread from torch 2.12 on, and before that of the process.
-    """
+    """Compile for all sizes within the block, of what torch.compile would take as fixed at first, or always. These are
+    the attributes of linear layers, which the adapters of a micro-batch and their scales are, and the numbers in a
+    block mask. The settings are those of the thread from torch 2.12 on, and before that of the process."""
     sources = MASK_SIZES if with_mask else torch.compiler.config.dynamic_sources
     with (
         torch._dynamo.config.patch(force_nn_module_property_static_shapes=False),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,11 +77,8 @@ class TrainingSettings:
     start: Mapping[str, str] | None = None
 
 
-class StepNumbers(NamedTuple):
-    """The loss of a policy's minibatch, and its gradient's `PolicyOptimiser.norms`."""
-
-    loss: float
-    norms: Sequence[float]
+# The loss of a policy's minibatch, and its gradient's `PolicyOptimiser.norms`.
+StepNumbers = tuple[float, Sequence[float]]
 
 
 class PolicyOptimiser:
@@ -116,10 +113,10 @@ class PolicyOptimiser:
         """Return the norms of the gradients of the policy and of its heads, if it has some."""
         return [optimiser.norm() for optimiser in self._both]
 
-    def step(self, numbers: StepNumbers) -> None:
+    def step(self, loss: float, norms: Sequence[float]) -> None:
         """Step the policy and its heads."""
-        for optimiser, norm in zip(self._both, numbers.norms, strict=True):
-            optimiser.step(numbers.loss, norm)
+        for optimiser, norm in zip(self._both, norms, strict=True):
+            optimiser.step(loss, norm)
 
     def finish_update(self) -> None:
         """Count an update, by which schedules go."""
@@ -276,7 +273,7 @@ class Trainer:
             denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
             is_bounded = self._loss.kl_bound is not None
             snapshots = {name: metrics[name].snapshot() for name in step} if is_bounded else {}
-            for name, numbers in self._backward_in_memory(run, denominators, metrics).items():
+            for name, (loss, norms) in self._backward_in_memory(run, denominators, metrics).items():
                 if self._loss.kl_bound is not None:
                     divergences[name] = self._mean_divergence(metrics[name], snapshots[name][0])
                     if divergences[name] > self._loss.kl_bound:
@@ -285,8 +282,8 @@ class Trainer:
                         self._optimisers[name].clear()
                         metrics[name].restore(snapshots[name])
                         continue
-                metrics[name].norms.append(numbers.norms[0])
-                self._optimisers[name].step(numbers)
+                metrics[name].norms.append(norms[0])
+                self._optimisers[name].step(loss, norms)
                 if weights[name].skips >= PATIENCE:
                     raise DivergedError(
                         f"Policy {name!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not "
@@ -421,7 +418,7 @@ class Trainer:
         own_losses = [torch.as_tensor(loss, dtype=torch.float64, device=norms[0].device) for loss in losses.values()]
         numbers = iter(read([*own_losses, *norms, *(statistics for _, statistics in noted)]))
         totals = runner.ranks.sum([next(numbers)[0] for _ in losses])
-        results = {name: StepNumbers(total, next(numbers)) for name, total in zip(losses, totals, strict=True)}
+        results = {name: (total, next(numbers)) for name, total in zip(losses, totals, strict=True)}
         for sequence, _ in noted:
             statistics = next(numbers)
             notes.add(sequence, statistics[: len(statistics) // 2], statistics[len(statistics) // 2 :])

@@ -21,7 +21,7 @@ from cadre.engines.torch.model import DTYPES, is_fully_trained, load_tokenizer, 
 from cadre.engines.vllm.adapters import Adapter, count_slots, supported_rank
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig, VllmConfig
-from cadre.types import Finish, Sampling
+from cadre.types import Sampling
 
 # Bytes of the KV cache on a CPU without a setting.
 CPU_CACHE_BYTES = 1 << 30
@@ -32,11 +32,7 @@ GPU_BATCH_TOKENS = 16_384
 # Tokens of one block of the KV cache on a GPU; a sequence takes whole blocks.
 BLOCK_TOKENS = 16
 # No usage statistics leave the machine, and only errors reach the terminal. A process with threads cannot be forked.
-ENVIRONMENT = {
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-}
+ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
 # vLLM would bind its threads to cores of its own, whatever else runs there.
 CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 # How often a dead engine is looked for while a call waits for it.
@@ -225,17 +221,6 @@ class Call:
     seed: int | None
     stops: tuple[int, ...]
     adapter: Adapter | None = None
-
-
-@dataclass(frozen=True)
-class EngineCompletion:
-    """One completion as the engine returns it. `versions` are (first token, version) of the engine's own weights when
-    sampling began and after each change."""
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish: Finish
-    versions: tuple[tuple[int, int], ...] = ((0, 0),)
 
 
 # How deep an engine sleeps: what it frees.

@@ -10,12 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cadre.engines.text.model import Completion
 from cadre.engines.text.template import Prompt
 from cadre.engines.torch.model import DTYPES, locate
 from cadre.engines.vllm import engine
@@ -243,13 +242,9 @@ class VllmSampler:
         except asyncio.CancelledError:
             await self._backend.abort(call.name)
             return
-        samples = []
-        for completion in completions:
-            # The version is that of the adapter, or of the model's own weights when sampling began.
-            (_, first), *changes = completion.versions
-            version, later = (first, tuple(changes)) if call.adapter is None else (call.adapter.version, ())
-            sampled = Completion(completion.token_ids, completion.logprobs, completion.finish, version, later)
-            samples.append(self._text.sample(pending.request, pending.prompt, sampled))
+        if call.adapter is not None:  # the version is the adapter's, not that of the model's own weights
+            completions = [replace(one, version=call.adapter.version, changes=()) for one in completions]
+        samples = [self._text.sample(pending.request, pending.prompt, one) for one in completions]
         if pending.reply.set_running_or_notify_cancel():
             pending.reply.set_result(samples)
 
