@@ -384,7 +384,7 @@ def finite_number(record: Return | Baseline | Scale, number: object) -> float:
 
 def call_baseline(baseline: Baseline, group: GroupReturns) -> Sequence[float]:
     """Return what the function returns for a group, unless it is anything but a finite number a sample."""
-    numbers: object = baseline.function(group)
+    numbers: Any = baseline.function(group)
     size = len(group.values)
     are_numbers = isinstance(numbers, list | tuple) and all(isinstance(number, int | float) for number in numbers)
     if not are_numbers or len(numbers) != size:
@@ -447,13 +447,13 @@ def compare_samples(
 
     judged_groups = []
     for key, members in groups.items():
-        judged, compared = list[ScoredSample](), list[AdvantageGroup]()
+        judged, compared_groups = list[ScoredSample](), list[AdvantageGroup]()
         for scored in members:
             position = scored.tree_sample.position
             total = returns[position] if credit.sums == "normalised" else scored.returns
             judged.append(replace(scored, returns=total, advantages=(advantages[position],)))
-            compared += compared_in[position]
-        deviations = ((one.std, one.reward_std) for one in compared)
+            compared_groups += compared_in[position]
+        deviations = ((one.std, one.reward_std) for one in compared_groups)
         std, reward_std = map(max, zip((0.0, 0.0), *deviations, strict=True))
         judged_groups.append(AdvantageGroup(key, tuple(judged), std, reward_std))
     return judged_groups

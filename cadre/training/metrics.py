@@ -144,11 +144,8 @@ def sync_seconds(samplers: Iterable[Any]) -> Metrics:
 
 def add_metrics(*parts: Metrics) -> Metrics:
     """Return the sum of each metric over the parts that have it."""
-    total: Metrics = defaultdict(float)
-    for part in parts:
-        for name, value in part.items():
-            total[name] += value
-    return dict(total)
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in names}
 
 
 def update_metrics(updates: Mapping[str, Metrics]) -> Metrics:

@@ -418,7 +418,9 @@ class Trainer:
         own_losses = [torch.as_tensor(loss, dtype=torch.float64, device=norms[0].device) for loss in losses.values()]
         numbers = iter(read([*own_losses, *norms, *(statistics for _, statistics in noted)]))
         totals = runner.ranks.sum([next(numbers)[0] for _ in losses])
-        results = {name: (total, next(numbers)) for name, total in zip(losses, totals, strict=True)}
+        results: dict[str, StepNumbers] = {
+            name: (total, next(numbers)) for name, total in zip(losses, totals, strict=True)
+        }
         for sequence, _ in noted:
             statistics = next(numbers)
             notes.add(sequence, statistics[: len(statistics) // 2], statistics[len(statistics) // 2 :])
