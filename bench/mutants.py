@@ -281,8 +281,8 @@ MUTANTS = (
     Mutant(
         "CISPO's weight with a gradient",
         "cadre/learn/loss_functions.py",
-        "ratio = log_ratio.detach().exp()",
-        "ratio = log_ratio.exp()",
+        "ratio = tokens.log_ratio.detach().exp()",
+        "ratio = tokens.log_ratio.exp()",
         (OF_LOSS + "test_cispo_by_hand",),
     ),
     Mutant(
@@ -468,8 +468,8 @@ MUTANTS = (
     Mutant(
         "zero variance of returns without the size of their rewards",
         ADVANTAGES + "groups.py",
-        "size=size_of_return(scored.tree_sample, comparison),",
-        "size=0.0,",
+        "size = size_of_return(scored.tree_sample, comparison)",
+        "size = 0.0",
         (OF_ROUNDING + "test_rewards_that_cancel_are_as_large_as_what_they_were_made_of",),
     ),
     # Critics.

@@ -130,9 +130,9 @@ def build_batch(
         if plan.influence:
             groups, judged_metrics = add_influence(groups, plan.influence, team)
         judged = [scored for group in groups for scored in group.samples]
-        selected = [
-            scored for scored in select_samples(groups, plan.selection) if not plan.only_positive or scored.has_gain
-        ]
+        selected = select_samples(groups, plan.selection)
+        if plan.only_positive:
+            selected = [scored for scored in selected if any(advantage > 0.0 for advantage in scored.advantages)]
         dropped = len(judged) - len(selected)
 
     if plan.teacher is not None:
@@ -164,9 +164,7 @@ def score_trees(trees: Sequence[Tree], plan: Plan, team: Team) -> list[Tree]:
 
 def is_useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
     """Return the predicate of dynamic sampling: True if any sample of a tree that would be trained has an advantage.
-
-    The cost of the distance from the reference model is ignored: it saves no group that is dropped.
-    """
+    The cost of the distance from the reference model is ignored: it saves no group that is dropped."""
 
     # Which groups are the lowest is known once all trees are there.
     selection = plan.selection.model_copy(update={"drop_fraction": None})
@@ -204,17 +202,12 @@ def charge_costs(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> tup
 
 def with_reference(samples: Sequence[ScoredSample], team: Team) -> list[ScoredSample]:
     """Return the samples with the log-probabilities of the reference model, if a policy is trained on their tokens."""
-    trained = [bool(scored.sample.token_ids) and team.trains(scored.sample.policy) for scored in samples]
-    queries = [
-        sequence_of(scored.sample, 0.0, team.sampling[scored.sample.role].temperature)
-        for scored, is_trained in zip(samples, trained, strict=True)
-        if is_trained
-    ]
-    logprobs = iter(team.reference_logprobs(queries))
-    return [
-        replace(scored, reference=next(logprobs)[len(scored.sample.prompt_ids) :]) if is_trained else scored
-        for scored, is_trained in zip(samples, trained, strict=True)
-    ]
+    samples = list(samples)
+    trained = [i for i, one in enumerate(samples) if one.sample.token_ids and team.trains(one.sample.policy)]
+    queries = [sequence_of(samples[i].sample, 0.0, team.sampling[samples[i].sample.role].temperature) for i in trained]
+    for i, logprobs in zip(trained, team.reference_logprobs(queries), strict=True):
+        samples[i] = replace(samples[i], reference=logprobs[len(samples[i].sample.prompt_ids) :])
+    return samples
 
 
 def charge_divergence(samples: Sequence[ScoredSample], kl: float) -> list[ScoredSample]:
@@ -225,10 +218,8 @@ def charge_divergence(samples: Sequence[ScoredSample], kl: float) -> list[Scored
 def charge_length(
     samples: Sequence[ScoredSample], config: CreditConfig, sampling: Mapping[str, Sampling]
 ) -> list[ScoredSample]:
-    """Return the samples with the costs of their length, relative to the most tokens that they might have had.
-
-    That is the role's limit, or the lower one of their observation.
-    """
+    """Return the samples with the costs of their length, relative to the most tokens that they might have had. That is
+    the role's limit, or the lower one of their observation."""
     if not config.overlong_buffer:
         return list(samples)
     factor = 1.0 if config.overlong_factor is None else config.overlong_factor
@@ -244,10 +235,8 @@ def charge_length(
 
 
 def overlong_penalty(sample: Sample, limit: int, buffer: int) -> float:
-    """Return the penalty of a completion of at most `limit` tokens, from 0 to -1 over the last `buffer` of them.
-
-    DAPO's soft overlong punishment (arXiv 2503.14476, equation 13). A completion that was cut off gets all of it.
-    """
+    """Return the penalty of a completion of at most `limit` tokens, from 0 to -1 over the last `buffer` of them. DAPO's
+    soft overlong punishment (arXiv 2503.14476, equation 13). A completion that was cut off gets all of it."""
     if sample.finish == "length":
         return -1.0
     buffer = min(buffer, limit)
@@ -336,33 +325,27 @@ def weight_by_tree(samples: Sequence[ScoredSample], rule: TreeWeight, loss: Loss
 
 
 def parts_of_loss(samples: Sequence[ScoredSample], loss: LossConfig) -> list[float]:
-    """Return the weight of each sample in the loss of its policy, if all weights were 1.
-
-    If the loss adds up tokens, and averages nothing over them, it is the same of each.
-    """
+    """Return the weight of each sample in the loss of its policy, if all weights were 1. If the loss adds up tokens,
+    and averages nothing over them, it is the same of each."""
     aggregate = load_function("loss.aggregate", loss.aggregate, AGGREGATES)
     lengths = [(scored.sample.policy, len(scored.sample.token_ids) if scored.trains else 0) for scored in samples]
     tokens, sequences = Counter[str](), Counter[str]()
     for policy, length in lengths:
         tokens[policy] += length
         sequences[policy] += length > 0
-    adds_up = declared(aggregate, "sums_tokens")
-
-    def part(policy: str, length: int) -> float:
-        token = aggregate(length, Denominators(sequences[policy], tokens[policy], 1, loss.divisor))
-        return token if adds_up else length * token
-
-    return [part(policy, length) if length else 0.0 for policy, length in lengths]
+    adds_up, parts = declared(aggregate, "sums_tokens"), []
+    for policy, length in lengths:
+        token = aggregate(length, Denominators(sequences[policy], tokens[policy], 1, loss.divisor)) if length else 0.0
+        parts.append(token if adds_up else length * token)
+    return parts
 
 
 # Training sequences.
 
 
 def make_sequences(samples: Sequence[ScoredSample], sampling: Mapping[str, Sampling]) -> list[TrainingSequence]:
-    """Return one training sequence for each sample that a policy or a critic learns from.
-
-    Samples of remote models have no token ids, and no sequence.
-    """
+    """Return one training sequence for each sample that a policy or a critic learns from. Samples of remote models have
+    no token ids, and no sequence."""
     return [
         make_sequence(scored, sampling[scored.sample.role].temperature)
         for scored in samples
@@ -371,10 +354,8 @@ def make_sequences(samples: Sequence[ScoredSample], sampling: Mapping[str, Sampl
 
 
 def make_sequence(scored: ScoredSample, temperature: float) -> TrainingSequence:
-    """Return the prompt, untrained, and the completion with its advantages.
-
-    If the sample does not train its policy, nothing but a critic is trained.
-    """
+    """Return the prompt, untrained, and the completion with its advantages. If the sample does not train its policy,
+    nothing but a critic is trained."""
     sample, zeros = scored.sample, (0.0,) * len(scored.sample.prompt_ids)
     plain = sequence_of(sample, 0.0, temperature)
     if not scored.trains:
@@ -407,9 +388,8 @@ def gradient_mass(sequences: Sequence[TrainingSequence], loss: LossConfig) -> Me
     denominators = {policy: Denominators.of(part, loss.divisor) for policy, part in by_policy.items()}
     masses: dict[tuple[str, str], list[float]] = defaultdict(list)
     for sequence in trained:
-        size = sum(
-            abs(advantage) for advantage, inside in zip(sequence.advantages, sequence.mask, strict=True) if inside
-        )
+        pairs = zip(sequence.advantages, sequence.mask, strict=True)
+        size = sum(abs(advantage) for advantage, inside in pairs if inside)
         weight = aggregate(sum(sequence.mask), denominators[sequence.policy])
         masses[sequence.policy, sequence.role].append(size * weight)
 

@@ -20,16 +20,7 @@ from cadre.rollout.walk import TreeSample
 from cadre.settings import CriticConfig
 from cadre.statistics import is_constant
 from cadre.team import Metrics, Team
-from cadre.types import (
-    Media,
-    Message,
-    Node,
-    SamplePosition,
-    Targets,
-    TrainingSequence,
-    join_media,
-    media_of,
-)
+from cadre.types import Media, Message, Node, SamplePosition, Targets, TrainingSequence, join_media, media_of
 
 # Whose history a critic reads: the acting role's alone, or the last prompt and completion of every role.
 Reads = Literal["own", "joint"]
@@ -108,11 +99,8 @@ def judge_samples(
 
 @dataclass(frozen=True)
 class CriticInput:
-    """The tokens that a critic reads of a sample, and after which of them it predicts a value.
-
-    `in_sample` is True if they begin the sample's own sequence, under the policy that sampled it; `images` are those of
-    its prompt.
-    """
+    """The tokens that a critic reads of a sample, and after which of them it predicts a value. `in_sample` is True if
+    they begin the sample's own sequence, under the policy that sampled it; `images` are those of its prompt."""
 
     policy: str
     head: str
@@ -248,10 +236,9 @@ def compute_gae(
         for _, following in spans:
             for later in following:
                 positions = [(sample.tree, later.path, role, branch.choice[role]) for branch in later.node.branches]
-                next_value += later.weight / len(spans) * fmean(predicted[position][0] for position in positions)
-                next_advantage += (
-                    later.weight / len(spans) * fmean(estimates[position].advantages[0] for position in positions)
-                )
+                weight = later.weight / len(spans)
+                next_value += weight * fmean(predicted[position][0] for position in positions)
+                next_advantage += weight * fmean(estimates[position].advantages[0] for position in positions)
         # The decision's own reward falls on its last token.
         rewards[-1] += fmean(reward for reward, _ in spans)
 
@@ -279,21 +266,16 @@ def span(
     if role in child.samples:
         return reward, [NextDecision(discount, below, child)]
     spans = [span(child, below, index, role, comparison) for index in range(len(child.branches))]
-    decisions = [
-        NextDecision(discount * later.weight / len(spans), later.path, later.node)
-        for _, following in spans
-        for later in following
-    ]
+    nexts = [later for _, following in spans for later in following]
+    decisions = [NextDecision(discount * later.weight / len(spans), later.path, later.node) for later in nexts]
     return reward + discount * fmean(later_reward for later_reward, _ in spans), decisions
 
 
 def generalised_advantages(
     rewards: Sequence[float], values: Sequence[float], bootstrap: tuple[float, float], gamma: float, gae_lambda: float
 ) -> list[float]:
-    """Return `A_t = delta_t + gamma lambda A_{t+1}` with `delta_t = r_t + gamma V_{t+1} - V_t`.
-
-    `bootstrap` is the value and the advantage after the last t, both discounted already.
-    """
+    """Return `A_t = delta_t + gamma lambda A_{t+1}` with `delta_t = r_t + gamma V_{t+1} - V_t`. `bootstrap` is the
+    value and the advantage after the last t, both discounted already."""
     value_after, advantage_after = bootstrap
     advantages: list[float] = []
     for reward, value in zip(reversed(rewards), reversed(values), strict=True):
@@ -341,10 +323,8 @@ def critic_metrics(samples: Sequence[ScoredSample], values: Values, estimates: S
 
 
 def explained_variance(returns: Sequence[float], values: Sequence[float]) -> float:
-    """Return `1 - Var(return - value) / Var(return)`: 1 for a perfect critic, 0 for a constant one, or less.
-
-    It is 0 if the returns have no variance, as there is nothing to explain.
-    """
+    """Return `1 - Var(return - value) / Var(return)`: 1 for a perfect critic, 0 for a constant one, or less. It is 0 if
+    the returns have no variance, as there is nothing to explain."""
     if is_constant(returns):
         return 0.0
     errors = [target - value for target, value in zip(returns, values, strict=True)]

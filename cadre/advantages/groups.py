@@ -110,10 +110,8 @@ class GroupReturns:
         return largest * math.sqrt(squares / sum(weight for _, weight in self.weighted))
 
     def subtract(self, bases: Sequence[float]) -> list[float]:
-        """Return each value less its base, 0.0 if all values and bases, or the two, differ by rounding alone.
-
-        An optimiser that scales gradients would make a step of any residue.
-        """
+        """Return each value less its base, 0.0 if all values and bases, or the two, differ by rounding alone. An
+        optimiser that scales gradients would make a step of any residue."""
         if is_constant([*self.values, *bases], self.size, self.resolution):
             return [0.0] * len(bases)
         return [
@@ -124,10 +122,8 @@ class GroupReturns:
 
 @dataclass(frozen=True)
 class AdvantageGroup:
-    """Samples that were compared with each other, with their advantages.
-
-    `std` is 0.0 if their returns differ by rounding alone; `reward_std` is the same before costs of length.
-    """
+    """Samples that were compared with each other, with their advantages. `std` is 0.0 if their returns differ by
+    rounding alone; `reward_std` is the same before costs of length."""
 
     key: Key
     samples: tuple[ScoredSample, ...]
@@ -149,10 +145,8 @@ class AdvantageGroup:
 
     @property
     def has_signal(self) -> bool:
-        """Return True if its returns differ, or if they give an advantage all the same.
-
-        They do under a baseline that is not made of the group. The cost of the distance from the reference is ignored.
-        """
+        """Return True if its returns differ, or if they give an advantage all the same. They do under a baseline that
+        is not made of the group. The cost of the distance from the reference is ignored."""
         return self.has_variance or any(scored.advantages[0] for scored in self.samples if not scored.penalties)
 
     def is_learned(self, without_std: str) -> bool:
@@ -163,12 +157,11 @@ class AdvantageGroup:
 # The groups: which samples are compared.
 
 
-def _answer_at_root(sample: TreeSample) -> int:
-    """Return the role's own answer at the root, or the branch taken there if the role did not act."""
-    if not sample.above:
-        return sample.index
-    _, branch = sample.above[0]
-    return branch.choice.get(sample.role, sample.path[0])
+@declare(scope="task")
+def _subtree_key(sample: TreeSample) -> Key:
+    """Return the task and the role's own answer at the root, or the branch taken there if the role did not act."""
+    answer = sample.above[0][1].choice.get(sample.role, sample.path[0]) if sample.above else sample.index
+    return (sample.tree, sample.role, answer)
 
 
 @declare(scope="task")
@@ -180,10 +173,8 @@ def _proposal_key(sample: TreeSample) -> Key:
 
 
 def _observation_key(sample: TreeSample) -> Key:
-    """Return what the role was shown: samples that answer the same are compared (GiGPO, arXiv 2505.10978).
-
-    Calls count by their position, not by the names that they happen to have.
-    """
+    """Return what the role was shown: samples that answer the same are compared (GiGPO, arXiv 2505.10978). Calls count
+    by their position, not by the names that they happen to have."""
     messages = sample.node.observations[sample.role].messages
     calls = {call.id: number for number, call in enumerate(call for message in messages for call in message.tool_calls)}
 
@@ -208,7 +199,7 @@ GROUPINGS: dict[str, Callable[[TreeSample], Key]] = {
     "task_role": declare(scope="task")(lambda sample: (sample.tree, sample.role)),
     "role_turn_task": declare(scope="turn")(lambda sample: (sample.tree, sample.role, sample.node.turn)),
     "role": declare(scope="batch")(lambda sample: (sample.role,)),
-    "subtree": declare(scope="task")(lambda sample: (sample.tree, sample.role, _answer_at_root(sample))),
+    "subtree": _subtree_key,
     "proposal": _proposal_key,
     "observation": declare(scope="task")(lambda sample: (sample.tree, sample.role, *_observation_key(sample))),
     "state": _state_key,
@@ -225,10 +216,8 @@ def _mean(group: GroupReturns) -> list[float]:
 
 @declare(needs_group=True)
 def _leave_one_out(group: GroupReturns) -> list[float]:
-    """Return the mean of the other samples (RLOO, arXiv 2402.14740, eq. 7), or of the episodes without the sample.
-
-    If there is no other one, the baseline is the sample's own return.
-    """
+    """Return the mean of the other samples (RLOO, arXiv 2402.14740, eq. 7), or of the episodes without the sample. If
+    there is no other one, the baseline is the sample's own return."""
     if group.episodes:
         through = [{episode.episode for episode in episodes} for episodes in group.episodes]
         parts = [(part.episode, part.value, part.weight) for episodes in group.episodes for part in episodes]
@@ -360,20 +349,15 @@ def comparison_of(
 
 
 def compute_returns(samples: Sequence[ScoredSample], comparison: Comparison) -> list[ScoredSample]:
-    """Return the samples with their returns, and their weights in the statistics of their group.
-
-    Raises ConfigError if a return is not a finite number.
-    """
-    returns = comparison.returns
-    return [
-        replace(
-            scored,
-            returns=finite_number(returns, returns.function(scored.tree_sample, comparison)),
-            size=size_of_return(scored.tree_sample, comparison),
-            count=part_of_episodes(scored.tree_sample) if comparison.count == "episodes" else 1.0,
-        )
-        for scored in samples
-    ]
+    """Return the samples with their returns, and their weights in the statistics of their group. Raises ConfigError if
+    a return is not a finite number."""
+    credited = []
+    for scored in samples:
+        number = comparison.returns.function(scored.tree_sample, comparison)
+        count = part_of_episodes(scored.tree_sample) if comparison.count == "episodes" else 1.0
+        size = size_of_return(scored.tree_sample, comparison)
+        credited.append(replace(scored, returns=finite_number(comparison.returns, number), size=size, count=count))
+    return credited
 
 
 def sum_returns(samples: Sequence[ScoredSample], credit: Credit) -> list[ScoredSample]:
@@ -400,13 +384,10 @@ def finite_number(record: Return | Baseline | Scale, number: object) -> float:
 
 def call_baseline(baseline: Baseline, group: GroupReturns) -> Sequence[float]:
     """Return what the function returns for a group, unless it is anything but a finite number a sample."""
-    numbers: object = baseline.function(group)
+    numbers: Any = baseline.function(group)
     size = len(group.values)
-    if (
-        not isinstance(numbers, list | tuple)
-        or len(numbers) != size
-        or not all(isinstance(number, int | float) for number in numbers)
-    ):
+    are_numbers = isinstance(numbers, list | tuple) and all(isinstance(number, int | float) for number in numbers)
+    if not are_numbers or len(numbers) != size:
         text = shorten(repr(numbers), 80, placeholder="...")
         raise ConfigError(
             f"{baseline.setting}: {baseline.name} returned {text} for a group of {size}; expected a list of {size} "
@@ -464,22 +445,18 @@ def compare_samples(
     if credit.sums == "normalised":
         advantages = _normalise_by_policy([scored for members in groups.values() for scored in members], advantages)
 
-    def judged(scored: ScoredSample) -> ScoredSample:
-        position = scored.tree_sample.position
-        total = returns[position] if credit.sums == "normalised" else scored.returns
-        return replace(scored, returns=total, advantages=(advantages[position],))
-
-    return [
-        AdvantageGroup(
-            key,
-            tuple(map(judged, members)),
-            max((one.std for scored in members for one in compared_in[scored.tree_sample.position]), default=0.0),
-            max(
-                (one.reward_std for scored in members for one in compared_in[scored.tree_sample.position]), default=0.0
-            ),
-        )
-        for key, members in groups.items()
-    ]
+    judged_groups = []
+    for key, members in groups.items():
+        judged, compared_groups = list[ScoredSample](), list[AdvantageGroup]()
+        for scored in members:
+            position = scored.tree_sample.position
+            total = returns[position] if credit.sums == "normalised" else scored.returns
+            judged.append(replace(scored, returns=total, advantages=(advantages[position],)))
+            compared_groups += compared_in[position]
+        deviations = ((one.std, one.reward_std) for one in compared_groups)
+        std, reward_std = map(max, zip((0.0, 0.0), *deviations, strict=True))
+        judged_groups.append(AdvantageGroup(key, tuple(judged), std, reward_std))
+    return judged_groups
 
 
 def _normalise_by_policy(
@@ -565,11 +542,8 @@ def needs_signatures(credit: Credit) -> bool:
 def group_returns(
     members: Sequence[ScoredSample], comparison: Comparison, state: Mapping[str, float] | None = None
 ) -> GroupReturns:
-    """Return the returns of a group's members.
-
-    If the history bent them, they are equal if they were before: tanh draws large ones together, and their rounding
-    with them.
-    """
+    """Return the returns of a group's members. If the history bent them, they are equal if they were before: tanh draws
+    large ones together, and their rounding with them."""
     size, resolution = max(scored.size + abs(scored.overlong) for scored in members), RESOLUTION
     unbent = [scored.unbent for scored in members if scored.unbent is not None]
     if unbent:
@@ -577,6 +551,10 @@ def group_returns(
             members = [replace(scored, returns=members[0].returns) for scored in members]
         size, resolution = 0.0, EXACT
     values = [scored.return_after_length for scored in members]
+    mean_of_tasks = 0.0
+    if comparison.prior:  # the mean reward of the episodes of the members' tasks, undiscounted
+        by_tree = {scored.tree_sample.tree: scored.tree_sample for scored in members}
+        mean_of_tasks = fmean(value_of_root(sample, comparison) for sample in by_tree.values())
     return GroupReturns(
         tuple(values),
         tuple(scored.count for scored in members),
@@ -584,26 +562,17 @@ def group_returns(
         _episodes(members, values, comparison) if comparison.count == "episodes" else (),
         size,
         tuple(members),
-        (_mean_of_tasks(members, comparison), comparison.prior) if comparison.prior else (0.0, 0.0),
+        (mean_of_tasks, comparison.prior),
         resolution,
     )
-
-
-def _mean_of_tasks(members: Sequence[ScoredSample], comparison: Comparison) -> float:
-    """Return the mean reward of the episodes of the members' tasks, undiscounted."""
-    by_tree = {scored.tree_sample.tree: scored.tree_sample for scored in members}
-    return fmean(value_of_root(sample, comparison) for sample in by_tree.values())
 
 
 def _episodes(
     members: Sequence[ScoredSample], values: Sequence[float], comparison: Comparison | None
 ) -> tuple[tuple[EpisodeReturn, ...], ...]:
-    """Return the episodes through each sample.
-
-    Every episode counts once for each role of the group, divided among the role's samples on it, each of which adds the
-    cost of its own length. A return that is not of whole episodes, or a cost (no comparison), is the sample's value in
-    each of its episodes.
-    """
+    """Return the episodes through each sample. Every episode counts once for each role of the group, divided among the
+    role's samples on it, each of which adds the cost of its own length. A return that is not of whole episodes, or a
+    cost (no comparison), is the sample's value in each of its episodes."""
     paths = [[path for path, _ in episodes_through(scored.tree_sample)] for scored in members]
     counts = Counter(
         (scored.sample.role, path) for scored, through in zip(members, paths, strict=True) for path in through
@@ -621,10 +590,8 @@ def _episodes(
 
 
 def _penalty_advantages(members: Sequence[ScoredSample], baseline: Baseline, comparison: Comparison) -> list[float]:
-    """Return the advantage of each sample's distance from the reference, a cost, among its role's in the group.
-
-    It is 0 where the distance costs nothing, as for a frozen role.
-    """
+    """Return the advantage of each sample's distance from the reference, a cost, among its role's in the group. It is 0
+    where the distance costs nothing, as for a frozen role."""
     advantages = [0.0] * len(members)
     by_role: dict[str, list[int]] = defaultdict(list)
     for index, scored in enumerate(members):
@@ -653,10 +620,8 @@ def running_mean_name(sample: TreeSample, grouping: Grouping) -> str:
 
 
 def update_running_means(state: Mapping[str, float], groups: Sequence[AdvantageGroup], credit: Credit) -> BaselineState:
-    """Return the running means after a batch.
-
-    A sample that counts w moves its mean by w updates, so an episode moves it once where episodes are counted.
-    """
+    """Return the running means after a batch. A sample that counts w moves its mean by w updates, so an episode moves
+    it once where episodes are counted."""
     means = dict(state)
     for group in groups:
         for scored in group.samples:
@@ -670,11 +635,8 @@ def update_running_means(state: Mapping[str, float], groups: Sequence[AdvantageG
 
 def bend_by_history(samples: Sequence[ScoredSample], state: Mapping[str, float]) -> list[ScoredSample]:
     """Return the samples with the return tanh((return - mean) / (deviation + 1e-6)), as in CCPO's public code (arXiv
-    2603.21563).
-
-    Mean and deviation are the role's from before the batch; a deviation whose square is at most 1e-6 counts as 1.
-    Returns of a role without a history, as in the first step, stay as they are.
-    """
+    2603.21563). Mean and deviation are the role's from before the batch; a deviation whose square is at most 1e-6
+    counts as 1. Returns of a role without a history, as in the first step, stay as they are."""
     bent = []
     for scored in samples:
         mean_name, variance_name = history_names(scored.sample.role)
@@ -718,9 +680,7 @@ def groups_of_roles(groups: Sequence[AdvantageGroup], roles: Container[str]) -> 
 
 def no_signal_fractions(groups: Sequence[AdvantageGroup], without_std: str = "keep") -> dict[tuple[str, int], float]:
     """Return the fraction of groups that nothing is learned from, by role and number of the decision in its episode.
-
-    1.0 means that nothing was learned from that decision; step after step, that nothing ever will be.
-    """
+    1.0 means that nothing was learned from that decision; step after step, that nothing ever will be."""
     flags: dict[tuple[str, int], list[bool]] = defaultdict(list)
     for group in groups:
         for decision in dict.fromkeys((scored.sample.role, len(scored.tree_sample.path)) for scored in group.samples):

@@ -63,10 +63,8 @@ def add_influence(groups: Sequence[AdvantageGroup], weight: float, team: Team) -
 
 
 def measure_influence(samples: Sequence[TreeSample], team: Team) -> dict[SamplePosition, float]:
-    """Return dl of every sample after which a trained policy acts, the mean over what follows it.
-
-    Raises EngineError if a policy's log-probabilities are not finite.
-    """
+    """Return dl of every sample after which a trained policy acts, the mean over what follows it. Raises EngineError if
+    a policy's log-probabilities are not finite."""
     diffs: dict[SamplePosition, list[float]] = defaultdict(list)
     queries, positions = [], []
     for sample in samples:

@@ -33,10 +33,8 @@ from cadre.types import Branch, Message, Node, Reward, SamplePosition, Tree
 def preference_advantages(
     samples: Sequence[ScoredSample], comparison: Comparison, beta: float
 ) -> tuple[list[ScoredSample], Metrics]:
-    """Return the samples with the advantages that make a policy gradient that of the loss above, and metrics.
-
-    The pairs of a decision share the weight of one. A sample without `reference` has no diff: nobody trains it.
-    """
+    """Return the samples with the advantages that make a policy gradient that of the loss above, and metrics. The pairs
+    of a decision share the weight of one. A sample without `reference` has no diff: nobody trains it."""
     diffs = {scored.tree_sample.position: beta * sum(scored.logprob_diffs) for scored in samples}
     nodes = {(scored.tree_sample.tree, scored.tree_sample.path): scored.tree_sample.node for scored in samples}
     advantages: dict[SamplePosition, float] = defaultdict(float)
@@ -67,10 +65,8 @@ def preference_advantages(
 
 
 def team_return(branch: Branch, round_number: int, comparison: Comparison) -> float:
-    """Return the team's return from a branch on: its score, and of what follows the mean, discounted once a round.
-
-    With returns that take the best of what follows it is the best in place of the mean.
-    """
+    """Return the team's return from a branch on: its score, and of what follows the mean, discounted once a round. With
+    returns that take the best of what follows it is the best in place of the mean."""
     reduce: Reduce = max if comparison.returns.takes_best else fmean
     return branch_return(
         branch, round_number, comparison.gamma, lambda below: score(below.reward, comparison.alpha), reduce
@@ -105,11 +101,8 @@ def joint_answer(node: Node, branch: Branch) -> str:
 
 def score_by_model(trees: Sequence[Tree], model: RewardModel, joint: bool) -> list[Tree]:
     """Return the trees with the model's scores as rewards: of each answer, the local reward of the role that gave it,
-    or with `joint` of each joint action, the team's reward.
-
-    The environment's own reward is gone, so that nothing but the model is learned from; its parts, and what it says of
-    success, stay.
-    """
+    or with `joint` of each joint action, the team's reward. The environment's own reward is gone, so that nothing but
+    the model is learned from; its parts, and what it says of success, stay."""
     nodes = [node for tree in trees for node in walk.nodes(tree.root)]
     queries: list[tuple[tuple[Message, ...], str]] = []
     for node in nodes:

@@ -117,10 +117,8 @@ class Comparison:
     of_size: bool = False
 
     def reward(self, branch: Branch, role: str) -> float:
-        """Return the reward of a role on one branch, or the part of it.
-
-        A part is 0.0 where it is not reported. It rewards the `owner` alone, at whichever step it is reported.
-        """
+        """Return the reward of a role on one branch, or the part of it. A part is 0.0 where it is not reported. It
+        rewards the `owner` alone, at whichever step it is reported."""
         if self.part:
             part = 0.0 if self.owner and self.owner != role else branch.reward.parts.get(self.part, 0.0)
             return abs(part) if self.of_size else part
@@ -205,11 +203,6 @@ class ScoredSample:
     @property
     def sample(self) -> Sample:
         return self.tree_sample.sample
-
-    @property
-    def has_gain(self) -> bool:
-        """Return True if any of its tokens is to become likelier."""
-        return any(advantage > 0.0 for advantage in self.advantages)
 
     @property
     def costs(self) -> tuple[float, ...]:
@@ -352,11 +345,8 @@ def reward_to_go(sample: TreeSample, comparison: Comparison) -> float:
 
 @declare(sums_rewards=True, of_future=True, takes_best=True, discounted=True, uses_lookahead=False)
 def best_to_go(sample: TreeSample, comparison: Comparison) -> float:
-    """Return `R = r + gamma * max(child returns)`: the best that was tried below the sample.
-
-    This is the return of lenient learners (Panait, Tuyls and Luke, "Theoretical Advantages of Lenient Learners", JMLR
-    9, 2008).
-    """
+    """Return `R = r + gamma * max(child returns)`: the best that was tried below the sample. This is the return of
+    lenient learners (Panait, Tuyls and Luke, "Theoretical Advantages of Lenient Learners", JMLR 9, 2008)."""
     return _to_go(sample, comparison, max)
 
 
@@ -386,9 +376,7 @@ def branch_return(
 @declare(sums_rewards=True, of_future=True, whole_episode=True, discounted=False, uses_lookahead=False)
 def episode(sample: TreeSample, comparison: Comparison) -> float:
     """Return the undiscounted reward of the whole episode (GRPO on trajectories, arXiv 2402.03300), its past included.
-
-    If several episodes go through the sample, it is the mean over them, each counting once.
-    """
+    If several episodes go through the sample, it is the mean over them, each counting once."""
     return fmean(episode_rewards(sample, comparison).values())
 
 
@@ -437,9 +425,7 @@ def only_episode(sample: TreeSample, episode: tuple[int, ...]) -> TreeSample:
 @declare(sums_rewards=True, of_future=True, whole_episode=True, discounted=False, uses_lookahead=False)
 def passed(sample: TreeSample, comparison: Comparison) -> float:
     """Return the fraction of episodes through the sample that rewarded the role with `comparison.threshold` or more.
-
-    This is rejection sampling, as Sirius (arXiv 2502.04780) selects its training data.
-    """
+    This is rejection sampling, as Sirius (arXiv 2502.04780) selects its training data."""
     sizes = episode_rewards(sample, replace(comparison, of_size=True))
     return fmean(
         # Sums that should reach the threshold may miss it by rounding.
@@ -450,10 +436,8 @@ def passed(sample: TreeSample, comparison: Comparison) -> float:
 
 @declare(sums_rewards=True, of_future=True, discounted=False, uses_lookahead=False)
 def difference(sample: TreeSample, comparison: Comparison) -> float:
-    """Return `([V(sample) - V(root)] + [V(sample) - V(node)]) / sqrt(L)` (TreeRL, arXiv 2506.11902, eq. 5 to 7).
-
-    V is the mean reward of the episodes below, their past included; L is their number below the sample.
-    """
+    """Return `([V(sample) - V(root)] + [V(sample) - V(node)]) / sqrt(L)` (TreeRL, arXiv 2506.11902, eq. 5 to 7). V is
+    the mean reward of the episodes below, their past included; L is their number below the sample."""
     value, root_value, node_value, episodes = _mean_rewards(sample, comparison)
     total = 2 * max(value, root_value, node_value) if comparison.of_size else 2 * value - root_value - node_value
     return total / math.sqrt(episodes)
@@ -494,9 +478,7 @@ def counterfactual(sample: TreeSample, comparison: Comparison) -> float:
 @declare(sums_rewards=True, ablates="all", discounted=False, uses_lookahead=False)
 def shapley(sample: TreeSample, comparison: Comparison) -> float:
     """Return the role's Shapley value in the step: `R(S and the role) - R(S)`, averaged over the orders of the roles.
-
-    For a reward of the team the values of all roles sum to `R(all) - R(nobody)` (Shapley 1953, axiom of efficiency).
-    """
+    For a reward of the team the values of all roles sum to `R(all) - R(nobody)` (Shapley 1953, axiom of efficiency)."""
     return _ablation_sum(sample, comparison, _shapley_weights(sample))
 
 
@@ -541,8 +523,7 @@ def _ablation_sum(
 
 def required_ablation(credit: Credit) -> Ablation:
     """Return which steps without roles the returns of a credit read."""
-    kinds = {comparison.returns.ablates for comparison, _ in credit.comparisons}
-    return "all" if "all" in kinds else "each" if "each" in kinds else "none"
+    return max((comparison.returns.ablates for comparison, _ in credit.comparisons), key=("none", "each", "all").index)
 
 
 def value_of_root(sample: TreeSample, comparison: Comparison) -> float:

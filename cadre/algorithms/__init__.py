@@ -8,62 +8,16 @@ from operator import or_
 from typing import TYPE_CHECKING, Any, get_args
 
 from cadre.advantages.batch import Plan
-from cadre.algorithms import common
-from cadre.algorithms.actor_critic import Ippo, Mappo, Rlhf
-from cadre.algorithms.branching import Arpo, Bpo, TreeGrpo, TreeRl
-from cadre.algorithms.custom import Custom
-from cadre.algorithms.grpo import (
-    AtGrpo,
-    Counterfactual,
-    DrMamr,
-    DrMas,
-    FlowGrpo,
-    Gigpo,
-    Grpo,
-    GrpoByRole,
-    HierarchicalGrpo,
-    Matpo,
-    MGrpo,
-    Shapley,
-    Sirius,
-    Spiral,
-    StateValue,
-    TeamTr,
-)
-from cadre.algorithms.magrpo import C3, MaDpo, Magrpo, MagrpoCentral, MaReinforce, MaRemax, MaRloo
+from cadre.algorithms import actor_critic, branching, common, custom, grpo, magrpo
 
 KINDS: tuple[type[common.Algorithm], ...] = (
-    AtGrpo,
-    Grpo,
-    GrpoByRole,
-    Matpo,
-    FlowGrpo,
-    MGrpo,
-    HierarchicalGrpo,
-    TeamTr,
-    Gigpo,
-    StateValue,
-    TreeGrpo,
-    TreeRl,
-    Arpo,
-    Bpo,
-    C3,
-    Counterfactual,
-    Shapley,
-    Magrpo,
-    MaReinforce,
-    MaRloo,
-    MaRemax,
-    MagrpoCentral,
-    DrMas,
-    DrMamr,
-    Spiral,
-    Sirius,
-    MaDpo,
-    Ippo,
-    Mappo,
-    Rlhf,
-    Custom,
+    *(grpo.AtGrpo, grpo.Grpo, grpo.GrpoByRole, grpo.Matpo, grpo.FlowGrpo, grpo.MGrpo, grpo.HierarchicalGrpo),
+    *(grpo.TeamTr, grpo.Gigpo, grpo.StateValue),
+    *(branching.TreeGrpo, branching.TreeRl, branching.Arpo, branching.Bpo),
+    *(magrpo.C3, grpo.Counterfactual, grpo.Shapley),
+    *(magrpo.Magrpo, magrpo.MaReinforce, magrpo.MaRloo, magrpo.MaRemax, magrpo.MagrpoCentral),
+    *(grpo.DrMas, grpo.DrMamr, grpo.Spiral, grpo.Sirius, magrpo.MaDpo),
+    *(actor_critic.Ippo, actor_critic.Mappo, actor_critic.Rlhf, custom.Custom),
 )
 
 # Settings by name. The settings of an algorithm have its name as a field, so the table is made of them.

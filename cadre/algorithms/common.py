@@ -33,11 +33,7 @@ ALPHA = "a role's reward is alpha * team + local"
 def _siblings(value: Any) -> Any:
     """Return a number of siblings, one a turn, or either by role. Raises ValueError with what is expected."""
     if isinstance(value, dict) and value and all(isinstance(role, str) for role in value):
-        return {role: _per_turn(number) for role, number in value.items()}
-    return _per_turn(value)
-
-
-def _per_turn(value: Any) -> int | tuple[int, ...]:
+        return {role: _siblings(number) for role, number in value.items()}
     turns = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not turns or not all(isinstance(count, int) and not isinstance(count, bool) and count >= 1 for count in turns):
         raise ValueError(
@@ -99,8 +95,6 @@ class Algorithm(Section):
     ] = Field(1.0, description=ALPHA)
 
     def plan(self) -> Plan:
-        """Return the shape, the credit and the loss; `kl` is added by `cadre.algorithms.plan_of`.
-
-        Raises ConfigError if one setting would be ignored under another.
-        """
+        """Return the shape, the credit and the loss; `kl` is added by `cadre.algorithms.plan_of`. Raises ConfigError if
+        one setting would be ignored under another."""
         raise NotImplementedError

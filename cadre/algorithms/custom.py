@@ -8,16 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from cadre.advantages import groups
 from cadre.advantages.batch import Plan
-from cadre.advantages.groups import (
-    ADVANTAGES,
-    BASELINES,
-    GROUPINGS,
-    GroupReturns,
-    call_baseline,
-    comparison_of,
-    finite_number,
-)
+from cadre.advantages.groups import ADVANTAGES, BASELINES, GROUPINGS, GroupReturns
 from cadre.advantages.returns import RETURNS, Comparison, Credit, ScoredSample
 from cadre.algorithms.branching import BUDGET, DECISIONS, ROUNDS, SIBLINGS, WHERE_WORDS, Where
 from cadre.algorithms.common import LOOKAHEAD, SELECT, Algorithm, ManySiblings, Scale, Selection
@@ -155,10 +148,8 @@ def shape_options(shape: str) -> tuple[str, ...]:
 
 
 def chosen_comparison(key: str, axes: Custom | ComparisonConfig, alpha: float) -> Comparison:
-    """Return the comparison of the functions that the section `key` of the settings names.
-
-    Raises ConfigError for an unknown name, and a function of the group that returns something else than numbers.
-    """
+    """Return the comparison of the functions that the section `key` of the settings names. Raises ConfigError for an
+    unknown name, and a function of the group that returns something else than numbers."""
     if axes.advantages is not None and (axes.baseline is not None or axes.scale is not None):
         raise ConfigError(
             f"{key}.advantages: got {axes.advantages} beside a baseline or a scale, which it replaces; expected "
@@ -170,10 +161,10 @@ def chosen_comparison(key: str, axes: Custom | ComparisonConfig, alpha: float) -
             f"{key}.{missing}: is missing; expected a baseline and a scale, or advantages in place of both. Add it."
         )
     names = (axes.returns, axes.group, axes.advantages or axes.baseline or "", axes.scale or "")
-    comparison = comparison_of(*names, alpha, axes.gamma, section=key)
+    comparison = groups.comparison_of(*names, alpha, axes.gamma, section=key)
     if comparison.returns.whole_episode:
         comparison = replace(comparison, count="episodes")
-    call_baseline(comparison.baseline, TWO_RETURNS)
+    groups.call_baseline(comparison.baseline, TWO_RETURNS)
     if comparison.scale is not None:
-        finite_number(comparison.scale, comparison.scale.function(TWO_RETURNS))
+        groups.finite_number(comparison.scale, comparison.scale.function(TWO_RETURNS))
     return comparison

@@ -10,18 +10,8 @@ from pydantic import Field
 from cadre.advantages.batch import Plan
 from cadre.advantages.groups import comparison_of
 from cadre.advantages.returns import Credit
-from cadre.algorithms.common import (
-    LOOKAHEAD,
-    MANY,
-    PARTS,
-    SCALE,
-    SELECT,
-    Algorithm,
-    ManySiblings,
-    Parts,
-    Scale,
-    Selection,
-)
+from cadre.algorithms import common
+from cadre.algorithms.common import Algorithm, ManySiblings, Parts, Scale, Selection
 from cadre.rollout import shapes
 from cadre.settings import LossConfig, Positive
 from cadre.settings.section import ReadIf
@@ -32,11 +22,11 @@ class AtGrpo(Algorithm):
     """AT-GRPO (arXiv 2510.11062): completions of every decision, compared only with each other; the best continues."""
 
     name: Literal["at_grpo"]
-    k: ManySiblings = Field(4, description=MANY)
-    select: Selection = Field("argmax", description=SELECT)
-    lookahead: int = Field(2, ge=0, description=LOOKAHEAD)
-    scale: Scale = Field("std", description=SCALE)
-    parts: Parts = Field(default_factory=dict, description=PARTS)
+    k: ManySiblings = Field(4, description=common.MANY)
+    select: Selection = Field("argmax", description=common.SELECT)
+    lookahead: int = Field(2, ge=0, description=common.LOOKAHEAD)
+    scale: Scale = Field("std", description=common.SCALE)
+    parts: Parts = Field(default_factory=dict, description=common.PARTS)
 
     def plan(self) -> Plan:
         """Return siblings at every decision, `(r - mean) / std` among them, the argmax continues (algorithm 1)."""
@@ -55,8 +45,8 @@ class Episodes(Algorithm):
     group: ClassVar[str] = "task"
 
     k: Positive = Field(4, description="episodes per task")
-    scale: Scale = Field("std", description=SCALE)
-    parts: Parts = Field(default_factory=dict, description=PARTS)
+    scale: Scale = Field("std", description=common.SCALE)
+    parts: Parts = Field(default_factory=dict, description=common.PARTS)
 
     def plan(self) -> Plan:
         """Return k whole episodes and `(R - mean) / std` over them (arXiv 2402.03300, equation 3)."""
@@ -114,7 +104,7 @@ class Gigpo(Algorithm):
     step_weight: float = Field(
         1.0, ge=0.0, description="weight of the step-level advantage; the episode-level one has 1"
     )
-    scale: Scale = Field("std", description=SCALE)
+    scale: Scale = Field("std", description=common.SCALE)
 
     def plan(self) -> Plan:
         """Return `A_episode + step_weight * A_step` (equation 8)."""
@@ -247,7 +237,7 @@ class Marginal(Algorithm):
     k: Positive = Field(4, description="episodes per task")
     broadcast: float = Field(0.0, ge=0.0, description=BROADCAST)
     part_weights: Parts = Field(default_factory=dict, description=PART_WEIGHTS)
-    scale: Scale = Field("std", description=SCALE)
+    scale: Scale = Field("std", description=common.SCALE)
     normalise: Annotated[
         Literal["each", "sum", "history"],
         ReadIf(

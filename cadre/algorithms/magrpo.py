@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -16,6 +17,7 @@ from cadre.settings.section import setting_error
 
 # The policy gradient as MAGRPO writes it (equation 5): the sum over a completion's tokens, no ratio.
 POLICY_GRADIENT = LossConfig(ratio="none", aggregate="sequence_sum")
+JOINT = "aligned: the g-th completions of all agents are a joint action; cross: all combinations are"
 
 
 class RolledOut(Algorithm):
@@ -43,19 +45,10 @@ class RolledOut(Algorithm):
 
     def plan(self) -> Plan:
         """Return all joint actions rolled out, return to go minus the node's baseline, plain policy gradient."""
-        return Plan(
-            self.shape(),
-            self.credit(self.baseline),
-            POLICY_GRADIENT,
-            reward_model=self.reward_model,
-            joint_reward=True,
-            tree_weight="alike",
-        )
-
-    def credit(self, baseline: str) -> Credit:
-        """Return the return to go minus a baseline of the node."""
         returns = "best_to_go" if self.lenient else "reward_to_go"
-        return Credit.of(comparison_of(returns, "node", baseline, "none", self.alpha, self.gamma))
+        credit = Credit.of(comparison_of(returns, "node", self.baseline, "none", self.alpha, self.gamma))
+        loss, model = POLICY_GRADIENT, self.reward_model
+        return Plan(self.shape(), credit, loss, reward_model=model, joint_reward=True, tree_weight="alike")
 
     def shape(self) -> shapes.Shape:
         """Return the shape that continues every joint action."""
@@ -65,10 +58,7 @@ class RolledOut(Algorithm):
 class Joint(RolledOut):
     """The family for agents that answer separately, with the choice of answers that are tried together."""
 
-    joint: Literal["aligned", "cross"] = Field(
-        "aligned",
-        description="aligned: the g-th completions of all agents are a joint action; cross: all combinations are",
-    )
+    joint: Literal["aligned", "cross"] = Field("aligned", description=JOINT)
 
     def shape(self) -> shapes.Shape:
         """Return the shape that continues every joint action that `joint` makes."""
@@ -114,10 +104,7 @@ class C3(Algorithm):
 
     name: Literal["c3"]
     k: ManySiblings = Field(2, description="completions of each role at a decision, also by turn or by role")
-    joint: Literal["aligned", "cross"] = Field(
-        "aligned",
-        description="aligned: the g-th completions of all agents are a joint action; cross: all combinations are",
-    )
+    joint: Literal["aligned", "cross"] = Field("aligned", description=JOINT)
 
     def plan(self) -> Plan:
         """Return every alternative rolled out from the one context, with the others of its decision as the baseline."""
@@ -134,12 +121,4 @@ class MaDpo(Joint):
 
     def plan(self) -> Plan:
         """Return all joint actions rolled out; better ones are preferred to worse ones of their decision."""
-        return Plan(
-            self.shape(),
-            self.credit("mean"),
-            POLICY_GRADIENT,
-            tree_weight="alike",
-            preference=self.beta,
-            reward_model=self.reward_model,
-            joint_reward=True,
-        )
+        return replace(super().plan(), preference=self.beta)

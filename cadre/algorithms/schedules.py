@@ -29,10 +29,8 @@ SCHEDULES: dict[str, Schedule] = {"together": together, "round_robin": round_rob
 
 
 def learning_policies(name: str, period: int, step: int, policies: Sequence[str]) -> frozenset[str]:
-    """Return the policies that learn at a step; a bundled schedule goes on after `period` steps.
-
-    Raises ContractError if a function of the user's returns anything else than names of trained policies.
-    """
+    """Return the policies that learn at a step; a bundled schedule goes on after `period` steps. Raises ContractError
+    if a function of the user's returns anything else than names of trained policies."""
     schedule = load_function("train.schedule", name, SCHEDULES)
     result: object = schedule(step // period if name in SCHEDULES else step, list(policies))
     names = list(result) if isinstance(result, Iterable) and not isinstance(result, str) else None

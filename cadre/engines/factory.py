@@ -78,10 +78,8 @@ SamplerSpec = TorchSpec | VllmSpec
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """The learner of an engine's policies, in one process or `ranks` of them.
-
-    Ranks publish folders of weights, of which the latest `versions` are kept.
-    """
+    """The learner of an engine's policies, in one process or `ranks` of them. Ranks publish folders of weights, of
+    which the latest `versions` are kept."""
 
     engine: TorchSpec
     training: TrainingSettings

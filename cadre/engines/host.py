@@ -41,29 +41,18 @@ def cgroup_limit(process_file: Path = Path("/proc/self/cgroup"), mount: Path = P
     for line in process_file.read_text().splitlines() if process_file.is_file() else []:
         _, controllers, path = line.split(":", 2)
         group = Path(path.lstrip("/"))
-        for parent in (group, *group.parents):
-            if not controllers:  # version 2
-                file = mount / parent / "memory.max"
-            elif "memory" in controllers.split(","):  # version 1
-                file = mount / "memory" / parent / "memory.limit_in_bytes"
-            else:
-                continue
+        # Version 2 names no controllers, version 1 has a tree of groups for each.
+        top, name = (mount / "memory", "memory.limit_in_bytes") if controllers else (mount, "memory.max")
+        for parent in (group, *group.parents) if "memory" in (controllers or "memory").split(",") else ():
+            file = top / parent / name
             if file.is_file() and (text := file.read_text().strip()).isdecimal():
                 limits.append(int(text))
     return min(limits)
 
 
-def swap_memory() -> int:
-    """Return the bytes of Linux's swap space; 0 on other systems."""
-    return _read_meminfo("SwapTotal") or 0
-
-
-def available_memory(path: Path = Path("/proc/meminfo")) -> int | None:
-    """Return the bytes that Linux could give without swapping; None on other systems."""
-    return _read_meminfo("MemAvailable", path)
-
-
-def _read_meminfo(name: str, path: Path = Path("/proc/meminfo")) -> int | None:
+def read_meminfo(name: str, path: Path = Path("/proc/meminfo")) -> int | None:
+    """Return the bytes of `MemAvailable`, which Linux could give without swapping, `SwapTotal` and the like; None on
+    other systems."""
     lines = path.read_text().splitlines() if path.is_file() else []
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{name}:")), None)
 
@@ -120,8 +109,6 @@ def erase(folder: Path) -> None:
     """Remove a folder. Another process may still write into it, so that is tried several times."""
     for _ in range(ERASE_ATTEMPTS):
         shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            return
 
 
 def sweep_scratch(parent: Path) -> None:

@@ -33,11 +33,8 @@ Tensors = dict[str, Any]
 
 
 class MediaProcessor:
-    """Prepares images or sounds for one model. Lives as long as the model; thread-safe.
-
-    `kind` is what it takes, `marker` what the chat template writes for one, `token` the id of each of its
-    `count(medium)` placeholders.
-    """
+    """Prepares images or sounds for one model. Lives as long as the model; thread-safe. `kind` is what it takes,
+    `marker` what the chat template writes for one, `token` the id of each of its `count(medium)` placeholders."""
 
     kind: ClassVar[type[Media]]
     part: ClassVar[str]  # the type of a part of the content, as templates know it
@@ -86,15 +83,10 @@ class MediaProcessor:
     def tensors(self, image: Media) -> Tensors:
         """Return `prepare(image)`, of which the last ones are kept."""
         with self._lock:
-            cached = self._cache.get(image.digest)
-        if cached is not None:
-            return cached
-        prepared = self.prepare(image)
-        with self._lock:
-            # Another thread may have prepared the same image meanwhile.
             if image.digest not in self._cache:
-                self._cache[image.digest] = prepared
-                self._bytes += count_bytes(prepared)
+                self._cache[image.digest] = self.prepare(image)
+                self._bytes += count_bytes(self._cache[image.digest])
+            prepared = self._cache[image.digest]
             while self._bytes > CACHE_BYTES and len(self._cache) > 1:
                 self._bytes -= count_bytes(self._cache.popitem(last=False)[1])
         return prepared
@@ -121,13 +113,10 @@ class VisionProcessor(MediaProcessor):
         if not self._cuts_tiles:
             return super().write(tensors)
         rows, columns = tensors["rows"][0][0], tensors["cols"][0][0]
-        tokens = self.marker * self._count_tile_tokens(tensors)
-        fence = "<fake_token_around_image>"
-        lines = (
-            "".join(f"{fence}<row_{row}_col_{column}>{tokens}" for column in range(1, columns + 1)) + "\n"
-            for row in range(1, rows + 1)
-        )
-        return "".join(lines) + ("\n" if rows else "") + f"{fence}<global-img>{tokens}{fence}"
+        tokens, fence, text = self.marker * self._count_tile_tokens(tensors), "<fake_token_around_image>", ""
+        for row in range(1, rows + 1):
+            text += "".join(f"{fence}<row_{row}_col_{column}>{tokens}" for column in range(1, columns + 1)) + "\n"
+        return text + ("\n" if rows else "") + f"{fence}<global-img>{tokens}{fence}"
 
     def count_tokens(self, tensors: Tensors) -> int:
         if self._cuts_tiles:
@@ -173,9 +162,8 @@ class AudioProcessor(MediaProcessor):
         audio = self._config.audio_config
         if self._has_windows:
             # The states of a window are joined, as many as make the projector's input.
-            return int(
-                len(tensors["input_features"]) * audio.max_source_positions * audio.d_model // audio.intermediate_size
-            )
+            states = len(tensors["input_features"]) * audio.max_source_positions
+            return int(states * audio.d_model // audio.intermediate_size)
         # A convolution and a pooling halve the frames.
         frames = int(tensors["feature_attention_mask"].sum())
         return ((frames - 1) // 2 - 1) // 2 + 1
@@ -202,10 +190,8 @@ class AudioProcessor(MediaProcessor):
 
 
 def load_processor(source: str, tokenizer: Any, trust_remote_code: bool = False) -> MediaProcessor | None:
-    """Return the processor of the model of a folder or hub name; None for a model of text.
-
-    A tokenizer without a chat template gets the processor's. Raises EngineError if there is none either.
-    """
+    """Return the processor of the model of a folder or hub name; None for a model of text. A tokenizer without a chat
+    template gets the processor's. Raises EngineError if there is none either."""
     model_type = PreTrainedConfig.get_config_dict(source)[0].get("model_type")
     if model_type not in MEDIA_MODELS:
         return None

@@ -12,7 +12,7 @@ import json
 import socket
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from threading import Thread
@@ -35,10 +35,8 @@ SAMPLED_BYTES, MAX_HEADER = 1024, 100 * MIB
 
 def fingerprint_weights(folder: Path) -> str:
     """Return the SHA-256 of the name, type, shape and first bytes of every tensor of a model's folder, however they are
-    divided into files; "" if its files cannot be read.
-
-    Two models of one shape, such as a base and its fine-tuned version, have different ones.
-    """
+    divided into files; "" if its files cannot be read. Two models of one shape, such as a base and its fine-tuned
+    version, have different ones."""
     tensors: dict[str, list[Any]] = {}
     try:
         for path in _weight_files(folder):
@@ -70,10 +68,8 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def find_hub_model(name: str) -> str:
-    """Return the hub name, or the cached folder if the hub does not answer.
-
-    Raises EngineError if the model is in neither, or the name is invalid.
-    """
+    """Return the hub name, or the cached folder if the hub does not answer. Raises EngineError if the model is in
+    neither, or the name is invalid."""
     # Imported here since a model in a folder, the common case of most commands, needs no hub.
     from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -98,19 +94,17 @@ def is_reachable(endpoint: str) -> bool:
     url = urlsplit(urllib.request.getproxies().get(urlsplit(endpoint).scheme, endpoint))
     address = (url.hostname or "", url.port or (443 if url.scheme == "https" else 80))
     answers: list[bool] = []
+
+    def connect() -> None:
+        with suppress(OSError):
+            socket.create_connection(address, HUB_TIMEOUT_S).close()
+            answers.append(True)
+
     # In a thread, as looking up the name has no time limit of its own.
-    thread = Thread(target=lambda: answers.append(_connects(address)), daemon=True)
+    thread = Thread(target=connect, daemon=True)
     thread.start()
     thread.join(HUB_TIMEOUT_S)
-    return any(answers)
-
-
-def _connects(address: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(address, HUB_TIMEOUT_S).close()
-    except OSError:
-        return False
-    return True
+    return bool(answers)
 
 
 def configuration_file(source: str) -> Path:
@@ -169,9 +163,7 @@ def check_folder(name: str, folder: Path) -> None:
 
 def context_length(config: Any) -> int | None:
     """Return the most tokens of a sequence, prompt and completion, by a transformers configuration; None if unstated.
-
-    It is at most the length up to which rotary angles stay as they are (`stable_rope_length`).
-    """
+    It is at most the length up to which rotary angles stay as they are (`stable_rope_length`)."""
     text = config.get_text_config()
     limits = (getattr(text, "max_position_embeddings", None), stable_rope_length(config))
     # XLNet writes -1 for no limit.

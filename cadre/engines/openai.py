@@ -45,9 +45,7 @@ log = logging.getLogger(__name__)
 
 class OpenAISampler:
     """One model of one endpoint. The key comes from an environment variable and is never written anywhere.
-
-    `enable_thinking` is passed to the endpoint's chat template, unless it is None.
-    """
+    `enable_thinking` is passed to the endpoint's chat template, unless it is None."""
 
     def __init__(self, model: str, url: str, key_variable: str, enable_thinking: bool | None = None) -> None:
         self._openai, self._model, self._url = package("openai", "remote", f"url {url}"), model, url
@@ -78,25 +76,18 @@ class OpenAISampler:
                 samples.append(result)
         if len(failures) == len(results):
             raise failures[0]
-        self._warn_of_missing_text(request, samples)
-        return samples
 
-    def _warn_of_missing_text(self, request: Request, samples: Sequence[Sample]) -> None:
-        """Warn, once, if all tokens of a completion went into reasoning."""
+        # Warn, once, if all tokens of a completion went into reasoning.
         messages = [(sample.finish, sample.message) for sample in samples if sample.message is not None]
         ends = [finish for finish, m in messages if m.thinking and not m.content.strip() and not m.tool_calls]
         if ends and not self._warned:
             self._warned = True
             log.warning(
-                "Role %r: %d of %d completions of model %r have reasoning and no text, %d of them cut off at "
-                "sampling.max_tokens=%d. Raise it, or set enable_thinking: false on the policy.",
-                request.role,
-                len(ends),
-                len(samples),
-                self._model,
-                ends.count("length"),
-                request.sampling.max_tokens,
+                f"Role {request.role!r}: {len(ends)} of {len(samples)} completions of model {self._model!r} have "
+                f"reasoning and no text, {ends.count('length')} of them cut off at sampling.max_tokens="
+                f"{request.sampling.max_tokens}. Raise it, or set enable_thinking: false on the policy."
             )
+        return samples
 
     async def load(self, weights: Weights) -> None:
         """Raise EngineError: the endpoint has weights of its own."""
@@ -183,7 +174,7 @@ class OpenAISampler:
             if limit_field == NEW_LIMIT_FIELD or NEW_LIMIT_FIELD not in str(error):
                 raise
             self._limit_field = NEW_LIMIT_FIELD
-            return await client.chat.completions.create(**fields, **{NEW_LIMIT_FIELD: max_tokens})
+            return await self._post(client, fields, max_tokens)
 
     def _rejection(self, prefix: str, why: object) -> PromptError:
         return PromptError(
@@ -217,11 +208,9 @@ async def _limit_body(response: Any) -> None:
 
 
 def _to_dict(message: Message) -> dict[str, Any]:
-    """Return the message as endpoints take it: media before the text and within the request, arguments as text.
-
-    What looks like a control token is broken by a space, as an endpoint may read such tokens in any message. Thinking
-    is left out: some endpoints refuse it.
-    """
+    """Return the message as endpoints take it: media before the text and within the request, arguments as text. What
+    looks like a control token is broken by a space, as an endpoint may read such tokens in any message. Thinking is
+    left out: some endpoints refuse it."""
     text = break_common(message.content)
     content: str | list[dict[str, Any]] = text
     if message.images or message.sounds:
@@ -233,14 +222,10 @@ def _to_dict(message: Message) -> dict[str, Any]:
     entry: dict[str, Any] = {"role": message.role, "content": content}
     if message.tool_calls:
         entry["content"] = entry["content"] or None  # null beside calls, as OpenAI has it
-        entry["tool_calls"] = [
-            {
-                "type": "function",
-                "id": call.id,
-                "function": {"name": call.name, "arguments": tool_calls.map_arguments(call, break_common)},
-            }
-            for call in message.tool_calls
-        ]
+        entry["tool_calls"] = []
+        for call in message.tool_calls:
+            function = {"name": call.name, "arguments": tool_calls.map_arguments(call, break_common)}
+            entry["tool_calls"].append({"type": "function", "id": call.id, "function": function})
     if message.role == "tool":
         entry["tool_call_id"] = message.tool_call_id
     return entry
@@ -267,19 +252,13 @@ class OpenAITeacher:
         a request of token ids does not hold.
         """
         if any(sequence.images for sequence in data):
-            raise self._error(
-                "was to score a prompt with images or sounds", "prompts of text. Load the teacher here (teacher.model)"
-            )
+            expected = "prompts of text. Load the teacher here (teacher.model)"
+            raise self._error("was to score a prompt with images or sounds", expected)
         distinct = list(dict.fromkeys(sequence.token_ids for sequence in data))
         with ThreadPoolExecutor(CONNECTIONS) as threads:
             scores = dict(zip(distinct, threads.map(self._score, distinct), strict=True))
-        return [
-            tuple(
-                score if inside else 0.0
-                for score, inside in zip(scores[sequence.token_ids], sequence.mask, strict=True)
-            )
-            for sequence in data
-        ]
+        pairs = (zip(scores[sequence.token_ids], sequence.mask, strict=True) for sequence in data)
+        return [tuple(score if inside else 0.0 for score, inside in pair) for pair in pairs]
 
     def _score(self, token_ids: tuple[int, ...]) -> list[float]:
         """Return the log-probability of every token, 0 of the first, which nothing precedes."""
@@ -287,30 +266,23 @@ class OpenAITeacher:
         try:
             reply = self._client.completions.create(**fields, extra_body={"prompt_logprobs": 1})
         except (self._openai.OpenAIError, ValueError) as error:
-            raise self._error(
-                f"failed: {error}",
-                "log-probabilities. Check the url, the model's name, its longest sequence and the key",
-            ) from error
+            expected = "log-probabilities. Check the url, the model's name, its longest sequence and the key"
+            raise self._error(f"failed: {error}", expected) from error
         choices = getattr(reply, "choices", None)
         positions = getattr(choices[0], "prompt_logprobs", None) if choices else None
         if not isinstance(positions, list):
-            raise self._error(
-                f"answered {str(reply)[:200]}, without prompt_logprobs", "an endpoint that returns them, as vLLM's does"
-            )
+            got = f"answered {str(reply)[:200]}, without prompt_logprobs"
+            raise self._error(got, "an endpoint that returns them, as vLLM's does")
         if len(positions) != len(token_ids):
-            raise self._error(
-                f"scored {len(positions)} tokens of a sequence of {len(token_ids)}",
-                "one score a token. It adds tokens, or cuts the prompt",
-            )
+            got = f"scored {len(positions)} tokens of a sequence of {len(token_ids)}"
+            raise self._error(got, "one score a token. It adds tokens, or cuts the prompt")
         scores = [0.0]
         for position, (token, scored) in enumerate(zip(token_ids[1:], positions[1:], strict=True), 1):
             entry = scored.get(str(token)) if isinstance(scored, dict) else None
             number = entry.get("logprob") if isinstance(entry, dict) else entry
             if not isinstance(number, int | float) or not math.isfinite(number):
-                raise self._error(
-                    f"returned {json.dumps(scored)[:200]} for token {token} at position {position}",
-                    "the log-probability of that token: a model with the tokenizer of the policy",
-                )
+                got = f"returned {json.dumps(scored)[:200]} for token {token} at position {position}"
+                raise self._error(got, "the log-probability of that token: a model with the tokenizer of the policy")
             scores.append(float(number))
         return scores
 

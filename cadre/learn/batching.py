@@ -40,11 +40,8 @@ FORWARD = 256
 
 
 def has_gradient(sequence: TrainingSequence, config: LossConfig) -> bool:
-    """Return True if a sequence moves the weights at all.
-
-    With advantages of zero it does so only through a critic's targets, an entropy bonus, a KL term, or a loss of the
-    user's.
-    """
+    """Return True if a sequence moves the weights at all. With advantages of zero it does so only through a critic's
+    targets, an entropy bonus, a KL term, or a loss of the user's."""
     has_other_terms = config.entropy > 0.0 or config.kl > 0.0 or config.function is not None
     if sequence.targets is not None or (any(sequence.mask) and has_other_terms):
         return True
@@ -114,10 +111,8 @@ def _run_starts(costs: Sequence[tuple[int, int]], bound: int, ranks: int) -> lis
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """The sequences of one forward, in order, with their `indices` in the data that was cut.
-
-    `tree` is their prefix tree, or None if plain padding is cheaper.
-    """
+    """The sequences of one forward, in order, with their `indices` in the data that was cut. `tree` is their prefix
+    tree, or None if plain padding is cheaper."""
 
     data: tuple[TrainingSequence, ...]
     indices: tuple[int, ...]
@@ -171,9 +166,7 @@ def padded_cost(sequences: Sequence[TrainingSequence], width: int) -> int:
 
 def pad_by_length(sequences: Sequence[TrainingSequence], indices: Sequence[int], tokens: int) -> list[MicroBatch]:
     """Return the sequences at `indices` by similar length, at most `tokens` padded tokens each; a longer one is alone.
-
-    Within a micro-batch, the sequences of a policy are side by side.
-    """
+    Within a micro-batch, the sequences of a policy are side by side."""
     parts: list[list[int]] = []
     for index in sorted(indices, key=lambda index: -len(sequences[index].token_ids)):
         longest = len(sequences[parts[-1][0]].token_ids) if parts else 0
@@ -281,10 +274,8 @@ class Batch:
 
 
 def collate(sequences: Sequence[TrainingSequence], device: torch.device, tree: PrefixTree | None = None) -> Batch:
-    """Return the sequences as one padded batch. Padding has token id 0 and is outside the mask.
-
-    `tree` is that of the sequences, in their order.
-    """
+    """Return the sequences as one padded batch. Padding has token id 0 and is outside the mask. `tree` is that of the
+    sequences, in their order."""
 
     def padded(rows: Sequence[Sequence], dtype: type) -> Tensor:
         # By numpy, which reads a tuple several times as fast as torch.
@@ -298,20 +289,18 @@ def collate(sequences: Sequence[TrainingSequence], device: torch.device, tree: P
         for position, target, value in zip(targets.at, targets.returns, targets.values, strict=True)
     ]
     numbers, positions, returns, values, heads = zip(*entries, strict=True) if entries else ((), (), (), (), ())
-    rollout_logprobs = padded([sequence.logprobs for sequence in sequences], numpy.float32)
-    has_old = any(sequence.old for sequence in sequences)
-    has_reference = any(sequence.reference for sequence in sequences)
+    old = reference = rollout_logprobs = padded([sequence.logprobs for sequence in sequences], numpy.float32)
+    if any(sequence.old for sequence in sequences):
+        old = padded([sequence.old or sequence.logprobs for sequence in sequences], numpy.float32)
+    if any(sequence.reference for sequence in sequences):
+        reference = padded([sequence.reference or sequence.logprobs for sequence in sequences], numpy.float32)
     batch = Batch(
         token_ids=padded([sequence.token_ids for sequence in sequences], numpy.int64),
         mask=padded([sequence.mask for sequence in sequences], numpy.bool_),
         rollout_logprobs=rollout_logprobs,
-        old=padded([sequence.old or sequence.logprobs for sequence in sequences], numpy.float32)
-        if has_old
-        else rollout_logprobs,
+        old=old,
         advantages=padded([sequence.advantages for sequence in sequences], numpy.float32),
-        reference=padded([sequence.reference or sequence.logprobs for sequence in sequences], numpy.float32)
-        if has_reference
-        else rollout_logprobs,
+        reference=reference,
         temperature=torch.tensor([sequence.temperature for sequence in sequences], dtype=torch.float32),
         policies=tuple(sequence.policy for sequence in sequences),
         lengths=tuple(sum(sequence.mask) for sequence in sequences),

@@ -172,40 +172,32 @@ def _own_loss(name: str, function: Callable[[Tokens], Any], tokens: Tokens) -> t
                 f"loss.function: {name} returned a loss without a gradient; expected one that is computed from "
                 "tokens.logprobs. Do not detach it."
             )
-        check = partial(_check_gradient, name, tokens.mask, inputs)
-        logprobs.register_hook(check)  # type: ignore[no-untyped-call]
+
+        def check_gradient(gradient: Tensor) -> None:
+            _check_numbers(f"the gradient of {name}", gradient, tokens.mask, inputs, "is")
+
+        logprobs.register_hook(check_gradient)  # type: ignore[no-untyped-call]
     return loss, dict(metrics)
-
-
-def _check_gradient(name: str, mask: Tensor, inputs: Sequence[Tensor], gradient: Tensor) -> None:
-    _check_numbers(f"the gradient of {name}", gradient, mask, inputs, "is")
 
 
 def importance(
     log_rho: Tensor, mask: Tensor, config: LossConfig, functions: LossFunctions | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return weights [B, T] against the difference of sampler and learner, and where they are not rho. No gradient.
-
-    `log_rho` [B, T] is old - rollout_logprobs. Ones where the correction is none.
-    """
+    `log_rho` [B, T] is old - rollout_logprobs. Ones where the correction is none."""
     functions = functions or load_loss(config)
     levelled = functions.level(log_rho.detach(), mask)
     return functions.correction(levelled.exp(), config.correction_low, config.correction_high)
 
 
-def _described(result: Any) -> str:
-    if isinstance(result, tuple):
-        return f"a tuple of {', '.join(type(part).__name__ for part in result) or 'nothing'}"
-    return f"a tensor of {list(result.shape)}" if isinstance(result, Tensor) else f"{type(result).__name__}"
-
-
 def _check_numbers(name: str, numbers: Any, mask: Tensor, inputs: Sequence[Tensor], verb: str = "returned") -> None:
     """Raise ContractError unless a function of the user's returned a finite number a token for finite inputs."""
     if not isinstance(numbers, Tensor) or numbers.shape != mask.shape or not numbers.is_floating_point():
-        dtype = f" of {numbers.dtype}" if isinstance(numbers, Tensor) else ""
+        is_tensor = isinstance(numbers, Tensor)
+        got = f"a tensor of {list(numbers.shape)} of {numbers.dtype}" if is_tensor else type(numbers).__name__
         raise ContractError(
-            f"loss.function: {name} returned {_described(numbers)}{dtype} for tokens of {list(mask.shape)}; expected a "
-            "number a token, a float tensor of that shape. Return that."
+            f"loss.function: {name} returned {got} for tokens of {list(mask.shape)}; expected a number a token, a "
+            "float tensor of that shape. Return that."
         )
     wrong = mask & ~numbers.isfinite()
     for tensor in inputs:
@@ -221,13 +213,10 @@ def _check_numbers(name: str, numbers: Any, mask: Tensor, inputs: Sequence[Tenso
 
 @torch.no_grad()
 def token_metrics(tokens: Tokens, corrected: Tensor) -> dict[str, Tensor]:
-    """Return SUMS over the masked tokens; `gap_max` is a maximum.
-
-    `corrected` are tokens whose weight the correction changed,
-    `ratio` to the sampler, `kl1` and `kl3` (the estimators k1 and k3 of KL(sampler || policy) of
-    http://joschu.net/blog/kl-approx.html), `kl_reference` (k1 of KL(policy || reference)), `entropy`, `gap_max` the
-    largest |logprobs - rollout_logprobs|. `tokens` are 0 outside the mask.
-    """
+    """Return SUMS over the masked tokens: `corrected` are tokens whose weight the correction changed, `ratio` to the
+    sampler, `kl1` and `kl3` (the estimators k1 and k3 of KL(sampler || policy) of http://joschu.net/blog/kl-approx.html),
+    `kl_reference` (k1 of KL(policy || reference)), `entropy`; and `gap_max`, the largest |logprobs - rollout_logprobs|.
+    `tokens` are 0 outside the mask."""
     gap = tokens.logprobs - tokens.rollout_logprobs
     return {
         "corrected": (corrected & tokens.mask).sum(),
@@ -244,10 +233,8 @@ def token_metrics(tokens: Tokens, corrected: Tensor) -> dict[str, Tensor]:
 
 
 class ValueHeads:
-    """Linear heads on the trunk's last hidden state, by policy and name. Live as long as the trunk.
-
-    A head starts at zero: before any training every value is 0. Its output is float32 whatever the trunk's precision.
-    """
+    """Linear heads on the trunk's last hidden state, by policy and name. Live as long as the trunk. A head starts at
+    zero: before any training every value is 0. Its output is float32 whatever the trunk's precision."""
 
     def __init__(self, names: Mapping[str, Sequence[str]], size: int, device: torch.device) -> None:
         self.heads = {policy: {name: _zero(size, device) for name in heads} for policy, heads in names.items()}
@@ -275,10 +262,8 @@ def _zero(size: int, device: torch.device) -> nn.Linear:
 
 
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, clip: float | None) -> Tensor:
-    """Return `sum_n weights[n] * max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2` over N values; all [N].
-
-    PPO's clipped value loss as in its public code (arXiv 2005.12729, section 3); without a clip the squared error.
-    """
+    """Return `sum_n weights[n] * max((v - R)^2, (old + clip(v - old, -c, c) - R)^2) / 2` over N values; all [N]. PPO's
+    clipped value loss as in its public code (arXiv 2005.12729, section 3); without a clip the squared error."""
     error = (values - returns).square()
     if clip is not None:
         moved = old + (values - old).clamp(-clip, clip)

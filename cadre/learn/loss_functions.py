@@ -45,9 +45,7 @@ Loss = Callable[..., Any]
 
 def clipped_surrogate(ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
     """Return `min(r A, clip(r, 1 - low, 1 + high) A)` (PPO, arXiv 1707.06347, eq. 7; two bounds: DAPO, 2503.14476).
-
-    With `dual` c it is at least `c A` where A < 0 (arXiv 1912.09729, eq. 5), so that no far ratio dominates.
-    """
+    With `dual` c it is at least `c A` where A < 0 (arXiv 1912.09729, eq. 5), so that no far ratio dominates."""
     plain = ratio * advantages
     bounded = ratio.clamp(1.0 - clip.low, 1.0 + clip.high) * advantages
     objective, clipped = plain.minimum(bounded), bounded < plain
@@ -74,18 +72,9 @@ def sequence_ratio(log_ratio: Tensor, mask: Tensor, is_clipped: Tensor) -> Tenso
 
 
 def clips_above(advantages: Tensor, clip: Clip) -> Tensor:
-    """Return where a ratio however large has no gradient, [B, T].
-
-    A ratio that overflows would give such a token 0 times infinity, which is no number.
-    """
+    """Return where a ratio however large has no gradient, [B, T]. A ratio that overflows would give such a token 0
+    times infinity, which is no number."""
     return (advantages >= 0) | (clip.dual is not None)
-
-
-def clipped_weight(logprobs: Tensor, log_ratio: Tensor, advantages: Tensor, clip: Clip) -> tuple[Tensor, Tensor]:
-    """Return CISPO's objective (arXiv 2506.13585, eq. 4): REINFORCE weighted by the clipped ratio without gradient."""
-    ratio = log_ratio.detach().exp()
-    weight = ratio.clamp(1.0 - clip.low, 1.0 + clip.high)
-    return weight * advantages * logprobs, weight != ratio
 
 
 def ppo(
@@ -110,10 +99,10 @@ def gspo(
 
 
 def cispo(tokens: Tokens, clip_low: float = 0.2, clip_high: float = 0.2) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss of CISPO: the clipped ratio without gradient times that of REINFORCE."""
-    clip = Clip(clip_low, clip_high)
-    objective, clipped = clipped_weight(tokens.logprobs, tokens.log_ratio, tokens.advantages, clip)
-    return -objective, {"clipped": clipped}
+    """Return the loss of CISPO (arXiv 2506.13585, eq. 4): REINFORCE weighted by the clipped ratio without gradient."""
+    ratio = tokens.log_ratio.detach().exp()
+    weight = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    return -(weight * tokens.advantages * tokens.logprobs), {"clipped": weight != ratio}
 
 
 def policy_gradient(tokens: Tokens) -> tuple[Tensor, dict[str, Tensor]]:
@@ -218,10 +207,8 @@ def sequence_mean(length: int, totals: Denominators) -> float:
 
 @declare(sums_tokens=True)
 def sequence_sum(length: int, totals: Denominators) -> float:
-    """Return one over the sequences and a divisor.
-
-    Dr. GRPO (arXiv 2503.20783) takes the longest completion allowed, MAGRPO takes 1.
-    """
+    """Return one over the sequences and a divisor. Dr. GRPO (arXiv 2503.20783) takes the longest completion allowed,
+    MAGRPO takes 1."""
     return 1.0 / (totals.sequences * totals.divisor)
 
 

@@ -50,11 +50,8 @@ class Counters(OpenRecord):
 
 
 class Optimiser:
-    """AdamW on one policy's parameters. Lives as long as the policy.
-
-    `updates` counts calls of the learner, `applied` optimiser steps, `skips` steps skipped in a row, `skipped` all of
-    these.
-    """
+    """AdamW on one policy's parameters. Lives as long as the policy. `updates` counts calls of the learner, `applied`
+    optimiser steps, `skips` steps skipped in a row, `skipped` all of these."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], config: LearnerConfig, total: int) -> None:
         self.config = config
@@ -66,9 +63,7 @@ class Optimiser:
         self._parameters = dict(parameters)
         # The fused form reads and writes everything once. It is CUDA's, and not one of a group's shards.
         weights = list(self._parameters.values())
-        self._fused = bool(weights) and all(
-            weight.device.type == "cuda" and not isinstance(weight, DTensor) for weight in weights
-        )
+        self._fused = all(weight.device.type == "cuda" and not isinstance(weight, DTensor) for weight in weights)
         # Scales of norms and biases, which are vectors, do not decay, as in transformers' Trainer.
         vectors = [weight for weight in weights if weight.dim() < 2] if config.weight_decay else []
         matrices = [weight for weight in weights if not vectors or weight.dim() >= 2]

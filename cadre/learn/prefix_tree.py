@@ -123,35 +123,23 @@ class PrefixTree:
         last_of_chains = [chain.end - 1 for chain in self.chains]
         following[last_of_chains] += fills
         total = end + rest
-        token_ids, depths, ends = (
-            torch.zeros(total, dtype=torch.int64),
-            torch.zeros(total, dtype=torch.int64),
-            torch.arange(total) + 1,
-        )
+        token_ids, depths, ends = (*torch.zeros(2, total, dtype=torch.int64), torch.arange(total) + 1)
         token_ids[moved], depths[moved], ends[moved] = self.token_ids, self.depths, following[self.ends - 1]
         # Positions beside those of the chain, so that windows hide as many blocks as before.
         is_added = torch.ones(total, dtype=torch.bool).index_fill_(0, moved, False)
         is_added[end:] = False
         depths[is_added] = self.depths[last_of_chains].repeat_interleave(fills)
         starts = [0, *accumulate(count for _, count in self.policies)][:-1]
-        bounds = [*moved[starts].tolist(), total]
+        counts = [following - start for start, following in pairwise([*moved[starts].tolist(), total])]
+        new = [*moved.tolist(), -1]  # the number of each node; a root is below node -1
+        chains = (Chain(new[chain.start], new[chain.end - 1] + 1, new[chain.parent]) for chain in self.chains)
         return PrefixTree(
             token_ids=token_ids,
             depths=depths,
             ends=ends,
             paths=tuple(moved[path] for path in self.paths),
-            policies=tuple(
-                (name, following - start)
-                for (name, _), (start, following) in zip(self.policies, pairwise(bounds), strict=True)
-            ),
-            chains=tuple(
-                Chain(
-                    int(moved[chain.start]),
-                    int(moved[chain.end - 1]) + 1,
-                    int(moved[chain.parent]) if chain.parent >= 0 else -1,
-                )
-                for chain in self.chains
-            ),
+            policies=tuple((name, count) for (name, _), count in zip(self.policies, counts, strict=True)),
+            chains=tuple(chains),
             read=moved[self.read],
         )
 
@@ -206,12 +194,15 @@ def shared_length(first: TrainingSequence, second: TrainingSequence) -> int:
     """Return the number of nodes that two sequences share."""
     if first.policy != second.policy:
         return 0
-    low, high = 0, min(computed_length(first), computed_length(second))
-    # Bisection, as sequences are long and slices compare fast.
+    return common_length(first.token_ids, second.token_ids, min(computed_length(first), computed_length(second)))
+
+
+def common_length(first: tuple[int, ...], second: tuple[int, ...], most: int) -> int:
+    """Return the length of the common start of two tuples, `most` at most; by bisection, as slices compare fast."""
+    low, high = 0, most
     while low < high:  # They agree in the first `low`, and not in the first `high + 1`.
         middle = (low + high + 1) // 2
-        agree = first.token_ids[low:middle] == second.token_ids[low:middle]
-        low, high = (middle, high) if agree else (low, middle - 1)
+        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
     return low
 
 

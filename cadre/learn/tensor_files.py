@@ -42,9 +42,7 @@ def write(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
 @torch.no_grad()
 def read(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
     """Fill the tensors with those of `folder/name.safetensors`, or if either side is sharded with all in the folder.
-
-    Shards are read by all ranks together. Raises EngineError where names or shapes differ.
-    """
+    Shards are read by all ranks together. Raises EngineError where names or shapes differ."""
     if _any_shard(tensors) or is_sharded(folder):
         _read_shards(tensors, folder)
         return
@@ -56,14 +54,15 @@ def read(tensors: Mapping[str, Tensor], folder: Path, name: str) -> None:
 
 def read_whole(folder: Path) -> dict[str, Tensor]:
     """Return the tensors of a folder of shards, whole and by name; read by one process alone."""
-    entries = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata.items()
-    tensors = {
-        key: torch.empty(entry.size, dtype=entry.properties.dtype)
-        for key, entry in entries
-        if isinstance(entry, TensorStorageMetadata)
-    }
+    entries = _entries(HuggingFaceStorageReader(str(folder))).items()
+    tensors = {key: torch.empty(entry.size, dtype=entry.properties.dtype) for key, entry in entries}
     _read_shards(tensors, folder)
     return tensors
+
+
+def _entries(reader: HuggingFaceStorageReader) -> dict[str, TensorStorageMetadata]:
+    entries = reader.read_metadata().state_dict_metadata.items()
+    return {key: entry for key, entry in entries if isinstance(entry, TensorStorageMetadata)}
 
 
 def read_file(path: Path) -> dict[str, Tensor]:
@@ -79,8 +78,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
 
 def _read_shards(tensors: Mapping[str, Tensor], folder: Path) -> None:
     reader = HuggingFaceStorageReader(str(folder))
-    entries = reader.read_metadata().state_dict_metadata.items()
-    _check({key: entry.size for key, entry in entries if isinstance(entry, TensorStorageMetadata)}, tensors, folder)
+    _check({key: entry.size for key, entry in _entries(reader).items()}, tensors, folder)
     with warnings.catch_warnings():
         # That there is no group of ranks is no news here.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)

@@ -34,18 +34,14 @@ def sum_at(index: Tensor, values: Tensor, size: int) -> Tensor:
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a CPU tensor on `device`, without waiting for work that the device has still to do.
-
-    Only from pinned memory is a copy queued behind that work; any other one waits until the work is done.
-    """
+    """Return a CPU tensor on `device`, without waiting for work that the device has still to do. Only from pinned
+    memory is a copy queued behind that work; any other one waits until the work is done."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def read(tensors: Sequence[Tensor]) -> list[list[float]]:
-    """Return the numbers of tensors of any shape, read from a GPU by one transfer.
-
-    It waits for all work that the GPU has still to do. Everything that an update reads from a GPU is read here.
-    """
+    """Return the numbers of tensors of any shape, read from a GPU by one transfer. It waits for all work that the GPU
+    has still to do. Everything that an update reads from a GPU is read here."""
     if not tensors:
         return []
     numbers = torch.cat([tensor.detach().flatten().double() for tensor in tensors]).tolist()

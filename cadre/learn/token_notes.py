@@ -23,10 +23,8 @@ class TokenNote:
 
 
 class TokenNotes:
-    """Collects notes on the samples of the first `trees` trees of every update, the first of each sample.
-
-    Shared by the learners of this process, whose threads all write to it; the loop empties it after every update.
-    """
+    """Collects notes on the samples of the first `trees` trees of every update, the first of each sample. Shared by the
+    learners of this process, whose threads all write to it; the loop empties it after every update."""
 
     def __init__(self, trees: int) -> None:
         self._trees, self._lock = trees, threading.Lock()

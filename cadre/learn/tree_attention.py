@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.functional import pad
 
-from cadre.learn.prefix_tree import Block, PrefixAttention, PrefixTree, attention_mask, cover
+from cadre.learn.prefix_tree import Block, PrefixTree, attention_mask, cover
 from cadre.learn.tensors import to_device
 
 # Blocks are computed together while the shortest has at least this share of the longest's nodes; from this many nodes
@@ -43,10 +43,8 @@ _backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 @dataclass(frozen=True)
 class Scoring:
-    """The attention scores of a layer: the product of query and key times `scale`.
-
-    A `softcap` c makes a score s into c tanh(s / c). A token attends to at most `window` tokens, itself included.
-    """
+    """The attention scores of a layer: the product of query and key times `scale`. A `softcap` c makes a score s into c
+    tanh(s / c). A token attends to at most `window` tokens, itself included."""
 
     scale: float
     window: int | None = None
@@ -100,10 +98,8 @@ class Layout:
 
     @staticmethod
     def of(tree: PrefixTree, device: torch.device, flex: bool = False) -> Layout:
-        """Return the layout of a tree for tensors on `device`; `flex` for FlexAttention.
-
-        Raises ValueError for a padded tree without FlexAttention, which alone runs the nodes of no path.
-        """
+        """Return the layout of a tree for tensors on `device`; `flex` for FlexAttention. Raises ValueError for a padded
+        tree without FlexAttention, which alone runs the nodes of no path."""
         in_paths = sum(chain.end - chain.start for chain in tree.chains)
         if not flex and in_paths != len(tree.token_ids):
             raise ValueError(f"got a tree of {len(tree.token_ids)} nodes, {in_paths} of them in paths")
@@ -111,10 +107,14 @@ class Layout:
         depths, ends = to_device(tree.depths, device), to_device(tree.ends, device)
         large = [block for block in blocks if block.size >= ALONE and not block.prefix]
         small = [block for block in blocks if block.size < ALONE or block.prefix]
+
+        def keys(block: Block) -> slice | Tensor:
+            return torch.tensor(block.nodes) if block.prefix else slice(block.start, block.end)
+
         return Layout(
             blocks=_batched(small),
-            alone=tuple(Span(slice(block.start, block.end), block.start, block.end, causal=True) for block in large),
-            spans=tuple(_span(prefix) for prefix in prefixes),
+            alone=tuple(Span(keys(block), block.start, block.end, causal=True) for block in large),
+            spans=tuple(Span(keys(prefix.block), prefix.start, prefix.end) for prefix in prefixes),
             roots=tuple((chain.start, int(tree.ends[chain.start])) for chain in tree.chains if chain.parent < 0),
             depths=depths,
             ends=ends,
@@ -123,10 +123,8 @@ class Layout:
         )
 
     def only_for(self, nodes: Tensor) -> Layout:
-        """Return the layout without most of what other nodes attend to; `nodes` int64, ascending, on the CPU.
-
-        The results of the other nodes are undefined and must not be used.
-        """
+        """Return the layout without most of what other nodes attend to; `nodes` int64, ascending, on the CPU. The
+        results of the other nodes are undefined and must not be used."""
         own_blocks = tuple(span for span in self.alone if _first(nodes, span) < span.end)
         spans = [dataclasses.replace(span, start=_first(nodes, span)) for span in self.spans]
         return dataclasses.replace(self, alone=own_blocks, spans=tuple(span for span in spans if span.start < span.end))
@@ -154,12 +152,6 @@ def _batched(blocks: Sequence[Block]) -> tuple[Blocks, ...]:
         queries = [torch.arange(block.start, block.end) for block in batch]
         tensors.append(Blocks(nodes, torch.cat(indices), torch.cat(queries)))
     return tuple(tensors)
-
-
-def _span(prefix: PrefixAttention) -> Span:
-    block = prefix.block
-    keys = torch.tensor(block.nodes) if block.prefix else slice(block.start, block.end)
-    return Span(keys, prefix.start, prefix.end)
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scoring: Scoring) -> Tensor:
@@ -217,12 +209,11 @@ class _Attention(torch.autograd.Function):
             queries = slice(span.start, span.end)
             parts = [_heads(query[queries]), _heads(key[span.keys]), _heads(value[span.keys])]
             result, log_sum = _forward(*parts, 0.0, span.causal and mask is None, attn_mask=mask, scale=scale)
+            result, log_sum = result[0].transpose(0, 1), log_sum[0].transpose(0, 1)
             if span.causal:
-                merged[queries], norm[queries] = result[0].transpose(0, 1), log_sum[0].transpose(0, 1)
+                merged[queries], norm[queries] = result, log_sum
             else:
-                merge_attention(
-                    merged[queries], norm[queries], result[0].transpose(0, 1).float(), log_sum[0].transpose(0, 1)
-                )
+                merge_attention(merged[queries], norm[queries], result.float(), log_sum)
         merged = merged.to(query.dtype)
         ctx.save_for_backward(query, key, value, merged, norm)
         ctx.layout, ctx.scoring = layout, scoring
@@ -308,10 +299,8 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 class FlexMasks:
-    """The masks of one tree by window, made on first use; `ends` and `depths` are int64 [N] on the CPU.
-
-    The tensors that the kernel reads are on `device`.
-    """
+    """The masks of one tree by window, made on first use; `ends` and `depths` are int64 [N] on the CPU. The tensors
+    that the kernel reads are on `device`."""
 
     def __init__(self, depths: Tensor, ends: Tensor, device: torch.device) -> None:
         # Whole blocks only: nodes that see nothing but themselves fill the last one.

@@ -25,10 +25,8 @@ RunBatch = Callable[[Sequence[Any]], Coroutine[Any, Any, None]]
 
 
 class BatchBarrier:
-    """Starts the pending batches once nothing is busy. Lives as long as the outermost `gather`.
-
-    Busy are tasks that act or wait for the answer of a started batch, and the started batches themselves.
-    """
+    """Starts the pending batches once nothing is busy. Lives as long as the outermost `gather`. Busy are tasks that act
+    or wait for the answer of a started batch, and the started batches themselves."""
 
     def __init__(self) -> None:
         self._busy = 1
@@ -93,11 +91,8 @@ _participant: ContextVar[Participant | None] = ContextVar("participant", default
 
 
 async def gather(*works: Coroutine[Any, Any, T]) -> list[T]:
-    """Run several coroutines at once and return their results in order.
-
-    Each counts as a task of its own, and the caller as none meanwhile. If one fails the others are cancelled, and its
-    error is raised once they have ended.
-    """
+    """Run several coroutines at once and return their results in order. Each counts as a task of its own, and the
+    caller as none meanwhile. If one fails the others are cancelled, and its error is raised once they have ended."""
     if not works:
         return []
     participant = _participant.get() or Participant(BatchBarrier(), ())
@@ -133,10 +128,8 @@ async def gather(*works: Coroutine[Any, Any, T]) -> list[T]:
 
 @contextmanager
 def wait_for_batch(run: RunBatch, request: Any) -> Iterator[None]:
-    """Wait within this context for `run` to answer the request, which it gets with the next batch.
-
-    Outside `gather` the caller has a barrier of its own: the request leaves at once and alone.
-    """
+    """Wait within this context for `run` to answer the request, which it gets with the next batch. Outside `gather` the
+    caller has a barrier of its own: the request leaves at once and alone."""
     participant = _participant.get() or Participant(BatchBarrier(), ())
     with participant.barrier.wait(participant.position, run, request):
         yield

@@ -20,21 +20,15 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Self, TypeVar
 
 from cadre.env import Env
-from cadre.envs.validation import (
-    described,
-    is_valid_unicode,
-    observation_faults,
-    raise_first,
-    task_faults,
-    valid_reward,
-)
+from cadre.envs import validation
+from cadre.envs.validation import described
 from cadre.errors import ContractError, DeadlineError
 from cadre.settings.run import EpisodesConfig
 from cadre.settings.user_code import describe_error, describe_frames, error_location
@@ -52,9 +46,7 @@ log = logging.getLogger("cadre.rollout")
 
 class Deadline:
     """The time limit of one call, from when this is made. `setting` is the name of the setting that it comes from.
-
-    Infinite `seconds` are no limit. `spent` are the seconds so far that count.
-    """
+    Infinite `seconds` are no limit. `spent` are the seconds so far that count."""
 
     def __init__(self, what: str, seconds: float, setting: str) -> None:
         self.what, self.seconds, self.setting = what, seconds, setting
@@ -115,17 +107,6 @@ class Deadline:
             f"by then. Bound what it waits for, or raise {self.setting}."
         )
 
-    @contextmanager
-    def queueing(self) -> Iterator[None]:
-        """Stop the clock within the block; blocks may overlap."""
-        self._count()
-        self._queues += 1
-        try:
-            yield
-        finally:
-            self._count()
-            self._queues -= 1
-
     def _count(self, most: float = math.inf) -> None:
         """Count the seconds since the last call, `most` of them at most, unless the call queues."""
         now = time.monotonic()
@@ -142,10 +123,18 @@ _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 @contextmanager
 def in_line() -> Iterator[None]:
-    """Stop the clock of the caller's deadline while it queues for a shared resource."""
+    """Stop the clock of the caller's deadline while it queues for a shared resource; blocks may overlap."""
     deadline = _current.get()
-    with nullcontext() if deadline is None else deadline.queueing():
+    if deadline is None:
         yield
+        return
+    deadline._count()
+    deadline._queues += 1
+    try:
+        yield
+    finally:
+        deadline._count()
+        deadline._queues -= 1
 
 
 class Interrupted(asyncio.CancelledError):
@@ -244,7 +233,7 @@ class TimedEnv(Env):
     @classmethod
     def made(cls, make: Callable[[Task], Env], task: Task, roles: tuple[str, ...], limits: EpisodesConfig) -> Self:
         """Return a new episode of the task."""
-        raise_first(task_faults("tasks: the task", task))
+        validation.raise_first(validation.task_faults("tasks: the task", task))
         deadline = _deadline(f"a new episode of {task.id}", limits, 0.0)
         with _only_errors(deadline.what):
             env = deadline.blocking(make, task)
@@ -252,16 +241,16 @@ class TimedEnv(Env):
 
     def observe(self) -> dict[str, Observation]:
         observations = self._called("observe", self._env.observe)
-        raise_first(observation_faults(self._name, observations, self._roles))
+        validation.raise_first(validation.observation_faults(self._name, observations, self._roles))
         return observations
 
     async def step(self, actions: dict[str, str]) -> Reward:
         reward = await self._awaited("step", lambda: self._env.step(actions))
-        return valid_reward(self._env, reward, actions, self._roles)
+        return validation.valid_reward(self._env, reward, actions, self._roles)
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
         reward = await self._awaited("step", lambda: self._env.step_samples(samples))
-        return valid_reward(self._env, reward, samples, self._roles)
+        return validation.valid_reward(self._env, reward, samples, self._roles)
 
     async def compare(
         self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
@@ -275,7 +264,7 @@ class TimedEnv(Env):
                 f"{self._name}.compare: got {described(compared)}; expected a list of {len(actions)} rewards, one for "
                 "each joint action. Return them in the order of the actions."
             )
-        return [valid_reward(self._env, reward, actions[0], self._roles) for reward in compared]
+        return [validation.valid_reward(self._env, reward, actions[0], self._roles) for reward in compared]
 
     async def until_ready(self) -> None:
         await self._awaited("until_ready", self._env.until_ready)
@@ -315,7 +304,7 @@ class TimedEnv(Env):
     def _text(self, method: str, function: Callable[[], Any]) -> str:
         """Return the text that a plain method returns."""
         text = self._called(method, function)
-        if not isinstance(text, str) or not is_valid_unicode(text):
+        if not isinstance(text, str) or not validation.is_valid_unicode(text):
             raise ContractError(
                 f"{self._name}.{method}: got {described(text)}; expected a text of valid Unicode. Use str()."
             )

@@ -24,7 +24,7 @@ from cadre.rollout.batching import gather
 from cadre.rollout.deadlines import TimedEnv
 from cadre.rollout.failures import REASONS, Contain, failure_of, final_branches, set_failure_rewards, without_unrewarded
 from cadre.rollout.grow import Rollout, grow
-from cadre.team import Sampler, Team, Weights
+from cadre.team import Sampler, Weights
 from cadre.types import BranchFailure, Request, Sample, Task, Tree
 
 T = TypeVar("T")
@@ -72,11 +72,6 @@ class CachingSampler:
 
     def close(self) -> None:
         self.sampler.close()
-
-
-def with_caches(team: Team) -> Team:
-    """Return the team with a cache around each sampler."""
-    return replace(team, samplers={policy: CachingSampler(sampler) for policy, sampler in team.samplers.items()})
 
 
 # The trees of several tasks.
@@ -171,7 +166,8 @@ def _contain(is_last: bool, error: Exception) -> BranchFailure:
 async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
     """Return the tree of a task, or how the last try failed. A tree keeps branches that failed if not all have."""
     # The cache lives as long as the retries: a retried episode gets the samples of the first try again.
-    caching, reports = replace(rollout, team=with_caches(rollout.team)), list[Failure]()
+    samplers = {policy: CachingSampler(sampler) for policy, sampler in rollout.team.samplers.items()}
+    caching, reports = replace(rollout, team=replace(rollout.team, samplers=samplers)), list[Failure]()
 
     async def play(contain: Contain) -> Tree:
         errors: list[tuple[Exception, BranchFailure]] = []
@@ -197,11 +193,8 @@ async def grow_tree(task: Task, rollout: Rollout, key: int) -> Tree | Failure:
         for failure in dict.fromkeys(failed):
             error = next((error for error, reason in errors if reason == failure), None)
             trace = failure.error if error is None else "".join(traceback.format_exception(error))
-            count = failed.count(failure)
-            report = Failure(
-                task, failure.reason, failure.error, trace, dropped=False, branches=count, kept=failure.kept
-            )
-            reports.append(replace(report, lost=count / len(branches)))
+            count, part = failed.count(failure), failed.count(failure) / len(branches)
+            reports.append(Failure(task, failure.reason, failure.error, trace, False, count, part, failure.kept))
         return Tree(task, set_failure_rewards(complete, rollout.limits.failure_reward, rollout.alpha, rollout.parts))
 
     tree = await retried(task, rollout, play)
@@ -288,10 +281,8 @@ async def sample_step(
 
 
 def replacement_tasks(tasks: Sequence[Task], excluded: Sequence[Task], step: int, seed: int) -> Iterator[Task]:
-    """Yield the tasks of the split that are not among the step's own, in an order drawn from the seed and the step.
-
-    No task replaces two. The tasks that the next steps begin with do not change.
-    """
+    """Yield the tasks of the split that are not among the step's own, in an order drawn from the seed and the step. No
+    task replaces two. The tasks that the next steps begin with do not change."""
     excluded_ids = {task.id for task in excluded}
     order = random_keys.generator(seed, "replacements", step).sample(range(len(tasks)), len(tasks))
     yield from (task for index in order if (task := tasks[index]).id not in excluded_ids)

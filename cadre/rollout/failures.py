@@ -52,12 +52,9 @@ TEAM, PART = "", "part"
 def failure_of(error: Exception) -> BranchFailure:
     """Return how an error ends an episode. Raises the error itself where it is not an episode's."""
     reason = next((reason for kind, reason in EPISODE_ERRORS if isinstance(error, kind)), None)
-    if isinstance(error, CadreError):
-        if reason is None:
-            raise error
-        message = str(error)
-    else:
-        message = describe_error(error)
+    if isinstance(error, CadreError) and reason is None:
+        raise error
+    message = str(error) if isinstance(error, CadreError) else describe_error(error)
     if isinstance(error, ProgramFailed) and not isinstance(error, ReplayDiverged):
         rewarded = error.margin is not None
         return BranchFailure(reason or "raised", message, rewarded, kept=rewarded, margin=error.margin or 0.0)
@@ -89,10 +86,8 @@ def is_complete(branch: Branch) -> bool:
 
 
 def without_unrewarded(node: Node) -> Node | None:
-    """Return the tree without the branches that failed for reasons of the machine, and the samples only they hold.
-
-    None if nothing else is left.
-    """
+    """Return the tree without the branches that failed for reasons of the machine, and the samples only they hold. None
+    if nothing else is left."""
     branches = []
     for branch in node.branches:
         child = None if branch.child is None else without_unrewarded(branch.child)

@@ -153,21 +153,13 @@ class Path:
     ) -> Path:
         """Return the path to the decision after a joint action."""
         round_number, acted = self.next_round(action)
-        turns = {
-            (role, observations[role].conversation): PreviousTurn(
-                observations[role].messages, sample, observations[role].tools
-            )
-            for role, sample in action.items()
-            if sample.failure is None
-        }
-        return Path(
-            branches=(*self.branches, branch),
-            turns={**self.turns, **{role: self.turns.get(role, 0) + 1 for role in action}},
-            history={**self.history, **turns},
-            round=round_number,
-            acted=acted,
-            weight=weight,
-        )
+        history = dict(self.history)
+        for role, sample in action.items():
+            if sample.failure is None:
+                seen = observations[role]
+                history[role, seen.conversation] = PreviousTurn(seen.messages, sample, seen.tools)
+        turns = {**self.turns, **{role: self.turns.get(role, 0) + 1 for role in action}}
+        return Path((*self.branches, branch), turns, history, round_number, acted, weight)
 
 
 @dataclass(frozen=True)
@@ -264,7 +256,10 @@ async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion 
         ablated, lost = await step_ablated(env, observations, actions, failures, rollout)
         failures = {**lost, **failures}
     rewards = [Reward() if isinstance(outcome, BranchFailure) else outcome for outcome in outcomes]
-    drawings = draw_states((env, *(None if i in failures else fork for i, fork in enumerate(forks))), rollout.drawn > 0)
+    # Draw each state once. A failed one has no drawing.
+    shown = [env, *(None if index in failures else fork for index, fork in enumerate(forks))]
+    by_id = {id(one): one.render() if rollout.drawn > 0 and one is not None else None for one in shown}
+    drawings = tuple(by_id[id(one)] for one in shown)
     return Expansion(
         env, path, observations, samples, joint_actions, forks, rewards, failures, drawings=drawings, ablated=ablated
     )
@@ -362,12 +357,6 @@ def action_key(action: Mapping[str, Sample]) -> tuple[Any, ...]:
     return tuple((role, sample.text, sample.message, sample.failure, sample.finish) for role, sample in action.items())
 
 
-def draw_states(envs: Sequence[Env | None], enabled: bool) -> tuple[Drawing, ...]:
-    """Return the drawing of each environment, the same one drawn once; all None if not `enabled`."""
-    drawings = {id(env): env.render() if enabled and env is not None else None for env in envs}
-    return tuple(drawings[id(env)] for env in envs)
-
-
 def score(reward: Reward, alpha: float) -> float:
     """Return the score that branches are selected by: `alpha * team + the sum of the local rewards`."""
     return alpha * reward.team + sum(reward.local.values())
@@ -379,10 +368,8 @@ def is_rewarded(reward: Reward, role: str, alpha: float) -> bool:
 
 
 def select_branches(expansion: Expansion, scores: Sequence[float], shape: Shape, generator: random.Random) -> list[int]:
-    """Return the branches that the shape continues, of those that have not failed.
-
-    If it continues all, the failed ones are among them: they were played as far as they could be.
-    """
+    """Return the branches that the shape continues, of those that have not failed. If it continues all, the failed ones
+    are among them: they were played as far as they could be."""
     complete = [index for index in range(len(scores)) if index not in expansion.failures]
     if not complete:
         return []
@@ -419,11 +406,8 @@ class Search:
 
 @dataclass(frozen=True)
 class Decision:
-    """An expanded decision whose branches were selected.
-
-    `ahead` are the decisions that a look-ahead found after branches, by index; `value` is the mean score of the
-    selected branches, with the value of what follows each.
-    """
+    """An expanded decision whose branches were selected. `ahead` are the decisions that a look-ahead found after
+    branches, by index; `value` is the mean score of the selected branches, with the value of what follows each."""
 
     expansion: Expansion
     weight: float
@@ -455,10 +439,8 @@ async def select(expansion: Expansion, rollout: Rollout, key: int, search: Searc
 
         # Equal actions lead to one state, which is explored once, below the first of them.
         first_index: dict[Any, int] = {}
-        actions = [
-            index if index in expansion.failures else action_key(expansion.action(index))
-            for index in range(len(scores))
-        ]
+        failures = expansion.failures
+        actions = (index if index in failures else action_key(expansion.action(index)) for index in range(len(scores)))
         first = [first_index.setdefault(action, index) for index, action in enumerate(actions)]
         counts = Counter(first[index] for index in selected)
         following = Search(waiting, search.fans + (len(selected) > 1), search.weight)
@@ -475,9 +457,8 @@ async def select(expansion: Expansion, rollout: Rollout, key: int, search: Searc
         expansion = replace(expansion, failures={**expansion.failures, **failed})
 
         # Select again with what was found ahead added to each score.
-        scores = [
-            value + (ahead[first[index]].value if first[index] in ahead else 0.0) for index, value in enumerate(scores)
-        ]
+        values_ahead = [ahead[index].value if index in ahead else 0.0 for index in first]
+        scores = [value + value_ahead for value, value_ahead in zip(scores, values_ahead, strict=True)]
         if fans_out or not any(index not in expansion.failures for index in selected):
             selected = select_branches(expansion, scores, shape, generator)
         selected = list(dict.fromkeys(first[index] for index in selected))
@@ -489,10 +470,8 @@ async def select(expansion: Expansion, rollout: Rollout, key: int, search: Searc
 
 
 def find_waiting_roles(expansion: Expansion, waiting: frozenset[str], alpha: float) -> frozenset[str]:
-    """Return the roles that the search waits for after this decision.
-
-    These are the ones it waited for before, and those who act if none of them is rewarded; less the rewarded ones.
-    """
+    """Return the roles that the search waits for after this decision. These are the ones it waited for before, and
+    those who act if none of them is rewarded; less the rewarded ones."""
     acting = expansion.observations.keys()
     rewarded = {
         role for role in {*waiting, *acting} if any(is_rewarded(reward, role, alpha) for reward in expansion.rewards)
@@ -533,10 +512,8 @@ async def grow_children(
     weight: float,
     grow_child: Callable[[int, Env, Path], Awaitable[Node | None]],
 ) -> tuple[Expansion, dict[int, Node | None]]:
-    """Return the expansion with the failures met on the way, and the trees below its selected branches.
-
-    The branches share `weight`. If all of them fail (the next prompt outgrows the context, say), others are selected.
-    """
+    """Return the expansion with the failures met on the way, and the trees below its selected branches. The branches
+    share `weight`. If all of them fail (the next prompt outgrows the context, say), others are selected."""
     forks = list(expansion.forks)
 
     async def grow_branch(index: int, branch_weight: float) -> Node | BranchFailure | None:
@@ -571,10 +548,8 @@ async def grow_children(
 
 
 def make_node(expansion: Expansion, children: Mapping[int, Node | None], rollout: Rollout) -> Node:
-    """Return the record of a decision, given the trees below its branches.
-
-    If the shape continues none, no branch was passed over: those whose episode is over count as selected.
-    """
+    """Return the record of a decision, given the trees below its branches. If the shape continues none, no branch was
+    passed over: those whose episode is over count as selected."""
     branches = []
     for index, choice in enumerate(expansion.joint_actions):
         over, success, failure = True, False, expansion.failures.get(index)

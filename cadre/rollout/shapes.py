@@ -94,12 +94,7 @@ def full(k: Siblings, joint: Joint = "aligned", stop_at: float | None = None) ->
 
 
 def branch(
-    k: Siblings,
-    where: Priority | None = None,
-    decisions: int = 1,
-    siblings: int = 1,
-    rounds: int = 1,
-    budget: int = 0,
+    k: Siblings, where: Priority | None = None, decisions: int = 1, siblings: int = 1, rounds: int = 1, budget: int = 0
 ) -> Shape:
     """Return the shape of `k` whole episodes that branch afterwards.
 
@@ -143,12 +138,7 @@ def branch(
     return Shape(f"branch({k})", lambda role, turn, depth: k if depth == 0 else 1, _all, grower=grower, selects="all")
 
 
-SHAPES: dict[str, Callable[..., Shape]] = {
-    "independent": independent,
-    "greedy": greedy,
-    "full": full,
-    "branch": branch,
-}
+SHAPES: dict[str, Callable[..., Shape]] = {"independent": independent, "greedy": greedy, "full": full, "branch": branch}
 
 
 def _all(scores: Sequence[float], generator: random.Random) -> Sequence[int]:
@@ -309,9 +299,6 @@ def make_tree(subtree: Subtree, rollout: Rollout) -> Node:
 
 def set_weights(node: Node, weight: float) -> Node:
     """Return the tree with the weight of each decision, 1/n of what is above it where n branches lie side by side."""
-    weight_each = weight / len(node.branches)
-    branches = tuple(
-        replace(branch, child=None if branch.child is None else set_weights(branch.child, weight_each))
-        for branch in node.branches
-    )
+    children = [branch.child and set_weights(branch.child, weight / len(node.branches)) for branch in node.branches]
+    branches = tuple(replace(branch, child=child) for branch, child in zip(node.branches, children, strict=True))
     return replace(node, weight=weight, branches=branches)

@@ -16,11 +16,8 @@ BASE_FRAMES, FRAMES_PER_DECISION = 1_000, 6
 
 @dataclass(frozen=True)
 class TreeSample:
-    """One sample and its position: completion `index` of `role` at `node`.
-
-    `tree` is the number of its tree in the batch. `above` leads from the root to `node`; `path` are the indices of the
-    branches on it.
-    """
+    """One sample and its position: completion `index` of `role` at `node`. `tree` is the number of its tree in the
+    batch. `above` leads from the root to `node`; `path` are the indices of the branches on it."""
 
     tree: int
     above: TreePath

@@ -133,10 +133,8 @@ class StepQueue:
         await self._load(self._weights)
 
     async def close(self, version: int) -> bool:
-        """Cancel what is being sampled; return False if a step was lost that cannot be sampled again.
-
-        A step that is sampled with the present weights can be sampled again. One with older weights is waited for.
-        """
+        """Cancel what is being sampled; return False if a step was lost that cannot be sampled again. A step that is
+        sampled with the present weights can be sampled again. One with older weights is waited for."""
         for started in self._started:
             if started.version == version:
                 started.task.cancel()
@@ -179,10 +177,9 @@ def read_sampled_steps(folder: Path) -> tuple[SampledStep, ...]:
             trees = [decode_tree(tree) for tree in line["sampled"]["trees"]]
             sampled = {**restore_numbers(line["sampled"]), "trees": trees}
             steps.append(type_adapter(SampledStep).validate_python({**line, "sampled": sampled}))
-        except ValidationError as error:
-            raise damaged_file_error(folder / SAMPLED_STEPS, validation_message(error)) from None
         except (KeyError, TypeError, ValueError) as error:
-            raise damaged_file_error(folder / SAMPLED_STEPS, str(error)) from None
+            why = validation_message(error) if isinstance(error, ValidationError) else str(error)
+            raise damaged_file_error(folder / SAMPLED_STEPS, why) from None
         for tree in trees:
             load_media(tree, folder)
     return tuple(steps)

@@ -66,21 +66,16 @@ class Checkpointer:
     def __init__(self, run: Run, team: Team, state: TrainingState, queue: StepQueue, interrupt: Interrupt) -> None:
         self.run, self.team, self.state, self._queue, self._interrupt = run, team, state, queue, interrupt
         self._folder = run.folder / "checkpoints"
-        self._is_consistent = True
+        self.is_updating = False  # while a step is changing the weights, and after one that failed
         self._saved_at = time.monotonic()
-
-    @property
-    def is_updating(self) -> bool:
-        """True while a step is changing the weights."""
-        return not self._is_consistent
 
     @contextmanager
     def updating(self) -> Iterator[None]:
         """Wrap a step that changes weights and logs; at its end one more update has been made."""
-        self._is_consistent = False
+        self.is_updating = True
         yield
         self.state = replace(self.state, step=self.state.step + 1)
-        self._is_consistent = True
+        self.is_updating = False
 
     @asynccontextmanager
     async def save_on_exit(self) -> AsyncIterator[None]:
@@ -90,11 +85,11 @@ class Checkpointer:
         try:
             yield
         except DivergedError:
-            self._is_consistent = False
+            self.is_updating = True
             raise
         finally:
             nothing_lost = await self._queue.close(self.state.step)
-            if self._is_consistent and nothing_lost and not self._interrupt.forced:
+            if not self.is_updating and nothing_lost and not self._interrupt.forced:
                 self.save()
 
     async def save_if_due(self) -> None:
@@ -285,10 +280,8 @@ LATEST = CheckpointChoice()
 
 
 def score_of_report(report: Mapping[str, Any]) -> tuple[float, float]:
-    """Return what evaluations are ranked by: success, and among equal ones the reward.
-
-    A team may earn more and more where it never, or always, succeeds.
-    """
+    """Return what evaluations are ranked by: success, and among equal ones the reward. A team may earn more and more
+    where it never, or always, succeeds."""
     return report["success"], report["reward"]
 
 
@@ -315,10 +308,8 @@ WARM_START, WARM_START_SETTINGS = "warm_start", "settings.json"
 
 def find_start(experiment: Experiment, run: Run) -> dict[str, str] | None:
     """Return the folders of the policies' weights when reinforcement learning began, "" for those that their settings
-    name; None if the reference is the base (`kl.reference`).
-
-    Raises RunError where the warm start's weights are gone, and ConfigError where other machines would need them.
-    """
+    name; None if the reference is the base (`kl.reference`). Raises RunError where the warm start's weights are gone,
+    and ConfigError where other machines would need them."""
     if experiment.config.kl.reference == "base":
         return None
     names = [name for name in experiment.learners if name in experiment.roles.values()]

@@ -72,11 +72,8 @@ class Interrupt:
     @contextmanager
     def on_signals(self) -> Iterator[None]:
         """Let SIGINT and SIGTERM request the end, and SIGHUP unless it is ignored, as under nohup. Only the main thread
-        receives signals; elsewhere this changes nothing.
-
-        Raises KeyboardInterrupt if the command's own handler has had a signal that did not end it: the import of torch
-        may have ignored the exception.
-        """
+        receives signals; elsewhere this changes nothing. Raises KeyboardInterrupt if the command's own handler has had
+        a signal that did not end it: the import of torch may have ignored the exception."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -55,10 +55,8 @@ def failure_metrics(sampled: SampledTrees) -> Metrics:
 
 
 def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
-    """Return rewards and lengths by role, and the success of the episodes that were rolled out to the end.
-
-    A reward part is the mean over the steps that name it (`mean_parts`), branches that were not selected included.
-    """
+    """Return rewards and lengths by role, and the success of the episodes that were rolled out to the end. A reward
+    part is the mean over the steps that name it (`mean_parts`), branches that were not selected included."""
     nodes = [node for tree in trees for node in walk.nodes(tree.root)]
     paths = [path for tree in trees for path in walk.episodes(tree.root)]
     branches = [branch for node in nodes for branch in node.branches]
@@ -103,32 +101,25 @@ def tree_metrics(trees: Sequence[Tree], alpha: float) -> Metrics:
 
 def count_ablated_steps(node: Node) -> int:
     """Return the number of different joint actions without some roles that were stepped for the credit."""
-    return len(
-        {
-            (absent, *(node.samples[role][index].text for role, index in present))
-            for branch in node.branches
-            for absent in branch.ablated
-            for present in [[choice for choice in branch.choice.items() if choice[0] not in absent.split()]]
-        }
-    )
+    steps = set()
+    for branch in node.branches:
+        for absent in branch.ablated:
+            present = [choice for choice in branch.choice.items() if choice[0] not in absent.split()]
+            steps.add((absent, *(node.samples[role][index].text for role, index in present)))
+    return len(steps)
 
 
 def group_metrics(groups: Sequence[AdvantageGroup], without_std: str = "keep") -> Metrics:
     """Return the fraction of zero-variance groups: of all, of those that hold a role's samples, and of those by the
-    number of the role's decision in its episode.
-
-    Those that `credit.without_std=drop` leaves out for equal rewards before length penalties count too. Empty if
-    nothing is compared, as with a critic.
-    """
+    number of the role's decision in its episode. Those that `credit.without_std=drop` leaves out for equal rewards
+    before length penalties count too. Empty if nothing is compared, as with a critic."""
     flat: dict[str, list[bool]] = defaultdict(list)
     for group in groups:
         for name in {"rollout", *(scored.sample.role for scored in group.samples)}:
             flat[name].append(not group.is_learned(without_std))
     by_decision = no_signal_fractions(groups, without_std).items()
-    return {
-        **{f"{name}/zero_variance_groups": fmean(flags) for name, flags in sorted(flat.items())},
-        **{f"{role}/zero_variance_groups/{number}": fraction for (role, number), fraction in by_decision},
-    }
+    fractions = {f"{name}/zero_variance_groups": fmean(flags) for name, flags in sorted(flat.items())}
+    return fractions | {f"{role}/zero_variance_groups/{number}": fraction for (role, number), fraction in by_decision}
 
 
 def staleness_metrics(trees: Sequence[Tree], versions: Mapping[str, int]) -> Metrics:
@@ -153,11 +144,8 @@ def sync_seconds(samplers: Iterable[Any]) -> Metrics:
 
 def add_metrics(*parts: Metrics) -> Metrics:
     """Return the sum of each metric over the parts that have it."""
-    total: Metrics = defaultdict(float)
-    for part in parts:
-        for name, value in part.items():
-            total[name] += value
-    return dict(total)
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(part.get(name, 0.0) for part in parts) for name in names}
 
 
 def update_metrics(updates: Mapping[str, Metrics]) -> Metrics:
@@ -203,10 +191,8 @@ class PolicyCost:
 
 @dataclass(frozen=True)
 class GpuMeter:
-    """Computes the metrics of each step; `peaks` are None for unknown GPUs. Lives as long as the training.
-
-    `devices` are the GPUs of this process that hold weights, by torch's names.
-    """
+    """Computes the metrics of each step; `peaks` are None for unknown GPUs. Lives as long as the training. `devices`
+    are the GPUs of this process that hold weights, by torch's names."""
 
     costs: Mapping[str, PolicyCost]
     loss: LossConfig
@@ -287,13 +273,8 @@ def longest_chain(node: Node, policies: Iterable[str]) -> int:
     longest, pending = 0, [(node, 0)]
     while pending:
         node, depth = pending.pop()
-        lengths = (
-            len(sample.token_ids)
-            for samples in node.samples.values()
-            for sample in samples
-            if sample.policy in policies
-        )
-        length = depth + max(lengths, default=0)
+        samples = (sample for siblings in node.samples.values() for sample in siblings)
+        length = depth + max((len(sample.token_ids) for sample in samples if sample.policy in policies), default=0)
         longest = max(longest, length)
         pending += [(branch.child, length) for branch in node.branches if branch.child is not None]
     return longest

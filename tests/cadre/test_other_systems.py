@@ -34,7 +34,7 @@ def test_programs_and_containers_are_refused_before_anything_starts() -> None:
 
 
 def test_memory_and_scratch_folders_do_without_proc(tmp_path: Path) -> None:
-    assert host.available_memory(tmp_path / "meminfo") is None
+    assert host.read_meminfo("MemAvailable", tmp_path / "meminfo") is None
     assert host.cgroup_limit(tmp_path / "cgroup") == host.NO_LIMIT
     with host.temporary_scratch("test", tmp_path) as scratch:
         assert scratch.is_dir()

@@ -38,6 +38,7 @@ SPACE = r"\s*"
 ID = "\0"  # stands for the id of a call within a mark
 MAX_SCHEMA_DEPTH = 8
 THINK_OPEN = re.compile(r"^\s*(?:<think>|<thinking>|<seed:think>|\[THINK\]|<\|START_THINKING\|>)")
+THINK_OPEN_AT_END = re.compile(f"{THINK_OPEN.pattern.removeprefix('^')}$")
 THINK_CLOSE = re.compile(r"</think>|</thinking>|</seed:think>|\[/THINK\]|<\|END_THINKING\|>")
 CHANNEL, MESSAGE, START = "<|channel|>", "<|message|>", "<|start|>"
 # Names of the field in which templates take the thinking of a message.
@@ -91,15 +92,14 @@ class CallForm:
         if self.is_bare:
             return self._read_bare(text, schemas)
         opening, calls, texts, position = _flexible(self.opening), list[Call](), list[str](), 0
-        outer = rf"{_flexible(self.outer).pattern}\s*$" if self.outer else ""
+        outer = rf"{_flexible(self.outer).pattern}\s*$" if self.outer else r"(?!)"
         while match := opening.search(text, position):
             try:
                 payload, end = READERS[self.notation](self, text, match.end(), schemas)
             except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
                 raise ValueError(first_line(error)) from None
-            between = text[position : match.start()]
             # The mark before all calls stands before the first of them and is no text.
-            texts.append(re.sub(outer, "", between) if outer else between)
+            texts.append(re.sub(outer, "", text[position : match.start()]))
             calls += payload
             position = self._after_closing(text, end, opening)
             if position < 0:
@@ -214,10 +214,16 @@ READERS: dict[str, Callable[[CallForm, str, int, Schemas], tuple[list[Call], int
 }
 
 BAR = "\uff5c"  # in the tokens of DeepSeek
-DEEPSEEK: dict[str, Any] = {"outer": f"<{BAR}tool▁calls▁begin{BAR}>"}
+DEEPSEEK, SEPARATOR = f"<{BAR}tool▁call▁begin{BAR}>", f"<{BAR}tool▁sep{BAR}>"
 DEEPSEEK_ENDS = (f"<{BAR}tool▁call▁end{BAR}> <{BAR}tool▁calls▁end{BAR}>", f"<{BAR}tool▁call▁end{BAR}>")
+CODE_ENDS = tuple(f"``` {end}" for end in DEEPSEEK_ENDS)
+DEEPSEEK_OUTER = f"<{BAR}tool▁calls▁begin{BAR}>"
 KIMI_ENDS = ("<|tool_call_end|> <|tool_calls_section_end|>", "<|tool_call_end|>")
+KIMI: dict[str, Any] = {"outer": "<|tool_calls_section_begin|>", "middle": "<|tool_call_argument_begin|>"}
 PARAMETERS: dict[str, Any] = {"key_open": "<parameter=", "key_close": ">", "value_close": "</parameter>"}
+GLM: dict[str, Any] = {"key_open": "<arg_key>", "key_close": "</arg_key> <arg_value>", "value_close": "</arg_value>"}
+MINIMAX: dict[str, Any] = {"key_open": '<parameter name="', "key_close": '">', "value_close": "</parameter>"}
+MINIMAX_ENDS = ("</invoke> </minimax:tool_call>", "</invoke>")
 HERMES = CallForm("json", "<tool_call>", ("</tool_call>",))
 # With the models that write them. The forms without a mark before calls come last.
 FORMS = (
@@ -225,43 +231,15 @@ FORMS = (
     # Qwen3-Coder and Qwen 3.5; Seed-OSS
     CallForm("tagged", "<tool_call> <function=", ("</function> </tool_call>",), "", ">", newline=True, **PARAMETERS),
     CallForm("tagged", "<seed:tool_call> <function=", ("</function> </seed:tool_call>",), "", ">", **PARAMETERS),
-    CallForm(  # GLM 4.5
-        "tagged",
-        "<tool_call>",
-        ("</tool_call>",),
-        key_open="<arg_key>",
-        key_close="</arg_key> <arg_value>",
-        value_close="</arg_value>",
-    ),
-    CallForm(  # MiniMax M2
-        "tagged",
-        '<invoke name="',
-        ("</invoke> </minimax:tool_call>", "</invoke>"),
-        outer="<minimax:tool_call>",
-        middle='">',
-        key_open='<parameter name="',
-        key_close='">',
-        value_close="</parameter>",
-    ),
+    CallForm("tagged", "<tool_call>", ("</tool_call>",), **GLM),  # GLM 4.5
+    CallForm("tagged", '<invoke name="', MINIMAX_ENDS, "<minimax:tool_call>", '">', **MINIMAX),  # MiniMax M2
     CallForm("json", "[TOOL_CALLS]"),  # Mistral until 2024, and since
     CallForm("named", "[TOOL_CALLS]", middle="[ARGS]"),
     CallForm("named", "[TOOL_CALLS]", middle=f"[CALL_ID]{ID}[ARGS]"),
     # DeepSeek V3 and R1, and V3.1
-    CallForm(
-        "named",
-        f"<{BAR}tool▁call▁begin{BAR}>function<{BAR}tool▁sep{BAR}>",
-        tuple(f"``` {end}" for end in DEEPSEEK_ENDS),
-        middle="```json",
-        **DEEPSEEK,
-    ),
-    CallForm("named", f"<{BAR}tool▁call▁begin{BAR}>", DEEPSEEK_ENDS, middle=f"<{BAR}tool▁sep{BAR}>", **DEEPSEEK),
-    CallForm(  # Kimi K2
-        "named",
-        "<|tool_call_begin|>functions.",
-        KIMI_ENDS,
-        outer="<|tool_calls_section_begin|>",
-        middle="<|tool_call_argument_begin|>",
-    ),
+    CallForm("named", f"{DEEPSEEK}function{SEPARATOR}", CODE_ENDS, DEEPSEEK_OUTER, "```json"),
+    CallForm("named", DEEPSEEK, DEEPSEEK_ENDS, DEEPSEEK_OUTER, SEPARATOR),
+    CallForm("named", "<|tool_call_begin|>functions.", KIMI_ENDS, **KIMI),  # Kimi K2
     CallForm("named", "<function=", ("</function>",), middle=">"),  # Llama 3.1 with tools of one's own
     CallForm("json", "<|tool_call|>", ("<|/tool_call|>",)),  # Phi 4, Granite 3
     CallForm("json", "<|tool_call|>"),
@@ -328,27 +306,21 @@ def _python_call(node: ast.AST, schemas: Schemas) -> Call:
     return name, {**positional, **{str(keyword.arg): _python_value(keyword.value) for keyword in node.keywords}}
 
 
-class _JsonNames(ast.NodeTransformer):
-    """Replace JSON's true, false and null by the constants of Python."""
-
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        names = {"true": True, "false": False, "null": None}
-        return ast.Constant(names[node.id]) if node.id in names else node
-
-
 def _python_value(node: ast.expr) -> Any:
-    """Return the JSON value of a literal."""
+    """Return the JSON value of a literal, in which JSON's true, false and null are those of Python."""
+    names = {"true": "True", "false": "False", "null": "None"}
+    for name in ast.walk(node):
+        if isinstance(name, ast.Name):
+            name.id = names.get(name.id, name.id)
     try:
-        return json.loads(json.dumps(ast.literal_eval(_JsonNames().visit(node))))
+        return json.loads(json.dumps(ast.literal_eval(ast.unparse(node))))
     except (ValueError, TypeError):  # whose text has the address of the node
         raise ValueError(f"{ast.unparse(node)[:80]} is no JSON value") from None
 
 
 def _typed(raw: str, schema: Any, root: Any) -> Any:
-    """Return an unquoted argument as its schema has it: a text if the schema allows one and no other type fits.
-
-    `root` is the schema of all arguments, whose definitions a `$ref` names.
-    """
+    """Return an unquoted argument as its schema has it: a text if the schema allows one and no other type fits. `root`
+    is the schema of all arguments, whose definitions a `$ref` names."""
     kinds = _kinds(schema, root)
     try:
         value = json.loads(raw)
@@ -360,11 +332,9 @@ def _typed(raw: str, schema: Any, root: Any) -> Any:
 
 def _kind(value: Any) -> str:
     """Return the JSON schema's type of a value; "number" for what is no whole number."""
-    if isinstance(value, bool) or value is None:
-        return "null" if value is None else "boolean"
-    names = {int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+    kinds = (type(None), "null"), (bool, "boolean"), (int, "integer"), (float, "number"), (str, "string")
     # An enumeration of a schema that was made in Python may be a subclass.
-    return next((name for kind, name in names.items() if isinstance(value, kind)), "")
+    return next((name for kind, name in (*kinds, (list, "array"), (dict, "object")) if isinstance(value, kind)), "")
 
 
 def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
@@ -377,7 +347,10 @@ def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
     elif "const" in schema or isinstance(schema.get("enum"), list):
         kinds = {_kind(value) for value in ([schema["const"]] if "const" in schema else schema["enum"])}
     elif isinstance(schema.get("$ref"), str):
-        kinds = _kinds(_definition(schema["$ref"], root), root, depth + 1)
+        found = root  # the part that `#/$defs/Name` names
+        for name in schema["$ref"].removeprefix("#/").split("/"):
+            found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+        kinds = _kinds(found, root, depth + 1)
     else:
         unions = ("anyOf", "oneOf", "allOf")
         parts: list[Any] = next((schema[name] for name in unions if isinstance(schema.get(name), list)), [])
@@ -385,19 +358,9 @@ def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
     return kinds | {"integer"} if "number" in kinds else kinds
 
 
-def _definition(reference: str, root: Any) -> Any:
-    """Return the part of a schema that `#/$defs/Name` names; None if there is none."""
-    found = root
-    for name in reference.removeprefix("#/").split("/"):
-        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-    return found
-
-
 def _escaped(text: str, position: int, mark: str) -> tuple[Any, int]:
-    """Return the object at a position in Gemma's notation, with strings between two `mark`s, and its end.
-
-    It is rewritten as JSON, token by token. Templates write nested values as JSON already.
-    """
+    """Return the object at a position in Gemma's notation, with strings between two `mark`s, and its end. It is
+    rewritten as JSON, token by token. Templates write nested values as JSON already."""
     quoted = re.escape(mark)
     token = re.compile(
         rf'{quoted}(?P<text>.*?){quoted}|(?P<json>"(?:[^"\\]|\\.)*")|(?P<bracket>[{{}}\[\]])'
@@ -439,11 +402,6 @@ def split_thinking(text: str, opened: bool, tokens: Sequence[str] = ()) -> tuple
     return "\n".join(filter(None, (thought.strip() for thought in thoughts))), (rest + text).lstrip()
 
 
-def ends_in_thinking(prompt: str) -> bool:
-    """Return True if a prompt ends with a mark that opens thinking."""
-    return bool(re.search(rf"(?:{THINK_OPEN.pattern.removeprefix('^')})$", prompt.rstrip()))
-
-
 def without_thinking(prompt: str) -> str:
     """Return the prompt without marks that open, and perhaps close, thinking at its end."""
     opened = THINK_OPEN.pattern.removeprefix("^")
@@ -452,18 +410,19 @@ def without_thinking(prompt: str) -> str:
 
 @dataclass(frozen=True)
 class Channels:
-    """An answer of gpt-oss: the text of its channels `final` and `commentary`, that of `analysis`, and its calls."""
+    """An answer of gpt-oss: the text of its channels `final` and `commentary`, that of `analysis`, and its calls, whose
+    arguments are None if they are no JSON."""
 
     content: str
     thinking: str
-    calls: tuple[tuple[str, str], ...]
+    calls: tuple[Call, ...]
 
 
 def read_channels(text: str) -> Channels | None:
     """Return the channels of an answer in the harmony format; None without any."""
     if MESSAGE not in text and not text.lstrip().startswith(CHANNEL):
         return None
-    content, thinking, calls = list[str](), list[str](), list[tuple[str, str]]()
+    content, thinking, calls = list[str](), list[str](), list[Call]()
     for part in text.split(START):
         header, mark, body = part.partition(MESSAGE)
         if not mark:
@@ -472,7 +431,10 @@ def read_channels(text: str) -> Channels | None:
         recipient = re.search(r"\bto=([^\s<]+)", header)
         channel = re.search(r"<\|channel\|>\s*(\w+)", header)
         if recipient and recipient[1] not in ("assistant", "all", "user"):
-            calls.append((recipient[1].removeprefix("functions."), body))
+            arguments = None
+            with suppress(ValueError, RecursionError):
+                arguments = json.loads(body, strict=False)
+            calls.append((recipient[1].removeprefix("functions."), arguments))
         elif channel and channel[1] == "analysis":
             thinking.append(body)
         else:

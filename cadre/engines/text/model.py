@@ -25,9 +25,7 @@ REPLACEMENT = "\ufffd"
 @dataclass(frozen=True)
 class Completion:
     """One completion: ids with their log-probabilities, how it ended, and the version of the weights that sampled it.
-
-    `changes` are (position, version) of the weights that sampled from there on, if they changed on the way.
-    """
+    `changes` are (position, version) of the weights that sampled from there on, if they changed on the way."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -50,6 +48,14 @@ class ModelText:
     stops: tuple[int, ...]
     context: int
     embeddings: int | None = None
+
+    def check_policy(self, policy: str, subject: str) -> None:
+        """Raise EngineError for a policy that an engine of this model does not hold."""
+        if policy not in self.templates:
+            raise EngineError(
+                f"{subject} policy {policy!r}, which this engine does not hold; it holds {', '.join(self.templates)}. "
+                "Fix team.roles."
+            )
 
     def prompt(self, request: Request) -> Prompt:
         """Return the prompt of a request. Raises PromptError if it has a token without an embedding."""
@@ -112,19 +118,11 @@ class ModelText:
 
 def collect_stops(configured: int | Sequence[int] | None, tokenizer: Any, *templates: Template) -> tuple[int, ...]:
     """Return every id that ends a turn: `configured` in the generation config, the tokenizer's and the templates'.
-
-    Raises EngineError if there is none.
-    """
+    Raises EngineError if there is none."""
     ids: set[Any] = {*configured} if isinstance(configured, list | tuple) else {configured}
-    if invalid := [stop for stop in ids if not isinstance(stop, int | None)]:
-        raise EngineError(
-            f"The generation config's eos_token_id: got {invalid[0]!r}; expected the id of a token or a list of them. "
-            "Fix generation_config.json."
-        )
-    ids |= {tokenizer.eos_token_id}
     for template in templates:
         ids |= {template.end_of_turn, *template.call_ends}
-    stops = sorted(stop for stop in ids if stop is not None)
+    stops = sorted(int(stop) for stop in ids | {tokenizer.eos_token_id} if stop is not None)
     if not stops:
         raise EngineError(
             "The model has no token that ends a turn: neither its generation config nor its tokenizer names an "
@@ -135,9 +133,7 @@ def collect_stops(configured: int | Sequence[int] | None, tokenizer: Any, *templ
 
 class AnswerEncoder:
     """Encodes conversations with the answer that one model should give, for supervised learning and reward models.
-
-    `context` is the longest sequence that the model takes, None if unstated.
-    """
+    `context` is the longest sequence that the model takes, None if unstated."""
 
     def __init__(self, tokenizer: Any, context: int | None, enable_thinking: bool | None = None) -> None:
         self._tokenizer, self.context = tokenizer, context
@@ -154,15 +150,12 @@ class AnswerEncoder:
         """Return the encoder of a folder or an available hub model; no weights are read. `adapter` is the folder of
         one, whose chat templates it has."""
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-        tokenizer = with_adapter_template(tokenizer, adapter)
         config = AutoConfig.from_pretrained(model, trust_remote_code=trust_remote_code)
-        return cls(tokenizer, context_length(config), enable_thinking)
+        return cls(with_adapter_template(tokenizer, adapter), context_length(config), enable_thinking)
 
     def turn_token(self, answer: str) -> str:
-        """Return the first token spelled out in the answer that begins or ends turns or texts; "" without one.
-
-        It has to be removed from an answer before `encode`: sampling would have ended there.
-        """
+        """Return the first token spelled out in the answer that begins or ends turns or texts; "" without one. It has
+        to be removed from an answer before `encode`: sampling would have ended there."""
         return self._template.turn_token(answer)
 
     def encode(self, prompt: Sequence[Message], answer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -174,10 +167,8 @@ class AnswerEncoder:
         return prompt_ids, (*answer_ids, self._tokenizer.eos_token_id if end is None else end)
 
     def encode_for_scoring(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
-        """Return the ids of both as one sequence, closed by the template's end of turn if it has one.
-
-        The answer is text throughout: control tokens that it spells out are not read.
-        """
+        """Return the ids of both as one sequence, closed by the template's end of turn if it has one. The answer is
+        text throughout: control tokens that it spells out are not read."""
         self._template.check_kept(prompt)
         end = self._template.end_of_turn
         answer_ids = self._template.plain_ids(answer)
@@ -205,10 +196,8 @@ class Previewer:
         self.context = context_length(config)
 
     def preview(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> PromptPreview:
-        """Return the prompt that the model would continue.
-
-        Raises EngineError if the template rejects the messages, or drops parts of conversations with tools.
-        """
+        """Return the prompt that the model would continue. Raises EngineError if the template rejects the messages, or
+        drops parts of conversations with tools."""
         text = self.template.render(messages, generation=True, tools=tools)
         contents = [self.template.break_tokens(message.content, message.role).strip() for message in messages]
         dropped = tuple(index for index, content in enumerate(contents) if content not in text)

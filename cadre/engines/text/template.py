@@ -133,14 +133,10 @@ class Template:
             offered = self._broken_tools(tools)
             text = self._write(broken, offered, generation, use)
             # Texts without a token may form one together. Rendered again with their edges marked, such tokens show.
-            if any(self._control.may_join(part) for part in _all_strings(broken, offered)):
-                marked = self._write(
-                    [_map_message(message, self._mark) for message in broken],
-                    [_map_tool(tool, self._mark) for tool in offered],
-                    generation,
-                    use,
-                )
-                text = self._control.break_joined(text, marked)
+            marked = [_map_message(message, self._mark) for message in broken]
+            marked_tools = [_map_tool(tool, self._mark) for tool in offered]
+            if (marked, marked_tools) != (broken, offered):
+                text = self._control.break_joined(text, self._write(marked, marked_tools, generation, use))
             text.encode()  # raises for a lone surrogate, which is no character
             return text
         except EngineError:
@@ -159,10 +155,8 @@ class Template:
             log.warning(message, *values)
 
     def check_kept(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
-        """Raise EngineError if the template drops messages of such a conversation.
-
-        Calls and results of tools are checked when they are rendered.
-        """
+        """Raise EngineError if the template drops messages of such a conversation. Calls and results of tools are
+        checked when they are rendered."""
         before, after, later = self._dropped_roles
         lost, where = set[str](), ""
         if any(message.role == "system" for message in messages[1:]):
@@ -193,16 +187,19 @@ class Template:
         return dropped(before, first), dropped(after, later), dropped(both, again[3:4])
 
     def _write(self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse) -> str:
-        """Return the conversation as text with tools used in this way, without breaking control tokens.
-
-        Raises whatever the template raises.
-        """
+        """Return the conversation as text with tools used in this way, without breaking control tokens. Raises whatever
+        the template raises."""
         written, options = list(messages), dict[str, Any](self._options)
         with_tools = use.native and (bool(tools) or _uses_tools(messages))
 
         # Rewrite what the template would drop.
         if any(message.thinking for message in messages) and not self._takes_thinking:
-            written = [self._write_thinking_as_text(message) for message in written]
+            marks = [pair for pair in call_forms.THINKING_MARKS if pair[0] in self._control.tokens]
+            opening, closing = (*marks, *call_forms.THINKING_MARKS)[0]
+            for number, message in enumerate(messages):
+                if message.thinking:
+                    content = f"{opening}\n{message.thinking}\n{closing}\n\n{message.content}"
+                    written[number] = replace(message, content=content, thinking="")
         marked = list[tuple[Message, Message]]()
         if not use.native:
             written = tool_calls.write_tools_as_text(written, tools)
@@ -234,10 +231,8 @@ class Template:
         return text
 
     def _apply(self, entries: list[dict[str, Any]], source: str, generation: bool, options: dict[str, Any]) -> str:
-        text = self._tokenizer.apply_chat_template(
-            entries, tokenize=False, add_generation_prompt=generation, chat_template=source, **options
-        )
-        return str(text)
+        options = {"tokenize": False, "add_generation_prompt": generation, "chat_template": source, **options}
+        return str(self._tokenizer.apply_chat_template(entries, **options))
 
     def _try_to_write(
         self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse
@@ -249,10 +244,8 @@ class Template:
             return None
 
     def _write_last_turn(self, messages: Sequence[Message], tools: Sequence[Tool], use: ToolUse) -> str:
-        """Return the text of the last message, an assistant's, without the marks that open and close its turn.
-
-        Returns "" if the template rejects the conversation.
-        """
+        """Return the text of the last message, an assistant's, without the marks that open and close its turn. Returns
+        "" if the template rejects the conversation."""
         text = self._try_to_write(messages, tools, False, use)
         opened = self._try_to_write(messages[:-1], tools, True, use)
         plain = self._try_to_write([*messages[:-1], Message("assistant", PROBE)], tools, False, use)
@@ -429,10 +422,8 @@ class Template:
     # --- Answers --------------------------------------------------------------------------------------------------
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of a completion with its special tokens.
-
-        Ids that the tokenizer does not have are skipped: models often have more embeddings than it has tokens.
-        """
+        """Return the text of a completion with its special tokens. Ids that the tokenizer does not have are skipped:
+        models often have more embeddings than it has tokens."""
         ids = [token for token in token_ids if token < self._size]
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
@@ -454,8 +445,7 @@ class Template:
         text = self.decode(token_ids)
         if self._has_channels and (channels := call_forms.read_channels(text)) is not None:
             answer = Message("assistant", channels.content, thinking=channels.thinking)
-            calls = [(name, _from_json(body)) for name, body in channels.calls]
-            return self._with_calls(answer, calls, channels.content, tools)
+            return self._with_calls(answer, channels.calls, channels.content, tools)
         thinking, content = call_forms.split_thinking(text, self._opens_thinking(prompt_ids), self._thinking_tokens)
         answer, shown = Message("assistant", content, thinking=thinking), self._broken_tools(tools)
 
@@ -524,16 +514,7 @@ class Template:
 
     def _opens_thinking(self, prompt_ids: Sequence[int]) -> bool:
         """Return True if a prompt ends in the mark that opens thinking."""
-        return call_forms.ends_in_thinking(self.decode(prompt_ids[-16:]).rstrip())
-
-    def _write_thinking_as_text(self, message: Message) -> Message:
-        """Return the message with its thinking in its content, for a template that has no place for it."""
-        if not message.thinking:
-            return message
-        tokens = self._control.tokens
-        opening, closing = next((m for m in call_forms.THINKING_MARKS if m[0] in tokens), call_forms.THINKING_MARKS[0])
-        content = f"{opening}\n{message.thinking}\n{closing}\n\n{message.content}"
-        return replace(message, content=content, thinking="")
+        return call_forms.THINK_OPEN_AT_END.search(self.decode(prompt_ids[-16:]).rstrip()) is not None
 
     def turn_token(self, text: str) -> str:
         """Return the first token spelled out in the text that begins or ends turns or texts, which no answer may
@@ -550,10 +531,8 @@ class Template:
         return tuple(self._tokenizer(text, add_special_tokens=False).input_ids)
 
     def plain_ids(self, text: str) -> tuple[int, ...]:
-        """Return the ids of a text in which no control token is read.
-
-        The text stays as it is if the tokenizer can split its control tokens, else they are broken.
-        """
+        """Return the ids of a text in which no control token is read. The text stays as it is if the tokenizer can
+        split its control tokens, else they are broken."""
         ids = tuple(self._tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids)
         if not self._control.has_any(ids):
             return ids
@@ -639,11 +618,9 @@ class Template:
         return frozenset({mark for mark in tokens if mark and not control_tokens.THINKING.fullmatch(mark)})
 
     def _added_words(self) -> frozenset[str]:
-        """Return the added tokens that are words of a domain, which texts may contain.
-
-        Neither special tokens nor those around turns are words, nor marks in the form of a control token, in the text
-        of the template, in what it writes for a result, or of a model with images.
-        """
+        """Return the added tokens that are words of a domain, which texts may contain. Neither special tokens nor those
+        around turns are words, nor marks in the form of a control token, in the text of the template, in what it writes
+        for a result, or of a model with images."""
         result = [QUESTION, Message("assistant", "", tool_calls.PROBE_CALLS[:1]), tool_calls.RESULT_MESSAGES[0]]
         written = "\n".join([*self._templates.values(), self._try_to_write(result, (), True, ToolUse()) or ""])
 
@@ -754,21 +731,6 @@ def _map_tool(tool: Tool, change: Callable[[str], str]) -> Tool:
     return Tool(change(tool.name), change(tool.description), map_strings(tool.parameters, change))
 
 
-def _all_strings(messages: Sequence[Message], tools: Sequence[Tool]) -> list[str]:
-    """Return all strings of a conversation and of the tools that it offers."""
-    strings: list[str] = []
-
-    def collect(text: str) -> str:
-        strings.append(text)
-        return text
-
-    for message in messages:
-        _map_message(message, collect)
-    for tool in tools:
-        _map_tool(tool, collect)
-    return strings
-
-
 def _join_users(messages: Sequence[Message]) -> list[Message]:
     """Return the conversation with neighbouring messages by the user joined."""
     joined: list[Message] = []
@@ -796,10 +758,3 @@ def _split_channels(entry: dict[str, Any]) -> dict[str, Any]:
     if entry["role"] != "assistant" or (channels := call_forms.read_channels(entry["content"])) is None:
         return entry
     return {**entry, "content": channels.content, **({"thinking": channels.thinking} if channels.thinking else {})}
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return json.loads(text, strict=False)
-    except (ValueError, RecursionError):
-        return None

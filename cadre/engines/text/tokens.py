@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 # Marks the edges of a text within a rendered conversation; private use, so that no text has a meaning for it.
@@ -101,19 +102,13 @@ class ControlTokens:
         return any(core[-length:] in self._prefixes or core[:length] in self._suffixes for length in lengths)
 
     def break_joined(self, plain: str, marked: str) -> str:
-        """Return the rendered text `plain` with a space in every token that came to be by joining texts.
-
-        `marked` is the same rendered with EDGE at the edges of the texts that may join.
-        """
+        """Return the rendered text `plain` with a space in every token that came to be by joining texts. `marked` is
+        the same rendered with EDGE at the edges of the texts that may join."""
         if marked.replace(EDGE, "") != plain:  # the template tests what the texts begin with, or escapes the marks
             tokens = [token for _, _, token in self.find(plain)]
             return plain if tokens == [token for _, _, token in self.find(marked)] else marked.replace(EDGE, " ")
-        # Positions of the edges in `plain`: each mark before one shifts it by a character.
-        edges, count = set(), 0
-        for position, character in enumerate(marked):
-            if character == EDGE:
-                edges.add(position - count)
-                count += 1
+        # Positions of the edges in `plain`, which has no marks.
+        edges = list(accumulate(map(len, marked.split(EDGE))))[:-1]
         for start, end, _ in reversed(self.find(plain)):
             if inner := [edge for edge in edges if start < edge < end]:
                 plain = f"{plain[: inner[0]]} {plain[inner[0] :]}"
@@ -137,10 +132,8 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def cut_at_stop(text: str, strings: Sequence[str]) -> str:
-    """Return the text before the first stop string in it; all of it without one.
-
-    The ids of a sample still include the string, as the loss is about what was sampled.
-    """
+    """Return the text before the first stop string in it; all of it without one. The ids of a sample still include the
+    string, as the loss is about what was sampled."""
     starts = [text.find(string) for string in strings if string in text]
     return text[: min(starts)] if starts else text
 

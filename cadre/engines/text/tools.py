@@ -16,14 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from cadre.engines.text.calls import (
-    HERMES,
-    PROBE_SCHEMAS,
-    PROBES,
-    THINKING_FIELDS,
-    CallForm,
-    find_form,
-)
+from cadre.engines.text.calls import HERMES, PROBE_SCHEMAS, PROBES, THINKING_FIELDS, CallForm, find_form
 from cadre.engines.text.tokens import map_strings
 from cadre.types import Message, Sample, Tool, ToolCall
 
@@ -69,13 +62,10 @@ def map_arguments(call: ToolCall, change: Callable[[str], str]) -> str:
 
 def tool_definitions(tools: Iterable[Tool]) -> list[dict[str, Any]]:
     """Return the tools as chat templates and endpoints take them."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)},
-        }
-        for tool in tools
-    ]
+    functions = (
+        {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)} for tool in tools
+    )
+    return [{"type": "function", "function": function} for function in functions]
 
 
 def format_call_id(ids: IdFormat, call: ToolCall, number: int) -> str:
@@ -119,10 +109,8 @@ def to_template_dicts(
 
 
 def write_tools_as_text(messages: Sequence[Message], tools: Sequence[Tool]) -> list[Message]:
-    """Return the conversation with tools, calls and results as text, for a template without tools.
-
-    Results become messages by the user.
-    """
+    """Return the conversation with tools, calls and results as text, for a template without tools. Results become
+    messages by the user."""
     written = list[Message]()
     for message in messages:
         if message.role == "tool":
@@ -146,9 +134,9 @@ def split_text_from_calls(messages: Sequence[Message]) -> list[Message]:
     split: list[Message] = []
     for message in messages:
         if message.tool_calls and message.content:
-            split += [replace(message, tool_calls=(), thinking=""), replace(message, content="", images=(), sounds=())]
-        else:
-            split.append(message)
+            split.append(replace(message, tool_calls=(), thinking=""))
+            message = replace(message, content="", images=(), sounds=())
+        split.append(message)
     return split
 
 
@@ -164,9 +152,8 @@ def mark_calls_with_text(messages: Sequence[Message]) -> tuple[list[Message], li
             first, *rest = message.tool_calls
             calls = (replace(first, name=f"qzxmark{len(marked)}x"), *rest)
             marked.append((replace(message, content="", tool_calls=calls), message))
-            written.append(marked[-1][0])
-        else:
-            written.append(message)
+            message = marked[-1][0]
+        written.append(message)
     return written, marked
 
 
@@ -183,10 +170,9 @@ def split_parallel_calls(messages: Sequence[Message]) -> list[Message]:
             results.append(rest.pop(0))
         for number, call in enumerate(message.tool_calls):
             first = message if number == 0 else Message("assistant", "")
-            split.append(replace(first, tool_calls=(call,)))
             answers = [result for result in results if result.tool_call_id == call.id]
-            split += answers
             results = [result for result in results if result not in answers]
+            split += [replace(first, tool_calls=(call,)), *answers]
         split += results
     return split
 
@@ -258,10 +244,8 @@ RESULT_MESSAGES = tuple(
 
 
 def probe_tool_use(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool) -> ToolUse:
-    """Return how the template that `render` renders uses tools.
-
-    `parses_itself` means that answers are parsed otherwise than in a form of calls.
-    """
+    """Return how the template that `render` renders uses tools. `parses_itself` means that answers are parsed otherwise
+    than in a form of calls."""
     use = _probe(render, render_last_turn, parses_itself)
     call = Message("assistant", PROBE_TEXT, PROBE_CALLS[:1])
     conversation = [QUESTION, call, RESULT_MESSAGES[0], Message("assistant", "qzxdone"), Message("user", "qzxnext")]
@@ -320,10 +304,8 @@ def _probe(render: Render, render_last_turn: RenderLastTurn, parses_itself: bool
 
 
 def _probe_calls(render_last_turn: RenderLastTurn, native: ToolUse) -> ToolUse | None:
-    """Return in which way the template writes a call with its name and its arguments; None if in no way.
-
-    A way that can be read back is preferred over earlier ones that cannot.
-    """
+    """Return in which way the template writes a call with its name and its arguments; None if in no way. A way that can
+    be read back is preferred over earlier ones that cannot."""
     name, arguments = PROBES[0]
     unreadable = None
     ways: list[tuple[IdFormat, bool]] = [("own", False), ("own", True), ("nine", False), ("nine", True)]

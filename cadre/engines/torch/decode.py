@@ -19,15 +19,7 @@ from torch import Tensor
 from cadre import random_keys
 from cadre.engines.text.model import Completion
 from cadre.engines.torch import kv_cache, shared_prefix_cache, vision
-from cadre.engines.torch.kv_cache import (
-    DecodingCache,
-    KeyValueCache,
-    PaddedCache,
-    Recorder,
-    ReplayedStep,
-    StaticCache,
-    run_eagerly,
-)
+from cadre.engines.torch.kv_cache import DecodingCache, KeyValueCache, PaddedCache, Recorder, ReplayedStep, StaticCache
 from cadre.engines.torch.llama_step import LlamaStep
 from cadre.engines.torch.lora import segments
 from cadre.engines.torch.model import LoadedModel, project_only
@@ -99,9 +91,7 @@ class DecodingBatch:
         self._step: Callable[[Tensor, Tensor], Tensor] | None = None
         owners = self._results.owners
         if options.form == "plain":
-            uncached = UncachedSequences(
-                loaded, [owner.prompt_ids for owner in owners], [owner.policy for owner in owners]
-            )
+            uncached = UncachedSequences(loaded, owners)
             self._cache: DecodingCache | UncachedSequences = uncached
             self._logits = uncached.compute_logits()
             self._step = uncached.step
@@ -194,10 +184,8 @@ class DecodingBatch:
     def _collect(
         self, rows: Tensor, lengths: Sequence[int], stopped: Tensor
     ) -> list[tuple[GenerationRequest, list[Completion]]]:
-        """Return the requests that are complete with the sequences of these rows, which have ended.
-
-        `lengths` are the tokens of their completions, `stopped` bool is True for those that ended by themselves.
-        """
+        """Return the requests that are complete with the sequences of these rows, which have ended. `lengths` are the
+        tokens of their completions, `stopped` bool is True for those that ended by themselves."""
         numbers = self._sequences.number[rows]
         completions = self._transcript.completions(numbers, lengths, stopped)
         self._cache_completions(rows, numbers.tolist(), completions)
@@ -238,10 +226,7 @@ def _make_cache(
     is_static = options.record is not None
     room = min(limit, kv_cache.STATIC_GROWTH if is_static else kv_cache.GROWTH)
     if options.form == "shared" and not is_static and shared_prefix_cache.can_share(loaded.model):
-        groups = [
-            PromptGroup.from_cache(cache, lengths)
-            for cache, lengths in zip(prefilled.caches, prefilled.lengths, strict=True)
-        ]
+        groups = list(map(PromptGroup.from_cache, prefilled.caches, prefilled.lengths))
         return SharedPrefixCache(groups, prompt_numbers, room)
     lengths = torch.cat(prefilled.lengths)[prompt_numbers]
     longest = int(lengths.max())
@@ -274,7 +259,8 @@ class ReplayedBatch(DecodingBatch):
         self._next_limit = min(request.limit for request in requests)
         # Weakly, for the same reason; the graph must not be freed, either, while another one is recorded.
         step = WeakMethod(self._run_step)
-        self._replayed = ReplayedStep(lambda: cast(Callable[[], None], step())(), options.record or run_eagerly)
+        record = options.record or kv_cache.run_eagerly
+        self._replayed = ReplayedStep(lambda: cast(Callable[[], None], step())(), record)
 
     def sample(self) -> list[tuple[GenerationRequest, list[Completion]]]:
         """Draw one token a sequence and run the model on it; return the requests that are known to be complete."""
@@ -379,14 +365,8 @@ class ActiveSequences:
 
     def select(self, rows: Tensor, vocabulary: int) -> ActiveSequences:
         """Return some of the sequences, by their rows int64."""
-        return ActiveSequences(
-            number=self.number[rows],
-            key=self.key[rows],
-            limit=self.limit[rows],
-            position=self.position[rows],
-            running=self.running[rows],
-            settings=self.settings.select(rows, vocabulary),
-        )
+        selected = {name: value[rows] for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **selected, settings=self.settings.select(rows, vocabulary))
 
 
 class Transcript:
@@ -457,10 +437,10 @@ class UncachedSequences:
     sequence instead of T of one token.
     """
 
-    def __init__(self, loaded: LoadedModel, prompts: Sequence[Sequence[int]], policies: Sequence[str]) -> None:
+    def __init__(self, loaded: LoadedModel, owners: Sequence[GenerationRequest]) -> None:
         self._loaded = loaded
-        self._ids = [list(prompt) for prompt in prompts]
-        self._policies = list(policies)
+        self._ids = [list(owner.prompt_ids) for owner in owners]
+        self._policies = [owner.policy for owner in owners]
 
     def step(self, token: Tensor, position: Tensor) -> Tensor:
         """Add one token int64 [B] to each sequence, and return the next logits [B, V]."""

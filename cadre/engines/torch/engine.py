@@ -102,7 +102,7 @@ class TorchEngine:
 
     async def sample(self, request: Request) -> list[Sample]:
         """Return `request.count` samples, drawn in one batch with the other requests of the round."""
-        self._check_policy(request.policy, f"Role {request.role!r} asks for")
+        self._text.check_policy(request.policy, f"Role {request.role!r} asks for")
         prompt = self._text.prompt(request)
         template, sampling = self.loaded.templates[request.policy], request.sampling
         generation = GenerationRequest(
@@ -180,33 +180,19 @@ class TorchEngine:
 
     def _load(self, weights: Weights) -> None:
         policy = weights.policy
-        self._check_policy(policy, "Got weights of")
+        self._text.check_policy(policy, "Got weights of")
         if self.policies[policy].frozen:
             raise EngineError(f"Got weights of policy {policy!r}, which is frozen; expected one that is trained.")
         if weights.tensors is not None:
             storage.copy_tensors(weights.tensors, self.parameters(policy))
-        elif weights.folder is not None:
-            restore_policy(self.loaded, policy, self.policies[policy], weights.folder)
         else:
-            raise EngineError(
-                f"Got weights of policy {policy!r} without tensors, which stay in the process that has them; expected "
-                "a folder. Have the learner write one."
-            )
+            restore_policy(self.loaded, policy, self.policies[policy], storage.weights_folder(weights))
         self.versions[policy] = weights.version
         self.prefix_cache.clear()
 
-    def _check_policy(self, policy: str, subject: str) -> None:
-        if policy not in self.policies:
-            raise EngineError(
-                f"{subject} policy {policy!r}, which this engine does not hold; it holds {', '.join(self.policies)}. "
-                "Fix team.roles."
-            )
-
     def _decode(self, requests: Sequence[GenerationRequest], listener: Listener, scope: object) -> None:
-        """Complete the requests of a scope, in batches that fit into memory, and pass completions to the listener.
-
-        Ends early once the listener is gone.
-        """
+        """Complete the requests of a scope, in batches that fit into memory, and pass completions to the listener. Ends
+        early once the listener is gone."""
         check_torch_defaults()
         self.prefix_cache.enter_scope(scope)
         record: Recorder | None = None
@@ -237,9 +223,7 @@ class TorchEngine:
 
 def graphs_for(policies: Mapping[str, PolicyConfig], setting: bool | None) -> bool:
     """Return True if the decoding steps of these policies are replayed as CUDA graphs; the default is True on a GPU.
-
-    Raises EngineError if `setting` is True on a CPU, before the model is loaded.
-    """
+    Raises EngineError if `setting` is True on a CPU, before the model is loaded."""
     is_gpu = pick_device(next(iter(policies.values())).device).type == "cuda"
     if setting and not is_gpu:
         raise EngineError(

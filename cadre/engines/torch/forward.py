@@ -68,11 +68,8 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class Precision:
-    """Precision of a forward: its `dtype`, and the form in which prefix trees are run.
-
-    Entropies are those of the `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all
-    tokens, without one.
-    """
+    """Precision of a forward: its `dtype`, and the form in which prefix trees are run. Entropies are those of the
+    `entropy_tokens` likeliest tokens and carry a gradient; with 0 they are those of all tokens, without one."""
 
     dtype: torch.dtype = torch.float32
     form: TreeForm = field(default_factory=TreeForm)
@@ -80,10 +77,8 @@ class Precision:
 
 
 class Scorer(nn.Module):
-    """A model and all that is read off its hidden states, as one forward: the root that FSDP divides among ranks.
-
-    With `always_project` every weight has a gradient after a backward pass, if of zeros, as ranks wait for one another.
-    """
+    """A model and all that is read off its hidden states, as one forward: the root that FSDP divides among ranks. With
+    `always_project` every weight has a gradient after a backward pass, if of zeros, as ranks wait for one another."""
 
     def __init__(self, model: Any, always_project: bool = False) -> None:
         super().__init__()
@@ -91,10 +86,8 @@ class Scorer(nn.Module):
         self._always_project = always_project
 
     def forward(self, batch: Batch, precision: Precision, heads: ValueHeads | None = None) -> Scores:
-        """Return log-probabilities and entropies of the masked tokens, and values of the targets.
-
-        Only masked positions go through the vocabulary projection.
-        """
+        """Return log-probabilities and entropies of the masked tokens, and values of the targets. Only masked positions
+        go through the vocabulary projection."""
         host, device = batch.host, batch.mask.device
         sequences, positions = host.mask.nonzero(as_tuple=True)
         with autocast(self.model, precision.dtype):
@@ -262,18 +255,16 @@ class MicroBatchRunner:
         rows = [(sequence.token_ids, sequence.images) for sequence in micro.data]
         return replace(batch, vision=vision.make_inputs(self.model, self._pictures, rows).tensors)
 
-    def use_adapters(self, batch: Batch) -> AbstractContextManager[None]:
-        """Run every sequence with its policy's adapter; the backward pass needs the same context."""
-        if batch.tree is None:
+    def use_adapters(self, batch: Batch, base_alone: bool = False) -> AbstractContextManager[None]:
+        """Run every sequence with its policy's adapter, or on the base; a backward pass needs the same context."""
+        tree = batch.tree
+        if tree is not None and self._choose_precision(tree).form.compiled:
+            return self._adapters.joined(() if base_alone else tree.policies, next(self.model.parameters()).dtype)
+        if base_alone:
+            return self._adapters.rows()
+        if tree is None:
             return self._adapters.rows(segments(batch.policies))
-        if self._choose_precision(batch.tree).form.compiled:
-            return self._adapters.joined(batch.tree.policies, next(self.model.parameters()).dtype)
-        return self._adapters.rows(batch.tree.policies, batch.tree.readers)
-
-    def _without_adapters(self, batch: Batch) -> AbstractContextManager[None]:
-        """Run a batch on the base alone."""
-        is_compiled = batch.tree is not None and self._choose_precision(batch.tree).form.compiled
-        return self._adapters.joined((), next(self.model.parameters()).dtype) if is_compiled else self._adapters.rows()
+        return self._adapters.rows(tree.policies, tree.readers)
 
     def score(self, batch: Batch, entropy_tokens: int = 0) -> Scores:
         """Return the outputs of the model and the value heads for a batch."""
@@ -310,7 +301,7 @@ class MicroBatchRunner:
         as_trained = after_update and self._precision.form.compiled and self.ranks.size == 1
 
         def run(batch: Batch) -> Sequence[Tensor]:
-            with self.use_adapters(batch) if reference is None else self._without_adapters(batch):
+            with self.use_adapters(batch, base_alone=reference is not None):
                 scores: Scores = scorer(batch, self._choose_precision(batch.tree))
             return scores.logprobs.detach().unbind()
 

@@ -13,8 +13,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.connection import Connection
@@ -64,24 +63,13 @@ def join_group(
     mesh = init_device_mesh(device.type, (world_size,))
     # The model is loaded whole on the CPU, and sharding leaves each rank its part.
     loaded = load(locate(spec.engine.model), policies, torch.device("cpu"), seed)
-    return RankLearner(
-        loaded,
-        policies,
-        spec.training,
-        seed,
-        DTYPES[first_policy.dtype],
-        Ranks(rank, world_size, device),
-        mesh,
-        below,
-        spec.versions,
-    )
+    ranks, dtype = Ranks(rank, world_size, device), DTYPES[first_policy.dtype]
+    return RankLearner(loaded, policies, spec.training, seed, dtype, ranks, mesh, below, spec.versions)
 
 
 def _pick_rank_device(name: str, rank: int) -> torch.device:
-    """Return the CPU, or this rank's GPU: the one of its number among those that the process sees.
-
-    The count starts from 0 again if there are fewer (on another machine, or if a process sees only its own GPU).
-    """
+    """Return the CPU, or this rank's GPU: the one of its number among those that the process sees. The count starts
+    from 0 again if there are fewer (on another machine, or if a process sees only its own GPU)."""
     device = pick_device(name)
     if device.type == "cpu":
         return device
@@ -102,10 +90,8 @@ class RankFailed(EngineError):
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank's failure: Cadre's own error as it is, the text of any other, and its time by the machine's clock.
-
-    A rank that was killed counts as the first to fail: the others then fail because it is gone.
-    """
+    """A rank's failure: Cadre's own error as it is, the text of any other, and its time by the machine's clock. A rank
+    that was killed counts as the first to fail: the others then fail because it is gone."""
 
     time: float
     error: CadreError | None
@@ -172,10 +158,8 @@ class GroupLearner(LearnerProxy):
             return self._receive_answers()
 
     def _receive_answers(self) -> Any:
-        """Return rank 0's answer once all ranks have answered.
-
-        Raises the first failure, after which the group is closed; the other ranks have GRACE seconds to report theirs.
-        """
+        """Return rank 0's answer once all ranks have answered. Raises the first failure, after which the group is
+        closed; the other ranks have GRACE seconds to report theirs."""
         answers: dict[int, Any] = {}
         failures: dict[int, RankFailure] = {}
         deadline: float | None = None
@@ -185,10 +169,14 @@ class GroupLearner(LearnerProxy):
             ready = connection.wait([self._pipes[rank] for rank in waiting], timeout)
             if not ready:
                 break
-            for rank in waiting:
-                if self._pipes[rank] in ready:
-                    answer = _receive(self._pipes[rank], self._processes[rank])
-                    (failures if isinstance(answer, RankFailure) else answers)[rank] = answer
+            for rank in (rank for rank in waiting if self._pipes[rank] in ready):
+                try:
+                    answer = self._pipes[rank].recv()
+                except (EOFError, OSError):
+                    self._processes[rank].join(GRACE)
+                    code = self._processes[rank].exitcode
+                    answer = RankFailure(-math.inf, None, f"its process ended (exit code {code}).")
+                (failures if isinstance(answer, RankFailure) else answers)[rank] = answer
             if failures and deadline is None:
                 deadline = time.monotonic() + GRACE
         if not failures:
@@ -208,35 +196,22 @@ class GroupLearner(LearnerProxy):
 
 def _send(pipe: Connection, message: Any) -> None:
     """Send a message; a receiver that has ended does not need it."""
-    try:
+    with suppress(OSError):
         pipe.send(message)
-    except OSError:
-        return
-
-
-def _receive(pipe: Connection, process: Any) -> Any:
-    """Return a rank's answer, or the failure if it ended without one."""
-    try:
-        return pipe.recv()
-    except (EOFError, OSError):
-        process.join(GRACE)
-        return RankFailure(-math.inf, None, f"its process ended (exit code {process.exitcode}).")
 
 
 # In a rank's process.
 
 
 def run_rank(pipe: Connection, spec: LearnerSpec, rank: int, folder: Path, threads: int) -> None:
-    """Make the calls that come through the pipe and answer each, until told to close; the life of a rank.
-
-    The ranks meet in `folder`, and leave published weights there. Each computes with so many threads.
-    """
+    """Make the calls that come through the pipe and answer each, until told to close; the life of a rank. The ranks
+    meet in `folder`, and leave published weights there. Each computes with so many threads."""
     end_with_parent(folder)
     freeze_files()
     # The ranks of one machine talk to each other over its own interface, whatever its name resolves to.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(threads)
-    with _report_failure(pipe):
+    try:
         learner = join_group(spec, rank, spec.ranks, f"file://{folder}/meeting", folder)
         method, arguments = "", ()
         answer: Any = None
@@ -244,13 +219,6 @@ def run_rank(pipe: Connection, spec: LearnerSpec, rank: int, folder: Path, threa
             pipe.send(answer if rank == 0 else None)
             method, arguments = pipe.recv()
             answer = getattr(learner, method)(*arguments)
-
-
-@contextmanager
-def _report_failure(pipe: Connection) -> Iterator[None]:
-    """Send an error through the pipe; those of other code are raised too, so that their traceback is printed."""
-    try:
-        yield
     except (EOFError, BrokenPipeError):
         return  # the trainer is gone
     except BaseException as error:
@@ -258,7 +226,7 @@ def _report_failure(pipe: Connection) -> Iterator[None]:
         message = as_sentence(f"{type(error).__name__}: {' '.join(str(error).split())}")
         _send(pipe, RankFailure(time.monotonic(), own_error, message))
         if own_error is None:
-            raise
+            raise  # so that its traceback is printed
 
 
 def end_with_parent(folder: Path) -> None:

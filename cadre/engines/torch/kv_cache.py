@@ -42,10 +42,8 @@ class DecodingCache(Protocol):
     """The keys and values of a batch's sequences while it is decoded."""
 
     def step_inputs(self, model: Any, position: Tensor) -> AbstractContextManager[dict[str, Any]]:
-        """Yield keywords with which the model's forward reads and extends the cache by one token a sequence.
-
-        The tokens stand at `position` int64 [B].
-        """
+        """Yield keywords with which the model's forward reads and extends the cache by one token a sequence. The tokens
+        stand at `position` int64 [B]."""
         ...
 
     def select(self, rows: Tensor) -> None:
@@ -70,10 +68,8 @@ def attend_by_cache(
     softcap: float | None = None,
     **keywords: Any,
 ) -> tuple[Tensor, None]:
-    """Attend by the `attend` method of the cache that is a keyword of the forward, as transformers calls it.
-
-    `query` [B, H, Q, D] in, [B, Q, H, D] out.
-    """
+    """Attend by the `attend` method of the cache that is a keyword of the forward, as transformers calls it. `query`
+    [B, H, Q, D] in, [B, Q, H, D] out."""
     check_attention_keywords(keywords)
     # Under autocast rotary embeddings leave queries and keys in another precision than values.
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -168,9 +164,7 @@ class KeyValueCache(Cache):
     @staticmethod
     def copy_prompts(groups: Sequence[KeyValueCache], prompts: Tensor, length: int, capacity: int) -> KeyValueCache:
         """Return one cache for all sequences of a batch, each with a copy of its prompt's keys; empties the groups.
-
-        `prompts` int64 [B] are indices through the groups in order. `length` is the longest prompt: the new length.
-        """
+        `prompts` int64 [B] are indices through the groups in order. `length` is the longest prompt: the new length."""
 
         def copy(parts: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
             _, heads, _, size = parts[0].shape
@@ -201,9 +195,7 @@ class KeyValueCache(Cache):
 
 def make_masks(attention: LayerAttention, positions: Tensor, slots: Tensor, dtype: torch.dtype) -> Mask:
     """Return the model's `attention_mask`, [P, 1, Q, C], for queries and slots that hold tokens at these positions.
-
-    `positions` int64 [P, Q], `slots` int64 [P, C]; no token attends to what comes after it.
-    """
+    `positions` int64 [P, Q], `slots` int64 [P, C]; no token attends to what comes after it."""
     query, key = positions.unsqueeze(2), slots.unsqueeze(1)
     visible = key <= query
     full = hide(~visible, dtype)[:, None]
@@ -214,37 +206,29 @@ def make_masks(attention: LayerAttention, positions: Tensor, slots: Tensor, dtyp
 
 
 class PaddedCache:
-    """The cache and the masks of a batch whose sequences each have a copy of their prompt; the simple form.
-
-    `lengths` int64 [B] are the tokens of the prompts.
-    """
+    """The cache and the masks of a batch whose sequences each have a copy of their prompt; the simple form. `lengths`
+    int64 [B] are the tokens of the prompts."""
 
     def __init__(self, attention: LayerAttention, cache: KeyValueCache, lengths: Tensor) -> None:
         self._attention = attention
         self._cache = cache
         self._prompt_slots = cache.length
         slot = torch.arange(cache.length, device=lengths.device)
-        self._positions = slot.expand(lengths.shape[0], cache.length)
-        self._full_mask = hide(slot >= lengths.unsqueeze(1), cache.layers[0].keys.dtype)
+        # The number in its sequence of each slot's token, and of the next token. Positions of images are others.
+        self._numbers, self._next = torch.where(slot < lengths.unsqueeze(1), slot, NEVER), lengths
 
     @contextmanager
     def step_inputs(self, model: Any, position: Tensor) -> Iterator[dict[str, Any]]:
         """Yield keywords of the model's own forward, which extends the cache; see `DecodingCache`."""
-        self._full_mask = pad(self._full_mask, (0, 1))
-        self._positions = torch.cat((self._positions, position.unsqueeze(1)), dim=1)
-        full: Tensor = self._full_mask[:, None, None]
-        mask: Mask = full
-        if self._attention.window is not None:
-            is_outside = self._positions <= self._positions[:, -1:] - self._attention.window
-            sliding = self._full_mask.masked_fill(is_outside, torch.finfo(full.dtype).min)[:, None, None]
-            mask = sliding if len(self._attention.types) == 1 else {FULL: full, SLIDING: sliding}
+        newest, self._next = self._next.unsqueeze(1), self._next + 1
+        self._numbers = torch.cat((self._numbers, newest), dim=1)
+        mask = make_masks(self._attention, newest, self._numbers, self._cache.layers[0].keys.dtype)
         yield {"attention_mask": mask, "past_key_values": self._cache, "use_cache": True}
 
     def select(self, rows: Tensor) -> None:
         """Keep these sequences, in this order."""
         self._cache.select(rows)
-        self._full_mask = self._full_mask[rows]
-        self._positions = self._positions[rows]
+        self._numbers, self._next = self._numbers[rows], self._next[rows]
 
     def completion_block(self, rows: Tensor) -> KeyValueBlock:
         """Return the keys and values of these sequences' completions."""
@@ -259,18 +243,16 @@ class PaddedCache:
 
 
 class StaticCache:
-    """Keys and values of a batch in tensors that stay in place. `moves` counts how often they were replaced.
-
-    `cache` [B, G, C, D] a layer holds prompts of `lengths` int64 [B] in its first slots, and zeros beyond.
-    """
+    """Keys and values of a batch in tensors that stay in place. `moves` counts how often they were replaced. `cache`
+    [B, G, C, D] a layer holds prompts of `lengths` int64 [B] in its first slots, and zeros beyond."""
 
     def __init__(self, cache: KeyValueCache, lengths: Tensor) -> None:
         self._keys = [layer.keys.to(layer.values.dtype) for layer in cache.layers]
         self._values = [layer.values for layer in cache.layers]
         self._prompt_slots = self._length = cache.length
         slot = torch.arange(self._keys[0].shape[2], device=lengths.device)
-        self._positions = torch.where(slot < lengths.unsqueeze(1), slot, NEVER)
-        self._position = lengths
+        # The number in its sequence of each slot's token, and of the newest token. Positions of images are others.
+        self._numbers, self._newest = torch.where(slot < lengths.unsqueeze(1), slot, NEVER), lengths
         self._slot = slot.new_tensor([self._length])
         self._masks: dict[int | None, Tensor] = {}
         self.moves = 0
@@ -285,24 +267,24 @@ class StaticCache:
         if self._length == self._keys[0].shape[2]:
             self._keys = [pad(part, (0, 0, 0, STATIC_GROWTH)) for part in self._keys]
             self._values = [pad(part, (0, 0, 0, STATIC_GROWTH)) for part in self._values]
-            self._positions = pad(self._positions, (0, STATIC_GROWTH), value=NEVER)
+            self._numbers = pad(self._numbers, (0, STATIC_GROWTH), value=NEVER)
             self.moves += 1
         self._length += 1
 
     @contextmanager
     def step_inputs(self, model: Any, position: Tensor) -> Iterator[dict[str, Any]]:
         """Yield keywords with which the model attends to this cache; see `DecodingCache`."""
-        self._positions.index_copy_(1, self._slot, position.unsqueeze(1))
-        self._position = position
+        self._numbers.index_copy_(1, self._slot, self._newest.unsqueeze(1))
         self._masks.clear()
         with use_attention(model, NAME):
             yield {"decoding_cache": self, "use_cache": False}
         self._slot.add_(1)
+        self._newest.add_(1)
 
     def select(self, rows: Tensor) -> None:
         """Keep these sequences, in this order."""
         self._keys, self._values = [part[rows] for part in self._keys], [part[rows] for part in self._values]
-        self._positions = self._positions[rows]
+        self._numbers, self._newest = self._numbers[rows], self._newest[rows]
         self.moves += 1
 
     def completion_block(self, rows: Tensor) -> KeyValueBlock:
@@ -316,10 +298,10 @@ class StaticCache:
         values.index_copy_(2, self._slot, value.to(values.dtype))
         # The mask of the newest token, additive [B, 1, 1, C], is the same in every layer with this window.
         if scoring.window not in self._masks:
-            newest = self._position.unsqueeze(1)
-            visible = self._positions <= newest
+            newest = self._newest.unsqueeze(1)
+            visible = self._numbers <= newest
             if scoring.window is not None:
-                visible &= self._positions > newest - scoring.window
+                visible &= self._numbers > newest - scoring.window
             self._masks[scoring.window] = hide(~visible, values.dtype)[:, None, None]
         # Heads that share keys become queries of one head, so that keys are never repeated.
         grouped = query.to(values.dtype).reshape(len(query), keys.shape[1], -1, query.shape[3])
@@ -333,10 +315,8 @@ class StaticCache:
 
 
 class ReplayedStep:
-    """A decoding step that runs as it is once after its tensors have moved, and is recorded the second time.
-
-    `step` reads and writes the same tensors at every call; `record` returns a replay of it.
-    """
+    """A decoding step that runs as it is once after its tensors have moved, and is recorded the second time. `step`
+    reads and writes the same tensors at every call; `record` returns a replay of it."""
 
     def __init__(self, step: Step, record: Recorder) -> None:
         self._step, self._record = step, record
@@ -362,33 +342,23 @@ def run_eagerly(step: Step) -> Step:
 def record_graph(step: Step) -> Step:
     """Return a replay of the step on the tensors that it uses now, as a CUDA graph. Recording runs nothing."""
     graph = torch.cuda.CUDAGraph()
-    # Other engines continue in their own threads meanwhile. torch records on a stream of the GPU that was current when
-    # the first graph was recorded, which may be another.
-    with _without_collection():
-        device = torch.cuda.current_device()
-        if device not in _streams:
-            _streams[device] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream = _streams[device]
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            step()
+    # One recording at a time, without the collection of garbage, which is on or off for all threads: a graph among it,
+    # freed in this thread, would end the recording. Other engines continue in their threads meanwhile. torch records on
+    # a stream of the GPU that was current when the first graph was recorded, which may be another.
+    with _recording:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            device = torch.cuda.current_device()
+            if device not in _streams:
+                _streams[device] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            with torch.cuda.graph(graph, stream=_streams[device], capture_error_mode="thread_local"):
+                step()
+        finally:
+            if was_enabled:
+                gc.enable()
     return graph.replay
 
 
 _recording = threading.Lock()
 _streams: dict[int, Any] = {}  # by the number of the GPU: cuBLAS keeps memory for each stream that it has run on
-
-
-@contextmanager
-def _without_collection() -> Iterator[None]:
-    """Collect no garbage within the block: a graph among it, freed in this thread, would end the recording.
-
-    One recording at a time, as collection is on or off for all threads.
-    """
-    with _recording:
-        was_enabled = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if was_enabled:
-                gc.enable()

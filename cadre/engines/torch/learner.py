@@ -29,7 +29,6 @@ from cadre.engines.torch.model import (
     load_reference,
     restore_policy,
 )
-from cadre.engines.torch.prefix_tree import check_flex_attention
 from cadre.engines.torch.ranks import Ranks, gather_weights, shard
 from cadre.engines.torch.trainer import PolicyOptimiser, Trainer, TrainingSettings
 from cadre.learn import tensor_files
@@ -66,7 +65,6 @@ class RankLearner:
     ) -> None:
         model, adapters = loaded.model, loaded.adapters
         device = model.device if mesh is None else ranks.device
-        check_flex_attention(settings.learners, device)
         model.requires_grad_(any(is_fully_trained(policy) for policy in policies.values()))
         if settings.learners:
             check_projection(model)
@@ -103,19 +101,15 @@ class RankLearner:
         return {name: optimiser.updates for name, optimiser in self._optimisers.items()}
 
     def update(self, data: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        """Make one update of every policy that has sequences; return metrics by policy.
-
-        Raises DivergedError, on every rank.
-        """
+        """Make one update of every policy that has sequences; return metrics by policy. Raises DivergedError, on every
+        rank."""
         check_torch_defaults()
         with _device_locks.setdefault(self._loaded.model.device, threading.Lock()):
             return self._trainer.update(data)
 
     def publish(self, policy: str) -> Weights:
-        """Return the very tensors that the policy is sampled and trained with, or a folder on rank 0's machine.
-
-        The folder stays until `kept` newer ones are there; other ranks name none.
-        """
+        """Return the very tensors that the policy is sampled and trained with, or a folder on rank 0's machine. The
+        folder stays until `kept` newer ones are there; other ranks name none."""
         version = self._optimisers[policy].updates
         if self._mesh is None:
             return Weights(policy, version, tensors=self._loaded.parameters(policy))
@@ -174,11 +168,10 @@ class RankLearner:
             if self._mesh is not None and name not in self._loaded.adapters.pairs:
                 target.mkdir(parents=True, exist_ok=True)
                 tensor_files.write(self._loaded.parameters(name), target, "model")
-                optimiser.weights.save(target / "optimiser", counters=self._is_first)
+                optimiser.save(target, self._is_first)
                 if self._is_first:
                     tokenizer = self._loaded.templates[name].tokenizer_to_save()
                     storage.save_description(self._loaded.model, self._loaded.stops, tokenizer, target)
-                    optimiser.save_heads(target)
             elif self._is_first:
                 self.export(name, target)
                 optimiser.save(target)
@@ -216,9 +209,7 @@ class RankLearner:
 
 class TorchLearner(LearnerProxy):
     """A `Learner` that trains an engine's policies in place, in the engine's thread. Lives as long as the engine.
-
-    Raises EngineError if the model cannot be trained with these settings.
-    """
+    Raises EngineError if the model cannot be trained with these settings."""
 
     def __init__(self, engine: TorchEngine, settings: TrainingSettings) -> None:
         self.engine = engine

@@ -32,15 +32,12 @@ Operation = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class LayerOperations:
-    """The parts of one layer.
-
-    `norms` are before attention and before the MLP, `head_norms` those of queries and keys; `projections` give queries,
-    keys and values, `output` takes the attended values.
-    """
+    """The parts of one layer. `norms` are before attention and before the MLP, `head_norms` those of queries and keys;
+    `projections` give queries, keys and values, `output` takes the attended values."""
 
     norms: tuple[Operation, Operation]
     head_norms: tuple[Operation, Operation] | None
-    projections: tuple[Operation, Operation, Operation]
+    projections: tuple[Operation, ...]
     output: Operation
     gate: Operation
     up: Operation
@@ -64,11 +61,7 @@ class LlamaStep:
             operations = LayerOperations(
                 norms=(_plain_norm(layer.input_layernorm), _plain_norm(layer.post_attention_layernorm)),
                 head_norms=(_plain_norm(attention.q_norm), _plain_norm(attention.k_norm)) if has_head_norms else None,
-                projections=(
-                    _plain_linear(attention.q_proj),
-                    _plain_linear(attention.k_proj),
-                    _plain_linear(attention.v_proj),
-                ),
+                projections=tuple(map(_plain_linear, (attention.q_proj, attention.k_proj, attention.v_proj))),
                 output=_plain_linear(attention.o_proj),
                 gate=_plain_linear(mlp.gate_proj),
                 up=_plain_linear(mlp.up_proj),

@@ -87,21 +87,15 @@ def compute_last_states(model: Any, **inputs: Any) -> Tensor:
         caught.append(arguments[0])
         return (arguments[0][:, :0],)
 
-    handle = model.get_output_embeddings().register_forward_pre_hook(catch)
-    try:
+    with model.get_output_embeddings().register_forward_pre_hook(catch):
         model(**inputs, use_cache=False)
-    finally:
-        handle.remove()
     return caught[0]
 
 
 def project(model: Any, states: Tensor) -> Tensor:
     """Return the logits [M, V] of last hidden states [M, H], scaled or capped as the model does."""
     logits: Tensor = model.get_output_embeddings()(states)
-    if "_logit_scalings" not in vars(model):
-        # Stored on the model, as copies of it and its parts on other ranks need the scalings without a forward.
-        model._logit_scalings = find_logit_scalings(model)
-    for scaling, amount in model._logit_scalings:
+    for scaling, amount in find_logit_scalings(model):
         logits = scaling(logits, amount)
     return logits
 
@@ -110,9 +104,14 @@ def project(model: Any, states: Tensor) -> Tensor:
 def find_logit_scalings(model: Any) -> tuple[tuple[Scaling, float], ...]:
     """Return the scalings that a model's code applies to the logits of its vocabulary projection, with their amounts.
 
+    They are stored on the model, as copies of it and its parts on other ranks need them without a forward.
+
     The projection's output is replaced by a ramp of known logits, and combinations of the options in the model's
     configuration are compared with what comes out. Raises EngineError if none of them gives the same.
     """
+
+    if "_logit_scalings" in vars(model):
+        return model._logit_scalings  # type: ignore[no-any-return]
 
     def make_ramp(logits: Tensor) -> Tensor:
         return torch.linspace(-PROBE, PROBE, logits.shape[-1], device=logits.device).expand(logits.shape)
@@ -120,11 +119,8 @@ def find_logit_scalings(model: Any) -> tuple[tuple[Scaling, float], ...]:
     def replace_output(head: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         return make_ramp(output).clone()  # a new tensor, as the model may change it in place
 
-    handle = model.get_output_embeddings().register_forward_hook(replace_output)
-    try:
+    with model.get_output_embeddings().register_forward_hook(replace_output):
         scaled = model(input_ids=torch.arange(8, device=model.device).unsqueeze(0), use_cache=False).logits
-    finally:
-        handle.remove()
     settings = model.config.get_text_config().to_dict()
     options: list[list[tuple[Scaling, float] | None]] = [
         [None, *((scaling, settings[option]) for scaling in scalings)]
@@ -138,6 +134,7 @@ def find_logit_scalings(model: Any) -> tuple[tuple[Scaling, float], ...]:
         for scaling, amount in scalings:
             logits = scaling(logits, amount)
         if float((logits - scaled).abs().max()) <= tolerance * float(scaled.abs().max()):
+            model._logit_scalings = scalings
             return scalings
     raise EngineError(
         f"Models of type {model.config.model_type!r} do something to their logits that is not known here; expected "
@@ -243,19 +240,15 @@ def _compute_chunk(model: Any, states: Tensor, chunk: LogprobQuery, entropy_toke
 
 
 def compute_top_entropy(scores: Tensor, tokens: int) -> Tensor:
-    """Return the entropy [S] of the `tokens` likeliest tokens under scores [S, V], their probabilities renormalised.
-
-    A bonus for the entropy of a whole vocabulary goes mostly to tokens that mean nothing (arXiv 2509.03493).
-    """
+    """Return the entropy [S] of the `tokens` likeliest tokens under scores [S, V], their probabilities renormalised. A
+    bonus for the entropy of a whole vocabulary goes mostly to tokens that mean nothing (arXiv 2509.03493)."""
     logprobs = scores.topk(tokens, dim=-1).values.log_softmax(dim=-1).clamp(min=LOWEST)
     return -compute_expectation(logprobs.exp(), logprobs)
 
 
 def compute_expectation(probabilities: Tensor, values: Tensor) -> Tensor:
-    """Return the sums [S] of probabilities times values [S, V]; a value of minus infinity counts 0.
-
-    Autocast would round both to its precision, as for any product of matrices.
-    """
+    """Return the sums [S] of probabilities times values [S, V]; a value of minus infinity counts 0. Autocast would
+    round both to its precision, as for any product of matrices."""
     with torch.autocast(values.device.type, enabled=False):
         if values.device.type == "cpu":
             # Most chunks have no such value and need no copy. A GPU would have to be waited for to know.
@@ -306,11 +299,8 @@ class SelectedLogprobs(torch.autograd.Function):
 def can_fuse(model: Any) -> bool:
     """Return True if a model's logits are the product of its last states and one matrix, and nothing else."""
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or head.bias is not None or isinstance(head.weight, DTensor):
-        return False
-    if "_logit_scalings" not in vars(model):
-        model._logit_scalings = find_logit_scalings(model)
-    return not model._logit_scalings
+    is_matrix = type(head) is nn.Linear and head.bias is None and not isinstance(head.weight, DTensor)
+    return is_matrix and not find_logit_scalings(model)
 
 
 def fused_logprobs(model: Any, states: Tensor, query: LogprobQuery, entropy_gradient: bool) -> tuple[Tensor, Tensor]:

@@ -44,10 +44,8 @@ class Pair:
     @classmethod
     def initialise(cls, linear: nn.Linear, config: LoraConfig, key: tuple[int, str, str]) -> Pair:
         """Return PEFT's initial values: `down` uniform within 1 / sqrt(inputs), `up` zero, so that training starts at
-        the base.
-
-        The random key is seed, policy and layer name: the draw does not depend on which other adapters exist.
-        """
+        the base. The random key is seed, policy and layer name: the draw does not depend on which other adapters
+        exist."""
         generator = torch.Generator().manual_seed(random_keys.key("lora", *key))
         bound = 1.0 / math.sqrt(linear.in_features)
         down = torch.empty(config.rank, linear.in_features).uniform_(-bound, bound, generator=generator)
@@ -72,9 +70,7 @@ class Pair:
 
 class Adapters:
     """The adapters on one model, by policy; empty for a model whose own weights are trained. Lives with its model.
-
-    `pairs[policy][module]` is the adapter of one layer. A batch must be run within `rows`.
-    """
+    `pairs[policy][module]` is the adapter of one layer. A batch must be run within `rows`."""
 
     def __init__(self, model: Any, configs: Mapping[str, LoraConfig], seed: int) -> None:
         self.configs = dict(configs)
@@ -83,14 +79,12 @@ class Adapters:
         self._narrowed_segments: Segments = ()
         self._computed_pairs: Mapping[str, Mapping[str, Pair]] = self.pairs  # those that layers compute with
         for policy, config in configs.items():
-            layers = targeted_layers(model, config, policy)
             self.pairs[policy] = {
-                name: Pair.initialise(linear, config, (seed, policy, name)) for name, linear in layers.items()
+                name: Pair.initialise(linear, config, (seed, policy, name))
+                for name, linear in targeted_layers(model, config, policy).items()
             }
-        self._modules = {
-            name: model.get_submodule(name)
-            for name in dict.fromkeys(name for pairs in self.pairs.values() for name in pairs)
-        }
+        names = dict.fromkeys(name for pairs in self.pairs.values() for name in pairs)
+        self._modules = {name: model.get_submodule(name) for name in names}
         for name, module in self._modules.items():
             module.joined_adapter = None
             module.register_forward_hook(self._make_hook(name))
@@ -104,18 +98,14 @@ class Adapters:
     @contextmanager
     def replaced(self, weights: Mapping[str, Mapping[str, Tensor]]) -> Iterator[None]:
         """Compute with other weights of these policies within the block; they are named as in `parameters`."""
-        parameters = [
-            (parameter, weights[policy][name])
-            for policy in weights
-            for name, parameter in self.parameters(policy).items()
-        ]
-        own_data = [parameter.data for parameter, _ in parameters]
+        named = [(policy, *item) for policy in weights for item in self.parameters(policy).items()]
+        own_data = [parameter.data for *_, parameter in named]
         try:
-            for parameter, other in parameters:
-                parameter.data = other
+            for policy, name, parameter in named:
+                parameter.data = weights[policy][name]
             yield
         finally:
-            for (parameter, _), data in zip(parameters, own_data, strict=True):
+            for (*_, parameter), data in zip(named, own_data, strict=True):
                 parameter.data = data
 
     @contextmanager
@@ -220,10 +210,8 @@ class Adapters:
 
 
 def linear_layers(model: Any) -> dict[str, nn.Linear]:
-    """Return the linear layers that may take an adapter, by name.
-
-    Left out are the vocabulary projection and the image encoder, whose rows are not those of the batch.
-    """
+    """Return the linear layers that may take an adapter, by name. Left out are the vocabulary projection and the image
+    encoder, whose rows are not those of the batch."""
     head = model.get_output_embeddings()
     decoder = set(model.get_decoder().modules()) if model.config.get_text_config() is not model.config else None
     return {
@@ -234,10 +222,8 @@ def linear_layers(model: Any) -> dict[str, nn.Linear]:
 
 
 def weights_without_adapters(model: Any) -> dict[str, int]:
-    """Return the sizes of the decoder's other matrices by name, without layer numbers; embeddings are left out.
-
-    Such are experts, whose weights transformers holds as one tensor of all of them.
-    """
+    """Return the sizes of the decoder's other matrices by name, without layer numbers; embeddings are left out. Such
+    are experts, whose weights transformers holds as one tensor of all of them."""
     taking = {id(linear) for linear in linear_layers(model).values()} | {id(model.get_output_embeddings())}
     decoder = model.get_decoder() if model.config.get_text_config() is not model.config else model
     sizes: dict[str, int] = {}
@@ -252,50 +238,38 @@ def weights_without_adapters(model: Any) -> dict[str, int]:
 
 
 def describe_reach(model: Any, layers: Iterable[nn.Linear]) -> tuple[str, bool]:
-    """Return how much of the decoder's matrices these layers are, and True if many of them take no adapter.
-
-    Embeddings are not counted.
-    """
-
-    def size(linears: Iterable[nn.Linear]) -> int:
-        return sum(linear.in_features * linear.out_features for linear in linears)
+    """Return how much of the decoder's matrices these layers are, and True if many of them take no adapter. Embeddings
+    are not counted."""
 
     missing = weights_without_adapters(model)
-    taking = size(linear_layers(model).values())
-    total = taking + sum(missing.values())
-    reach = f"adapters on {size(layers) / total:.0%} of the weights of the model's layers"
+    taking = sum(linear.in_features * linear.out_features for linear in linear_layers(model).values())
+    total, adapted = taking + sum(missing.values()), sum(linear.in_features * linear.out_features for linear in layers)
+    reach = f"adapters on {adapted / total:.0%} of the weights of the model's layers"
     if taking >= FULL_REACH * total:
         return reach, False
     return f"{reach}; {', '.join(missing)} are no linear layers and take none", True
 
 
 def targeted_layers(model: Any, config: LoraConfig, policy: str) -> dict[str, nn.Linear]:
-    """Return the layers that `lora.targets` selects, by name: a target matches the end of a name, as in PEFT.
-
-    Raises EngineError if a target is no linear layer, or the model has none.
-    """
+    """Return the layers that `lora.targets` selects, by name: a target matches the end of a name, as in PEFT. Raises
+    EngineError if a target is no linear layer, or the model has none."""
     linears = linear_layers(model)
     if not linears:
-        layers = [module for module in model.modules() if not isinstance(module, nn.Embedding | nn.Linear)]
-        with_matrix = [module for module in layers if any(p.dim() > 1 for p in module.parameters(recurse=False))]
         raise EngineError(
             f"Policy {policy!r} has a lora, and the model, of type {model.config.model_type!r}, no linear layer to "
-            f"hang it on: got layers of {', '.join(sorted({type(module).__name__ for module in with_matrix}))}; "
-            "expected torch's Linear beside the vocabulary projection. Take another model, or leave lora out, which "
-            "trains the model whole."
+            "hang it on; expected torch's Linear beside the vocabulary projection. Take another model, or leave lora "
+            "out, which trains the model whole."
         )
     if config.targets == "all-linear":
         return linears
 
-    def matches(name: str, target: str) -> bool:
-        return f".{name}".endswith(f".{target}")
-
     for target in config.targets:
-        if not any(matches(name, target) for name in linears):
+        if not any(f".{name}".endswith(f".{target}") for name in linears):
             names = ", ".join(sorted({name.rpartition(".")[2] for name in linears}))
             excluded = ", ".join(["the vocabulary projection", *weights_without_adapters(model)])
             raise EngineError(
                 f"Policy {policy!r}: lora.targets names {target!r}, and no layer that takes an adapter ends with that "
                 f"(these take none: {excluded}). Expected 'all-linear', or some of {names}."
             )
-    return {name: linear for name, linear in linears.items() if any(matches(name, end) for end in config.targets)}
+    endings = tuple(f".{target}" for target in config.targets)
+    return {name: linear for name, linear in linears.items() if f".{name}".endswith(endings)}

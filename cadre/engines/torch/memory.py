@@ -38,7 +38,7 @@ def total_and_free(device: torch.device) -> tuple[int, int]:
         free, total = torch.cuda.mem_get_info(device)
         return total, free
     total = host.total_memory()
-    return total, min(total, host.available_memory() or total)
+    return total, min(total, host.read_meminfo("MemAvailable") or total)
 
 
 def free_memory(device: torch.device) -> int:

@@ -7,7 +7,6 @@ and the few changes to its forward (attention function, projected positions, aut
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
 import warnings
@@ -32,15 +31,10 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from cadre.engines import host, model_folder
-from cadre.engines import media as vision_processors
-from cadre.engines.media import MediaProcessor
-from cadre.engines.model_folder import (
-    check_folder,
-    context_length,
-    wrap_load_errors,
-)
-from cadre.engines.text import template as chat_template
+from cadre.engines.media import MediaProcessor, load_processor
+from cadre.engines.model_folder import check_folder, context_length, wrap_load_errors
 from cadre.engines.text.model import collect_stops
+from cadre.engines.text.template import Template, with_adapter_template
 from cadre.engines.torch import memory, storage
 from cadre.engines.torch.lora import Adapters, describe_reach
 from cadre.errors import EngineError
@@ -77,9 +71,7 @@ class LayerAttention:
 
 def find_window(attention: Any) -> int | None:
     """Return the sliding window that an attention module passes on when it is called: its own, or Mistral's settings'.
-
-    Settings of other models may name one that their attention does not have.
-    """
+    Settings of other models may name one that their attention does not have."""
     config = getattr(attention, "config", None)
     has_setting = getattr(config, "model_type", None) == "mistral"
     window: int | None = getattr(config if has_setting else attention, "sliding_window", None)
@@ -107,7 +99,7 @@ class LoadedModel:
     model: Any
     adapters: Adapters
     tokenizer: Any
-    templates: Mapping[str, chat_template.Template]
+    templates: Mapping[str, Template]
     attention: LayerAttention
     stops: tuple[int, ...]
     context: int
@@ -124,10 +116,8 @@ class LoadedModel:
 
 
 def locate(name: str | Path) -> str:
-    """Return the folder or hub name that `name` stands for; `seed` and `games` are models in the package.
-
-    Raises EngineError if it looks like a folder and holds no model, before anything heavy is imported or read.
-    """
+    """Return the folder or hub name that `name` stands for; `seed` and `games` are models in the package. Raises
+    EngineError if it looks like a folder and holds no model, before anything heavy is imported or read."""
     text = str(name)
     folder = embedded_models().get(text, Path(text))
     if folder.is_dir():
@@ -192,11 +182,10 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     tokenizer = load_tokenizer(source, policy)
     model = load_weights(source, policy, dtype, device).to(device).requires_grad_(False)
     with wrap_load_errors(source, "tokenizer"):
-        pictures = vision_processors.load_processor(source, tokenizer, policy.trust_remote_code)
+        pictures = load_processor(source, tokenizer, policy.trust_remote_code)
         templates = make_templates(tokenizer, policies, pictures)
         configured = getattr(model.generation_config, "eos_token_id", None)
         stops = collect_stops(configured, tokenizer, *templates.values())
-    check_tokens(source, model, tokenizer, templates, stops)
 
     loras = {name: policy.lora for name, policy in policies.items() if policy.lora}
     adapters = Adapters(model, loras, seed)
@@ -221,23 +210,16 @@ def load(source: str, policies: Mapping[str, PolicyConfig], device: torch.device
     return LoadedModel(source, model, adapters, tokenizer, templates, attention, stops, context, pictures)
 
 
-def quantization_options(policy: PolicyConfig, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
-    """Return the options of `from_pretrained` that hold the base in NF4 with double quantization, as in QLoRA
-    (arXiv 2305.14314); none for policies without quantization. Products are computed in `dtype`."""
-    if policy.quantization is None:
-        return {}
-    config = BitsAndBytesConfig(
-        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
-    )
-    return {"quantization_config": config, "device_map": {"": device}}
-
-
 def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: torch.device | None = None) -> Any:
-    """Return the model alone, in eval mode, on the CPU, or quantised on `device` if it is given and the policy says so.
-
-    Raises EngineError if it cannot be loaded.
-    """
-    options = {} if device is None else quantization_options(policy, dtype, device)
+    """Return the model alone, in eval mode, on the CPU, or quantised on `device` if it is given and the policy says so:
+    in NF4 with double quantization, as in QLoRA (arXiv 2305.14314), with products in `dtype`. Raises EngineError if it
+    cannot be loaded."""
+    options: dict[str, Any] = {}
+    if device is not None and policy.quantization is not None:
+        config = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
+        )
+        options = {"quantization_config": config, "device_map": {"": device}}
     check_memory(source, policy, dtype)
     check_stored_precision(source, policy)
     with wrap_load_errors(source, "model"), LOADING_LOCK:
@@ -269,26 +251,17 @@ def load_weights(source: str, policy: PolicyConfig, dtype: torch.dtype, device: 
     # Stock SDPA ignores soft-capped attention scores (Gemma 2), so such a model takes the eager form.
     if getattr(model.config, "attn_logit_softcapping", None):
         model.set_attn_implementation("eager")
-    keep_gradients(model)
-    return model.eval()
-
-
-def keep_gradients(model: Any) -> None:
-    """Keep bitsandbytes from packing weights of four bits anew at the first product in eval mode.
-
-    It does so on CPUs with AVX512-BF16, for products that have no gradient: adapters below such a layer would be
-    trained with wrong gradients, without an error.
-    """
+    # On CPUs with AVX512-BF16 bitsandbytes would pack weights of four bits anew at the first product in eval mode, for
+    # products without a gradient: adapters below such a layer would be trained with wrong gradients.
     for module in model.modules():
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
+    return model.eval()
 
 
 def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
-    """Write the weights of a Hugging Face folder into a model of the same architecture, in place.
-
-    Either side may be divided among the ranks of a group.
-    """
+    """Write the weights of a Hugging Face folder into a model of the same architecture, in place. Either side may be
+    divided among the ranks of a group."""
     weights = dict(model.named_parameters())
     if tensor_files.is_sharded(Path(source)) or any(isinstance(weight, DTensor) for weight in weights.values()):
         tensor_files.read(weights, Path(source), "model")
@@ -298,10 +271,8 @@ def restore_weights(model: Any, source: str, policy: PolicyConfig) -> None:
 
 
 def restore_policy(loaded: LoadedModel, name: str, policy: PolicyConfig, folder: Path) -> None:
-    """Read a policy's weights from what `export_policy` or a group wrote.
-
-    Raises EngineError if they belong to another model.
-    """
+    """Read a policy's weights from what `export_policy` or a group wrote. Raises EngineError if they belong to another
+    model."""
     if name in loaded.adapters.pairs:
         storage.load_adapter(loaded.parameters(name), folder)
     else:
@@ -361,16 +332,14 @@ def load_tokenizer(source: str, policy: PolicyConfig) -> Any:
 
 def make_templates(
     tokenizer: Any, policies: Mapping[str, PolicyConfig], pictures: MediaProcessor | None = None
-) -> dict[str, chat_template.Template]:
+) -> dict[str, Template]:
     """Return the chat template of each policy, that of its adapter's folder if it begins from one that has some.
-
-    Policies share one with the same thinking mode and adapter.
-    """
+    Policies share one with the same thinking mode and adapter."""
     kinds = {
         name: (policy.enable_thinking, policy.lora.path if policy.lora else None) for name, policy in policies.items()
     }
     templates = {
-        (mode, adapter): chat_template.Template(chat_template.with_adapter_template(tokenizer, adapter), mode, pictures)
+        (mode, adapter): Template(with_adapter_template(tokenizer, adapter), mode, pictures)
         for mode, adapter in dict.fromkeys(kinds.values())
     }
     return {name: templates[kind] for name, kind in kinds.items()}
@@ -380,12 +349,10 @@ def make_templates(
 
 
 def check_memory(source: str, policy: PolicyConfig, dtype: torch.dtype) -> None:
-    """Raise EngineError if the weights that config.json describes exceed this machine's memory.
-
-    It runs before anything is allocated, as the system would kill the process without a message.
-    """
+    """Raise EngineError if the weights that config.json describes exceed this machine's memory. It runs before anything
+    is allocated, as the system would kill the process without a message."""
     available, _ = memory.total_and_free(torch.device("cpu"))
-    available += host.swap_memory()  # unused weights may lie there, or stay in their files
+    available += host.read_meminfo("SwapTotal") or 0  # unused weights may lie there, or stay in their files
     if (device := pick_device(policy.device)).type == "cuda":
         available = max(available, memory.total_and_free(device)[0])
     # Four bits a weight, their scales, and the embeddings, which are not quantised.
@@ -437,6 +404,7 @@ def check_torch_defaults() -> None:
 def check_weights(source: str, model: Any, unexpected: Iterable[str]) -> None:
     """Raise EngineError if the file has weights that the configuration leaves out; warn about unused other parts."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
+    text_config = model.config.get_text_config()
     if head is None or getattr(head, "weight", None) is None or getattr(embedding, "weight", None) is None:
         raise EngineError(
             f"The model {source!r}, of type {model.config.model_type!r}, shows no embeddings or no vocabulary "
@@ -444,13 +412,11 @@ def check_weights(source: str, model: Any, unexpected: Iterable[str]) -> None:
             "Choose another model."
         )
     # Only a class that names its tied weights ties them; for any other the setting has no effect.
-    ties = bool(getattr(model, "_tied_weights_keys", None))
-    tied = ties and bool(getattr(model.config.get_text_config(), "tie_word_embeddings", False))
-    if tied and head.weight.shape == embedding.weight.shape and head.weight is not embedding.weight:
+    is_tied = getattr(model, "_tied_weights_keys", None) and getattr(text_config, "tie_word_embeddings", False)
+    if is_tied and head.weight.shape == embedding.weight.shape and head.weight is not embedding.weight:
         raise EngineError(
             f"config.json of {source!r} says tie_word_embeddings: true, but the weights have a vocabulary projection "
-            "that differs from the embeddings; expected one tensor for both. Set tie_word_embeddings to false in "
-            "config.json if the projection belongs to the model, or remove it from the weights."
+            "of their own; expected one tensor for both. Set it to false, or remove the projection from the weights."
         )
 
     def without_number(name: str) -> str:
@@ -473,56 +439,19 @@ def check_weights(source: str, model: Any, unexpected: Iterable[str]) -> None:
         )
 
 
-def check_tokens(
-    source: str, model: Any, tokenizer: Any, templates: Mapping[Any, chat_template.Template], stops: tuple[int, ...]
-) -> None:
-    """Raise EngineError if conversations are written in tokens that the model has no embedding for.
-
-    Warns about ends of turn that the model can never sample.
-    """
-    rows: int = model.get_input_embeddings().weight.shape[0]
-    without_embedding = {index: token for token, index in tokenizer.get_vocab().items() if index >= rows}
-    written = {tokenizer.bos_token_id} - {None}
-    for template in templates.values() if without_embedding else ():
-        first = (Message("user", "x"),)
-        # A template for single turns may reject an earlier one, and a tokenizer without an unknown token raises a plain
-        # Exception for words that it lacks: such a conversation is not one that the model can have.
-        for conversation in (first, (*first, Message("assistant", "y"), *first)):
-            with contextlib.suppress(Exception):
-                written |= set(template.prompt_ids(conversation, None, stops))
-    if needed := sorted(index for index in written if index >= rows):
-        raise EngineError(
-            f"The tokenizer of {source!r} does not fit its model: {without_embedding.get(needed[0])!r} has id "
-            f"{needed[0]}, and the embeddings have {rows} rows. Expected ids below "
-            "that for all that a conversation is written in. Take the model's own "
-            "tokenizer, or add the tokens to the model with resize_token_embeddings, train them, and save both."
-        )
-    if never := sorted(stop for stop in stops if stop >= rows):
-        warnings.warn(
-            f"No answer of {source!r} can end with the end of turn of id {never[0]}, as the embeddings have {rows} "
-            "rows. Expect answers that go on to sampling.max_tokens, or name another token in generation_config.json.",
-            stacklevel=2,
-        )
-
-
 # Changes to a model's forward.
 
 
 @contextmanager
 def project_only(model: Any, sequences: Tensor, positions: Tensor) -> Iterator[None]:
-    """Give the vocabulary projection only `hidden[sequences, positions]`; logits come out as [1, N, V].
-
-    The model's own code continues from there, so that scaled or soft-capped logits stay what the model defines.
-    """
+    """Give the vocabulary projection only `hidden[sequences, positions]`; logits come out as [1, N, V]. The model's own
+    code continues from there, so that scaled or soft-capped logits stay what the model defines."""
 
     def pick(head: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
         return (inputs[0][sequences, positions].unsqueeze(0),)
 
-    handle = model.get_output_embeddings().register_forward_pre_hook(pick)
-    try:
+    with model.get_output_embeddings().register_forward_pre_hook(pick):
         yield
-    finally:
-        handle.remove()
 
 
 @contextmanager
@@ -560,9 +489,7 @@ def autocast(model: Any, dtype: torch.dtype) -> torch.autocast:
 @contextmanager
 def narrow_weights(loaded: LoadedModel, dtype: torch.dtype) -> Iterator[None]:
     """Hold copies of linear layers and adapters in the precision of the forward, as autocast makes them at every use.
-
-    Without gradients only, and while no weight changes. The model's own parameters stay as they are.
-    """
+    Without gradients only, and while no weight changes. The model's own parameters stay as they are."""
     layers = [module for module in loaded.model.modules() if type(module) is nn.Linear and module.weight.dtype != dtype]
     layers = [layer for layer in layers if "forward" not in layer.__dict__]  # one that has another forward keeps it
     for layer in layers:

@@ -11,8 +11,7 @@ D head size, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -62,16 +61,14 @@ class Prefill:
 
 
 def prefill(loaded: LoadedModel, prompts: Iterable[PolicyPrompt], prefix_cache: PrefixCache, share: bool) -> Prefill:
-    """Run every distinct prompt once, as far as `prefix_cache` does not have it, and add it there.
-
-    With `share` cached prefixes are attended to without a mask, if the model can be run so.
-    """
+    """Run every distinct prompt once, as far as `prefix_cache` does not have it, and add it there. With `share` cached
+    prefixes are attended to without a mask, if the model can be run so."""
     device = loaded.model.device
     distinct = set(prompts)
     prefixes = {prompt: prefix_cache.find(prompt.policy, prompt.ids) for prompt in sorted(distinct)}
     cached = {prompt: prefix for prompt, prefix in prefixes.items() if prefix is not None}
-    new_groups = _group_by_length(prompt for prompt in distinct if prefixes[prompt] is None)
-    continued_groups = _group_by_rest(cached)
+    new_groups = _group_by_rest((prompt for prompt in distinct if prompt not in cached), {})
+    continued_groups = _group_by_rest(cached, {prompt: prefix.length for prompt, prefix in cached.items()})
     groups = [*new_groups, *continued_groups]
 
     caches: list[KeyValueCache] = []
@@ -88,10 +85,13 @@ def prefill(loaded: LoadedModel, prompts: Iterable[PolicyPrompt], prefix_cache: 
         # Padding is on the right: what follows a token cannot change it, so there is no mask to build.
         logits.append(_run_rests(loaded, group, [0] * len(group), inputs))
         caches.append(cache)
+    window = loaded.attention.window
+    can_merge = share and shared_prefix_cache.can_share(loaded.model)
     for group in continued_groups:
         group_prefixes = [cached[prompt] for prompt in group]
-        can_merge = share and _can_merge(loaded, max(len(prompt.ids) for prompt in group))
-        cache, group_logits = (_continue_merged if can_merge else _continue_masked)(loaded, group, group_prefixes)
+        is_hidden = window is not None and window < max(len(prompt.ids) for prompt in group)
+        form = _continue_merged if can_merge and not is_hidden else _continue_masked
+        cache, group_logits = form(loaded, group, group_prefixes)
         logits.append(group_logits)
         caches.append(cache)
 
@@ -102,9 +102,8 @@ def prefill(loaded: LoadedModel, prompts: Iterable[PolicyPrompt], prefix_cache: 
         values = [layer.values[:, :, : layer.length] for layer in cache.layers]
         block = KeyValueBlock(keys, values)
         parts = [BlockSlice(block, row, len(prompt.ids)) for row, prompt in enumerate(group)]
-        prefix_cache.add(
-            block, [(prompt.policy, prompt.ids, (part,)) for prompt, part in zip(group, parts, strict=True)]
-        )
+        entries = zip(group, parts, strict=True)
+        prefix_cache.add(block, [(prompt.policy, prompt.ids, (part,)) for prompt, part in entries])
         slices += parts
     return Prefill(
         caches=caches,
@@ -116,26 +115,13 @@ def prefill(loaded: LoadedModel, prompts: Iterable[PolicyPrompt], prefix_cache: 
     )
 
 
-def _group_by_length(prompts: Iterable[PolicyPrompt]) -> list[list[PolicyPrompt]]:
-    """Return prompts of similar length in groups of at most PREFILL_TOKENS padded tokens, each ordered by policy."""
-    groups: list[list[PolicyPrompt]] = []
-    for prompt in sorted(prompts, key=lambda prompt: (len(prompt.ids), prompt)):
-        if groups and len(prompt.ids) * (len(groups[-1]) + 1) <= PREFILL_TOKENS:
-            groups[-1].append(prompt)
-        else:
-            groups.append([prompt])
-    return [sorted(group) for group in groups]
-
-
-def _group_by_rest(prefixes: dict[PolicyPrompt, CachedPrefix]) -> list[list[PolicyPrompt]]:
-    """Return prompts with rests of similar length in groups of at most PREFILL_TOKENS padded tokens of these.
-
-    With their prefixes they have at most CONTINUED_TOKENS.
-    """
+def _group_by_rest(prompts: Iterable[PolicyPrompt], starts: Mapping[PolicyPrompt, int]) -> list[list[PolicyPrompt]]:
+    """Return prompts whose rests from `starts` on have similar length, in groups that are each ordered by policy. The
+    rests of a group have at most PREFILL_TOKENS padded tokens, and with their prefixes at most CONTINUED_TOKENS."""
     groups: list[list[PolicyPrompt]] = []
     longest = 0
-    for prompt in sorted(prefixes, key=lambda prompt: (len(prompt.ids) - prefixes[prompt].length, prompt)):
-        rest, longest = len(prompt.ids) - prefixes[prompt].length, max(longest, len(prompt.ids))
+    for prompt in sorted(prompts, key=lambda prompt: (len(prompt.ids) - starts.get(prompt, 0), prompt)):
+        rest, longest = len(prompt.ids) - starts.get(prompt, 0), max(longest, len(prompt.ids))
         count = len(groups[-1]) + 1 if groups else 0
         if groups and rest * count <= PREFILL_TOKENS and longest * count <= CONTINUED_TOKENS:
             groups[-1].append(prompt)
@@ -215,12 +201,6 @@ def _continue_masked(
 # The form without a mask.
 
 
-def _can_merge(loaded: LoadedModel, longest: int) -> bool:
-    """Return True if prompts of at most `longest` tokens can be continued by merged attention."""
-    window = loaded.attention.window
-    return shared_prefix_cache.can_share(loaded.model) and (window is None or window >= longest)
-
-
 def _continue_merged(
     loaded: LoadedModel, prompts: Sequence[PolicyPrompt], prefixes: Sequence[CachedPrefix]
 ) -> tuple[KeyValueCache, Tensor]:
@@ -230,8 +210,9 @@ def _continue_merged(
     rest = max(length - start for length, start in zip(lengths, starts, strict=True))
     # Padding stands within the context, too.
     position = (torch.tensor(starts).unsqueeze(1) + torch.arange(rest)).clamp(max=max(lengths) - 1)
-    with prompt_cache.inputs(loaded.model) as inputs:
-        logits = _run_rests(loaded, prompts, starts, {"position_ids": position, **inputs})
+    inputs = {"position_ids": position, "decoding_cache": prompt_cache, "use_cache": False}
+    with use_attention(loaded.model, NAME):
+        logits = _run_rests(loaded, prompts, starts, inputs)
     return prompt_cache.cache, logits
 
 
@@ -245,17 +226,9 @@ class ContinuedPromptCache:
         self._mask: Tensor | None = None
         self.cache = _cache_with_prefixes(layers, prefixes, max(lengths))
 
-    @contextmanager
-    def inputs(self, model: Any) -> Iterator[dict[str, Any]]:
-        """Yield keywords with which the model attends to the cache and fills it."""
-        with use_attention(model, NAME):
-            yield {"decoding_cache": self, "use_cache": False}
-
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
         """Return the attended values [P, H, Q, D] of the rest's `query` [P, H, Q, D], and cache its keys and values.
-
-        `key` and `value` [P, G, Q, D]. No window is shorter than the prompts (`_can_merge`).
-        """
+        `key` and `value` [P, G, Q, D]. No window is shorter than the prompts."""
         count, heads, rest, size = query.shape
         groups, scale = key.shape[1], scoring.scale
         # The rest, causally.

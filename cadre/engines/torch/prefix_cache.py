@@ -18,6 +18,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from cadre.learn.prefix_tree import common_length
+
 # Shorter prefixes are run again, which is as fast.
 MIN_TOKENS = 16
 
@@ -101,7 +103,8 @@ class PrefixCache:
         cached_ids = self._ids.get(policy, [])
         index = bisect_left(cached_ids, ids)
         neighbours = cached_ids[max(0, index - 1) : index + 1]
-        length, nearest = max(((_common_length(ids, cached), cached) for cached in neighbours), default=(0, ()))
+        lengths = (common_length(ids, cached, min(len(ids), len(cached))) for cached in neighbours)
+        length, nearest = max(zip(lengths, neighbours, strict=True), default=(0, ()))
         length = min(length, len(ids) - 1)
         if length < MIN_TOKENS:
             return None
@@ -143,12 +146,3 @@ class PrefixCache:
         used = {part.block for slices in self._slices.values() for part in slices}
         for unused in [block for block in self._blocks if block not in used]:
             del self._blocks[unused]
-
-
-def _common_length(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """Return the length of the common prefix, by bisection."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)
-    return low

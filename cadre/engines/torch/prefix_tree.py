@@ -8,8 +8,8 @@ keys and values alone. Gradient checkpointing of layers is here too, as the two 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,25 +22,18 @@ from transformers import AttentionInterface
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from cadre.engines.torch.families import family_of
+from cadre.engines.torch.kv_cache import NAME
 from cadre.engines.torch.logprobs import compute_last_states
 from cadre.engines.torch.lora import Adapters
-from cadre.engines.torch.model import check_attention_keywords, find_window, use_attention
+from cadre.engines.torch.model import find_window, use_attention
 from cadre.errors import EngineError
 from cadre.learn.batching import Batch
 from cadre.learn.prefix_tree import PrefixTree
 from cadre.learn.tensors import to_device
-from cadre.learn.tree_attention import (
-    KERNEL_OPTIONS,
-    FlexMasks,
-    Layout,
-    Scoring,
-    attention,
-    capped,
-    compile_variants,
-)
+from cadre.learn.tree_attention import KERNEL_OPTIONS, FlexMasks, Layout, Scoring, attention, capped, compile_variants
 from cadre.settings import LearnerConfig, Packing
 
-NAME, COMPILED = "cadre_prefix_tree", "cadre_compiled_tree"
+COMPILED = "cadre_compiled_tree"
 # The lengths that a block mask names, as torch.compile calls those of `_run_layer`'s argument; a regular expression.
 MASK_SIZES = r"L\['mask'\]\.seq_lengths.*"
 # In layers of these models a token depends on other tokens by plain attention only; tests run them all.
@@ -48,10 +41,8 @@ PACKABLE = ("gemma", "gemma2", "gemma3_text", "llama", "mistral", "qwen2", "qwen
 
 
 def choose_packing(model: Any, configs: Collection[LearnerConfig]) -> Packing:
-    """Return how a model's updates are packed, given the settings of its policies.
-
-    Raises EngineError if they differ or the model cannot be packed so.
-    """
+    """Return how a model's updates are packed, given the settings of its policies. Raises EngineError if they differ or
+    the model cannot be packed so."""
     packings = {config.pack for config in configs}
     flex = any(config.flex_attention for config in configs)
     if len(packings) > 1:
@@ -68,17 +59,6 @@ def choose_packing(model: Any, configs: Collection[LearnerConfig]) -> Packing:
             "flex_attention off."
         )
     return next(iter(packings), "auto") if kind in PACKABLE else "padded"
-
-
-def check_flex_attention(learners: Mapping[str, LearnerConfig], device: torch.device) -> None:
-    """Raise EngineError if FlexAttention or compiled layers are on and cannot be used."""
-    for name, learner in learners.items():
-        for setting in ("flex_attention", "compile"):
-            if getattr(learner, setting) and device.type == "cpu":
-                raise EngineError(
-                    f"Policy {name!r} has learner.{setting} on, but its model is on the CPU, where FlexAttention has "
-                    "no backward pass; expected a GPU. Leave it off here."
-                )
 
 
 @dataclass(frozen=True)
@@ -101,6 +81,12 @@ def choose_tree_form(
     Layers are not compiled if adapters differ from layer to layer, or if their activations are computed again. Those of
     a model that is divided among ranks are: their weights are gathered by hooks, outside of what is compiled.
     """
+    is_on = [name for name in ("flex_attention", "compile") if any(getattr(learner, name) for learner in learners)]
+    if device.type == "cpu" and is_on:
+        raise EngineError(
+            f"A policy has learner.{is_on[0]} on, and its model is on the CPU, where FlexAttention has no backward; "
+            "expected a GPU. Leave it off here."
+        )
     if device.type == "cpu" or family_of(model) not in PACKABLE:
         return TreeForm()
     flex = [learner.flex_attention for learner in learners]
@@ -135,12 +121,13 @@ def _compute_tree_states(model: Any, tree: PrefixTree, form: TreeForm) -> tuple[
         with use_attention(model, COMPILED), compiled_layers(model, masks):
             return compute_last_states(model, **inputs).squeeze(1), torch.arange(len(tree.token_ids))
     # A layer that is computed again in the backward pass would run there without the hooks that narrow it.
-    can_narrow = not is_checkpointed(layer)
+    can_narrow = not hasattr(layer.__dict__.get("forward"), "recomputes")
     computed = tree.read if can_narrow else torch.arange(len(tree.token_ids))
     rows = to_device(computed, device)
     layout = Layout.of(tree, device, form.flex)
+    tree_attention = TreeAttention(layout, layout.only_for(computed), len(model.base_model.layers))
     with use_attention(model, NAME), narrow_last_layer(layer, rows) if can_narrow else nullcontext():
-        states = compute_last_states(model, **inputs, layout=layout, last=layout.only_for(computed))
+        states = compute_last_states(model, **inputs, decoding_cache=tree_attention)
     indices = torch.full_like(tree.token_ids, -1)
     indices[computed] = torch.arange(len(computed))
     return states.squeeze(1), indices
@@ -163,36 +150,24 @@ def narrow_last_layer(layer: Any, rows: Tensor) -> Iterator[None]:
 
     # The residual is the layer's input, so that is narrow from the first; attention alone sees all rows.
     hooks = {layer: enter, layer.input_layernorm: widen, layer.self_attn.o_proj: narrow}
-    handles = [module.register_forward_pre_hook(hook) for module, hook in hooks.items()]
-    try:
+    with ExitStack() as handles:
+        for module, hook in hooks.items():
+            handles.enter_context(module.register_forward_pre_hook(hook))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
-def _attend(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: None,
-    *,
-    layout: Layout,
-    last: Layout,
-    scaling: float,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    **keywords: Any,
-) -> tuple[Tensor, None]:
-    """Attend as transformers calls it: `query` [N, H, 1, D] in, [N, 1, H, D] out."""
-    check_attention_keywords(keywords)
-    layout = last if module.layer_idx + 1 == module.config.num_hidden_layers else layout
-    query, key, value = query.squeeze(2), key.squeeze(2), value.squeeze(2)
-    return attention(query, key, value, layout, Scoring(scaling, sliding_window, softcap)).unsqueeze(1), None
+@dataclass(frozen=True)
+class TreeAttention:
+    """Attends in a tree as a cache does. The last of the `layers` computes less (`narrow_last_layer`)."""
 
+    layout: Layout
+    last: Layout
+    layers: int
 
-AttentionInterface.register(NAME, _attend)
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
+        """Return the attended values [N, H, 1, D] of `query` [N, H, 1, D], `key` and `value` [N, G, 1, D]."""
+        layout = self.last if layer + 1 == self.layers else self.layout
+        return attention(query.squeeze(2), key.squeeze(2), value.squeeze(2), layout, scoring).unsqueeze(2)
 
 
 # Compiled layers, for GPUs. A layer's norms, rotations, activations and residual sums are each limited by memory, and
@@ -239,11 +214,9 @@ def _make_compiled(layer: Any, masks: FlexMasks) -> Callable[..., Any]:
 
 @contextmanager
 def _sizes_that_change(with_mask: bool) -> Iterator[None]:
-    """Compile for all sizes within the block, of what torch.compile would take as fixed at first, or always.
-
-    These are the attributes of linear layers, which the adapters of a micro-batch and their scales are, and the numbers
-    in a block mask. The settings are those of the thread from torch 2.12 on, and before that of the process.
-    """
+    """Compile for all sizes within the block, of what torch.compile would take as fixed at first, or always. These are
+    the attributes of linear layers, which the adapters of a micro-batch and their scales are, and the numbers in a
+    block mask. The settings are those of the thread from torch 2.12 on, and before that of the process."""
     sources = MASK_SIZES if with_mask else torch.compiler.config.dynamic_sources
     with (
         torch._dynamo.config.patch(force_nn_module_property_static_shapes=False),
@@ -317,11 +290,6 @@ def checkpoint_layers(model: Any) -> Iterator[None]:
         for layer, forward in zip(layers, previous, strict=True):
             del layer.__dict__["forward"]
             layer.__dict__ |= {"forward": forward} if forward else {}
-
-
-def is_checkpointed(layer: nn.Module) -> bool:
-    """Return True while a layer is run within `checkpoint_layers`."""
-    return hasattr(layer.__dict__.get("forward"), "recomputes")
 
 
 def _checkpointed(model: Any, layer: GradientCheckpointingLayer, forward: Callable[..., Any]) -> Callable[..., Any]:

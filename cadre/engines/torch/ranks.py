@@ -38,10 +38,8 @@ class Ranks:
         return self._reduce(numbers, distributed.ReduceOp.MAX)
 
     def sum_gradients(self, weights: Iterable[nn.Parameter]) -> None:
-        """Give every rank the sum of the gradients of weights that each rank holds whole.
-
-        A weight with a gradient on some rank has one on all of them afterwards; one without stays without.
-        """
+        """Give every rank the sum of the gradients of weights that each rank holds whole. A weight with a gradient on
+        some rank has one on all of them afterwards; one without stays without."""
         if self.size == 1:
             return
         weights = list(weights)

@@ -33,10 +33,8 @@ Item = TypeVar("Item")
 
 
 class RewardModel:
-    """A reward model with its tokenizer; lives with its owner. `tokens` bounds the padded size of a forward.
-
-    Answers are scored in `thread`; None for that of the caller.
-    """
+    """A reward model with its tokenizer; lives with its owner. `tokens` bounds the padded size of a forward. Answers
+    are scored in `thread`; None for that of the caller."""
 
     def __init__(self, model: Any, tokenizer: Any, tokens: int = TOKENS, thread: ComputeThread | None = None) -> None:
         self._thread = thread
@@ -66,7 +64,7 @@ class RewardModel:
         Equal answers to one prompt are scored once: padded with others they would differ by rounding, which is no
         reason to prefer one, and scores about 0 do not show how large the numbers were that were rounded.
         """
-        encoded = [self.encode(prompt, answer) for prompt, answer in zip(prompts, completions, strict=True)]
+        encoded = list(map(self.encode, prompts, completions))
         order = sorted(dict.fromkeys(encoded), key=len, reverse=True)
         scores = self._thread.work(self._score, order) if self._thread else self._score(order)
         return [scores[ids] - self.mean for ids in encoded]
@@ -111,10 +109,8 @@ def split_by_size(order: Sequence[Item], size: Callable[[Item], int], tokens: in
 
 
 def load_classifier(source: str) -> tuple[Any, Any]:
-    """Return model and tokenizer. A head that the folder does not have is drawn from torch's generator.
-
-    transformers reads the head at the last token that is no padding.
-    """
+    """Return model and tokenizer. A head that the folder does not have is drawn from torch's generator. transformers
+    reads the head at the last token that is no padding."""
     disable_progress_bar()
     with wrap_load_errors(source, "reward model"):
         tokenizer = AutoTokenizer.from_pretrained(source)

@@ -64,11 +64,8 @@ class PromptGroup:
 
 @dataclass(frozen=True)
 class PromptReaders:
-    """The sequences that read the prompts of a group now.
-
-    `table` int64 [P, S] has the sequences of each prompt, padded with any; its entries `indices` (flattened) are
-    `sequences` int64, which ascend.
-    """
+    """The sequences that read the prompts of a group now. `table` int64 [P, S] has the sequences of each prompt, padded
+    with any; its entries `indices` (flattened) are `sequences` int64, which ascend."""
 
     group: PromptGroup
     table: Tensor
@@ -164,10 +161,8 @@ class SharedPrefixCache:
         return KeyValueBlock.copy_of(keys, values, rows, slice(0, self._length))
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-        """Return the attended values [B, H, 1, D] of one token a sequence, which is added to the cache first.
-
-        `query` [B, H, 1, D], `key` and `value` [B, G, 1, D]. The token itself counts in the window.
-        """
+        """Return the attended values [B, H, 1, D] of one token a sequence, which is added to the cache first. `query`
+        [B, H, 1, D], `key` and `value` [B, G, 1, D]. The token itself counts in the window."""
         scale, window = scoring.scale, scoring.window
         keys, values = self._append(layer, key, value)
         count, heads, _, size = query.shape
@@ -200,15 +195,13 @@ class SharedPrefixCache:
 
     def _append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values of the completions so far, the newest included, [B, G, tokens, D]."""
-        if layer not in self._completions:
-            empty = with_capacity(key[:, :, :0], self._capacity), with_capacity(value[:, :, :0], self._capacity)
-            self._completions[layer] = empty
         newest = self._length - 1
-        if self._length > self._completions[layer][0].shape[2]:
-            self._capacity = max(self._capacity, self._length + max(GROWTH, self._length // 4))
-            keys, values = (with_capacity(part[:, :, :newest], self._capacity) for part in self._completions[layer])
+        keys, values = self._completions.get(layer, (key[:, :, :0], value[:, :, :0]))
+        if self._length > keys.shape[2]:
+            if newest:
+                self._capacity = max(self._capacity, self._length + max(GROWTH, self._length // 4))
+            keys, values = (with_capacity(part[:, :, :newest], self._capacity) for part in (keys, values))
             self._completions[layer] = (keys, values)
-        keys, values = self._completions[layer]
         keys[:, :, newest : self._length] = key
         values[:, :, newest : self._length] = value
         return keys[:, :, : self._length], values[:, :, : self._length]

@@ -21,15 +21,14 @@ from cadre.learn import tensor_files
 from cadre.plugins import embedded_models
 from cadre.settings import LoraConfig
 from cadre.settings.team import PEFT_PREFIX
+from cadre.team import Weights
 
 
 def save_model(
     model: Any, stops: Sequence[int], tokenizer: Any, folder: Path, state: Mapping[str, Tensor] | None = None
 ) -> None:
     """Write a Hugging Face folder: weights (`state`, or the model's own), configuration, tokenizer, chat template.
-
-    `stops` are the ids that end a turn, as in `save_description`.
-    """
+    `stops` are the ids that end a turn, as in `save_description`."""
     generation = model.generation_config
     model.generation_config = type(generation)()  # what is written of it is replaced below
     try:
@@ -76,6 +75,16 @@ def copy_tensors(source: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> 
                 weight.copy_(source[name])
 
 
+def weights_folder(weights: Weights) -> Path:
+    """Return the folder of weights without tensors. Raises EngineError if they have none."""
+    if weights.folder is None:
+        raise EngineError(
+            f"Got weights of policy {weights.policy!r} without tensors, which stay in the process that has them; "
+            "expected a folder. Have the learner write one."
+        )
+    return weights.folder
+
+
 def name_of_base(model: str, source: str) -> str:
     """Return what an adapter's folder calls its base: the hub name that the policy has as `model`, or else the folder
     `source`. Without a connection the source of a hub name is a folder of this machine's cache."""
@@ -91,6 +100,7 @@ def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: st
     save_file(on_cpu, folder / "adapter_model.safetensors", metadata={"format": "pt"})
     modules = {name.removesuffix(".lora_A.weight") for name in parameters if name.endswith(".lora_A.weight")}
     adapted = {module.rpartition(".")[2] for module in modules}
+    # What is left out here has PEFT's defaults: no dropout, no bias.
     peft_config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -98,11 +108,7 @@ def write_adapter(parameters: Mapping[str, Tensor], config: LoraConfig, base: st
         "r": config.rank,
         "lora_alpha": config.alpha,
         "target_modules": sorted(adapted if config.targets == "all-linear" else config.targets),
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "fan_in_fan_out": False,
         "inference_mode": True,
-        "init_lora_weights": True,
     }
     (folder / "adapter_config.json").write_text(json.dumps(peft_config, indent=2))
 

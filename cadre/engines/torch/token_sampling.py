@@ -26,10 +26,8 @@ def _shift(value: Tensor, bits: int) -> Tensor:
 
 
 def draw_uniform(keys: Tensor, position: int | Tensor) -> Tensor:
-    """Return float64 [B] in [0, 1): one SplitMix64 round of `keys` (int64 [B]) and the position in the completion.
-
-    The position is a number, or an int64 tensor of one where a recorded step counts it.
-    """
+    """Return float64 [B] in [0, 1): one SplitMix64 round of `keys` (int64 [B]) and the position in the completion. The
+    position is a number, or an int64 tensor of one where a recorded step counts it."""
     increment = GOLDEN * (position + 1)
     if not isinstance(increment, Tensor):
         increment = (increment + (1 << 63)) % (1 << 64) - (1 << 63)  # as int64 arithmetic would have it
@@ -41,10 +39,8 @@ def draw_uniform(keys: Tensor, position: int | Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SamplingTensors:
-    """The sequences' settings: `temperature` and `top_p` float32 [B], `top_k` int64 [B] (V if off).
-
-    `all_greedy`, `any_greedy` and `any_filtered` are computed once, so that a step need not read the tensors.
-    """
+    """The sequences' settings: `temperature` and `top_p` float32 [B], `top_k` int64 [B] (V if off). `all_greedy`,
+    `any_greedy` and `any_filtered` are computed once, so that a step need not read the tensors."""
 
     temperature: Tensor
     top_p: Tensor
@@ -74,10 +70,8 @@ class SamplingTensors:
 
 
 def keep_top_k(scores: Tensor, top_k: Tensor) -> Tensor:
-    """Set all but the `top_k` [B] highest scores [B, V] to minus infinity (Fan et al. 2018, arXiv 1805.04833).
-
-    Tokens that tie with the k-th are kept, so the result does not depend on a sorting order.
-    """
+    """Set all but the `top_k` [B] highest scores [B, V] to minus infinity (Fan et al. 2018, arXiv 1805.04833). Tokens
+    that tie with the k-th are kept, so the result does not depend on a sorting order."""
     ordered = scores.sort(dim=-1, descending=True).values
     threshold = ordered.gather(1, (top_k - 1).unsqueeze(1))
     return scores.masked_fill(scores < threshold, -torch.inf)
@@ -99,9 +93,7 @@ def keep_top_p(scores: Tensor, top_p: Tensor) -> Tensor:
 
 def adjust_logits(logits: Tensor, settings: SamplingTensors) -> Tensor:
     """Return the scores float32 [B, V] of the distribution that is drawn from: temperature, then top-k, then top-p.
-
-    Rows at temperature 0 are not divided: nothing is drawn from them.
-    """
+    Rows at temperature 0 are not divided: nothing is drawn from them."""
     divisor = settings.temperature.masked_fill(settings.temperature == 0.0, 1.0)
     scores = logits.float() / divisor.unsqueeze(1)
     if settings.any_filtered:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,11 +77,8 @@ class TrainingSettings:
     start: Mapping[str, str] | None = None
 
 
-class StepNumbers(NamedTuple):
-    """The loss of a policy's minibatch, and its gradient's `PolicyOptimiser.norms`."""
-
-    loss: float
-    norms: Sequence[float]
+# The loss of a policy's minibatch, and its gradient's `PolicyOptimiser.norms`.
+StepNumbers = tuple[float, Sequence[float]]
 
 
 class PolicyOptimiser:
@@ -102,11 +99,6 @@ class PolicyOptimiser:
         """Finished updates: the version of the policy."""
         return self.weights.updates
 
-    @property
-    def has_diverged(self) -> bool:
-        """True once PATIENCE steps in a row were skipped."""
-        return self.weights.skips >= PATIENCE
-
     def sum_gradients(self, ranks: Ranks) -> None:
         """Sum the gradients of weights that every rank holds whole; FSDP sums those of its shards."""
         weights = [weight for optimiser in self._both for weight in optimiser.parameters]
@@ -121,24 +113,21 @@ class PolicyOptimiser:
         """Return the norms of the gradients of the policy and of its heads, if it has some."""
         return [optimiser.norm() for optimiser in self._both]
 
-    def step(self, numbers: StepNumbers) -> None:
+    def step(self, loss: float, norms: Sequence[float]) -> None:
         """Step the policy and its heads."""
-        for optimiser, norm in zip(self._both, numbers.norms, strict=True):
-            optimiser.step(numbers.loss, norm)
+        for optimiser, norm in zip(self._both, norms, strict=True):
+            optimiser.step(loss, norm)
 
     def finish_update(self) -> None:
         """Count an update, by which schedules go."""
         for optimiser in self._both:
             optimiser.updates += 1
 
-    def save(self, folder: Path) -> None:
-        """Write `folder/optimiser`, and `folder/heads` with the weights of the heads and their optimiser."""
-        self.weights.save(folder / "optimiser")
-        self.save_heads(folder)
-
-    def save_heads(self, folder: Path) -> None:
-        """Write `folder/heads` only."""
-        if self.heads is not None:
+    def save(self, folder: Path, is_first: bool = True) -> None:
+        """Write `folder/optimiser`, and `folder/heads` with the weights of the heads and their optimiser; of ranks that
+        each have a part of the moments the first one writes what they share."""
+        self.weights.save(folder / "optimiser", counters=is_first)
+        if self.heads is not None and is_first:
             self.heads.save(folder / "heads")
             tensor_files.write(self._head_parameters, folder / "heads", "heads")
 
@@ -182,10 +171,8 @@ class UpdateMetrics:
         self.largest = torch.maximum(largest, previous) if is_tensor else largest.clamp_min(previous)
 
     def add_logprob_diff(self, role: str, total: Scalar, tokens: int) -> None:
-        """Add |learner's - sampler's log-probability|, summed over tokens of a role.
-
-        Only those of the first optimiser step count, as the sampler never had the weights of later ones.
-        """
+        """Add |learner's - sampler's log-probability|, summed over tokens of a role. Only those of the first optimiser
+        step count, as the sampler never had the weights of later ones."""
         if not self.norms:
             self._add(f"diff/{role}", total)
             self._add(f"diff_count/{role}", tokens)
@@ -208,9 +195,7 @@ class UpdateMetrics:
 
     def over_ranks(self, ranks: Ranks, roles: Sequence[str]) -> UpdateMetrics:
         """Return those of all ranks together, which have sequences of these roles; every rank has the same norms.
-
-        Numbers must have been read from the GPU.
-        """
+        Numbers must have been read from the GPU."""
         names = [f"{kind}/{unit}" for kind in ("loss", "count") for unit in ("tokens", "values")]
         names += [*self.names, *(f"{kind}/{role}" for kind in ("diff", "diff_count") for role in roles)]
         together = UpdateMetrics(self.loss_metrics)
@@ -253,16 +238,10 @@ def read_numbers(numbers: Sequence[Scalar]) -> list[float]:
 
 class Trainer:
     """Updates the policies of one model, by their `optimisers`. Owned by the learner; runs in the engine's thread.
-
-    `seed` keys the order of the sequences in every epoch.
-    """
+    `seed` keys the order of the sequences in every epoch."""
 
     def __init__(
-        self,
-        runner: MicroBatchRunner,
-        optimisers: Mapping[str, PolicyOptimiser],
-        settings: TrainingSettings,
-        seed: int,
+        self, runner: MicroBatchRunner, optimisers: Mapping[str, PolicyOptimiser], settings: TrainingSettings, seed: int
     ) -> None:
         self._runner = runner
         self._optimisers = optimisers
@@ -275,10 +254,8 @@ class Trainer:
         self._seed = seed
 
     def update(self, sequences: Sequence[TrainingSequence]) -> dict[str, Metrics]:
-        """Train every policy that has sequences, and return metrics by policy. Raises DivergedError.
-
-        An update without sequences counts too: schedules go by the steps of the training.
-        """
+        """Train every policy that has sequences, and return metrics by policy. Raises DivergedError. An update without
+        sequences counts too: schedules go by the steps of the training."""
         started = time.perf_counter()
         by_policy = {name: [sequence for sequence in sequences if sequence.policy == name] for name in self._optimisers}
         by_policy = {name: self._add_old_logprobs(part) for name, part in by_policy.items() if part}
@@ -296,7 +273,7 @@ class Trainer:
             denominators = {name: Denominators.of(part, self._loss.divisor) for name, part in step.items()}
             is_bounded = self._loss.kl_bound is not None
             snapshots = {name: metrics[name].snapshot() for name in step} if is_bounded else {}
-            for name, numbers in self._backward_in_memory(run, denominators, metrics).items():
+            for name, (loss, norms) in self._backward_in_memory(run, denominators, metrics).items():
                 if self._loss.kl_bound is not None:
                     divergences[name] = self._mean_divergence(metrics[name], snapshots[name][0])
                     if divergences[name] > self._loss.kl_bound:
@@ -305,9 +282,9 @@ class Trainer:
                         self._optimisers[name].clear()
                         metrics[name].restore(snapshots[name])
                         continue
-                metrics[name].norms.append(numbers.norms[0])
-                self._optimisers[name].step(numbers)
-                if self._optimisers[name].has_diverged:
+                metrics[name].norms.append(norms[0])
+                self._optimisers[name].step(loss, norms)
+                if weights[name].skips >= PATIENCE:
                     raise DivergedError(
                         f"Policy {name!r}: {PATIENCE} optimiser steps in a row met a loss or gradient that is not "
                         "finite; the weights are as they were before. Lower learner.learning_rate, or look at the "
@@ -349,12 +326,8 @@ class Trainer:
         return reports
 
     def _mean_divergence(self, metrics: UpdateMetrics, before: Mapping[str, Scalar]) -> float:
-        """Return the mean KL(sampler || policy) (k3) of the tokens of all ranks that were run since a snapshot.
-
-        The bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207) as it is described in public: a KL
-        divided among tokens, measured on the rollouts, ends the update. The paper states no estimator and no place in
-        the update that could be found.
-        """
+        """Return the mean KL(sampler || policy) (k3) of the tokens of all ranks that were run since a snapshot. The
+        bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207), whose estimator is not published."""
         names = ("kl3", "count/tokens")
         own = read_numbers([numbers[name] for name in names for numbers in (metrics.sums, before)])
         divergence, tokens = self._runner.ranks.sum([own[0] - own[1], own[2] - own[3]])
@@ -445,7 +418,9 @@ class Trainer:
         own_losses = [torch.as_tensor(loss, dtype=torch.float64, device=norms[0].device) for loss in losses.values()]
         numbers = iter(read([*own_losses, *norms, *(statistics for _, statistics in noted)]))
         totals = runner.ranks.sum([next(numbers)[0] for _ in losses])
-        results = {name: StepNumbers(total, next(numbers)) for name, total in zip(losses, totals, strict=True)}
+        results: dict[str, StepNumbers] = {
+            name: (total, next(numbers)) for name, total in zip(losses, totals, strict=True)
+        }
         for sequence, _ in noted:
             statistics = next(numbers)
             notes.add(sequence, statistics[: len(statistics) // 2], statistics[len(statistics) // 2 :])
@@ -498,8 +473,6 @@ class Trainer:
 def load_aggregate(name: str) -> Aggregate:
     """Return the `loss.aggregate` function of that name; a user's own raises ContractError if it returns no number."""
     aggregate = load_function("loss.aggregate", name, AGGREGATES)
-    if name in AGGREGATES:
-        return aggregate
 
     def checked(length: int, denominators: Denominators) -> float:
         weight: object = aggregate(length, denominators)

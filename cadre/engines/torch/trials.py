@@ -11,7 +11,7 @@ A trial does not show positions whose angles change with the longest sequence (s
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,10 +54,8 @@ def limit_context(loaded: LoadedModel) -> LoadedModel:
 
 
 def choose_sampling_form(loaded: LoadedModel, dtype: torch.dtype) -> Form:
-    """Return the fastest form that is right for a model.
-
-    Warns if it is sampled without a cache; raises EngineError if no form is right.
-    """
+    """Return the fastest form that is right for a model. Warns if it is sampled without a cache; raises EngineError if
+    no form is right."""
     kind, family = loaded.model.config.model_type, families.family_of(loaded.model)
     forms: list[Form] = []
     if family in families.SHARED and shared_prefix_cache.can_share(loaded.model):
@@ -149,7 +147,10 @@ def _batch_distance(
     prompt_ids = [request.prompt_ids for request in requests for _ in range(request.count)]
     distances = []
     for ids, completion, decoded in zip(prompt_ids, batch.completion_ids(), by_sequence, strict=True):
-        plain = compute_plain_logits(loaded, (*ids, *completion))
+        token_ids = torch.tensor([[*ids, *completion]], device=loaded.model.device)
+        if loaded.pictures is not None:
+            token_ids = vision.replace_placeholders(token_ids, loaded.pictures)
+        plain = loaded.model(input_ids=token_ids, use_cache=False).logits[0].float()
         distances.append(logit_distance(decoded, plain[-STEPS - 1 :]))
     # In bfloat16 the median of each sequence's steps: experts that are nearly even may be others in another sum.
     table = torch.stack(distances)
@@ -162,20 +163,10 @@ def make_tokens(model: Any, count: int, start: int) -> tuple[int, ...]:
     return tuple((start + 1) * (29 * index + 5) % vocabulary for index in range(count))
 
 
-def compute_plain_logits(loaded: LoadedModel, ids: Iterable[int]) -> Tensor:
-    """Return the logits float32 [T, V] of one sequence by the model's own forward."""
-    token_ids = torch.tensor([[*ids]], device=loaded.model.device)
-    if loaded.pictures is not None:
-        token_ids = vision.replace_placeholders(token_ids, loaded.pictures)
-    logits: Tensor = loaded.model(input_ids=token_ids, use_cache=False).logits[0].float()
-    return logits
-
-
 def logit_distance(logits: Tensor, expected: Tensor) -> Tensor:
     """Return |logits - expected| / |expected - mean(expected)| for each of T rows [T, V]; 0 if none is finite."""
     finite = expected.isfinite() & (expected > LOWEST)
-    blank = torch.zeros_like(expected)
-    mean = torch.where(finite, expected, blank).sum(1, keepdim=True) / finite.sum(1, keepdim=True).clamp(min=1)
-    difference = torch.where(finite, logits - expected, blank).norm(dim=1)
-    spread = torch.where(finite, expected - mean, blank).norm(dim=1).clamp(min=1e-6)
+    mean = torch.where(finite, expected, 0.0).sum(1, keepdim=True) / finite.sum(1, keepdim=True).clamp(min=1)
+    difference = torch.where(finite, logits - expected, 0.0).norm(dim=1)
+    spread = torch.where(finite, expected - mean, 0.0).norm(dim=1).clamp(min=1e-6)
     return (difference / spread).nan_to_num(torch.inf)

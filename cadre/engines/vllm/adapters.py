@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cadre.engines import host
-from cadre.engines.torch.storage import write_adapter
-from cadre.errors import EngineError
+from cadre.engines.torch.storage import weights_folder, write_adapter
 from cadre.settings import LoraConfig
 from cadre.team import Weights
 
@@ -85,11 +84,8 @@ class AdapterVersions:
 
     @contextmanager
     def use(self, policy: str) -> Iterator[Adapter | None]:
-        """Keep the policy's current version loaded within the block.
-
-        Yields None for a policy without an adapter, or with none yet: a fresh one changes nothing, so the plain base
-        samples the same.
-        """
+        """Keep the policy's current version loaded within the block. Yields None for a policy without an adapter, or
+        with none yet: a fresh one changes nothing, so the plain base samples the same."""
         adapter = self._current.get(policy)
         if adapter is None:
             yield None
@@ -102,10 +98,8 @@ class AdapterVersions:
 
 
 class AdapterFiles:
-    """The folders, in memory, that vLLM reads adapters of the base model `source` from.
-
-    They are removed by `close`, at the latest when the process ends.
-    """
+    """The folders, in memory, that vLLM reads adapters of the base model `source` from. They are removed by `close`, at
+    the latest when the process ends."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -113,10 +107,8 @@ class AdapterFiles:
         self._finalizer = weakref.finalize(self, host.remove_scratch, self._root)
 
     def write(self, adapter: Adapter, weights: Weights, config: LoraConfig) -> Path:
-        """Return a folder with this version: a new one for tensors, else the one that the weights are in.
-
-        Raises EngineError if the weights are neither.
-        """
+        """Return a folder with this version: a new one for tensors, else the one that the weights are in. Raises
+        EngineError if the weights are neither."""
         if weights.tensors is None:
             return weights_folder(weights)
         write_adapter(weights.tensors, config, self._source, self._root / adapter.name)
@@ -129,13 +121,3 @@ class AdapterFiles:
     def close(self) -> None:
         """Remove all files. May be called more than once."""
         self._finalizer()
-
-
-def weights_folder(weights: Weights) -> Path:
-    """Return the folder of weights without tensors. Raises EngineError if they have none."""
-    if weights.folder is None:
-        raise EngineError(
-            f"Got weights of policy {weights.policy!r} without tensors, which stay in the process that has them; "
-            "expected a folder. Have the learner write one."
-        )
-    return weights.folder

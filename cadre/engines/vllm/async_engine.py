@@ -20,16 +20,10 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from cadre.engines.text.model import Completion
 from cadre.engines.vllm import weight_transfer
 from cadre.engines.vllm.adapters import Adapter
-from cadre.engines.vllm.engine import (
-    Call,
-    Depth,
-    EngineCompletion,
-    Launch,
-    sampling_parameters,
-    wait_while_alive,
-)
+from cadre.engines.vllm.engine import Call, Depth, Launch, sampling_parameters, wait_while_alive
 from cadre.errors import EngineError
 
 # That vLLM's processes have to free what they hold before they are killed.
@@ -127,7 +121,7 @@ class Stream:
     outputs: Any
     call: Call
 
-    async def completions(self) -> Sequence[EngineCompletion]:
+    async def completions(self) -> Sequence[Completion]:
         """Return the completions, in order, once all have ended."""
         try:
             result = await self.outputs.get()
@@ -137,10 +131,8 @@ class Stream:
 
 
 class TransferClient:
-    """The engine's weight life cycle, as vLLM's trainers drive it, for a sender in another thread.
-
-    `answer` waits for the engine as long as it lives; `version` is that of the sent weights.
-    """
+    """The engine's weight life cycle, as vLLM's trainers drive it, for a sender in another thread. `answer` waits for
+    the engine as long as it lives; `version` is that of the sent weights."""
 
     def __init__(self, engine: Any, answer: Callable[..., Any], loop: asyncio.AbstractEventLoop, version: int) -> None:
         self._engine, self._answer, self._loop, self._version = engine, answer, loop, version
@@ -161,7 +153,8 @@ class TransferClient:
         asyncio.run_coroutine_threadsafe(self._answer(work), self._loop).result()
 
 
-def _convert(output: Any, call: Call) -> EngineCompletion:
+def _convert(output: Any, call: Call) -> Completion:
+    """Return the completion with the versions of the engine's own weights."""
     ids = tuple(output.token_ids)
     if output.finish_reason not in ("stop", "length"):
         raise EngineError(f"vLLM ended a completion with {output.finish_reason!r}; what it says itself is above.")
@@ -173,10 +166,10 @@ def _convert(output: Any, call: Call) -> EngineCompletion:
         raise EngineError(f"vLLM returned {len(sampled)} log-probabilities of {len(ids)} tokens; expected one of each.")
     logprobs = (0.0,) * len(ids) if greedy else tuple(sampled)
     # The weights that the engine was started with are version 0.
-    versions = tuple(
-        (span.start, 0 if span.version == "default" else int(span.version)) for span in output.weight_versions or ()
-    )
-    return EngineCompletion(ids, logprobs, output.finish_reason, versions or ((0, 0),))
+    spans = output.weight_versions or ()
+    versions = [(span.start, 0 if span.version == "default" else int(span.version)) for span in spans]
+    (_, version), *changes = versions or [(0, 0)]
+    return Completion(ids, logprobs, output.finish_reason, version, tuple(changes))
 
 
 def _engine_died(source: str) -> EngineError:

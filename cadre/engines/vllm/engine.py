@@ -21,7 +21,7 @@ from cadre.engines.torch.model import DTYPES, is_fully_trained, load_tokenizer, 
 from cadre.engines.vllm.adapters import Adapter, count_slots, supported_rank
 from cadre.errors import EngineError
 from cadre.settings import PolicyConfig, VllmConfig
-from cadre.types import Finish, Sampling
+from cadre.types import Sampling
 
 # Bytes of the KV cache on a CPU without a setting.
 CPU_CACHE_BYTES = 1 << 30
@@ -32,11 +32,7 @@ GPU_BATCH_TOKENS = 16_384
 # Tokens of one block of the KV cache on a GPU; a sequence takes whole blocks.
 BLOCK_TOKENS = 16
 # No usage statistics leave the machine, and only errors reach the terminal. A process with threads cannot be forked.
-ENVIRONMENT = {
-    "VLLM_NO_USAGE_STATS": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-}
+ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
 # vLLM would bind its threads to cores of its own, whatever else runs there.
 CPU_ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 # How often a dead engine is looked for while a call waits for it.
@@ -101,10 +97,8 @@ def load_text(source: str, policies: Mapping[str, PolicyConfig], options: Option
 
 
 def plan_launch(source: str, policies: Mapping[str, PolicyConfig], options: Options, context: int) -> Launch:
-    """Return how to start the engine of these policies: on a GPU if torch has one and the policies may use it.
-
-    Raises EngineError for settings that need a GPU.
-    """
+    """Return how to start the engine of these policies: on a GPU if torch has one and the policies may use it. Raises
+    EngineError for settings that need a GPU."""
     config, policy = options.config, next(iter(policies.values()))
     on_gpu = pick_device(policy.device).type == "cuda"
     check_gpu_settings(config, on_gpu)
@@ -177,15 +171,10 @@ def default_cache_bytes(source: str, policy: PolicyConfig, config: VllmConfig, c
     if not weights or getattr(model, "kv_lora_rank", None) is not None:
         return None
     token_bytes = SequenceMemory.from_config(model, DTYPES[policy.dtype]).slot // config.gpus
-    cache_bytes = full_cache_bytes(config.sequences, context, token_bytes)
+    # Two more blocks a sequence: one that is begun, and vLLM's own.
+    cache_bytes = config.sequences * (-(-context // BLOCK_TOKENS) + 2) * BLOCK_TOKENS * token_bytes
     total = torch.cuda.get_device_properties(0).total_memory
     return cache_bytes if cache_bytes + weights // config.gpus <= GPU_FRACTION * total else None
-
-
-def full_cache_bytes(sequences: int, context: int, token_bytes: int) -> int:
-    """Return the bytes of KV cache that sequences of `context` tokens take."""
-    # Two more blocks a sequence: one that is begun, and vLLM's own.
-    return sequences * (-(-context // BLOCK_TOKENS) + 2) * BLOCK_TOKENS * token_bytes
 
 
 def is_dense(source: str, policy: PolicyConfig) -> bool:
@@ -209,10 +198,10 @@ def capture_sizes(sequences: int) -> list[int]:
 def check_gpu_settings(config: VllmConfig, on_gpu: bool) -> None:
     """Raise EngineError for settings that need a GPU without one."""
     if not on_gpu and (config.colocated or config.gpus > 1):
-        name, got = ("colocated", "true") if config.colocated else ("gpus", str(config.gpus))
+        setting = "colocated: got true" if config.colocated else f"gpus: got {config.gpus}"
         raise EngineError(
-            f"vllm.{name}: got {got}, and the model is on a CPU, where nothing can be shared so; expected a GPU. "
-            "Remove the setting."
+            f"vllm.{setting}, and the model is on a CPU, where nothing can be shared so; expected a GPU. Remove the "
+            "setting."
         )
 
 
@@ -234,28 +223,13 @@ class Call:
     adapter: Adapter | None = None
 
 
-@dataclass(frozen=True)
-class EngineCompletion:
-    """One completion as the engine returns it.
-
-    `versions` are (first token, version) of the engine's own weights when sampling began and after each change.
-    """
-
-    token_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    finish: Finish
-    versions: tuple[tuple[int, int], ...] = ((0, 0),)
-
-
 # How deep an engine sleeps: what it frees.
 Depth = Literal["cache", "offload", "discard"]
 
 
 async def wait_while_alive(work: Coroutine[Any, Any, T], is_dead: Callable[[], bool], death: EngineError) -> T:
-    """Return what the engine answers. Raises `death` if it dies first.
-
-    vLLM tells requests that its process has died, but not those who wait for its other answers: they would for ever.
-    """
+    """Return what the engine answers. Raises `death` if it dies first. vLLM tells requests that its process has died,
+    but not those who wait for its other answers: they would for ever."""
     task = asyncio.ensure_future(work)
     try:
         while not task.done():

@@ -10,12 +10,11 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cadre.engines.text.model import Completion
 from cadre.engines.text.template import Prompt
 from cadre.engines.torch.model import DTYPES, locate
 from cadre.engines.vllm import engine
@@ -37,10 +36,8 @@ Start = Callable[[Launch], Coroutine[Any, Any, "AsyncEngine"]]
 
 
 class LoopThread:
-    """An event loop in a thread of its own: engines belong to one loop while their callers' loops come and go.
-
-    `close` ends it; may be called more than once.
-    """
+    """An event loop in a thread of its own: engines belong to one loop while their callers' loops come and go. `close`
+    ends it; may be called more than once."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -60,20 +57,18 @@ class LoopThread:
         return await asyncio.wrap_future(self.submit(work))
 
     def close(self) -> None:
+        async def cancel_tasks() -> None:
+            # A task that outlives its loop complains at the interpreter's end.
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
         if self._thread.is_alive():
-            self.wait(_cancel_other_tasks())
+            self.wait(cancel_tasks())
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self.loop.close()
-
-
-async def _cancel_other_tasks() -> None:
-    """Cancel what else runs in this loop and wait until it is gone: a task that outlives its loop complains at the
-    interpreter's end."""
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def start_engine(launch: Launch) -> AsyncEngine:
@@ -123,11 +118,7 @@ class VllmSampler:
     """
 
     def __init__(
-        self,
-        model: str | Path,
-        policies: Mapping[str, PolicyConfig],
-        options: Options,
-        start: Start | None = None,
+        self, model: str | Path, policies: Mapping[str, PolicyConfig], options: Options, start: Start | None = None
     ) -> None:
         self.policies = dict(policies)
         source = locate(model)
@@ -165,10 +156,8 @@ class VllmSampler:
         return pending.reply.result()
 
     async def load(self, weights: Weights) -> None:
-        """Sample with these weights from now on: as a new version of an adapter, or in place of the model's own.
-
-        Raises EngineError if the policy is unknown or frozen, or the weights cannot be read.
-        """
+        """Sample with these weights from now on: as a new version of an adapter, or in place of the model's own. Raises
+        EngineError if the policy is unknown or frozen, or the weights cannot be read."""
         name, version = weights.policy, weights.version
         self._check(name, "Got weights of")
         policy = self.policies[name]
@@ -253,21 +242,13 @@ class VllmSampler:
         except asyncio.CancelledError:
             await self._backend.abort(call.name)
             return
-        samples = []
-        for completion in completions:
-            # The version is that of the adapter, or of the model's own weights when sampling began.
-            (_, first), *changes = completion.versions
-            version, later = (first, tuple(changes)) if call.adapter is None else (call.adapter.version, ())
-            sampled = Completion(completion.token_ids, completion.logprobs, completion.finish, version, later)
-            samples.append(self._text.sample(pending.request, pending.prompt, sampled))
+        if call.adapter is not None:  # the version is the adapter's, not that of the model's own weights
+            completions = [replace(one, version=call.adapter.version, changes=()) for one in completions]
+        samples = [self._text.sample(pending.request, pending.prompt, one) for one in completions]
         if pending.reply.set_running_or_notify_cancel():
             pending.reply.set_result(samples)
 
     def _check(self, policy: str, action: str) -> None:
         if self._closed:
             raise EngineError(f"{action} policy {policy!r}, and its engine was closed; expected an open one. Load it.")
-        if policy not in self.policies:
-            raise EngineError(
-                f"{action} policy {policy!r}, which this engine does not hold; it holds {', '.join(self.policies)}. "
-                "Fix team.roles."
-            )
+        self._text.check_policy(policy, action)

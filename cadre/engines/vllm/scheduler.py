@@ -37,11 +37,8 @@ PART_TOKENS = 32
 
 @dataclass(slots=True)
 class Part:
-    """The tokens of the sequence `name` that were not sent yet, of at most `size`.
-
-    `output` is vLLM's own message of a token, the last one if the sequence has ended; `prefill_stats` is what the first
-    one reported of the prompt.
-    """
+    """The tokens of the sequence `name` that were not sent yet, of at most `size`. `output` is vLLM's own message of a
+    token, the last one if the sequence has ended; `prefill_stats` is what the first one reported of the prompt."""
 
     name: str
     size: int
@@ -162,11 +159,9 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
         return super().schedule(throttle_prefills) if plan is None else plan
 
     def _plan_decoding(self) -> Any | None:
-        """Return the plan of a step in which every running sequence that is not at its end decodes one token.
-
-        None, with nothing changed, if the step needs more than that: a request waits, a prompt is not read whole, or
-        memory may be short.
-        """
+        """Return the plan of a step in which every running sequence that is not at its end decodes one token. None,
+        with nothing changed, if the step needs more than that: a request waits, a prompt is not read whole, or memory
+        may be short."""
         if (
             not (self._can_plan and self.use_v2_model_runner)
             or self.waiting
@@ -258,11 +253,9 @@ class PartScheduler(AsyncScheduler):  # type: ignore[misc]
     def _note_tokens(
         self, planned: Any, result: Any, logprobs: Sequence[float | None]
     ) -> tuple[list[Any], Mapping[str, int]]:
-        """Note the tokens of sequences that go on after them, as vLLM would.
-
-        Return the parts that are due, and the number of planned tokens of the other sequences: those that may end, that
-        strings may end, whose first token this is, or that were preempted or aborted meanwhile.
-        """
+        """Note the tokens of sequences that go on after them, as vLLM would. Return the parts that are due, and the
+        number of planned tokens of the other sequences: those that may end, that strings may end, whose first token
+        this is, or that were preempted or aborted meanwhile."""
         rows, sampled, requests = result.req_id_to_index, result.sampled_token_ids, self.requests
         size, longest = self._block_size, self.max_model_len - 1
         parts: list[Any] = []

@@ -25,7 +25,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from cadre.engines.vllm.adapters import Adapter, AdapterVersions, weights_folder
+from cadre.engines.torch.storage import weights_folder
+from cadre.engines.vllm.adapters import Adapter, AdapterVersions
 from cadre.engines.vllm.engine import Call, Depth
 from cadre.learn import tensor_files
 from cadre.team import Learner, LearnerProxy, Metrics, Weights
@@ -38,9 +39,7 @@ if TYPE_CHECKING:
 
 def read_tensors(weights: Weights) -> Mapping[str, Tensor]:
     """Return the tensors of a whole model by their names in a checkpoint, which may be the shards of a group's ranks.
-
-    Raises EngineError if there are none.
-    """
+    Raises EngineError if there are none."""
     if weights.tensors is not None:
         return weights.tensors
     folder = weights_folder(weights)
@@ -114,10 +113,8 @@ class WeightSync:
             await self._wake("kv_cache")
 
     async def load_weights(self, weights: Mapping[str, Any], version: int, lasting: bool = False) -> None:
-        """Replace the model's own weights; running sequences continue with the new ones.
-
-        `lasting` tensors stay as they are until the next ones are loaded: the engine may discard its copy of them.
-        """
+        """Replace the model's own weights; running sequences continue with the new ones. `lasting` tensors stay as they
+        are until the next ones are loaded: the engine may discard its copy of them."""
         async with self._gate:
             await self._wake("weights")
             await self._send(weights, version)
@@ -126,9 +123,7 @@ class WeightSync:
 
     async def sleep(self, depth: Depth) -> None:
         """Free the GPU's memory until the next call or weights. An engine that sleeps is only put to sleep deeper.
-
-        Without weights that can be sent again `discard` is `offload`.
-        """
+        Without weights that can be sent again `discard` is `offload`."""
         if depth == "discard" and self._sent is None:
             depth = "offload"
         async with self._gate:

@@ -53,7 +53,7 @@ def test_what_cannot_be_had_is_one_paragraph(name: str, silent: str, monkeypatch
 
 def test_a_name_that_is_never_looked_up_is_waited_for_a_moment_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_folder, "HUB_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(model_folder, "_connects", lambda address: time.sleep(30))
+    monkeypatch.setattr(model_folder.socket, "create_connection", lambda *_: time.sleep(30))
     assert not model_folder.is_reachable("https://nowhere.example")
 
 

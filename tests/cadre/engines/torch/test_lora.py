@@ -316,9 +316,7 @@ def test_a_model_without_linear_layers_takes_no_adapter(tmp_path, targets):
     tiny.save(lambda: GPT2LMHeadModel(config), tmp_path)
     tiny.byte_tokenizer().save_pretrained(tmp_path)
     policies = {"p": tiny.policy(tmp_path, lora=LoraConfig(rank=2, targets=targets))}
-    with pytest.raises(
-        EngineError, match=r"'p' has a lora.*type 'gpt2'.*got layers of Conv1D; expected.*leave lora out"
-    ):
+    with pytest.raises(EngineError, match=r"'p' has a lora.*type 'gpt2', no linear layer.*; expected.*leave lora out"):
         TorchEngine(tmp_path, policies, 0)
 
 

@@ -63,8 +63,8 @@ def test_others_on_the_device_change_it_only_when_little_is_left(monkeypatch: py
 
 def test_what_linux_says(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 10 kB\nMemFree: 3 kB\nMemAvailable:    7 kB\n")
-    assert host.available_memory(tmp_path / "meminfo") == 7 * 1024
-    assert host.available_memory(tmp_path / "nowhere") is None
+    assert host.read_meminfo("MemAvailable", tmp_path / "meminfo") == 7 * 1024
+    assert host.read_meminfo("MemAvailable", tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(

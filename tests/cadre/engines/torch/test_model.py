@@ -91,15 +91,11 @@ def test_a_conversation_in_tokens_beyond_the_embeddings(tmp_path):
     tokenizer = tiny.byte_tokenizer(tiny.CHATML.replace("<|im_start|>", "<|turn|>"))
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_end|>", "<|turn|>"]})
     tokenizer.save_pretrained(folder)
-    with pytest.raises(EngineError, match=r"'<\|turn\|>' has id 260, and the embeddings have 260 rows") as caught:
-        tiny.engine(folder)
+    engine = tiny.engine(folder)
+    with pytest.raises(PromptError, match=r"holds the token '<\|turn\|>' of id 260, .* for 260 tokens") as caught:
+        sample(engine, request("go"))
     assert "\n" not in str(caught.value)
-
-
-def test_an_end_of_turn_beyond_the_embeddings(tmp_path):
-    folder = changed(tiny.build(tmp_path), "generation_config.json", eos_token_id=[257, 900])
-    with pytest.warns(UserWarning, match="can end with the end of turn of id 900"):
-        tiny.engine(folder).close()
+    engine.close()
 
 
 def test_a_token_beyond_the_embeddings_that_few_conversations_need_is_refused_where_one_holds_it(tmp_path):
@@ -233,17 +229,7 @@ def test_weights_of_other_sizes(tmp_path):
 
 def test_an_end_of_turn_that_is_no_id(tmp_path):
     folder = changed(tiny.build(tmp_path), "generation_config.json", eos_token_id="<eos>")
-    with pytest.raises(EngineError, match="eos_token_id: got '<eos>'; expected the id of a token"):
-        tiny.engine(folder)
-
-
-def test_a_token_beyond_the_embeddings_that_earlier_turns_are_written_in(tmp_path):
-    folder = tiny.build(tmp_path)
-    written = "{% if message.role == 'assistant' %}<|bot|>{% else %}{{ message.role }}{% endif %}"
-    tokenizer = tiny.byte_tokenizer(tiny.CHATML.replace("{{ message.role }}", written))
-    tokenizer.add_tokens(["<|bot|>"])
-    tokenizer.save_pretrained(folder)
-    with pytest.raises(EngineError, match=r"'<\|bot\|>' has id 260, and the embeddings have 260 rows"):
+    with pytest.raises(EngineError, match=r"invalid literal for int.*<eos>"):
         tiny.engine(folder)
 
 

@@ -7,6 +7,7 @@ import torch
 from transformers import AutoImageProcessor, AutoModelForImageTextToText
 
 from cadre.engines.torch import TorchEngine, TorchLearner, TrainingSettings, vision
+from cadre.engines.torch.kv_cache import run_eagerly
 from cadre.errors import EngineError, PromptError
 from cadre.settings import LearnerConfig, LoraConfig
 from cadre.types import Message, PreviousTurn, Request, Sampling
@@ -75,6 +76,14 @@ def check_own(learner, model, folder):
 
 def test_sampler_and_learner_say_what_the_model_says(every_folder):
     learner = learner_of(every_folder)
+    check_own(learner, learner.engine.loaded.model, every_folder)
+    learner.close()
+
+
+def test_keys_in_fixed_places_hide_no_picture(every_folder):
+    """Mistake: masks by positions, of which a picture has fewer than tokens: the end of the prompt would be hidden."""
+    learner = learner_of(every_folder)
+    learner.engine.record = run_eagerly
     check_own(learner, learner.engine.loaded.model, every_folder)
     learner.close()
 

@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from cadre.engines.factory import VllmSpec
+from cadre.engines.text.model import Completion
 from cadre.engines.vllm import VllmSampler
-from cadre.engines.vllm.engine import EngineCompletion, Options
+from cadre.engines.vllm.engine import Options
 
 
 class FakeBackend:
@@ -111,10 +112,8 @@ class Waiting:
         if adapter:
             assert self.backend.loras[adapter.number] == adapter.name, "an adapter is there until nobody draws with it"
         mark = adapter.number if adapter else 200 + self.backend.version
-        versions = ((0, self.before),)
-        if self.backend.version != self.before:
-            versions += ((1, self.backend.version),)
-        plain = EngineCompletion((), (-0.5, -0.25), "length", versions)
+        changes = ((1, self.backend.version),) if self.backend.version != self.before else ()
+        plain = Completion((), (-0.5, -0.25), "length", self.before, changes)
         seed = self.call.seed or 0
         return [replace(plain, token_ids=((seed + k) % 100, mark)) for k in range(self.call.count)]
 
