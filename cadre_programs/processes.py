@@ -269,16 +269,14 @@ class ProgramProcess:
     def end(self, status: int) -> None:
         """Take in the end that the fork server reports: an exit code, or minus a signal."""
         if not self.ended.done():
-            self.ended.set_result(self._read_result(status))
-
-    def _read_result(self, status: int) -> ProgramResult:
-        # A function's result is in a file. The program can write there too, so it may be too long or no JSON.
-        path, text = self.control / "result.json", None
-        if path.is_file():
-            with contextlib.suppress(OSError, ValueError):
-                text = read_text(path, MAX_RESULT_BYTES)
-        output = _read_end(self.control / "output.txt", MAX_LAST_LINE)
-        return make_result(status, text, output, _read_end(self.control / "errors.txt", QUOTED_OUTPUT))
+            # A function's result is in a file. The program can write there too, so it may be too long or no JSON.
+            path, text = self.control / "result.json", None
+            if path.is_file():
+                with contextlib.suppress(OSError, ValueError):
+                    text = read_text(path, MAX_RESULT_BYTES)
+            output = _read_end(self.control / "output.txt", MAX_LAST_LINE)
+            errors = _read_end(self.control / "errors.txt", QUOTED_OUTPUT)
+            self.ended.set_result(make_result(status, text, output, errors))
 
 
 def make_result(status: int, text: str | None, output: str, errors: str) -> ProgramResult:

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from cadre import random_keys
-from cadre.env import Env, GeneratedTasks, Split
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.env import Env, Split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import package
 from cadre.types import Message, Observation, Reward, Task
@@ -97,15 +97,12 @@ class ReasoningGym(Env):
         options: Mapping[str, Any] = MappingProxyType({}),
         **settings: Any,
     ) -> Sequence[Task]:
-        def make(index: int) -> dict[str, Any]:
-            def draw(attempt: int) -> dict[str, Any] | None:
-                seed = random_keys.key("reasoning-gym", split, index, attempt) % (1 << 32)
-                question = _problem(dataset, options, seed)["question"]
-                return {"seed": seed, "question": question} if in_split(split, question) else None
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            seed = random_keys.key("reasoning-gym", split, index, attempt) % (1 << 32)
+            question = _problem(dataset, options, seed)["question"]
+            return {"seed": seed, "question": question} if in_split(split, question) else None
 
-            return drawn(split, draw, {"dataset": dataset, "options": dict(options)})
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{dataset}")
+        return drawn_tasks(split, draw, {"dataset": dataset, "options": dict(options)}, f"{split}-{dataset}")
 
 
 def plain_alone(value: Any) -> int:

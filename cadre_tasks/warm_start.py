@@ -122,22 +122,7 @@ def run_warm_start(
     At the end the run has a checkpoint of step 0, from which `cadre train --resume` continues. `tell` is called with
     every step and its metrics. Raises DivergedError as training does.
     """
-    with RunLock(run.folder):
-        team = build_team(supervised_experiment(experiment, settings), train=True)
-        interrupt = Interrupt()
-        with interrupt.on_signals():
-            steps = run_coroutine(
-                _train_steps(team, run.folder / WARM_START, settings, data, (interrupt, tell)), interrupt
-            )
-        team.close()
-        if steps == settings.steps:
-            _write_first_checkpoint(experiment, run)
-    return steps
-
-
-def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experiment:
-    """Return the experiment with the loss and the optimizer of a warm start: no critics, one optimizer step per
-    update."""
+    # No critics, and one optimizer step per update.
     changes = LearnerConfig(
         learning_rate=settings.learning_rate,
         schedule="constant",
@@ -151,7 +136,18 @@ def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experi
     learners = {name: apply_changes(learner, changes) for name, learner in experiment.learners.items() if name in names}
     plan = replace(Plan(experiment.plan.shape, experiment.plan.credit), loss=CROSS_ENTROPY)
     models = {name: model for name, model in experiment.models.items() if name in names}
-    return replace(experiment, plan=plan, learners=learners, models=models, heads={})
+    supervised = replace(experiment, plan=plan, learners=learners, models=models, heads={})
+    with RunLock(run.folder):
+        team = build_team(supervised, train=True)
+        interrupt = Interrupt()
+        with interrupt.on_signals():
+            steps = run_coroutine(
+                _train_steps(team, run.folder / WARM_START, settings, data, (interrupt, tell)), interrupt
+            )
+        team.close()
+        if steps == settings.steps:
+            _write_first_checkpoint(experiment, run)
+    return steps
 
 
 def encode_examples(experiment: Experiment, examples: Sequence[Example]) -> list[TrainingSequence]:

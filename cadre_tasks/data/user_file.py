@@ -80,7 +80,7 @@ def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...], _state: Fi
                 )
         row = {field: raw.get(renamed.get(field, field)) for field in RECORDS[kind].__dataclass_fields__}
         try:
-            record = _make_record(kind, {"id": f"{file.stem}-{number}", **row})
+            record = _make_record(kind, f"{file.stem}-{number}", row)
         except ValueError as error:
             raise DataError(f"{where} {error}. Fix or remove the line.") from None
 
@@ -101,9 +101,11 @@ def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...], _state: Fi
     return tuple(records.values())
 
 
-def _make_record(kind: Kind, row: Mapping[str, Any]) -> Record:
+def _make_record(kind: Kind, name: str, row: Mapping[str, Any]) -> Record:
     """Return the record of a row's values by field. Raises ValueError that names a field by which nothing is judged."""
-    is_call, values = bool(row.get("entry")), dict.fromkeys(REQUIRED_FIELDS[kind], "")
+    is_call, values = bool(row.get("entry")), {"id": name, **dict.fromkeys(REQUIRED_FIELDS[kind], "")}
+    if kind == "article":
+        values["title"] = ""
     for field, value in row.items():
         if value in (None, "", []):
             continue

@@ -90,7 +90,9 @@ class OpenSpiel(Env):
         played = [self._move(player, actions[role(player)]) for player in players]
         moves = [move for move, _ in played]
         if self.state.is_simultaneous_node():
-            self.state.apply_actions(_of_everybody(self.state, players, moves))
+            # OpenSpiel takes 0 for those who have no move.
+            chosen = dict(zip(players, moves, strict=True))
+            self.state.apply_actions([chosen.get(player, 0) for player in range(self.state.num_players())])
         else:
             self.state.apply_action(moves[0])
         self._play_chance()
@@ -193,12 +195,6 @@ def seen(state: Any, player: int) -> Observation:
     text = f"{state.get_game().get_type().short_name}\n{information_of(state, player)}\n"
     moves = " ".join(answers(state, player))
     return Observation(role(player), (Message("user", f"{text}moves: {moves}"),))
-
-
-def _of_everybody(state: Any, players: Sequence[int], moves: Sequence[int]) -> list[int]:
-    """Return a move for every player; OpenSpiel takes 0 for those who have none."""
-    chosen = dict(zip(players, moves, strict=True))
-    return [chosen.get(player, 0) for player in range(state.num_players())]
 
 
 # Exact figures of small games: expected value and exploitability. A decision is an information state of a player, and a

@@ -137,7 +137,9 @@ def train_reward_model(
     """
     if out.exists():
         raise RunError(f"reward-model: {out} exists; expected a new folder, as nothing is ever overwritten.")
-    home, start = unfinished_folder(out), describe_start(pairs, model, settings)
+    checksum = hashlib.sha256("\n".join(map(pair_to_json, pairs)).encode()).hexdigest()
+    source = str(Path(model).absolute()) if Path(model).is_dir() else model
+    home, start = unfinished_folder(out), {"model": source, "checksum": checksum, **asdict(settings)}
     if (home / START_FILE).is_file():
         old_start = read_record(home / START_FILE, RewardModelStart).model_dump()
         for name, value in start.items():
@@ -168,14 +170,6 @@ def unfinished_folder(out: Path) -> Path:
 def count_saved_steps(out: Path) -> int:
     """Return the number of saved steps of a training that is not complete."""
     return max(checkpoint_steps(unfinished_folder(out)), default=0)
-
-
-def describe_start(pairs: Sequence[PreferencePair], model: str, settings: RewardSettings) -> dict[str, object]:
-    """Return what identifies a training: the model, as an absolute path if it is a folder, a checksum of the pairs, and
-    the settings."""
-    checksum = hashlib.sha256("\n".join(map(pair_to_json, pairs)).encode()).hexdigest()
-    source = str(Path(model).absolute()) if Path(model).is_dir() else model
-    return {"model": source, "checksum": checksum, **asdict(settings)}
 
 
 def _train_steps(
