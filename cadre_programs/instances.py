@@ -531,10 +531,7 @@ def start_server(port: int = 0) -> Server:
     try:
         from cadre_programs.server import Server
     except ImportError as error:
-        raise EngineError(
-            f"The endpoint for programs needs {error.name}, which is not installed; expected the extra `programs`. "
-            f"Run: {install_command('programs')}"
-        ) from None
+        raise EngineError(f"The endpoint for programs needs {error.name}. Run: {install_command('programs')}") from None
     return Server(port)
 
 

@@ -369,14 +369,12 @@ def load_threaded_function(reference: str) -> Any:
         import openai  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "settings.isolation: thread hands a client to the function, and openai is not installed; expected it. "
-            f"Run: {install_command('remote')}"
+            f"settings.isolation: thread needs the package openai. Run: {install_command('remote')}"
         ) from None
     function: Any = load_function("settings.run", reference, {})
     if count_positional(function) < 2:
         raise ConfigError(
-            f"settings.isolation: thread hands a client to the function, and {reference} takes none; expected a "
-            "function of (task, client). Add the parameter, or leave isolation at fork."
+            f"settings.isolation: thread hands a client to the function; expected {reference} to take (task, client)."
         )
     return function
 

@@ -161,7 +161,7 @@ def parse_parts(value: Any, where: str) -> tuple[str, tuple[Image, ...]]:
     if not isinstance(value, list):
         raise RequestError(
             400,
-            f"{where}: got {describe_value(value)}; expected a text, or a list of parts. Write JSON as text.",
+            f"{where}: got {describe_value(value)}; expected a text, or a list of parts.",
             where,
         )
     texts, images = [], []
@@ -285,8 +285,7 @@ def reject_prefill(body: dict[str, Any], by_place: bool = False) -> None:
     if where := next((name for name, is_set in requests.items() if is_set), ""):
         raise RequestError(
             400,
-            f"{where}: the answer would continue the last message, by assistant; expected a last message by user or "
-            "tool. Say in the prompt what the answer begins with.",
+            f"{where}: the answer would continue the last message; expected a last message by user or tool.",
             where,
         )
 
@@ -468,7 +467,7 @@ def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple
     if body.get("top_logprobs") or any("logprobs" in name for name in included):
         raise RequestError(
             400,
-            "logprobs: not supported here; expected no top_logprobs, and none in include. Take chat completions.",
+            "logprobs: not supported here. Take chat completions.",
             "include",
         )
     earlier: tuple[Message, ...] = ()
@@ -478,8 +477,7 @@ def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple
         if previous is None:
             raise RequestError(
                 400,
-                f"previous_response_id: this session has no response {previous_id[:80]!r}; expected one that it was "
-                "given.",
+                f"previous_response_id: this session has no response {previous_id[:80]!r}.",
                 "previous_response_id",
                 "previous_response_not_found",
             )

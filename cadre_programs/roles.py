@@ -81,7 +81,6 @@ def make_role_rules(roles: Sequence[str], models: Mapping[str, str] | None) -> R
     for name, role in (models or {}).items():
         if role not in roles:
             raise ConfigError(
-                f"settings.models.{name}: got {role!r}; expected one of the roles {', '.join(roles)}. Add it to "
-                "settings.roles, or name another."
+                f"settings.models.{name}: got {role!r}; expected one of settings.roles, {', '.join(roles)}."
             )
     return RoleRules(tuple(roles), dict(models or {}))

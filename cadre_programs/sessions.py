@@ -245,8 +245,8 @@ class Sessions:
             if located is None:
                 raise RequestError(
                     401,
-                    "The program calls a model while it is imported, or after its end; expected calls from the "
-                    "function that runs an episode. Move the call into it.",
+                    "The program calls a model while it is imported, or after its end. Move the call into its "
+                    "function.",
                 )
             key = located
         if key in self._ended:

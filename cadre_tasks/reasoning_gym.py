@@ -81,8 +81,8 @@ class ReasoningGym(Env):
             return codec.encode(self.problem, plain_alone)
         except codec.CodecError as error:
             raise ConfigError(
-                f"settings.dataset: got {self.dataset}, whose problems cannot be taken into the sandbox, where answers "
-                f"are scored: {error}; expected a generator of plain values. Take another."
+                f"settings.dataset: problems of {self.dataset} are no plain values for the sandbox: {error}. Take "
+                "another."
             ) from None
 
     @property
@@ -120,8 +120,8 @@ def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, A
     )
     if dataset not in generators:
         raise ConfigError(
-            f"settings.dataset: got {dataset!r}; expected one of the {len(generators)} generators of reasoning-gym, "
-            f"such as basic_arithmetic. Fix the name.{nearest(dataset, generators)}"
+            f"settings.dataset: got {dataset!r}, which is none of the {len(generators)} generators of reasoning-gym."
+            f"{nearest(dataset, generators)}"
         )
     option_names = {field.name for field in fields(generators[dataset][1])} - {"seed", "size"}
     for name in options:
@@ -133,8 +133,5 @@ def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, A
     try:
         problem: dict[str, Any] = gym.create_dataset(dataset, seed=seed, size=1, **options)[0]
     except (AssertionError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"settings.options: got {dict(options)}; expected what {dataset} takes, which says: {error}. "
-            "Change the options, or take another generator."
-        ) from error
+        raise ConfigError(f"settings.options: got {dict(options)}; {dataset} says: {error}.") from error
     return problem

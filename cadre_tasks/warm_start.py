@@ -101,10 +101,7 @@ def open_warm_start(run: Run) -> WarmStart:
             f"warm-start: {run.folder} has no warm start to go on with; expected one. Begin without --resume."
         )
     if checkpoint_steps(run.folder / "checkpoints"):
-        raise RunError(
-            f"warm-start: that of {run.folder} is complete; expected one that was stopped. "
-            f"Go on with: {resume_command(run.folder)}."
-        )
+        raise RunError(f"warm-start: that of {run.folder} is complete. Go on with: {resume_command(run.folder)}.")
     require_no_link(run.folder / WARM_START / EXAMPLES)
     return read_record(path, WarmStart, run.folder)
 
@@ -317,8 +314,8 @@ def sample_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> t
     episodes = sum(1 for tree in trees for _ in walk.episodes(tree.root))
     if not examples:
         raise RunError(
-            f"warm-start: the team won none of {episodes} episodes, so nothing of its own can be imitated; expected "
-            "one at least. Ask for more tasks with --own, or give examples with --on."
+            f"warm-start: the team won none of {episodes} episodes. Ask for more with --own, or give examples with "
+            "--on."
         )
     return examples, episodes
 
@@ -368,8 +365,7 @@ def require_text_only(observation: Observation, where: str) -> None:
     )
     if observation.tools or has_more:
         raise DataError(
-            f"{where}: got a prompt of {observation.role} with tools, calls of them or pictures, which a file of texts "
-            "cannot hold; expected texts alone. Take an environment without them, or write the file yourself."
+            f"{where}: got a prompt of {observation.role} with tools, calls of them or pictures; expected texts alone."
         )
 
 

@@ -77,8 +77,8 @@ class Pairs(Exchange):
         super().__init__(task, **data)
         if reward == "mixed" and self.exchange == "pipeline":
             raise ConfigError(
-                "settings.reward: got mixed with exchange=pipeline, where `aux` has spoken before anything is judged, "
-                "and a step pays nobody else than who acts in it; expected joint. Set it, or exchange=discussion."
+                "settings.reward: got mixed with exchange=pipeline, where `aux` has written before anything is judged; "
+                "expected joint, or exchange=discussion."
             )
         self.program, self.reward, self.account = CodingProblem(**task.data), reward, Account()
         # Problems without a reference program have nothing to compare with.

@@ -90,8 +90,7 @@ def _load(name: str, split: str, source: str, _state: FileState) -> tuple[Record
     records = tuple(record for _, record in parse_rows(name, split, source) if record is not None)
     if not records:
         raise DataError(
-            f"data: {name} ({split}) from {source} holds no item that can be judged; expected some. Name another "
-            "source or set."
+            f"data: {name} ({split}) from {source} holds no item that can be judged. Name another source or set."
         )
     return records
 
@@ -184,8 +183,8 @@ def _select_files(exact: Sequence[Path], prefixed: Sequence[Path]) -> list[Path]
     if len(series) > 1 or len(by_number) < len(files):
         names = ", ".join(file.name for parts in series.values() for file in parts)
         raise DataError(
-            f"data: {files[0].parent} has several files of one split: {names}; expected one, or a whole series such as "
-            "train-00000-of-00002 and train-00001-of-00002. Keep one, or a whole series."
+            f"data: {files[0].parent} has several files of one split: {names}; expected one, or a whole series. "
+            "Keep one, or a whole series."
         )
     if not count:
         return files

@@ -58,8 +58,8 @@ def load_user_file(path: str, kind: Kind, fields: Mapping[str, str]) -> tuple[Re
     for field in fields:
         if field not in known:
             raise ConfigError(
-                f"settings.fields.{field}: a {kind} has no such field; expected some of {', '.join(known)}. "
-                f"Remove it.{nearest(field, known)}"
+                f"settings.fields.{field}: a {kind} has no such field; expected "
+                f"{', '.join(known)}.{nearest(field, known)}"
             )
     return _load(path, kind, tuple(sorted(fields.items())), file_state([Path(path).expanduser()]))
 
@@ -90,8 +90,7 @@ def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...], _state: Fi
             continue
         if {**vars(records[item]), "id": ""} != {**vars(record), "id": ""}:
             raise DataError(
-                f"data: {file}, line {number}: asks what line {lines[item]} asks, with another answer; expected one "
-                "answer a question. Remove one of the two lines."
+                f"{where} asks what line {lines[item]} asks, with another answer. Remove one of the two lines."
             )
         repeated += 1
     if not records:
@@ -103,7 +102,7 @@ def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...], _state: Fi
 
 def _make_record(kind: Kind, name: str, row: Mapping[str, Any]) -> Record:
     """Return the record of a row's values by field. Raises ValueError that names a field by which nothing is judged."""
-    is_call, values = bool(row.get("entry")), {"id": name, **dict.fromkeys(REQUIRED_FIELDS[kind], "")}
+    is_call, values = bool(row.get("entry")), dict[str, Any](id=name, **dict.fromkeys(REQUIRED_FIELDS[kind], ""))
     if kind == "article":
         values["title"] = ""
     for field, value in row.items():

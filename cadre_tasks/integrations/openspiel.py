@@ -30,22 +30,17 @@ def load_game(name: str) -> Any:
     short, games = name.partition("(")[0], {kind.short_name: kind for kind in pyspiel.registered_games()}
     if short not in games:
         raise ConfigError(
-            f"settings.game: got {name!r}, which OpenSpiel does not have; expected one of its {len(games)} games, such "
-            f"as kuhn_poker or tiny_hanabi. Fix the name.{nearest(short, games)}"
+            f"settings.game: OpenSpiel has no {name!r}; expected one of its {len(games)} games.{nearest(short, games)}"
         )
     try:
         game = pyspiel.load_game(name)
     except pyspiel.SpielError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"settings.game: OpenSpiel refuses {name!r}: {reason}; expected a game with parameters that it takes, as "
-            "in kuhn_poker(players=3). Fix them."
+            f"settings.game: OpenSpiel refuses {name!r}: {reason}; expected as in kuhn_poker(players=3)."
         ) from None
     if reason := unplayable(game):
-        raise ConfigError(
-            f"settings.game: {name} {reason}; expected a game whose players see text and choose among moves, and whose "
-            "chance moves can be counted. Take another."
-        )
+        raise ConfigError(f"settings.game: {name} {reason}. Take another.")
     return game
 
 

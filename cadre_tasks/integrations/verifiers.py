@@ -105,14 +105,10 @@ def load_environment(names: str) -> Any:
         ) from None
     kind = type(env.taskset).task_type()
     if kind.NEEDS_CONTAINER:
-        raise ConfigError(
-            f"settings.id: the tasks of {settings['id']!r} need a container; expected tasks that need none, as only "
-            "the model is asked here. Take another taskset."
-        )
+        raise ConfigError(f"settings.id: the tasks of {settings['id']!r} need a container. Take another taskset.")
     if type(env.taskset).toolsets(env.taskset.config):
         raise ConfigError(
-            f"settings.id: {settings['id']!r} has tools that all of its tasks share; expected tools of each task "
-            "(Task.toolsets). Move them there."
+            f"settings.id: {settings['id']!r} has tools that all of its tasks share; expected Task.toolsets."
         )
     return env
 
@@ -132,7 +128,7 @@ def load_tasks(names: str) -> tuple[Any, ...]:
         if needing:
             raise ConfigError(
                 f"settings.id: {', '.join(needing)} of {type(task).__name__} need the runtime or the requests of a "
-                "harness; expected rewards, metrics and stops of the task and its trace. Take another taskset."
+                "harness. Take another taskset."
             )
     return tasks
 

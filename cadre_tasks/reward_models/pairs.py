@@ -98,9 +98,8 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     plan = experiment.plan
     if joint and not plan.shape.selects_all:
         raise ConfigError(
-            f"preference-pairs --joint: got {experiment.algorithm.name}, which leaves branches behind, and what "
-            "follows those is not known; expected an algorithm that plays every branch out. Add algorithm=magrpo, or "
-            "leave out --joint."
+            f"preference-pairs --joint: got {experiment.algorithm.name}, which does not play every branch out. Add "
+            "algorithm=magrpo, or leave out --joint."
         )
     configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
     rollout = experiment.rollout(build_team(experiment))
@@ -114,8 +113,8 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     pairs = remove_ambiguous_pairs((make_joint_pairs if joint else make_pairs)(trees, plan.credit.first))
     if not pairs:
         raise RunError(
-            f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently; expected some that did. "
-            "Raise --tasks, algorithm.k or sampling.temperature."
+            f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently. Raise --tasks or "
+            "algorithm.k."
         )
     with publish_atomically(out) as (partial,):
         partial.write_text("".join(pair_to_json(pair) + "\n" for pair in pairs), encoding="utf-8")

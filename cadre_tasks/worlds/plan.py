@@ -139,8 +139,7 @@ class Plan(Relay):
         robots in a domain without robots."""
         if robots > 1 and domain not in ROBOTS:
             raise ConfigError(
-                f"settings.robots: got {robots} with domain {domain}, where nobody drives; expected a domain of "
-                f"{', '.join(ROBOTS)}. Leave it out or take one of these."
+                f"settings.robots: got {robots} with domain {domain}; expected one, or a domain of {', '.join(ROBOTS)}."
             )
         return _split(split, domain, size, robots)
 

@@ -90,10 +90,7 @@ class Repair(TurnBased):
         config = settings.get("container") or ContainerConfig()
         is_contained = settings.get("isolation") == "container"
         if settings.get("container") and not is_contained:
-            raise ConfigError(
-                "settings.container: got it beside isolation: sandbox; expected isolation: container. Set that, or "
-                "remove it."
-            )
+            raise ConfigError("settings.container: got it beside isolation: sandbox; expected isolation: container.")
         if is_contained:
             check_containers(config)
 

@@ -139,8 +139,7 @@ class Search(Inquiry):
             if not is_user_file(data) or (hops, people) != (2, 20):
                 raise ConfigError(
                     f"settings.backend: got a server with data {data!r}, hops {hops} and people {people}; expected a "
-                    "file of JSON lines with `question` and `answer` as data, and the other two unset, as a server has "
-                    "no library of a task. Write settings: {backend: ..., data: FILE.jsonl}."
+                    "file of JSON lines with `question` and `answer` as data, and the other two unset."
                 )
             tasks = load_data_tasks(DataSelection("problem", data, data, held_out=held_out, same_set=True), split)
             for task in tasks:
@@ -155,8 +154,7 @@ class Search(Inquiry):
             return tasks
         if data or held_out is not None:
             raise ConfigError(
-                f"settings.data: got {data!r} with the local index, whose questions are made with their library; "
-                "expected a backend beside it. Remove data and held_out, or name a backend."
+                f"settings.data: got {data!r} with the local index, which has its own questions. Name a backend."
             )
         package("bm25s", "worlds")
 

@@ -126,10 +126,7 @@ class Sql(Relay):
         """Return questions keyed by split and index. Tables and reference decide the split. Raises ConfigError if there
         is no second table for the second subquery."""
         if nesting > 1 and not joins:
-            raise ConfigError(
-                f"settings.nesting: got {nesting} with joins 0; expected at most 1, as the second subquery counts rows "
-                "of another table. Set settings.joins=1 or settings.nesting=1."
-            )
+            raise ConfigError(f"settings.nesting: got {nesting} with joins 0; expected at most 1, or settings.joins=1.")
         database.DUCKDB.file()
         dials: dict[str, Any] = {"joins": joins, "filters": filters, "grouping": grouping, "nesting": nesting}
         dials |= {"dirty": dirty, "rows": rows}
