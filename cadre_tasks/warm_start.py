@@ -277,9 +277,6 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
                 f"{where}: got the role {raw['role']!r}; expected one that is trained, {', '.join(roles)}. Fix or "
                 f"remove the line.{nearest(str(raw['role']), roles)}"
             )
-        for name in ("prompt", "answer"):
-            if not raw[name]:
-                raise DataError(f"{where}: got the {name} {raw[name]!r}; {EXAMPLE_FORM}. Fix or remove the line.")
         if not isinstance(raw["answer"], str) or not raw["answer"].strip():
             raise DataError(f"{where}: got the answer {raw['answer']!r}; {EXAMPLE_FORM}. Fix or remove the line.")
         examples.append(Example(raw["role"], parse_prompt(raw["prompt"], where), raw["answer"], where))

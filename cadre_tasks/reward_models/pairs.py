@@ -60,20 +60,17 @@ def read_pairs(path: Path) -> list[PreferencePair]:
     pairs: dict[PreferencePair, None] = {}
     for number, raw in read_json_lines(path):
         where = f"pairs: {path}, line {number}"
-        for key in raw:
-            if key not in FIELDS:
-                raise DataError(f"{where}: unknown key {key!r}; {EXPECTED}. Remove it.{nearest(key, FIELDS)}")
-        for key in FIELDS:
-            if key not in raw:
-                raise DataError(f"{where}: {key!r} is missing; {EXPECTED}. Add it.")
-        for key in ("chosen", "rejected"):
-            if not isinstance(raw[key], str):
-                raise DataError(f"{where}: {key} is {type(raw[key]).__name__}; expected a text. Fix the line.")
-        if raw["chosen"] == raw["rejected"]:
-            raise DataError(f"{where}: chosen and rejected are equal; expected two answers. Remove the line.")
-        if not raw["chosen"].strip():
-            raise DataError(f"{where}: chosen is blank; expected an answer. Fix or remove the line.")
-        pairs.setdefault(PreferencePair(parse_prompt(raw["prompt"], where), raw["chosen"], raw["rejected"], where))
+        if sorted(raw) != sorted(FIELDS):
+            unknown = [key for key in raw if key not in FIELDS]
+            hint = nearest(unknown[0], FIELDS) if unknown else ""
+            raise DataError(f"{where}: got {list(raw)}; {EXPECTED}. Fix the line.{hint}")
+        chosen, rejected = raw["chosen"], raw["rejected"]
+        if not (isinstance(chosen, str) and isinstance(rejected, str) and chosen.strip() and chosen != rejected):
+            raise DataError(
+                f"{where}: got chosen {chosen!r:.80} and rejected {rejected!r:.80}; expected two texts that differ, "
+                "the first of them not blank. Fix or remove the line."
+            )
+        pairs.setdefault(PreferencePair(parse_prompt(raw["prompt"], where), chosen, rejected, where))
     if not pairs:
         raise DataError(f"pairs: {path} is empty; expected one JSON object a line.")
     return list(pairs)
