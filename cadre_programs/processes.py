@@ -374,7 +374,7 @@ def load_threaded_function(reference: str) -> Any:
     function: Any = load_function("settings.run", reference, {})
     if count_positional(function) < 2:
         raise ConfigError(
-            f"settings.isolation: thread hands a client to the function; expected {reference} to take (task, client)."
+            f"settings.isolation: thread hands a client, {reference} takes none; expected a function of (task, client)."
         )
     return function
 

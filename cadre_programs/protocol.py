@@ -161,7 +161,7 @@ def parse_parts(value: Any, where: str) -> tuple[str, tuple[Image, ...]]:
     if not isinstance(value, list):
         raise RequestError(
             400,
-            f"{where}: got {describe_value(value)}; expected a text, or a list of parts.",
+            f"{where}: got {describe_value(value)}; expected a text, or a list of parts. Write JSON as text.",
             where,
         )
     texts, images = [], []

@@ -114,7 +114,7 @@ def make_launch(
     for name in ("memory", "processes", "seconds"):
         if container is not None and name in container.model_fields_set:
             raise ConfigError(
-                f"settings.container.{name}: got {getattr(container, name):g}; expected settings.limits.{name} instead."
+                f"settings.container.{name}: got {getattr(container, name):g}; expected it in settings.limits."
             )
     mounts: list[str] = []
     if isinstance(run, str):

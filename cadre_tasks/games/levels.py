@@ -109,7 +109,7 @@ def read_folder(folder: str) -> dict[tuple[str, ...], str]:
     if not levels:
         raise ConfigError(
             f"settings.levels: {folder!r} holds no levels; expected a folder of .txt or .jsonl files, such as a "
-            "checkout of github.com/google-deepmind/boxoban-levels, or boxoban in $CADRE_DATA."
+            "checkout of github.com/google-deepmind/boxoban-levels. Name one, or put them into boxoban in $CADRE_DATA."
         )
     for rows, name in levels.items():
         _check(folder, name, rows)

@@ -127,7 +127,7 @@ def start_server(app: str, start_timeout_s: float) -> str:
         spec = None
     if spec is None or ":" not in app:
         raise ConfigError(
-            f"settings.app: got {app!r}; expected MODULE:NAME of an installed server, such as echo_env.server.app:app."
+            f"settings.app: {app!r} is in no installed module; expected MODULE:NAME, such as echo_env.server.app:app."
         )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -158,7 +158,7 @@ def start_server(app: str, start_timeout_s: float) -> str:
     if status is not None:
         raise ConfigError(f"settings.app: the server of {app} ended with status {status}; its messages are above.")
     raise ConfigError(
-        f"settings.app: the server of {app} did not start within {start_timeout_s:g} s (settings.start_timeout_s)."
+        f"settings.app: the server of {app} did not start within {start_timeout_s:g} s. Raise settings.start_timeout_s."
     )
 
 
