@@ -121,8 +121,7 @@ async def sample_decisions(experiment: Experiment, team: Team, settings: AuditSe
     decisions = list(find_decisions(trees))
     if not decisions:
         raise ConfigError(
-            f"audit: {experiment.plan.shape.name} of {experiment.algorithm.name} has no decision with siblings "
-            "in these tasks; expected some. Raise algorithm.k or --tasks."
+            f"audit: {experiment.plan.shape.name} has no decision with siblings here. Raise algorithm.k or --tasks."
         )
     chosen = draw_evenly(decisions, settings.decisions, random_keys.generator(key, "decisions"))
     tokens_ahead = sum(estimate_play_tokens(spot) * len(spot.node.branches) * settings.plays for spot in chosen)
@@ -135,9 +134,8 @@ def check_auditable(experiment: Experiment) -> None:
     plan = experiment.plan
     if plan.critic is not None or plan.reward_model is not None or plan.preference is not None:
         raise ConfigError(
-            f"audit: the advantages of {experiment.algorithm.name} come from a critic, a reward model or "
-            "preferences; expected credit by comparison, such as at_grpo, grpo or magrpo. Audit another run, or the "
-            "same policies under another credit: cadre audit RUN algorithm=magrpo"
+            f"audit: the advantages of {experiment.algorithm.name} come from a critic, a reward model or preferences; "
+            "expected credit by comparison, as in cadre audit RUN algorithm=magrpo"
         )
     if plan.teacher is not None and plan.teacher.alone:
         raise ConfigError(

@@ -217,18 +217,14 @@ def read_run(folder: Path, measure: str) -> TrainedRun:
     run = Run.open(folder)
     reports = run.evaluations()
     if not reports:
-        raise RunError(
-            f"compare: {folder} holds no evaluation; expected a run that was evaluated in training. Train with "
-            "evaluate.tasks above 0."
-        )
+        raise RunError(f"compare: {folder} holds no evaluation; train with evaluate.tasks above 0.")
     tokens_after = {line["step"] + 1: line.get("rollout/tokens") or 0.0 for line in run.metrics()}
     evaluations = []
     for report in reports:
         if not report.get("outcomes"):
             raise RunError(
-                f"compare: the evaluation of step {report['step']} in {folder} has no outcomes by task, as runs of "
-                "earlier versions have none; expected outcomes, to compare run with run on each task. Train again, or "
-                "compare rates with their own intervals by cadre report."
+                f"compare: the evaluation of step {report['step']} in {folder} has no outcomes by task, as an "
+                "earlier version has written it. Train again."
             )
         sampled = math.fsum(tokens for step, tokens in tokens_after.items() if step <= report["step"])
         # An episode that failed has no reward; it counts as one of the least that was observed.
@@ -258,7 +254,7 @@ def group_runs(runs: Sequence[TrainedRun]) -> list[Method]:
             if run.seed in by_seed:
                 raise RunError(
                     f"compare: {by_seed[run.seed]} and {run.folder} have the same settings and the same seed, "
-                    f"{run.seed}; expected other seeds, as equal seeds say nothing of another training. Leave one out."
+                    f"{run.seed}; expected other seeds. Leave one out."
                 )
             by_seed[run.seed] = run.folder
     members_of = list(groups.values())

@@ -65,8 +65,8 @@ def sweep(
             raise typer.Exit(STOPPED)
         if code:
             raise RunError(
-                f"sweep: the training with {' '.join(run.overrides)} ended with exit code {code}; expected it to reach "
-                "its end. What went wrong is above; the same command goes on once it is mended."
+                f"sweep: the training with {' '.join(run.overrides)} ended with exit code {code}; what went wrong is "
+                "above. The same command goes on."
             )
         marker.touch()
     print_lines(map(visible, _compare([folder / run.name for run in runs])))
@@ -126,8 +126,8 @@ def check_distinct(fixed: Sequence[str], runs: Sequence[SweepRun], resolve: Call
         twin = by_settings.setdefault(json.dumps(config.model_dump(mode="json"), sort_keys=True), run)
         if twin is not run:
             raise ConfigError(
-                f"--over: {' '.join(twin.overrides)} and {' '.join(run.overrides)} are the same settings; expected "
-                "each combination once. Leave one out."
+                f"--over: {' '.join(twin.overrides)} and {' '.join(run.overrides)} are the same settings. Leave one "
+                "out."
             )
 
 

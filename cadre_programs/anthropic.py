@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from cadre.types import Image, Message, Tool, ToolCall
+from cadre.types import Image, Message, ToolCall
 from cadre_programs.calls import Answer, ModelCall, RequestError, merge_messages, number_tool_calls
 from cadre_programs.protocol import (
     MAX_STOPS,
@@ -19,9 +19,10 @@ from cadre_programs.protocol import (
     parse_image,
     parse_list,
     parse_object,
-    parse_optional_text,
+    parse_parts,
     parse_schema,
     parse_text,
+    parse_tools,
     reject_prefill,
 )
 
@@ -34,7 +35,7 @@ def parse_messages_call(body: dict[str, Any]) -> ModelCall:
     if not raw_messages:
         raise RequestError(400, "messages: got none; expected one or more.", "messages")
     reject_prefill(body, by_place=True)
-    system = _parse_system(body.get("system"))
+    system, _ = parse_parts(body.get("system"), "system")
     messages = [Message("system", system)] if system else []
     for index, raw in enumerate(raw_messages):
         messages += _parse_message(raw, f"messages[{index}]")
@@ -46,23 +47,16 @@ def parse_messages_call(body: dict[str, Any]) -> ModelCall:
         raise RequestError(
             400, f"tool_choice.type: got {describe_value(kind)}; expected auto, any, tool or none.", "tool_choice"
         )
+    stops = parse_list(body.get("stop_sequences"), "stop_sequences", MAX_STOPS)
     output_format = parse_object(body.get("output_config"), "output_config").get("format") or body.get("output_format")
     return ModelCall(
         role=parse_text(body.get("model"), "model"),
         messages=numbered,
-        tools=() if choice == "none" else _parse_tools(body.get("tools")),
+        tools=() if choice == "none" else parse_tools(body.get("tools"), "custom", "input_schema"),
         choice=choice,
         # Earlier clients send the format by itself.
         schema=parse_schema(output_format, "output_config.format"),
-        stop=tuple(
-            filter(
-                None,
-                (
-                    parse_text(stop, "stop_sequences")
-                    for stop in parse_list(body.get("stop_sequences"), "stop_sequences", MAX_STOPS)
-                ),
-            )
-        ),
+        stop=tuple(text for stop in stops if (text := parse_text(stop, "stop_sequences"))),
         max_tokens=parse_count(body, ("max_tokens",)),
         agent=parse_agent(body),
         tool_call_ids=tool_call_ids,
@@ -72,31 +66,6 @@ def parse_messages_call(body: dict[str, Any]) -> ModelCall:
 def parse_messages_format(body: dict[str, Any]) -> ReplyFormat:
     """Return the form of the answer to a request to `/v1/messages`."""
     return ReplyFormat("messages", parse_flag(body.get("stream"), "stream"), True, describe_ignored(body, "messages"))
-
-
-def _parse_system(value: Any) -> str:
-    if value is None or isinstance(value, str):
-        return parse_optional_text(value, "system")
-    blocks = parse_list(value, "system")
-    return "\n".join(parse_text(parse_object(block, "system").get("text"), "system.text") for block in blocks)
-
-
-def _parse_tools(value: Any) -> tuple[Tool, ...]:
-    tools = []
-    for index, raw in enumerate(parse_list(value, "tools")):
-        entry, where = parse_object(raw, f"tools[{index}]"), f"tools[{index}]"
-        if entry.get("type", "custom") != "custom":
-            raise RequestError(
-                400, f"{where}.type: got {describe_value(entry['type'])}; expected custom.", f"{where}.type"
-            )
-        tools.append(
-            Tool(
-                parse_text(entry.get("name"), f"{where}.name"),
-                parse_optional_text(entry.get("description"), f"{where}.description"),
-                parse_object(entry.get("input_schema"), f"{where}.input_schema"),
-            )
-        )
-    return tuple(tools)
 
 
 def _parse_message(raw: Any, where: str) -> Iterator[Message]:
@@ -122,13 +91,13 @@ def _parse_message(raw: Any, where: str) -> Iterator[Message]:
         if kind == "text":
             texts.append(parse_text(block.get("text"), f"{block_where}.text"))
         elif kind == "image" and role == "user":
-            images.append(_parse_source(block.get("source"), f"{block_where}.source"))
+            images.append(parse_image(block.get("source"), f"{block_where}.source"))
         elif kind == "tool_use" and role == "assistant":
             arguments = json.dumps(parse_object(block.get("input"), f"{block_where}.input"))
             name = parse_text(block.get("name"), f"{block_where}.name")
             tool_calls.append(ToolCall(parse_text(block.get("id"), f"{block_where}.id"), name, arguments))
         elif kind == "tool_result" and role == "user":
-            result, result_images = _parse_result(block.get("content"), f"{block_where}.content")
+            result, result_images = parse_parts(block.get("content"), f"{block_where}.content")
             call_id = parse_text(block.get("tool_use_id"), f"{block_where}.tool_use_id")
             # Chat templates have no place for this flag.
             if block.get("is_error") and not result.lower().startswith("error"):
@@ -144,26 +113,6 @@ def _parse_message(raw: Any, where: str) -> Iterator[Message]:
     if texts or images or tool_calls or thoughts:
         thinking = "\n".join(filter(None, thoughts))
         yield Message(role, "\n".join(texts), tuple(tool_calls), images=tuple(images), thinking=thinking)
-
-
-def _parse_result(value: Any, where: str) -> tuple[str, tuple[Image, ...]]:
-    if value is None or isinstance(value, str):
-        return parse_optional_text(value, where), ()
-    texts, images = [], []
-    for index, raw in enumerate(parse_list(value, where)):
-        block = parse_object(raw, f"{where}[{index}]")
-        if block.get("type") == "image":
-            images.append(_parse_source(block.get("source"), f"{where}[{index}].source"))
-        else:
-            texts.append(parse_text(block.get("text"), f"{where}[{index}].text"))
-    return "\n".join(texts), tuple(images)
-
-
-def _parse_source(value: Any, where: str) -> Image:
-    source = parse_object(value, where)
-    if source.get("type") == "base64":
-        return parse_image(f"data:{source.get('media_type')};base64,{source.get('data')}", where)
-    return parse_image(source.get("url"), where)
 
 
 def message_body(call: ModelCall, answer: Answer, call_id: str) -> dict[str, Any]:

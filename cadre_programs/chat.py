@@ -67,8 +67,7 @@ def _find_role(name: str, rules: RoleRules) -> str:
     if (role := rules.find(ModelCall(name, ()))) is not None:
         return role
     raise ConfigError(
-        f"chat: got role {name!r}; expected one of {', '.join(rules.models)}. Name one of "
-        f"them.{nearest(name, rules.models)}"
+        f"chat: got role {name!r}; expected one of {', '.join(rules.models)}.{nearest(name, rules.models)}"
     )
 
 

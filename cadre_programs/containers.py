@@ -104,10 +104,7 @@ class ContainerConfig(BaseModel):
     def with_image(self, image: Any) -> ContainerConfig:
         """Return the settings with the image of a task. Raises ConfigError for what is no name of one."""
         if not isinstance(image, str) or not re.fullmatch(IMAGE, image):
-            raise ConfigError(
-                f"container.image: got {image!r}; expected the name of an image, such as python:3.12-slim. Fix the "
-                "field `image` of the task."
-            )
+            raise ConfigError(f"container.image: got {image!r}; expected the name of an image in `image` of the task.")
         return self if image == self.image else self.model_copy(update={"image": image})
 
 

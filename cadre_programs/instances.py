@@ -344,15 +344,11 @@ def raise_diverged(missing: Sequence[ProgramCall], new: Sequence[ProgramCall]) -
     candidates = [describe_call(call) for call in new] or [["(nothing)"]]
     second_call = max(candidates, key=lambda lines: difflib.SequenceMatcher(None, first_call, lines).ratio())
     changes = difflib.unified_diff(first_call, second_call, "the first time", "the second time", lineterm="", n=1)
-    difference = "\n".join(shorten_line(line) for line in list(changes)[:40])
+    lines = (line if len(line) <= 600 else f"{line[:300]} ... {line[-295:]}" for line in list(changes)[:40])
+    difference = "\n".join(lines)
     if not difference and missing and new:
         difference = f"The calls are equal; it is made {missing[0].occurrence + 1} times the first time only."
     raise ProgramDiverged(f"The program, started again, asks for something else.\n{difference}")
-
-
-def shorten_line(line: str) -> str:
-    """Return a line of a diff of at most 600 characters, its beginning and its end."""
-    return line if len(line) <= 600 else f"{line[:300]} ... {line[-295:]}"
 
 
 def describe_call(call: ProgramCall) -> list[str]:
@@ -535,10 +531,7 @@ def start_server(port: int = 0) -> Server:
     try:
         from cadre_programs.server import Server
     except ImportError as error:
-        raise EngineError(
-            f"The endpoint for programs needs {error.name}, which is not installed; expected the extra `programs`. "
-            f"Run: {install_command('programs')}"
-        ) from None
+        raise EngineError(f"The endpoint for programs needs {error.name}. Run: {install_command('programs')}") from None
     return Server(port)
 
 

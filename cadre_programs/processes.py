@@ -269,16 +269,14 @@ class ProgramProcess:
     def end(self, status: int) -> None:
         """Take in the end that the fork server reports: an exit code, or minus a signal."""
         if not self.ended.done():
-            self.ended.set_result(self._read_result(status))
-
-    def _read_result(self, status: int) -> ProgramResult:
-        # A function's result is in a file. The program can write there too, so it may be too long or no JSON.
-        path, text = self.control / "result.json", None
-        if path.is_file():
-            with contextlib.suppress(OSError, ValueError):
-                text = read_text(path, MAX_RESULT_BYTES)
-        output = _read_end(self.control / "output.txt", MAX_LAST_LINE)
-        return make_result(status, text, output, _read_end(self.control / "errors.txt", QUOTED_OUTPUT))
+            # A function's result is in a file. The program can write there too, so it may be too long or no JSON.
+            path, text = self.control / "result.json", None
+            if path.is_file():
+                with contextlib.suppress(OSError, ValueError):
+                    text = read_text(path, MAX_RESULT_BYTES)
+            output = _read_end(self.control / "output.txt", MAX_LAST_LINE)
+            errors = _read_end(self.control / "errors.txt", QUOTED_OUTPUT)
+            self.ended.set_result(make_result(status, text, output, errors))
 
 
 def make_result(status: int, text: str | None, output: str, errors: str) -> ProgramResult:
@@ -371,14 +369,12 @@ def load_threaded_function(reference: str) -> Any:
         import openai  # noqa: F401
     except ImportError:
         raise ConfigError(
-            "settings.isolation: thread hands a client to the function, and openai is not installed; expected it. "
-            f"Run: {install_command('remote')}"
+            f"settings.isolation: thread needs the package openai. Run: {install_command('remote')}"
         ) from None
     function: Any = load_function("settings.run", reference, {})
     if count_positional(function) < 2:
         raise ConfigError(
-            f"settings.isolation: thread hands a client to the function, and {reference} takes none; expected a "
-            "function of (task, client). Add the parameter, or leave isolation at fork."
+            f"settings.isolation: thread hands a client, {reference} takes none; expected a function of (task, client)."
         )
     return function
 

@@ -140,6 +140,8 @@ def parse_count(body: dict[str, Any], names: Sequence[str]) -> int | None:
 def parse_image(value: Any, where: str) -> Image:
     """Return the image of a `data:` URL. Raises RequestError for any other URL, which would be fetched from elsewhere,
     and for what is no image."""
+    if isinstance(value, dict) and value.get("type") == "base64":  # Anthropic's form
+        value = f"data:{value.get('media_type')};base64,{value.get('data')}"
     url = parse_text(value.get("url") if isinstance(value, dict) else value, where)
     head, _, data = url.partition(",")
     if not head.startswith("data:") or not head.endswith(";base64"):
@@ -166,8 +168,9 @@ def parse_parts(value: Any, where: str) -> tuple[str, tuple[Image, ...]]:
     for number, part in enumerate(value):
         part_where = f"{where}[{number}]"
         entry = {"text": part} if isinstance(part, str) else parse_object(part, part_where)
-        if entry.get("type") in ("image_url", "input_image"):
-            images.append(parse_image(entry.get("image_url"), f"{part_where}.image_url"))
+        if (kind := entry.get("type")) in ("image_url", "input_image", "image"):
+            name = "source" if kind == "image" else "image_url"
+            images.append(parse_image(entry.get(name), f"{part_where}.{name}"))
             continue
         if "text" not in entry and "refusal" not in entry:
             raise RequestError(
@@ -185,22 +188,22 @@ def describe_value(value: Any) -> str:
     return f"{type(value).__name__} {words[:60]}{'...' if len(words) > 60 else ''}"
 
 
-def parse_tools(value: Any) -> tuple[Tool, ...]:
-    """Return the tools of a request: nested in `function` in chat completions, flat in responses."""
+def parse_tools(value: Any, kind: str = "function", schema: str = "parameters") -> tuple[Tool, ...]:
+    """Return the tools of a request: nested in `function` in chat completions, flat in responses and messages."""
     tools = []
     for number, raw in enumerate(parse_list(value, "tools", MAX_TOOLS)):
         where = f"tools[{number}]"
         entry = parse_object(raw, where)
-        if entry.get("type", "function") != "function":
+        if entry.get("type", kind) != kind:
             raise RequestError(
-                400, f"{where}.type: got {describe_value(entry['type'])}; expected function.", f"{where}.type"
+                400, f"{where}.type: got {describe_value(entry['type'])}; expected {kind}.", f"{where}.type"
             )
         function = parse_object(entry["function"], f"{where}.function") if "function" in entry else entry
         tools.append(
             Tool(
                 parse_text(function.get("name"), f"{where}.name"),
                 parse_optional_text(function.get("description"), f"{where}.description"),
-                parse_object(function.get("parameters"), f"{where}.parameters"),
+                parse_object(function.get(schema), f"{where}.{schema}"),
             )
         )
     return tuple(tools)
@@ -282,8 +285,7 @@ def reject_prefill(body: dict[str, Any], by_place: bool = False) -> None:
     if where := next((name for name, is_set in requests.items() if is_set), ""):
         raise RequestError(
             400,
-            f"{where}: the answer would continue the last message, by assistant; expected a last message by user or "
-            "tool. Say in the prompt what the answer begins with.",
+            f"{where}: the answer would continue the last message; expected a last message by user or tool.",
             where,
         )
 
@@ -345,16 +347,10 @@ def _parse_chat_message(raw: Any, where: str) -> Message:
     # Qwen-Agent names it `id`.
     raw_id = entry.get("tool_call_id") or entry.get("id")
     tool_call_id = parse_text(raw_id, f"{where}.tool_call_id") if role == "tool" else ""
-    thinking = parse_thinking(entry, where) if role == "assistant" else ""
+    # The thinking of an assistant's message has several names.
+    names = [name for name in ("reasoning_content", "reasoning") if isinstance(entry.get(name), str)]
+    thinking = parse_text(entry[names[0]], f"{where}.{names[0]}").strip() if role == "assistant" and names else ""
     return Message(role, content, tuple(tool_calls), tool_call_id, images, thinking=thinking)  # type: ignore[arg-type]
-
-
-def parse_thinking(entry: Mapping[str, Any], where: str) -> str:
-    """Return the thinking of an assistant's message by whichever name it has; "" if there is none as text."""
-    for name in ("reasoning_content", "reasoning"):
-        if isinstance(entry.get(name), str):
-            return parse_text(entry[name], f"{where}.{name}").strip()
-    return ""
 
 
 def parse_chat_format(body: dict[str, Any]) -> ReplyFormat:
@@ -471,7 +467,7 @@ def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple
     if body.get("top_logprobs") or any("logprobs" in name for name in included):
         raise RequestError(
             400,
-            "logprobs: not supported here; expected no top_logprobs, and none in include. Take chat completions.",
+            "logprobs: not supported here. Take chat completions.",
             "include",
         )
     earlier: tuple[Message, ...] = ()
@@ -481,8 +477,7 @@ def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple
         if previous is None:
             raise RequestError(
                 400,
-                f"previous_response_id: this session has no response {previous_id[:80]!r}; expected one that it was "
-                "given.",
+                f"previous_response_id: this session has no response {previous_id[:80]!r}.",
                 "previous_response_id",
                 "previous_response_not_found",
             )
@@ -635,25 +630,22 @@ class ResponsesStream:
         body = responses_body(self._call, answer, self._call_id, self._extra)
         for index, item in enumerate(body["output"]):
             position = {"item_id": item["id"], "output_index": index}
+            empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+            unfinished = {**item, **empty, "status": "in_progress"}
+            yield self._event("response.output_item.added", output_index=index, item=unfinished)
             if item["type"] == "message":
                 (part,) = item["content"]
                 position["content_index"] = 0
-                unfinished = {**item, "content": [], "status": "in_progress"}
-                yield self._event("response.output_item.added", output_index=index, item=unfinished)
                 yield self._event("response.content_part.added", **position, part={**part, "text": ""})
                 yield self._event("response.output_text.delta", **position, delta=part["text"], logprobs=[])
                 yield self._event("response.output_text.done", **position, text=part["text"], logprobs=[])
                 yield self._event("response.content_part.done", **position, part=part)
             elif item["type"] == "reasoning":
                 position["content_index"], text = 0, item["content"][0]["text"]
-                unfinished = {**item, "content": [], "status": "in_progress"}
-                yield self._event("response.output_item.added", output_index=index, item=unfinished)
                 yield self._event("response.reasoning_text.delta", **position, delta=text)
                 yield self._event("response.reasoning_text.done", **position, text=text)
             else:
-                unfinished = {**item, "arguments": "", "status": "in_progress"}
                 arguments, name = item["arguments"], item["name"]
-                yield self._event("response.output_item.added", output_index=index, item=unfinished)
                 yield self._event("response.function_call_arguments.delta", **position, delta=arguments)
                 yield self._event("response.function_call_arguments.done", **position, arguments=arguments, name=name)
             yield self._event("response.output_item.done", output_index=index, item=item)

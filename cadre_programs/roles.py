@@ -80,8 +80,5 @@ def make_role_rules(roles: Sequence[str], models: Mapping[str, str] | None) -> R
     """Return the rules of the settings. Raises ConfigError for a rule that names no role."""
     for name, role in (models or {}).items():
         if role not in roles:
-            raise ConfigError(
-                f"settings.models.{name}: got {role!r}; expected one of the roles {', '.join(roles)}. Add it to "
-                "settings.roles, or name another."
-            )
+            raise ConfigError(f"settings.models.{name}: got {role!r}; expected one of the roles {', '.join(roles)}.")
     return RoleRules(tuple(roles), dict(models or {}))

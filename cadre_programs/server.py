@@ -220,8 +220,7 @@ async def post_embeddings(session: Session, request: Request) -> Response:
     if not session.embeddings:
         raise RequestError(
             400,
-            "embeddings: no model here makes them; expected settings.embeddings, the URL of an endpoint that does, "
-            "such as http://127.0.0.1:8001/v1.",
+            "embeddings: no model here makes them; expected settings.embeddings, the URL of an endpoint that does.",
             "input",
         )
     key = (session.embeddings, body)

@@ -91,17 +91,15 @@ class TeamEndpoint:
         assert role is not None  # the session accepts no other
         observation = Observation(role, call.messages, call.tools, call.stop, call.max_tokens)
         key = random_keys.key(self.seed, "serve", pending.id)
-        (sample,) = await self.team.sample(observation, 1, key, self._previous(role, call))
+        # The latest turn of the conversation that the call goes on with.
+        spoke = [index for index, message in enumerate(call.messages) if message.role == "assistant"]
+        names = (_conversation_key(role, call.messages[:index]) for index in reversed(spoke))
+        previous = next((self.turns[name] for name in names if name in self.turns), None)
+        (sample,) = await self.team.sample(observation, 1, key, previous)
         self.turns[_conversation_key(role, call.messages)] = PreviousTurn(call.messages, sample, call.tools)
         if len(self.turns) > MAX_TURNS:
             self.turns.popitem(last=False)
         return sample
-
-    def _previous(self, role: str, call: ModelCall) -> PreviousTurn | None:
-        """The latest turn of the conversation that the call goes on with."""
-        spoke = [index for index, message in enumerate(call.messages) if message.role == "assistant"]
-        names = (_conversation_key(role, call.messages[:index]) for index in reversed(spoke))
-        return next((self.turns[name] for name in names if name in self.turns), None)
 
 
 def _reject(pending: PendingCall, why: RequestError) -> None:

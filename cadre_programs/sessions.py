@@ -236,25 +236,21 @@ class Sessions:
         """Return the session of a key, and of a connection's port if the key is shared. Raises RequestError if there is
         none."""
         if key and key == self.shared_key:
-            key = await self._locate_in_time(port)
+            located = self.locate(port)
+            for pause in LOCATE_PAUSES_S:
+                if located is not None:
+                    break
+                await asyncio.sleep(pause)
+                located = self.locate(port)
+            if located is None:
+                raise RequestError(
+                    401,
+                    "The program calls a model while it is imported, or after its end. Move the call into its "
+                    "function.",
+                )
+            key = located
         if key in self._ended:
             raise self._ended[key]
         if key not in self._open:
             raise RequestError(401, "The key is of no session here; expected the one that the program was given.")
         return self._open[key]
-
-    async def _locate_in_time(self, port: int) -> str:
-        """Return the key of the program that has a connection. Raises RequestError if none has after some attempts."""
-        key = self.locate(port)
-        for pause in LOCATE_PAUSES_S:
-            if key is not None:
-                break
-            await asyncio.sleep(pause)
-            key = self.locate(port)
-        if key is not None:
-            return key
-        raise RequestError(
-            401,
-            "The program calls a model while it is imported, or after its end; expected calls from the function that "
-            "runs an episode. Move the call into it.",
-        )

@@ -32,8 +32,7 @@ def ray_module() -> ModuleType:
         import ray
     except ImportError as error:
         raise EngineError(
-            f"cluster: Ray cannot be imported ({error}); expected it beside Cadre. Run {install_command('ray')}, or "
-            "remove the section cluster to train in one process."
+            f"cluster: Ray cannot be imported ({error}). Run {install_command('ray')}, or remove the section cluster."
         ) from None
     return ray
 

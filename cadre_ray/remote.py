@@ -124,8 +124,7 @@ class SamplerPool:
         """Return `request.count` samples, generated in one batch with the other requests for the same sampler."""
         if request.policy not in self.policies:
             raise EngineError(
-                f"Role {request.role!r} asks for policy {request.policy!r}, which this pool does not hold; it holds "
-                f"{', '.join(self.policies)}. Fix team.roles."
+                f"Role {request.role!r} asks for policy {request.policy!r}; this pool holds {', '.join(self.policies)}."
             )
         waiting = WaitingRequest(request, asyncio.get_running_loop().create_future(), batching.current_barrier())
         with batching.wait_for_batch(self._run_batch, waiting):

@@ -67,7 +67,8 @@ async def check_stdio(
         # Cases start in order, and each of the MOST_SLOW tasks stops at its first slow case. So the cases that are run
         # do not depend on how fast each one is.
         for number, (stdin, expected) in remaining_cases:
-            result = results[number] = await sandbox.run(program, stdin, with_output_for(limits, expected))
+            output_bytes = max(limits.output_bytes, 2 * len(expected.encode("utf-8", "replace")))
+            result = results[number] = await sandbox.run(program, stdin, replace(limits, output_bytes=output_bytes))
             if result.status in ("timeout", "wall"):
                 return
 
@@ -88,11 +89,6 @@ async def is_same_output(got: str, expected: str) -> bool:
     if len(got) + len(expected) <= LONG:
         return same_output(got, expected)
     return await asyncio.to_thread(same_output, got, expected)
-
-
-def with_output_for(limits: Limits, expected: str) -> Limits:
-    """Return the limits, extended to twice the expected output if they allow less."""
-    return replace(limits, output_bytes=max(limits.output_bytes, 2 * len(expected.encode("utf-8", "replace"))))
 
 
 async def check_tests(

@@ -33,7 +33,7 @@ def same_word(got: str, expected: str) -> bool:
     if not (is_number(got) and is_number(expected)):
         return False
     # Integers are compared exactly: a float would round those above 2**53.
-    if not is_fraction(expected):
+    if not any(mark in expected for mark in ".eE"):
         return Decimal(got) == Decimal(expected)
     value, target = float(got), float(expected)
     return math.isfinite(target) and abs(value - target) <= TOLERANCE * max(1.0, abs(target))
@@ -41,7 +41,3 @@ def same_word(got: str, expected: str) -> bool:
 
 def is_number(word: str) -> bool:
     return len(word) <= MAX_NUMBER and DECIMAL.fullmatch(word) is not None
-
-
-def is_fraction(word: str) -> bool:
-    return any(mark in word for mark in ".eE")

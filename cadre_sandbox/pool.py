@@ -171,7 +171,10 @@ class Sandbox:
         """Run the jobs once. Raises WorkerDied."""
         finished = False
         try:
-            worker = await self._start_worker(slot)
+            if slot.worker is None:
+                slot.worker = Worker(self.setup)
+                await slot.worker.hello()
+            worker = slot.worker
             endings = await worker.run(jobs, stdin, limits)
             if any(ending.foreign for ending in endings):
                 raise WorkerDied("a program was killed, and not by its warm parent")
@@ -181,12 +184,6 @@ class Sandbox:
             # Also if the caller is cancelled: a worker in the middle of a run cannot be used again.
             if not finished:
                 self._close_worker(slot)
-
-    async def _start_worker(self, slot: Slot) -> Worker:
-        if slot.worker is None:
-            slot.worker = Worker(self.setup)
-            await slot.worker.hello()
-        return slot.worker
 
     @staticmethod
     def _close_worker(slot: Slot) -> None:

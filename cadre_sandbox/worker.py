@@ -169,17 +169,15 @@ class Worker:
 
     async def hello(self) -> None:
         """Wait for the report of the layers that its first child armed. Raises WorkerDied if one is missing."""
-        self._expect_layers(await self._receive(HELLO_S))
+        message = await self._receive(HELLO_S)
+        expected = list(self.setup.layers)
+        if message["layers"] != expected:
+            raise WorkerDied(message["error"] or f"armed {message['layers']}, expected {expected}")
         # The first runs of a parent fill caches and move objects in memory; the later ones have to be alike.
         if self.setup.mode == "pool":
             for program, limits in REHEARSAL:
                 await self.run([{"kind": "program", "program": program, "seed": 0}], b"", limits)
             self.runs = 0
-
-    def _expect_layers(self, message: dict[str, Any]) -> None:
-        expected = list(self.setup.layers)
-        if message["layers"] != expected:
-            raise WorkerDied(message["error"] or f"armed {message['layers']}, expected {expected}")
 
     async def run(self, jobs: list[dict[str, Any]], stdin: bytes, limits: Limits) -> list[Ending]:
         """Run one job, or two that talk to each other, and return how each ended. Raises WorkerDied."""
@@ -187,11 +185,33 @@ class Worker:
         parts = [part for job in jobs for part in (json.dumps(job).encode("ascii"), stdin, b"", b"")]
         with contextlib.ExitStack() as files, raising_worker_died("hand a program over"):
             descriptors = [open_memory_file(files, part) for part in parts]
-            self._send(request_of(limits, len(jobs)), descriptors)
+            self._send(
+                {
+                    "wall_s": limits.clock_s,
+                    "idle_s": limits.idle_s,
+                    "cpu_s": limits.cpu_s,
+                    "memory_mb": limits.memory_mb,
+                    "output_bytes": limits.output_bytes,
+                    "folder_mb": limits.folder_mb,
+                    "children": len(jobs),
+                },
+                descriptors,
+            )
             message = await self._receive(limits.clock_s + GRACE_S)
             self.runs += 1
+            # One byte more than allowed is read, so that `results.status_of` can tell a flood.
             return [
-                ending_of(report, descriptors[4 * index + 2], descriptors[4 * index + 3], limits.output_bytes)
+                Ending(
+                    code=report["code"],
+                    killed=report["killed"],
+                    ended=report["ended"],
+                    wall_s=report["wall_s"],
+                    cpu_s=report["cpu_s"],
+                    layers=tuple(report["layers"]),
+                    error=report["error"],
+                    stdout=os.pread(descriptors[4 * index + 2], limits.output_bytes + 1, 0),
+                    stderr=os.pread(descriptors[4 * index + 3], limits.output_bytes + 1, 0),
+                )
                 for index, report in enumerate(endings_in(message))
             ]
 
@@ -232,7 +252,13 @@ class Worker:
     def _wait(self, seconds: float) -> bool:
         """Return True if the process ends within the time."""
         if sys.platform == "linux" and self.process.returncode is None:
-            return wait_for_process(self.process.pid, seconds)
+            # Popen.wait with a timeout sleeps for up to 50 ms at a time; a pidfd becomes readable at once.
+            handle, poller = os.pidfd_open(self.process.pid), select.poll()
+            try:
+                poller.register(handle, select.POLLIN)
+                return bool(poller.poll(1000 * seconds))
+            finally:
+                os.close(handle)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout=seconds)
         return self.process.returncode is not None
@@ -274,42 +300,3 @@ def endings_in(message: dict[str, Any]) -> list[dict[str, Any]]:
     if unready or not endings:
         raise WorkerDied(str(unready[0] if unready else message.get("error")))
     return endings
-
-
-def wait_for_process(pid: int, seconds: float) -> bool:
-    """Return True if a child process ends within the time."""
-    # Popen.wait with a timeout sleeps for up to 50 ms at a time; a pidfd becomes readable at once.
-    handle, poller = os.pidfd_open(pid), select.poll()
-    try:
-        poller.register(handle, select.POLLIN)
-        return bool(poller.poll(1000 * seconds))
-    finally:
-        os.close(handle)
-
-
-def request_of(limits: Limits, children: int) -> dict[str, float]:
-    return {
-        "wall_s": limits.clock_s,
-        "idle_s": limits.idle_s,
-        "cpu_s": limits.cpu_s,
-        "memory_mb": limits.memory_mb,
-        "output_bytes": limits.output_bytes,
-        "folder_mb": limits.folder_mb,
-        "children": children,
-    }
-
-
-def ending_of(report: dict[str, Any], stdout: int, stderr: int, output_bytes: int) -> Ending:
-    """Return the record of a parent's report with the child's outputs."""
-    # One byte more than allowed is read, so that `results.status_of` can tell a flood.
-    return Ending(
-        code=report["code"],
-        killed=report["killed"],
-        ended=report["ended"],
-        wall_s=report["wall_s"],
-        cpu_s=report["cpu_s"],
-        layers=tuple(report["layers"]),
-        error=report["error"],
-        stdout=os.pread(stdout, output_bytes + 1, 0),
-        stderr=os.pread(stderr, output_bytes + 1, 0),
-    )

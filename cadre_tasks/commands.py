@@ -37,8 +37,7 @@ def serve_env(
         listening = socket.create_server((host, port))
     except OSError as error:
         raise ConfigError(
-            f"--port: got {port} on {host}, which cannot be had ({error.strerror or error}); expected a free one. Name "
-            "another."
+            f"--port: {port} on {host} cannot be had ({error.strerror or error}). Name another."
         ) from None
     print_lines(
         [
@@ -67,8 +66,7 @@ def data(
 
     if is_user_file(name):
         raise ConfigError(
-            f"data: got {name}, a file of your own; expected the name of a set, such as math500. `cadre check ENV "
-            f"data={name}` reads yours."
+            f"data: got {name}; expected the name of a set. `cadre check ENV data={name}` reads a file of yours."
         )
     if out is None:
         reject_without(context, "--out", ["split"])

@@ -70,10 +70,7 @@ class FromData(Env):
         leaks         training items that are test items are left out (drop), or make it an error (refuse)
         """
         if data is not None and train is not None:
-            raise ConfigError(
-                f"settings.data: got {data!r} beside settings.train; expected one set for both splits, or one for "
-                "each. Remove one of the two."
-            )
+            raise ConfigError(f"settings.data: got {data!r} beside settings.train; expected one of them.")
         cls.require()
         selection = DataSelection(
             kind=cls.kind,

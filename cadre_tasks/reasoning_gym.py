@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from cadre import random_keys
-from cadre.env import Env, GeneratedTasks, Split
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.env import Env, Split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError, nearest
 from cadre.plugins import package
 from cadre.types import Message, Observation, Reward, Task
@@ -81,8 +81,8 @@ class ReasoningGym(Env):
             return codec.encode(self.problem, plain_alone)
         except codec.CodecError as error:
             raise ConfigError(
-                f"settings.dataset: got {self.dataset}, whose problems cannot be taken into the sandbox, where answers "
-                f"are scored: {error}; expected a generator of plain values. Take another."
+                f"settings.dataset: problems of {self.dataset} are no plain values for the sandbox: {error}. Take "
+                "another."
             ) from None
 
     @property
@@ -97,15 +97,12 @@ class ReasoningGym(Env):
         options: Mapping[str, Any] = MappingProxyType({}),
         **settings: Any,
     ) -> Sequence[Task]:
-        def make(index: int) -> dict[str, Any]:
-            def draw(attempt: int) -> dict[str, Any] | None:
-                seed = random_keys.key("reasoning-gym", split, index, attempt) % (1 << 32)
-                question = _problem(dataset, options, seed)["question"]
-                return {"seed": seed, "question": question} if in_split(split, question) else None
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            seed = random_keys.key("reasoning-gym", split, index, attempt) % (1 << 32)
+            question = _problem(dataset, options, seed)["question"]
+            return {"seed": seed, "question": question} if in_split(split, question) else None
 
-            return drawn(split, draw, {"dataset": dataset, "options": dict(options)})
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{dataset}")
+        return drawn_tasks(split, draw, {"dataset": dataset, "options": dict(options)}, f"{split}-{dataset}")
 
 
 def plain_alone(value: Any) -> int:
@@ -123,8 +120,8 @@ def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, A
     )
     if dataset not in generators:
         raise ConfigError(
-            f"settings.dataset: got {dataset!r}; expected one of the {len(generators)} generators of reasoning-gym, "
-            f"such as basic_arithmetic. Fix the name.{nearest(dataset, generators)}"
+            f"settings.dataset: got {dataset!r}, which is none of the {len(generators)} generators of reasoning-gym."
+            f"{nearest(dataset, generators)}"
         )
     option_names = {field.name for field in fields(generators[dataset][1])} - {"seed", "size"}
     for name in options:
@@ -136,8 +133,5 @@ def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, A
     try:
         problem: dict[str, Any] = gym.create_dataset(dataset, seed=seed, size=1, **options)[0]
     except (AssertionError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"settings.options: got {dict(options)}; expected what {dataset} takes, which says: {error}. "
-            "Change the options, or take another generator."
-        ) from error
+        raise ConfigError(f"settings.options: got {dict(options)}; {dataset} says: {error}.") from error
     return problem

@@ -32,7 +32,7 @@ class OneAgent(TurnBased):
     Name it before the world among the bases."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
-    # The first prompt of this turn and its answer, empty before that.
+    # The earlier prompts of this turn and their answers.
     earlier: tuple[Message, ...] = ()
 
     @property
@@ -41,7 +41,7 @@ class OneAgent(TurnBased):
 
     @property
     def opening(self) -> bool:
-        """True if the agent is prompted for the first of its answers of this turn."""
+        """True if the agent is prompted for another answer of this turn than the last."""
         raise NotImplementedError
 
     def conversation(self) -> tuple[Message, ...]:
@@ -50,5 +50,5 @@ class OneAgent(TurnBased):
     async def step(self, actions: dict[str, str]) -> Reward:
         prompt, answer = super().conversation(), Message("assistant", actions["agent"])
         # After the last answer of a turn the next one begins with an empty conversation.
-        self.earlier = (*prompt, answer) if self.opening else ()
+        self.earlier = (*self.earlier, *prompt, answer) if self.opening else ()
         return await super().step(actions)

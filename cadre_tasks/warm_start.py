@@ -101,10 +101,7 @@ def open_warm_start(run: Run) -> WarmStart:
             f"warm-start: {run.folder} has no warm start to go on with; expected one. Begin without --resume."
         )
     if checkpoint_steps(run.folder / "checkpoints"):
-        raise RunError(
-            f"warm-start: that of {run.folder} is complete; expected one that was stopped. "
-            f"Go on with: {resume_command(run.folder)}."
-        )
+        raise RunError(f"warm-start: that of {run.folder} is complete. Go on with: {resume_command(run.folder)}.")
     require_no_link(run.folder / WARM_START / EXAMPLES)
     return read_record(path, WarmStart, run.folder)
 
@@ -122,22 +119,7 @@ def run_warm_start(
     At the end the run has a checkpoint of step 0, from which `cadre train --resume` continues. `tell` is called with
     every step and its metrics. Raises DivergedError as training does.
     """
-    with RunLock(run.folder):
-        team = build_team(supervised_experiment(experiment, settings), train=True)
-        interrupt = Interrupt()
-        with interrupt.on_signals():
-            steps = run_coroutine(
-                _train_steps(team, run.folder / WARM_START, settings, data, (interrupt, tell)), interrupt
-            )
-        team.close()
-        if steps == settings.steps:
-            _write_first_checkpoint(experiment, run)
-    return steps
-
-
-def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experiment:
-    """Return the experiment with the loss and the optimizer of a warm start: no critics, one optimizer step per
-    update."""
+    # No critics, and one optimizer step per update.
     changes = LearnerConfig(
         learning_rate=settings.learning_rate,
         schedule="constant",
@@ -151,7 +133,18 @@ def supervised_experiment(experiment: Experiment, settings: WarmStart) -> Experi
     learners = {name: apply_changes(learner, changes) for name, learner in experiment.learners.items() if name in names}
     plan = replace(Plan(experiment.plan.shape, experiment.plan.credit), loss=CROSS_ENTROPY)
     models = {name: model for name, model in experiment.models.items() if name in names}
-    return replace(experiment, plan=plan, learners=learners, models=models, heads={})
+    supervised = replace(experiment, plan=plan, learners=learners, models=models, heads={})
+    with RunLock(run.folder):
+        team = build_team(supervised, train=True)
+        interrupt = Interrupt()
+        with interrupt.on_signals():
+            steps = run_coroutine(
+                _train_steps(team, run.folder / WARM_START, settings, data, (interrupt, tell)), interrupt
+            )
+        team.close()
+        if steps == settings.steps:
+            _write_first_checkpoint(experiment, run)
+    return steps
 
 
 def encode_examples(experiment: Experiment, examples: Sequence[Example]) -> list[TrainingSequence]:
@@ -284,9 +277,6 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
                 f"{where}: got the role {raw['role']!r}; expected one that is trained, {', '.join(roles)}. Fix or "
                 f"remove the line.{nearest(str(raw['role']), roles)}"
             )
-        for name in ("prompt", "answer"):
-            if not raw[name]:
-                raise DataError(f"{where}: got the {name} {raw[name]!r}; {EXAMPLE_FORM}. Fix or remove the line.")
         if not isinstance(raw["answer"], str) or not raw["answer"].strip():
             raise DataError(f"{where}: got the answer {raw['answer']!r}; {EXAMPLE_FORM}. Fix or remove the line.")
         examples.append(Example(raw["role"], parse_prompt(raw["prompt"], where), raw["answer"], where))
@@ -321,8 +311,8 @@ def sample_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> t
     episodes = sum(1 for tree in trees for _ in walk.episodes(tree.root))
     if not examples:
         raise RunError(
-            f"warm-start: the team won none of {episodes} episodes, so nothing of its own can be imitated; expected "
-            "one at least. Ask for more tasks with --own, or give examples with --on."
+            f"warm-start: the team won none of {episodes} episodes. Ask for more with --own, or give examples with "
+            "--on."
         )
     return examples, episodes
 
@@ -372,8 +362,7 @@ def require_text_only(observation: Observation, where: str) -> None:
     )
     if observation.tools or has_more:
         raise DataError(
-            f"{where}: got a prompt of {observation.role} with tools, calls of them or pictures, which a file of texts "
-            "cannot hold; expected texts alone. Take an environment without them, or write the file yourself."
+            f"{where}: got a prompt of {observation.role} with tools, calls of them or pictures; expected texts alone."
         )
 
 

@@ -158,10 +158,10 @@ BUDGETS = {
     "cadre/training": 1_700,
     "cadre/view": 550,
     "cadre_analysis": 2_800,
-    "cadre_programs": 6_500,
+    "cadre_programs": 6_400,
     "cadre_ray": 1_150,
-    "cadre_sandbox": 7_200,
-    "cadre_tasks": 19_100,
+    "cadre_sandbox": 7_000,
+    "cadre_tasks": 18_850,
     "bench": 7_000,
     "lab": 7_500,
 }

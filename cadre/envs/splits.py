@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cadre import random_keys
-from cadre.env import Split
+from cadre.env import GeneratedTasks, Split
 from cadre.errors import ConfigError
 from cadre.types import Task
 
@@ -23,17 +23,26 @@ def in_split(split: Split, *content: str) -> bool:
     return (random_keys.key("split", *content) % 10 == 0) == (split == "test")
 
 
-def drawn(split: Split, draw: Callable[[int], dict[str, Any] | None], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the first task that `draw` makes of an attempt 0, 1, ...; it returns None for a task of another split.
+def drawn_tasks(
+    split: Split, draw: Callable[[int, int], dict[str, Any] | None], settings: Mapping[str, Any], name: str
+) -> GeneratedTasks:
+    """Return the tasks of a split: number i is the first that `draw(i, attempt)` makes of an attempt 0, 1, ...; it
+    returns None for a task of another split.
 
-    Raises ConfigError after `TRIES` attempts, as with these settings there may be none.
+    A task raises ConfigError after `TRIES` attempts, as with these settings there may be none.
     """
-    data = next((task for task in map(draw, range(TRIES)) if task is not None), None)
-    if data is None:
-        values = ", ".join(f"{name} {value!r}" for name, value in settings.items())
-        got = f"got {values}, with which none of {TRIES} draws was a task of the split {split!r}"
-        raise ConfigError(f"settings: {got}; expected some. Take settings with more tasks, such as a greater size.")
-    return data
+
+    def make(index: int) -> dict[str, Any]:
+        data = next((task for attempt in range(TRIES) if (task := draw(index, attempt)) is not None), None)
+        if data is None:
+            values = ", ".join(f"{key} {value!r}" for key, value in settings.items())
+            raise ConfigError(
+                f"settings: got {values}, with which none of {TRIES} draws was a task of the split {split!r}; expected "
+                "some. Take settings with more tasks, such as a greater size."
+            )
+        return data
+
+    return GeneratedTasks(SPLIT_SIZES[split], make, name)
 
 
 def shared_tasks(training: Iterable[Task], held_out: Iterable[Task]) -> list[str]:

@@ -77,7 +77,15 @@ def prepare() -> None:
     # Judges print integers of any length, as Python did before 3.11; the limit of CPU time bounds the cost.
     sys.set_int_max_str_digits(0)
     program.prepare()
-    open_standard_streams()
+    # They name descriptors, not files, so the job's files take their place when `work` duplicates them there.
+    for number, (name, mode, errors) in enumerate(STREAMS):
+        raw: Any = io.FileIO(number, mode, closefd=False)
+        raw.name = f"<{name}>"
+        buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+        stream: Any = io.TextIOWrapper(buffer, "utf-8", errors, newline="\n", line_buffering=name == "stderr")
+        stream.mode = mode
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def arm_and_report(armour: layers.Armour, keep: int) -> bytes:
@@ -108,19 +116,6 @@ def work(request: dict[str, Any], descriptors: list[int]) -> int:
     return closing.close(code) if job["kind"] == "program" else code
 
 
-def open_standard_streams() -> None:
-    """Open text streams over the descriptors 0, 1 and 2; undecodable bytes and lone surrogates never raise."""
-    # They name descriptors, not files, so the job's files take their place when `work` duplicates them there.
-    for number, (name, mode, errors) in enumerate(STREAMS):
-        raw: Any = io.FileIO(number, mode, closefd=False)
-        raw.name = f"<{name}>"
-        buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
-        stream: Any = io.TextIOWrapper(buffer, "utf-8", errors, newline="\n", line_buffering=name == "stderr")
-        stream.mode = mode
-        setattr(sys, name, stream)
-        setattr(sys, f"__{name}__", stream)
-
-
 def exit_code_of(outcome: Returned[None] | Raised) -> int:
     """Return the exit status of a job's outcome, after printing its exception as an interpreter does."""
     return EXIT_OK if isinstance(outcome, Returned) else report(outcome.error)
@@ -133,16 +128,11 @@ def report(error: BaseException) -> int:
         os.write(2, OUT_OF_MEMORY)
         return EXIT_MEMORY
     if isinstance(error, SystemExit):
-        return exit_status(error.code)
+        if error.code is None:
+            return EXIT_OK
+        if isinstance(error.code, int):
+            return error.code & 0xFF
+        sys.stderr.write(f"{error.code}\n")
+        return EXIT_ERROR
     program.print_error(error)
-    return EXIT_ERROR
-
-
-def exit_status(code: object) -> int:
-    """Return the exit status of `sys.exit(code)`; prints a code that is neither an integer nor None."""
-    if code is None:
-        return EXIT_OK
-    if isinstance(code, int):
-        return code & 0xFF
-    sys.stderr.write(f"{code}\n")
     return EXIT_ERROR

@@ -77,18 +77,13 @@ def decode(data: Any, reference: Reference = no_reference, depth: int = 0, shado
         raise CodecError(f"no type is called {data['t']!r}")
     part = decode(data["v"], reference, depth + 1, shadow)
     if data["t"] == "like":
-        return decode_object(part, reference, shadow)
+        if type(part) is not list or len(part) != 2:
+            raise CodecError("not an object with its value")
+        return reference(part[0]) if shadow is None else shadow(reference(part[0]), part[1])
     try:
         return DECODERS[data["t"]](part)
     except (TypeError, ValueError, KeyError, ArithmeticError) as error:  # decimal's errors are arithmetic ones
         raise CodecError(f"not a {data['t']}: {error}") from error
-
-
-def decode_object(part: Any, reference: Reference, shadow: Shadow | None) -> Any:
-    """Decode an object that inherits from a plain type."""
-    if type(part) is not list or len(part) != 2:
-        raise CodecError("not an object with its value")
-    return reference(part[0]) if shadow is None else shadow(reference(part[0]), part[1])
 
 
 def refresh(old: Any, new: Any) -> None:

@@ -39,10 +39,6 @@ def version() -> int:
         raise
 
 
-def all_rights(abi: int) -> int:
-    return (1 << FILE_RIGHTS_BY_VERSION[min(abi, len(FILE_RIGHTS_BY_VERSION)) - 1]) - 1
-
-
 def ruleset(
     readable: list[str],
     listable: list[str],
@@ -61,7 +57,7 @@ def ruleset(
         raise OSError(errno.ENOSYS, "this kernel has no Landlock")
     # A rule set denies only the rights that it handles, so it handles every right that this version knows. An older
     # kernel rejects bits that it does not know (EINVAL), and a longer struct with bits in its unknown part (E2BIG).
-    rights = all_rights(abi)
+    rights = (1 << FILE_RIGHTS_BY_VERSION[min(abi, len(FILE_RIGHTS_BY_VERSION)) - 1]) - 1
     network = 3 if abi >= 4 else 0  # bind and connect over TCP
     scoped = 3 if abi >= 6 else 0  # abstract unix sockets, and signals, to processes outside
     attributes = struct.pack("QQQ", rights, network, scoped)[: 8 if abi < 4 else 16 if abi < 6 else 24]

@@ -45,16 +45,8 @@ class Profile:
     landlock: int = landlock.NEWEST
 
 
-def readable_paths(packages: tuple[str, ...]) -> list[str]:
-    """Return the paths that a program may read: the standard library without installed packages, shared libraries."""
-    # Landlock can only allow, so the entries of the library's folder are listed one by one to leave some out.
-    library = os.path.dirname(os.__file__)
-    entries = [os.path.join(library, name) for name in os.listdir(library) if name not in NOT_LIBRARY]
-    return [*entries, *packages, *SYSTEM_LIBRARIES]
-
-
 def visible_paths(packages: tuple[str, ...], executables: tuple[str, ...] = ()) -> list[str]:
-    """Return the paths under the root of an isolated program; Landlock narrows them to `readable_paths`."""
+    """Return the paths under the root of an isolated program; Landlock narrows them to what is readable."""
     folders = [os.path.dirname(os.__file__), *packages, *SYSTEM_LIBRARIES]
     visible = tuple(f"{folder}/" for folder in folders)
     return [*folders, *(path for path in executables if not path.startswith(visible))]
@@ -83,7 +75,10 @@ def make_armour(profile: Profile) -> Armour:
     if profile.level == "process":
         return Armour(profile, hello)
     listable = [os.path.dirname(os.__file__)]
-    readable, executables = readable_paths(profile.packages), loaded_by(profile.executables)
+    # Landlock can only allow, so the entries of the library's folder are listed one by one to leave some out.
+    library = os.path.dirname(os.__file__)
+    entries = [os.path.join(library, name) for name in os.listdir(library) if name not in NOT_LIBRARY]
+    readable, executables = [*entries, *profile.packages, *SYSTEM_LIBRARIES], loaded_by(profile.executables)
     ruleset = landlock.ruleset(readable, listable, profile.folder, profile.landlock, executables)
     # Without a UTS namespace uname returns the host's name, so it is denied. Executables keep the call: dynamic loaders
     # of glibc before 2.37 abort without it.
@@ -95,7 +90,11 @@ def make_armour(profile: Profile) -> Armour:
 
 def arm_parent(level: str) -> None:
     """Arm the layers that children inherit from the warm parent: those that are the same for every run."""
-    fixed_limits()
+    for name in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK):
+        resource.setrlimit(name, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
     os.environ.clear()
     if level != "process":
         kernel.drop_bounding_set()
@@ -114,24 +113,10 @@ def arm(armour: Armour, keep: int) -> None:
     if armour.ruleset is not None:
         kernel.drop_capabilities()
         landlock.restrict(armour.ruleset)
-    close_others(keep)
-    if armour.ruleset is not None:
-        seccomp.install(seccomp.personal(armour.filters, os.getpid()))
-
-
-def close_others(keep: int) -> None:
-    """Close every descriptor except 0, 1, 2 and `keep`."""
     os.closerange(3, keep)
     os.closerange(keep + 1, 65_536)
-
-
-def fixed_limits() -> None:
-    """Set the limits that are the same for every run; `tighten` sets memory, time and output."""
-    for name in (resource.RLIMIT_CORE, resource.RLIMIT_MEMLOCK):
-        resource.setrlimit(name, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES, OPEN_FILES))
-    if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
+    if armour.ruleset is not None:
+        seccomp.install(seccomp.personal(armour.filters, os.getpid()))
 
 
 def lift_stack_limit() -> None:

@@ -51,12 +51,9 @@ def choose_reading(answer: list[tokens.Token], golds: list[Shape]) -> list[Seque
     parts = words.labelled(answer)
     if parts is None:
         return [answer]
-    return [answer, parts[0] if any(is_letter(gold) for gold in golds) else parts[1]]
-
-
-def is_letter(gold: Shape) -> bool:
-    """Return True if a gold answer is the letter of a choice."""
-    return isinstance(gold, Value) and str(gold.readings[0]) in string.ascii_uppercase
+    letters = string.ascii_uppercase
+    has_letter = any(isinstance(gold, Value) and str(gold.readings[0]) in letters for gold in golds)
+    return [answer, parts[0] if has_letter else parts[1]]
 
 
 def tokenise_readings(text: str) -> list[list[tokens.Token]]:

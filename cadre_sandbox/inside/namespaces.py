@@ -136,13 +136,10 @@ def bind(source: Source) -> None:
     # MS_BIND ignores MS_RDONLY, so the mount is made read-only by a second call.
     mount(f"/proc/self/fd/{source.descriptor}", target, None, MS_BIND | MS_REC)
     os.close(source.descriptor)
-    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | locked_flags(target))
-
-
-def locked_flags(path: str) -> int:
-    """Return the flags of the original mount, which a remount in a user namespace must repeat (mount_namespaces(7))."""
-    flags = os.statvfs(path).f_flag
-    return flags & (MS_NOSUID | MS_NODEV | MS_NOEXEC) | (MS_RELATIME if flags & ST_RELATIME else 0)
+    # A remount in a user namespace must repeat the flags of the original mount (mount_namespaces(7)).
+    flags = os.statvfs(target).f_flag
+    locked = flags & (MS_NOSUID | MS_NODEV | MS_NOEXEC) | (MS_RELATIME if flags & ST_RELATIME else 0)
+    mount(None, target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | locked)
 
 
 def mount_folder(megabytes: int) -> None:

@@ -157,7 +157,15 @@ def run(
     started = time.monotonic()
     try:
         if all(child.armed for child in children):
-            send_jobs(nursery, children, request, descriptors)
+            peers = socket.socketpair() if len(children) == 2 else ()
+            if nursery.group is not None:
+                nursery.group.limit(request)
+            for index, child in enumerate(children):
+                layers.tighten(child.pid, request)
+                own_peer = [peer.fileno() for peer in peers[index : index + 1]]
+                wire.send(child.channel, request, descriptors[4 * index : 4 * index + 4] + own_peer)
+            for peer in peers:
+                peer.close()
             supervise(nursery, children, request, control)
     finally:
         endings = end_children(nursery, children, started)
@@ -175,37 +183,15 @@ def end_children(nursery: Nursery, children: list[Child], started: float) -> lis
     if nursery.group is None:
         return endings
     nursery.group.wait_until_empty()
-    collect_orphans(nursery.armour.profile.level)
-    out_of_memory = nursery.group.ran_out_of_memory()
-    return [
-        ending | {"killed": "memory"} if out_of_memory and is_killed_from_outside(ending) else ending
-        for ending in endings
-    ]
-
-
-def is_killed_from_outside(ending: dict[str, Any]) -> bool:
-    """Return True if a child got SIGKILL, but not from its parent for passing a limit."""
-    return ending["code"] == SIGKILLED and not ending["killed"]
-
-
-def collect_orphans(level: str) -> None:
-    """Wait for the processes that dead children left behind; only level `process` allows any."""
     with contextlib.suppress(ChildProcessError):
-        while level == "process" and os.waitpid(-1, os.WNOHANG)[0]:
+        while nursery.armour.profile.level == "process" and os.waitpid(-1, os.WNOHANG)[0]:
             pass
-
-
-def send_jobs(nursery: Nursery, children: list[Child], request: dict[str, Any], descriptors: list[int]) -> None:
-    """Set the limits of each child, then send its four descriptors and, if there are two children, its socket end."""
-    peers = socket.socketpair() if len(children) == 2 else ()
-    if nursery.group is not None:
-        nursery.group.limit(request)
-    for index, child in enumerate(children):
-        layers.tighten(child.pid, request)
-        own_descriptors = descriptors[4 * index : 4 * index + 4] + [peer.fileno() for peer in peers[index : index + 1]]
-        wire.send(child.channel, request, own_descriptors)
-    for peer in peers:
-        peer.close()
+    out_of_memory = nursery.group.ran_out_of_memory()
+    for ending in endings:
+        # A child that got SIGKILL, but not from its parent for passing a limit.
+        if out_of_memory and ending["code"] == SIGKILLED and not ending["killed"]:
+            ending["killed"] = "memory"
+    return endings
 
 
 def serve(control: socket.socket, profile: layers.Profile, folder: str, keep_spare: bool) -> None:

@@ -26,7 +26,17 @@ def run(job: dict[str, Any], peer: socket.socket | None) -> None:
 
     The two are compiled apart, so that the program's lines count from 1.
     """
-    names = new_main().__dict__
+    module = types.ModuleType("__main__")
+    module.__dict__.update(
+        __annotations__={},
+        __builtins__=builtins,
+        __cached__=None,
+        __file__=PATH,
+        __loader__=SourceFileLoader("__main__", PATH),
+    )
+    sys.modules["__main__"] = module  # as dataclasses and pickle expect
+    sys.argv = [PATH]
+    names = module.__dict__
     if prelude := job.get("prelude"):
         execute(prelude, PRELUDE_NAME, names)
     execute(job["program"], FILE_NAME, names)
@@ -37,21 +47,6 @@ def prepare() -> None:
     site.setquit()
     site.setcopyright()
     site.sethelper()
-
-
-def new_main() -> types.ModuleType:
-    """Return a new module `__main__`, registered in `sys.modules` as dataclasses and pickle expect."""
-    module = types.ModuleType("__main__")
-    module.__dict__.update(
-        __annotations__={},
-        __builtins__=builtins,
-        __cached__=None,
-        __file__=PATH,
-        __loader__=SourceFileLoader("__main__", PATH),
-    )
-    sys.modules["__main__"] = module
-    sys.argv = [PATH]
-    return module
 
 
 def execute(source: str, name: str, namespace: dict[str, Any]) -> None:

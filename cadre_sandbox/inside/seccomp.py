@@ -125,14 +125,10 @@ def tail(folder: bool, executing: bool = False, unnamed: bool = False) -> list[I
     numbers = {code for name in names if name not in denied and (code := number(name)) is not None}
     conditional = conditional_rules() | ({"arch_prctl": if_one_of(0, (ARCH_SET_FS,))} if executing else {})
     rules = [when(name, body) for name, body in conditional.items()]
-    return [*(instruction for rule in rules for instruction in rule), *search_tree(boundaries(numbers))]
-
-
-def boundaries(allowed: set[int]) -> list[int]:
-    """Return the numbers at which deny and allow alternate, starting with deny: {1, 2, 5} gives [1, 3, 5, 6]."""
-    starts = {code for code in allowed if code - 1 not in allowed}
-    ends = {code + 1 for code in allowed if code + 1 not in allowed}
-    return sorted(starts | ends)
+    # The numbers at which deny and allow alternate, starting with deny: {1, 2, 5} gives [1, 3, 5, 6].
+    starts = {code for code in numbers if code - 1 not in numbers}
+    ends = {code + 1 for code in numbers if code + 1 not in numbers}
+    return [*(instruction for rule in rules for instruction in rule), *search_tree(sorted(starts | ends))]
 
 
 def search_tree(edges: list[int], allowed: bool = False) -> list[Instruction]:

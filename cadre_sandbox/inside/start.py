@@ -35,7 +35,11 @@ def main() -> None:
     repeatable.prepare()
     repeatable.seed(0)  # some modules draw random numbers as they are imported
     try:
-        import_extra_packages(arguments["extra_packages"])
+        # Without leaving their folders on the path of programs.
+        for folder in arguments["extra_packages"]:
+            sys.path.append(os.path.dirname(folder))
+            importlib.import_module(os.path.basename(folder))
+            sys.path.pop()
         sys.path += profile.packages
         for name in (*(COMMON_MODULES if warm else ()), *arguments["preload"]):
             importlib.import_module(name)
@@ -43,11 +47,3 @@ def main() -> None:
         parent.serve(control, profile, arguments["group"], keep_spare=warm)
     except OSError as error:
         wire.send(control, {"layers": [], "error": str(error)})
-
-
-def import_extra_packages(folders: list[str]) -> None:
-    """Import packages by their folders, without leaving these folders on the path of programs."""
-    for folder in folders:
-        sys.path.append(os.path.dirname(folder))
-        importlib.import_module(os.path.basename(folder))
-        sys.path.pop()

@@ -141,15 +141,10 @@ def is_alike(got: Any, expected: Any) -> bool:
             isinstance(got, dict) and got.keys() == expected.keys() and all(is_alike(got[k], expected[k]) for k in got)
         )
     if isinstance(expected, float) and isinstance(got, int | float) and not isinstance(got, bool):
-        return is_same_float(got, expected)
+        if math.isnan(expected):
+            return math.isnan(got)
+        return got == expected or math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9)
     return isinstance(got, bool) == isinstance(expected, bool) and got == expected
-
-
-def is_same_float(got: float, expected: float) -> bool:
-    """Return True if the floats are equal to six digits, or both NaN."""
-    if math.isnan(expected):
-        return math.isnan(got)
-    return got == expected or math.isclose(got, expected, rel_tol=1e-6, abs_tol=1e-9)
 
 
 def units_of_class(kind: object) -> list[Unit]:

@@ -49,12 +49,6 @@ def combined(program: CodingProblem, aux: str, main: str) -> str:
     return hoisted(opening(program.starter), f"{aux}\n\n{main}\n")
 
 
-def passes_as_well(candidate: Verdict, verdict: Verdict) -> bool:
-    """Return True if `candidate` passes every test that `verdict` passes."""
-    failed, allowed = ({line.split(" -> ")[0] for line in judged.failures} for judged in (candidate, verdict))
-    return candidate.passed >= verdict.passed and failed <= allowed
-
-
 class Replacements:
     """Judges a pair of answers with its helper replaced. Lives for one judgement; `verdict` is that of the
     pair itself."""
@@ -64,7 +58,9 @@ class Replacements:
         self.limits = SHORT
 
     async def passes(self, text: str) -> bool:
-        return passes_as_well(await judge(text, all_tests(self.program), self.limits), self.verdict)
+        candidate = await judge(text, all_tests(self.program), self.limits)
+        failed, allowed = ({line.split(" -> ")[0] for line in judged.failures} for judged in (candidate, self.verdict))
+        return candidate.passed >= self.verdict.passed and failed <= allowed
 
     async def passes_with(self, kind: str, main: str = "") -> bool:
         """Return True if the same tests pass with the helper replaced by `kind` of `replaced_helper`."""
@@ -100,11 +96,9 @@ class Replacements:
         passes_once = await self.passes_with("once")  # as at import: its first answer is all that it works out
         if several and not passes_once and await self.constant_or_earlier():
             return True
-        return await self.unneeded_use("first" if several and not passes_once else "zero")
-
-    async def unneeded_use(self, kind: str) -> bool:
-        """Return True if the function passes with one use of the helper removed and with a helper that works out
-        nothing: then the function works out the answer itself, as in `n + n + aux(n) - n * n`."""
+        # It passes with one use of the helper removed and with a helper that works out nothing: then it works out the
+        # answer itself, as in `n + n + aux(n) - n * n`.
+        kind = "first" if several and not passes_once else "zero"
         main: str = (await ask("gated", source=self.main, helper="aux") or self.main) if kind == "first" else self.main
         shorter: list[str] = await ask("without_a_use", source=main, helper="aux") or []
         return any(await asyncio.gather(*(self.passes_with(kind, version) for version in shorter)))

@@ -78,8 +78,8 @@ class Pairs(Exchange):
         super().__init__(task, **data)
         if reward == "mixed" and self.exchange == "pipeline":
             raise ConfigError(
-                "settings.reward: got mixed with exchange=pipeline, where `aux` has spoken before anything is judged, "
-                "and a step pays nobody else than who acts in it; expected joint. Set it, or exchange=discussion."
+                "settings.reward: got mixed with exchange=pipeline, where `aux` has written before anything is judged; "
+                "expected joint, or exchange=discussion."
             )
         self.program, self.reward, self.account = CodingProblem(**task.data), reward, Account()
         # Problems without a reference program have nothing to compare with.
@@ -131,13 +131,11 @@ class Pairs(Exchange):
             written = "\n\n".join(extract_code(actions[role]) for role in self.writers)
             parts = parts | await likeness(self.program.reference, written)
         # A level counts once: a role's own levels are not part of the team's reward.
-        local = self.local_levels() if self.reward == "mixed" else {}
+        local: dict[str, float] = {}
+        if self.reward == "mixed":
+            local = {role: sum(parts[name] for name in names) for role, names in LEVELS_OF.items()}
         self.account, reward = self.account.settle(self.graded.value - sum(local.values()), local, parts)
         return reward
-
-    def local_levels(self) -> dict[str, float]:
-        """Return the sum of the levels that each role reaches by itself."""
-        return {role: sum(self.graded.parts.get(name, 0.0) for name in names) for role, names in LEVELS_OF.items()}
 
 
 class PairsSingleAgent(SingleAgent, Pairs):

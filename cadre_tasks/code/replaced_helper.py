@@ -87,9 +87,6 @@ def cadre_replaced(original: Any, kind: str) -> Any:
                 return argument
         raise RuntimeError("no argument of the type")
 
-    def latest_other(value: Any) -> Any:
-        return next((entry for entry in reversed(stored) if not equal(entry[0], value)), None)
-
     @functools.wraps(original)
     def aux(*arguments: Any, **keywords: Any) -> Any:
         # A recursive helper calls itself through the replaced name; only the outermost call is replaced.
@@ -119,7 +116,8 @@ def cadre_replaced(original: Any, kind: str) -> Any:
         if kind.startswith("identity"):
             replacement = (identity(result, arguments, keywords), is_iterator)
         else:
-            replacement = latest_other(result) or (result, is_iterator)
+            others = (entry for entry in reversed(stored) if not equal(entry[0], result))
+            replacement = next(others, (result, is_iterator))
             if len(stored) < max_items and not any(equal(snapshot, entry[0]) for entry in stored[-2:]):
                 stored.append((snapshot, is_iterator))
         if kind == "zero_same":

@@ -236,7 +236,8 @@ async def mutants(program: CodingProblem, right: str, count: int) -> list[str]:
         return _mutants[key]
     changed = (await ask("mutants", source=right, count=count) if count else None) or []
     altered = [change_answers(program, right, kind) for kind in ("zero", "other")] if changed and program.entry else []
-    empty = [empty_program(program)] if count else []
+    idle = f"def {program.entry}(*arguments, **keywords):\n    return None" if program.entry else "pass"
+    empty = [idle] if count else []
     wrong: list[str] = []
     for candidates in ([tamed(program, right, mutant) for mutant in changed], altered, empty):
         wrong = wrong or await select_failing(candidates, program)
@@ -260,7 +261,3 @@ async def select_failing(programs: list[str], program: CodingProblem) -> list[st
     left_out = ("timeout", "wall", "oom") if program.entry else ()
     judged = zip(programs, verdicts, strict=True)
     return [candidate for candidate, verdict in judged if not verdict.ok and verdict.status not in left_out]
-
-
-def empty_program(program: CodingProblem) -> str:
-    return f"def {program.entry}(*arguments, **keywords):\n    return None" if program.entry else "pass"

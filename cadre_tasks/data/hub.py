@@ -12,7 +12,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -42,8 +43,11 @@ def fetch_split(spec: DatasetSpec, split: str, revision: str = "") -> list[Path]
     folder = home / commit
     size = sum(files.values()) / 1e6
     sys.stderr.write(f"data: fetching {len(files)} files, {size:,.1f} MB, of {spec.hub} at {commit} into {folder}\n")
-    for path in files:
-        _download(spec, commit, path, folder)
+    with _told_as_data_error(spec):
+        from huggingface_hub import hf_hub_download
+
+        for path in files:
+            hf_hub_download(spec.hub, path, repo_type="dataset", revision=commit, local_dir=folder, endpoint=endpoint())
     content = {"repository": spec.hub, "commit": commit, "files": files}
     write_text_atomically(manifest, json.dumps(content, indent=1) + "\n")
     return [folder / path for path in files]
@@ -57,13 +61,10 @@ def cached_files(spec: DatasetSpec, split: str, revision: str = "") -> list[Path
     return _read_manifest(*_cache_paths(spec, split, revision))
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("CADRE_CACHE", "~/.cache/cadre")).expanduser() / "data"
-
-
 def _cache_paths(spec: DatasetSpec, split: str, revision: str) -> tuple[Path, Path]:
     """Return the folder of a set, and the manifest of a split in it."""
-    home = cache_folder() / spec.hub.replace("/", "--")
+    folder = Path(os.environ.get("CADRE_CACHE", "~/.cache/cadre")).expanduser() / "data"
+    home = folder / spec.hub.replace("/", "--")
     return home, home / f"{split}@{(revision or MAIN).replace('/', '--')}.json"
 
 
@@ -108,14 +109,11 @@ def _find_files(spec: DatasetSpec, split: str, revisions: Sequence[str]) -> tupl
     The last revision is the one that the user named. For the main branch the hub's conversion is tried after it.
     """
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError
 
     for branch in (*revisions, *([CONVERTED] if revisions[-1] == MAIN else [])):
-        try:
+        with _told_as_data_error(spec):
             api = HfApi(endpoint=endpoint())
             info = api.dataset_info(spec.hub, revision=branch, files_metadata=True, timeout=TIMEOUT_S)
-        except _download_errors(HfHubHTTPError) as error:
-            raise _download_failed(spec, error) from None
         siblings = {sibling.rfilename: sibling for sibling in info.siblings or ()}
         if names := select_files(list(siblings), spec, split):
             return str(info.sha), {name: siblings[name].size for name in names}
@@ -142,25 +140,16 @@ def select_files(names: Sequence[str], spec: DatasetSpec, split: str) -> list[st
     return of_split or (data_files if len(spec.splits) == 1 and len(data_files) == 1 else [])
 
 
-def _download(spec: DatasetSpec, commit: str, path: str, folder: Path) -> None:
-    """Download a file, or the rest of it."""
-    from huggingface_hub import hf_hub_download
+@contextmanager
+def _told_as_data_error(spec: DatasetSpec) -> Iterator[None]:
+    """Raise DataError for the hub's own errors, and those of the HTTP library below it, which has changed."""
     from huggingface_hub.errors import HfHubHTTPError
 
+    bases = tuple(kind for kind in HfHubHTTPError.__bases__ if issubclass(kind, Exception))
     try:
-        hf_hub_download(spec.hub, path, repo_type="dataset", revision=commit, local_dir=folder, endpoint=endpoint())
-    except _download_errors(HfHubHTTPError) as error:
-        raise _download_failed(spec, error) from None
-
-
-def _download_errors(hub_error: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return the errors of a download: the hub's own, and those of the HTTP library below it, which has changed."""
-    bases = tuple(kind for kind in hub_error.__bases__ if issubclass(kind, Exception))
-    return (*bases, OSError, ValueError, RuntimeError)
-
-
-def _download_failed(spec: DatasetSpec, error: Exception) -> DataError:
-    return DataError(
-        f"data: {spec.hub} could not be fetched: {type(error).__name__}: {first_line(error)}. What came so far "
-        f"is kept; try again. {manual_download(spec)}"
-    )
+        yield
+    except (*bases, OSError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"data: {spec.hub} could not be fetched: {type(error).__name__}: {first_line(error)}. What came so far "
+            f"is kept; try again. {manual_download(spec)}"
+        ) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 from functools import lru_cache
 from pathlib import Path
@@ -90,8 +90,7 @@ def _load(name: str, split: str, source: str, _state: FileState) -> tuple[Record
     records = tuple(record for _, record in parse_rows(name, split, source) if record is not None)
     if not records:
         raise DataError(
-            f"data: {name} ({split}) from {source} holds no item that can be judged; expected some. Name another "
-            "source or set."
+            f"data: {name} ({split}) from {source} holds no item that can be judged. Name another source or set."
         )
     return records
 
@@ -99,18 +98,16 @@ def _load(name: str, split: str, source: str, _state: FileState) -> tuple[Record
 def parse_rows(name: str, split: str, source: str) -> list[tuple[Mapping[str, Any], Record | None]]:
     """Return every row of a split with its record, None for rows that cannot be judged."""
     spec = SPECS[name]
-    rows = []
-    for where, row in raw_rows(name, split, source):
-        try:
-            if spec.belongs(row, split):
-                rows.append((where, row))
-        except SHAPE_ERRORS as error:
-            raise _shape_error(spec, row, where, error) from None
-
+    if is_hub(source):
+        files = hub.fetch_split(spec, split, source.partition("@")[2])
+    else:
+        files = find_files(name, split, Path(source).expanduser())
     pairs: list[tuple[Mapping[str, Any], Record | None]] = []
-    for index, (where, row) in enumerate(rows):
+    for where, row in (row for file in files for row in read_rows(file)):
         try:
-            record = spec.parse(row, index)
+            if not spec.belongs(row, split):
+                continue
+            record = spec.parse(row, len(pairs))
             if record is not None:
                 check_fields(record)
                 if not prompt_text(record).strip():
@@ -118,25 +115,12 @@ def parse_rows(name: str, split: str, source: str) -> list[tuple[Mapping[str, An
         except TooLongError:
             record = None
         except SHAPE_ERRORS as error:
-            raise _shape_error(spec, row, where, error) from None
+            raise DataError(
+                f"data: {where} has another shape than {spec.hub}: {type(error).__name__}: {error}; got the fields "
+                f"{', '.join(row) or 'none'}. Fix the row, or take the file from the hub."
+            ) from None
         pairs.append((row, record))
     return pairs
-
-
-def _shape_error(spec: DatasetSpec, row: Mapping[str, Any], where: str, error: Exception) -> DataError:
-    return DataError(
-        f"data: {where} has another shape than {spec.hub}: {type(error).__name__}: {error}; got the fields "
-        f"{', '.join(row) or 'none'}. Fix the row, or take the file from the hub."
-    )
-
-
-def raw_rows(name: str, split: str, source: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """Return (position, row) of every row as it is in its file."""
-    if is_hub(source):
-        files = hub.fetch_split(SPECS[name], split, source.partition("@")[2])
-    else:
-        files = find_files(name, split, Path(source).expanduser())
-    return (row for file in files for row in read_rows(file))
 
 
 # Local files
@@ -199,8 +183,8 @@ def _select_files(exact: Sequence[Path], prefixed: Sequence[Path]) -> list[Path]
     if len(series) > 1 or len(by_number) < len(files):
         names = ", ".join(file.name for parts in series.values() for file in parts)
         raise DataError(
-            f"data: {files[0].parent} has several files of one split: {names}; expected one, or a whole series such as "
-            "train-00000-of-00002 and train-00001-of-00002. Keep one, or a whole series."
+            f"data: {files[0].parent} has several files of one split: {names}; expected one, or a whole series. "
+            "Keep one, or a whole series."
         )
     if not count:
         return files

@@ -4,7 +4,6 @@ All fields hold plain values, so the dictionary of a record is the data of a tas
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -88,39 +87,28 @@ def solution_key(record: Record) -> tuple[Any, ...]:
             return ()
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(text, str) for text in value)
-
-
-def _is_pairs(value: Any) -> bool:
-    return isinstance(value, tuple) and all(isinstance(case, tuple) and len(case) == 2 for case in value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value < math.inf
-
-
-# By the declared type of a field: its name in errors, and the test of a value.
-FIELD_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    str: ("a text", lambda value: isinstance(value, str)),
-    float: ("a number from 0 on", _is_number),
-    tuple[str, ...]: ("a list of texts", _is_texts),
-    tuple[tuple[Any, Any], ...]: ("a list of pairs", _is_pairs),
-}
-
-
 def check_fields(record: Record) -> None:
-    """Raise ValueError for a field that is not of the type that its record declares."""
+    """Raise ValueError for a field that is not of the type that its record declares, or a case of another form."""
+    is_call = isinstance(record, CodingProblem) and bool(record.entry)
     for field in fields(record):
-        value, (expected, is_valid) = getattr(record, field.name), FIELD_TYPES[field.type]
-        if not is_valid(value):
-            raise ValueError(f"{field.name}: {expected} was expected; got {repr(value)[:80]}")
-    if isinstance(record, CodingProblem):
-        input_type = tuple if record.entry else str
-        for case_input, expected_output in record.public + record.hidden:
-            if not isinstance(case_input, input_type) or not (record.entry or isinstance(expected_output, str)):
-                form = "arguments and a value" if record.entry else "two texts"
-                raise ValueError(f"a case of {form} was expected; got {repr((case_input, expected_output))[:80]}")
+        value, expected = getattr(record, field.name), "a list of texts"
+        if field.type is str:
+            expected, is_valid = "a text", isinstance(value, str)
+        elif field.type is float:
+            expected, is_valid = "a number from 0 on", type(value) in (int, float) and 0 <= value < math.inf
+        elif field.name in ("public", "hidden"):
+            expected = f"a list of pairs {'[[arguments, ...], value]' if is_call else '[stdin, stdout]'}"
+            is_valid = isinstance(value, tuple) and all(
+                isinstance(case, tuple)
+                and len(case) == 2
+                and isinstance(case[0], tuple if is_call else str)
+                and (is_call or isinstance(case[1], str))
+                for case in value
+            )
+        else:
+            is_valid = isinstance(value, tuple) and all(isinstance(text, str) for text in value)
+        if not is_valid:
+            raise ValueError(f"{field.name}: got {repr(value)[:80]}; expected {expected}")
 
 
 # The source `example`: two invented items of every kind, one to train on and one held out. They take the place of any

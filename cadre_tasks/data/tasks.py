@@ -94,10 +94,7 @@ def _load_records(selection: DataSelection, split: Split, state: FileState) -> t
     train = _divide(selection)[0] if selection.is_divided else _load_set(selection, selection.train, "train")
     train = _remove_leaks(selection, train, test)
     if not train:
-        raise DataError(
-            f"data: nothing of {selection.train} is left to train on, as all of it is in {selection.test}; expected "
-            "other items. Name another set."
-        )
+        raise DataError(f"data: nothing of {selection.train} is left to train on, as all of it is in {selection.test}.")
     return train
 
 
@@ -111,13 +108,12 @@ def _validate(selection: DataSelection) -> None:
             )
     if selection.fields and not any(map(is_user_file, (selection.train, selection.test))):
         raise ConfigError(
-            f"settings.fields: got {dict(selection.fields)} without a file of your own, which would ignore it; "
-            f"expected it unset. Remove it, or name a file that ends in {ENDING}."
+            f"settings.fields: got {dict(selection.fields)} without a file of your own that ends in {ENDING}."
         )
     if selection.held_out is not None and not selection.is_divided:
         raise ConfigError(
-            f"settings.held_out: got {selection.held_out:g}, but {selection.train} and {selection.test} are a training "
-            "and a test split already; expected it unset. Remove it."
+            f"settings.held_out: got {selection.held_out:g}, but {selection.train} and {selection.test} are split "
+            "already."
         )
 
 

@@ -12,8 +12,8 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,7 +21,16 @@ from typing import Any, NoReturn
 from cadre.errors import ConfigError, DataError, first_line, nearest
 from cadre.rows import FileState, file_state, read_json_lines
 from cadre_tasks.data.public_sets import BOX, with_integer_keys
-from cadre_tasks.data.records import Article, CodingProblem, Kind, Problem, Record, prompt_text, solution_key
+from cadre_tasks.data.records import (
+    RECORDS,
+    CodingProblem,
+    Kind,
+    Problem,
+    Record,
+    check_fields,
+    prompt_text,
+    solution_key,
+)
 
 log = logging.getLogger("cadre_tasks.data")
 ENDING = ".jsonl"
@@ -31,11 +40,6 @@ REQUIRED_FIELDS: dict[Kind, tuple[str, ...]] = {
     "problem": ("question", "answer"),
     "program": ("statement",),
     "article": ("text",),
-}
-FIELDS: dict[Kind, tuple[str, ...]] = {
-    "problem": ("id", "question", "answer", "tolerance"),
-    "program": ("id", "statement", "entry", "starter", "public", "hidden", "tests", "setup", "names", "reference"),
-    "article": ("id", "title", "text", "references"),
 }
 
 
@@ -50,11 +54,12 @@ def load_user_file(path: str, kind: Kind, fields: Mapping[str, str]) -> tuple[Re
     fields   a record's field: the file's field, where that has another name
     Raises ConfigError for fields that such records do not have, DataError for a file or a line that cannot be used.
     """
+    known = list(RECORDS[kind].__dataclass_fields__)
     for field in fields:
-        if field not in FIELDS[kind]:
+        if field not in known:
             raise ConfigError(
-                f"settings.fields.{field}: a {kind} has no such field; expected some of {', '.join(FIELDS[kind])}. "
-                f"Remove it.{nearest(field, FIELDS[kind])}"
+                f"settings.fields.{field}: a {kind} has no such field; expected "
+                f"{', '.join(known)}.{nearest(field, known)}"
             )
     return _load(path, kind, tuple(sorted(fields.items())), file_state([Path(path).expanduser()]))
 
@@ -73,9 +78,11 @@ def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...], _state: Fi
                     f"{where} got no field {renamed.get(field, field)!r} for {field}; got {', '.join(raw) or 'none'}. "
                     f"Fix the line, or name the file's own field with settings.fields, as in {{{field}: NAME}}."
                 )
-        values = {field: raw.get(renamed.get(field, field)) for field in FIELDS[kind]}
-        row = UserRow({field: value for field, value in values.items() if value is not None}, where)
-        record = MAKERS[kind](row, row.text("id", f"{file.stem}-{number}"))
+        row = {field: raw.get(renamed.get(field, field)) for field in RECORDS[kind].__dataclass_fields__}
+        try:
+            record = _make_record(kind, f"{file.stem}-{number}", row)
+        except ValueError as error:
+            raise DataError(f"{where} {error}. Fix or remove the line.") from None
 
         item = (prompt_text(record), *(solution_key(record) if isinstance(record, CodingProblem) else ()))
         if item not in records:
@@ -83,8 +90,7 @@ def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...], _state: Fi
             continue
         if {**vars(records[item]), "id": ""} != {**vars(record), "id": ""}:
             raise DataError(
-                f"data: {file}, line {number}: asks what line {lines[item]} asks, with another answer; expected one "
-                "answer a question. Remove one of the two lines."
+                f"{where} asks what line {lines[item]} asks, with another answer. Remove one of the two lines."
             )
         repeated += 1
     if not records:
@@ -94,124 +100,73 @@ def _load(path: str, kind: Kind, fields: tuple[tuple[str, str], ...], _state: Fi
     return tuple(records.values())
 
 
-@dataclass(frozen=True)
-class UserRow:
-    """A row of a file under the names of a record's fields, and its position for errors."""
-
-    values: Mapping[str, Any]
-    where: str
-
-    def text(self, field: str, default: str = "") -> str:
-        """Return a text; numbers are written out. Raises DataError for anything else."""
-        value = self.values.get(field, default)
-        if isinstance(value, bool) or not isinstance(value, str | int | float) or value in (math.inf, -math.inf):
-            self.reject(field, value, "a text")
-        if value != value:  # NaN, which tables write for a missing cell
-            self.reject(field, value, "a text, where NaN is none")
-        return str(value)
-
-    def required_text(self, field: str) -> str:
-        """Return a text that is not empty."""
-        text = self.text(field)
-        if not text.strip():
-            self.reject(field, text, "a text that is not empty")
-        return text
-
-    def number(self, field: str) -> float:
-        """Return a number that is not negative, 0 by default."""
-        value = self.values.get(field, 0.0)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            self.reject(field, value, "a number from 0 on")
-        return float(value)
-
-    def cases(self, field: str, is_function: bool) -> tuple[tuple[Any, Any], ...]:
-        """Return pairs of texts for a script, of arguments and value for a function, with integer keys of tables."""
-        value = self.values.get(field) or []
-        input_type: type = list if is_function else str
-        is_pairs = isinstance(value, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in value)
-        if not is_pairs or not all(
-            isinstance(case_input, input_type) and (is_function or isinstance(output, str))
-            for case_input, output in value
-        ):
-            form = "[[arguments, ...], value]" if is_function else "[stdin, stdout]"
-            self.reject(field, value, f"a list of pairs {form}")
-        if not is_function:
-            return tuple((case_input, output) for case_input, output in value)
-        return tuple(
-            (tuple(map(with_integer_keys, case_input)), with_integer_keys(output)) for case_input, output in value
-        )
-
-    def texts(self, field: str) -> tuple[str, ...]:
-        """Return one text or a list of them as a tuple."""
-        value = self.values.get(field) or []
-        texts = [value] if isinstance(value, str) else value
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            self.reject(field, value, "a text or a list of texts")
-        return tuple(texts)
-
-    def reject(self, field: str, value: Any, expected: str) -> NoReturn:
-        raise DataError(f"{self.where} {field}: got {repr(value)[:80]}; expected {expected}. Fix or remove the line.")
+def _make_record(kind: Kind, name: str, row: Mapping[str, Any]) -> Record:
+    """Return the record of a row's values by field. Raises ValueError that names a field by which nothing is judged."""
+    is_call, values = bool(row.get("entry")), dict[str, Any](id=name, **dict.fromkeys(REQUIRED_FIELDS[kind], ""))
+    if kind == "article":
+        values["title"] = ""
+    for field, value in row.items():
+        if value in (None, "", []):
+            continue
+        if field in ("names", "references"):
+            value = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+        elif field in ("public", "hidden"):
+            value = tuple(_read_case(case, is_call) for case in value) if isinstance(value, list) else value
+        elif field != "tolerance" and type(value) in (int, float) and math.isfinite(value):
+            value = str(value)  # numbers are written out
+        values[field] = value
+    record = RECORDS[kind](**values)
+    check_fields(record)
+    for field in REQUIRED_FIELDS[kind]:
+        if not values[field].strip() and not values.get("starter"):
+            _reject(field, values[field], "a text that is not empty")
+    if isinstance(record, CodingProblem):
+        return _check_program(record)
+    if isinstance(record, Problem):
+        answer = record.answer
+        box = BOX.search(answer)
+        if "####" in answer or (box is not None and WORD.search(answer, 0, box.start())):
+            _reject("answer", answer, "the answer alone, such as '2', without how it was found")
+    return record
 
 
-def _make_problem(row: UserRow, name: str) -> Problem:
-    answer = row.required_text("answer")
-    box = BOX.search(answer)
-    if "####" in answer or (box is not None and WORD.search(answer, 0, box.start())):
-        row.reject("answer", answer, "the answer alone, such as '2', without how it was found")
-    return Problem(name, row.required_text("question"), answer, row.number("tolerance"))
+def _reject(field: str, value: Any, expected: str) -> NoReturn:
+    raise ValueError(f"{field}: got {repr(value)[:80]}; expected {expected}")
 
 
-def _make_program(row: UserRow, name: str) -> CodingProblem:
-    entry, tests, starter = row.text("entry"), row.text("tests"), row.text("starter")
-    public, hidden = (row.cases(field, bool(entry)) for field in ("public", "hidden"))
-    if not tests and not hidden:
-        row.reject("hidden", None, "hidden cases, or test code in `tests`, as something must decide")
-    if tests and hidden:
-        row.reject("hidden", list(hidden), "none beside `tests`, as one of the two decides; write all in one of them")
+def _read_case(case: Any, is_call: bool) -> Any:
+    """Return a case of JSON as that of a record, with integer keys of tables; what is none as it is."""
+    if not isinstance(case, list) or len(case) != 2:
+        return case
+    if is_call and isinstance(case[0], list):
+        return tuple(map(with_integer_keys, case[0])), with_integer_keys(case[1])
+    return tuple(case)
+
+
+def _check_program(program: CodingProblem) -> CodingProblem:
+    """Return a program with the names that its tests use. Raises ValueError if nothing decides, or no program could
+    pass: test code that is no Python, or that uses no name."""
+    entry, tests = program.entry, program.tests
+    if not tests and not program.hidden:
+        _reject("hidden", None, "hidden cases, or test code in `tests`, as something must decide")
+    if tests and program.hidden:
+        _reject("hidden", program.hidden, "none beside `tests`, as one of the two decides; write all in one of them")
     if tests and not entry:
-        row.reject("entry", entry, "the name of the function that `tests` tests")
+        _reject("entry", entry, "the name of the function that `tests` tests")
     if entry and (not entry.isidentifier() or keyword.iskeyword(entry)):
-        row.reject("entry", entry, "the name of a function alone, such as 'add'")
-    names = row.texts("names") or ((entry,) if tests else ())
-    if tests:
-        _validate_tests(row, tests, {entry, *names})
-    return CodingProblem(
-        name,
-        row.text("statement") if starter else row.required_text("statement"),
-        entry,
-        starter,
-        public,
-        hidden,
-        tests,
-        row.text("setup"),
-        names,
-        row.text("reference"),
-    )
-
-
-def _validate_tests(row: UserRow, tests: str, names: set[str]) -> None:
-    """Reject test code that no program can pass, as it is no Python, or that tests nothing, as it uses no name."""
+        _reject("entry", entry, "the name of a function alone, such as 'add'")
+    if not tests:
+        return program
+    program = replace(program, names=program.names or (entry,))
     try:
         with warnings.catch_warnings(action="ignore"):
             nodes = list(ast.walk(ast.parse(tests)))
     except (SyntaxError, ValueError, RecursionError) as error:
-        row.reject("tests", tests, f"Python, which this is not ({first_line(error)})")
-    used_names = {
-        node.id if isinstance(node, ast.Name) else node.attr
-        for node in nodes
-        if isinstance(node, ast.Name | ast.Attribute)
-    }
+        _reject("tests", tests, f"Python, which this is not ({first_line(error)})")
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    used |= {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     has_check = any(isinstance(node, ast.FunctionDef) and node.name == "check" for node in nodes)
-    if not has_check and not used_names & names:
-        row.reject("tests", tests, f"asserts that use {' or '.join(sorted(names))}, or a `check(candidate)`")
-
-
-def _make_article(row: UserRow, name: str) -> Article:
-    return Article(name, row.text("title"), row.required_text("text"), row.texts("references"))
-
-
-MAKERS: dict[Kind, Callable[[UserRow, str], Record]] = {
-    "problem": _make_problem,
-    "program": _make_program,
-    "article": _make_article,
-}
+    names = {entry, *program.names}
+    if not has_check and not used & names:
+        _reject("tests", tests, f"asserts that use {' or '.join(sorted(names))}, or a `check(candidate)`")
+    return program

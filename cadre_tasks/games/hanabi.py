@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import GeneratedTasks, Split
+from cadre.env import Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.types import Choice, Drawing, Message, Observation, Reward, Task
 from cadre_tasks.answers import behind
 from cadre_tasks.integrations.openspiel import OpenSpiel, load_game, role
@@ -130,15 +130,12 @@ class Hanabi(OpenSpiel):
             f"{color}{rank}" for color in list(COLORS)[:colors] for rank, count in COPIES.items() for _ in range(count)
         ]
 
-        def make(index: int) -> dict[str, Any]:
-            def draw(attempt: int) -> dict[str, Any] | None:
-                generator = random_keys.generator("hanabi", split, index, attempt, size)
-                deck = " ".join(generator.sample(cards, len(cards)))
-                return {"deck": deck} if in_split(split, deck) else None
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            generator = random_keys.generator("hanabi", split, index, attempt, size)
+            deck = " ".join(generator.sample(cards, len(cards)))
+            return {"deck": deck} if in_split(split, deck) else None
 
-            return drawn(split, draw, {"size": size})
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{size}")
+        return drawn_tasks(split, draw, {"size": size}, f"{split}-{size}")
 
     @classmethod
     def choices(cls, game: str = "", **settings: Any) -> Sequence[Choice]:

@@ -108,9 +108,8 @@ def read_folder(folder: str) -> dict[tuple[str, ...], str]:
                 levels.setdefault(tuple(drawing), f"{path.relative_to(root).with_suffix('')}-{number}")
     if not levels:
         raise ConfigError(
-            f"settings.levels: got {folder!r}, which holds no levels; expected a folder of .txt or .jsonl files, such "
-            "as a checkout of github.com/google-deepmind/boxoban-levels. Name one, or put them into boxoban in "
-            "$CADRE_DATA."
+            f"settings.levels: {folder!r} holds no levels; expected a folder of .txt or .jsonl files, such as a "
+            "checkout of github.com/google-deepmind/boxoban-levels. Name one, or put them into boxoban in $CADRE_DATA."
         )
     for rows, name in levels.items():
         _check(folder, name, rows)
@@ -121,8 +120,8 @@ def _of_rows(path: Path) -> Iterator[list[str]]:
     for line, row in read_json_lines(path):
         if not isinstance(row.get("grid"), str):
             raise DataError(
-                f"settings.levels: {path}, line {line}: got the fields {', '.join(row) or 'none'}; expected `grid`, a "
-                "level as one text. Fix or remove the line."
+                f"settings.levels: {path}, line {line}: got the fields {', '.join(row) or 'none'}; expected `grid`, "
+                "a text."
             )
         yield row["grid"].splitlines()
 
@@ -146,6 +145,6 @@ def _check(folder: str, name: str, rows: Sequence[str]) -> None:
     if walkers != 1 or boxes == 0 or goals != boxes or strange:
         raise ConfigError(
             f"settings.levels: level {name} of {folder} has {walkers} walkers, {boxes} boxes, {goals} goals and "
-            f"strange marks {sorted(strange)}; expected one walker, as many goals as boxes, and the marks "
-            "# @ $ . * + and space."
+            f"strange marks {sorted(strange)}; expected one walker, as many goals as boxes, and the marks # @ $ . * "
+            "+ and space."
         )

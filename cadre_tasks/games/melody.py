@@ -18,11 +18,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import Env, GeneratedTasks, Split
+from cadre.env import Env, Split
 from cadre.envs import drawings
 from cadre.envs.images import image
 from cadre.envs.sounds import sound
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.types import Drawing, Image, Message, Observation, Reward, Sound, Task
 from cadre_tasks.answers import behind
 from cadre_tasks.worlds.relay import FORM, RIGHT, TEAM, Prompts
@@ -79,20 +79,17 @@ class Melody(Env):
     def tasks(cls, split: Split, notes: Notes = 4, pitches: Pitches = 5, **settings: Any) -> Sequence[Task]:
         """Return melodies with an order and colors of the keys. The melody decides the split."""
 
-        def make(index: int) -> dict[str, Any]:
-            def draw(attempt: int) -> dict[str, Any] | None:
-                generator = random_keys.generator("melody", split, index, attempt, notes, pitches)
-                melody = "".join(generator.choices(NAMES[:pitches], k=notes))
-                return {
-                    "melody": melody,
-                    "order": generator.choice(("forward", "backward")),
-                    "colors": generator.sample(list(COLORS), pitches),
-                    "seed": generator.randrange(2**32),
-                } if in_split(split, melody) else None  # fmt: skip
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            generator = random_keys.generator("melody", split, index, attempt, notes, pitches)
+            melody = "".join(generator.choices(NAMES[:pitches], k=notes))
+            return {
+                "melody": melody,
+                "order": generator.choice(("forward", "backward")),
+                "colors": generator.sample(list(COLORS), pitches),
+                "seed": generator.randrange(2**32),
+            } if in_split(split, melody) else None  # fmt: skip
 
-            return drawn(split, draw, {"notes": notes, "pitches": pitches})
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{notes}-{pitches}")
+        return drawn_tasks(split, draw, {"notes": notes, "pitches": pitches}, f"{split}-{notes}-{pitches}")
 
     @property
     def melody(self) -> list[str]:

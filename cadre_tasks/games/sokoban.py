@@ -302,10 +302,7 @@ class Sokoban(SokobanGame):
         level with its box elsewhere. Raises ConfigError if the level has no room for the boxes."""
         # At least eight inner cells a box.
         if boxes > (size - 2) ** 2 // 8:
-            raise ConfigError(
-                f"settings.boxes: got {boxes} in {size}x{size}; expected at most {(size - 2) ** 2 // 8}, as boxes need "
-                "room to move. Take fewer boxes or a larger size."
-            )
+            raise ConfigError(f"settings.boxes: got {boxes} in {size}x{size}; expected at most {(size - 2) ** 2 // 8}.")
 
         def make(index: int) -> dict[str, Any]:
             return {"grid": generate(size, boxes, lambda *room: in_split(split, *room), split, index)}

@@ -93,8 +93,7 @@ def served_spec(env: str, settings: Mapping[str, Any], split: Split, library: st
     raise_first(fault.paragraph for fault in declaration_faults(spec))
     if spec.declared.tools:
         raise ConfigError(
-            f"env: {spec.declared.__name__} has tools, which are not served to {library}; expected an environment "
-            "without. Take one in which roles answer with texts."
+            f"env: {spec.declared.__name__} has tools, which are not served to {library}; expected one without."
         )
     tasks = spec.tasks(split)
     if not len(tasks):
@@ -110,6 +109,6 @@ def plain_messages(observation: Observation, library: str) -> list[dict[str, str
     if observation.tools or media_of(messages) or any(m.tool_calls or m.role == "tool" for m in messages):
         raise ContractError(
             f"{observation.role}: its observation has tools, calls of tools, images or sounds, which are not served to "
-            f"{library}; expected messages that are texts. Take an environment in which roles answer with texts."
+            f"{library}; expected messages that are texts."
         )
     return [{"role": message.role, "content": message.content} for message in messages]

@@ -64,12 +64,11 @@ class Gymnasium(OneAgentGame):
         except (ImportError, TypeError, gymnasium.error.Error) as error:
             raise ConfigError(
                 f"settings.id: gymnasium cannot make {self.id!r} with {self.arguments!r} ({error}); expected a "
-                "registered environment, or MODULE:ID of an installed package. Install it, or fix the name."
+                "registered environment, or MODULE:ID of an installed package."
             ) from None
         if not isinstance(game.action_space, (gymnasium.spaces.Text, gymnasium.spaces.Discrete)):
             raise ConfigError(
-                f"settings.id: {self.id!r} takes actions of {game.action_space}; expected a Text or Discrete space, "
-                "as an answer is a text. Wrap the environment."
+                f"settings.id: {self.id!r} takes actions of {game.action_space}; expected a Text or Discrete space."
             )
         shown, _ = game.reset(seed=self.task.data["seed"])
         for action in self.actions:

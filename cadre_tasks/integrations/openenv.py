@@ -69,8 +69,8 @@ class Pool:
             if self.has_answered:
                 raise ServerFailed(f"openenv: {self.url} does not answer any more ({error})") from error
             raise ConfigError(
-                f"settings.url: no OpenEnv server answers at {self.url} ({error}); expected a running one with "
-                f"{self.size} sessions at once. Start it, or name its app in settings.app."
+                f"settings.url: no OpenEnv server answers at {self.url} ({error}). Start it, or name its app in "
+                "settings.app."
             ) from None
         self.has_answered = True
         self.sessions[state] = client
@@ -127,8 +127,7 @@ def start_server(app: str, start_timeout_s: float) -> str:
         spec = None
     if spec is None or ":" not in app:
         raise ConfigError(
-            f"settings.app: got {app!r}, which is no installed module with an app; expected MODULE:NAME of the "
-            "environment's server, such as echo_env.server.app:app. Install its package, or fix the name."
+            f"settings.app: {app!r} is in no installed module; expected MODULE:NAME, such as echo_env.server.app:app."
         )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -157,13 +156,9 @@ def start_server(app: str, start_timeout_s: float) -> str:
     status = server.poll()
     server.terminate()
     if status is not None:
-        raise ConfigError(
-            f"settings.app: the server of {app} ended with status {status}; expected one that listens. Its messages "
-            f"are above. Try: python -m uvicorn {app}"
-        )
+        raise ConfigError(f"settings.app: the server of {app} ended with status {status}; its messages are above.")
     raise ConfigError(
-        f"settings.app: the server of {app} did not start within {start_timeout_s:g} s; expected one that listens by "
-        "then. Raise settings.start_timeout_s where the machine is busy or the package imports much."
+        f"settings.app: the server of {app} did not start within {start_timeout_s:g} s. Raise settings.start_timeout_s."
     )
 
 
@@ -208,10 +203,7 @@ class OpenEnv(OneAgentGame):
     ) -> None:
         super().__init__(task, observation, turns, solved)
         if bool(url) == bool(app):
-            raise ConfigError(
-                f"settings.url: got url {url!r} and app {app!r}; expected one of them: a running server, or the app of "
-                "one to start. Give one."
-            )
+            raise ConfigError(f"settings.url: got url {url!r} and app {app!r}; expected one of them.")
         self.pool = pool_of(url or start_server(app, start_timeout_s), max(1, sessions), timeout_s)
         self.action, self.fields, self.exceptions = action, dict(action_fields or {}), exceptions
         self.reset_arguments = dict(reset or {})
@@ -226,8 +218,7 @@ class OpenEnv(OneAgentGame):
         except InvalidAction as error:
             self.pool.close(id(self))
             raise ConfigError(
-                f"settings.reset: got {self.reset_arguments!r}, which the server does not accept ({error}); expected "
-                "arguments of its reset. Fix them."
+                f"settings.reset: got {self.reset_arguments!r}, which the server does not accept ({error})."
             ) from None
         total = 0.0
         for action in self.actions:

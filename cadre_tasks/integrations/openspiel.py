@@ -30,22 +30,17 @@ def load_game(name: str) -> Any:
     short, games = name.partition("(")[0], {kind.short_name: kind for kind in pyspiel.registered_games()}
     if short not in games:
         raise ConfigError(
-            f"settings.game: got {name!r}, which OpenSpiel does not have; expected one of its {len(games)} games, such "
-            f"as kuhn_poker or tiny_hanabi. Fix the name.{nearest(short, games)}"
+            f"settings.game: OpenSpiel has no {name!r}; expected one of its {len(games)} games.{nearest(short, games)}"
         )
     try:
         game = pyspiel.load_game(name)
     except pyspiel.SpielError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"settings.game: OpenSpiel refuses {name!r}: {reason}; expected a game with parameters that it takes, as "
-            "in kuhn_poker(players=3). Fix them."
+            f"settings.game: OpenSpiel refuses {name!r}: {reason}; expected as in kuhn_poker(players=3)."
         ) from None
     if reason := unplayable(game):
-        raise ConfigError(
-            f"settings.game: {name} {reason}; expected a game whose players see text and choose among moves, and whose "
-            "chance moves can be counted. Take another."
-        )
+        raise ConfigError(f"settings.game: {name} {reason}. Take another.")
     return game
 
 
@@ -90,7 +85,9 @@ class OpenSpiel(Env):
         played = [self._move(player, actions[role(player)]) for player in players]
         moves = [move for move, _ in played]
         if self.state.is_simultaneous_node():
-            self.state.apply_actions(_of_everybody(self.state, players, moves))
+            # OpenSpiel takes 0 for those who have no move.
+            chosen = dict(zip(players, moves, strict=True))
+            self.state.apply_actions([chosen.get(player, 0) for player in range(self.state.num_players())])
         else:
             self.state.apply_action(moves[0])
         self._play_chance()
@@ -193,12 +190,6 @@ def seen(state: Any, player: int) -> Observation:
     text = f"{state.get_game().get_type().short_name}\n{information_of(state, player)}\n"
     moves = " ".join(answers(state, player))
     return Observation(role(player), (Message("user", f"{text}moves: {moves}"),))
-
-
-def _of_everybody(state: Any, players: Sequence[int], moves: Sequence[int]) -> list[int]:
-    """Return a move for every player; OpenSpiel takes 0 for those who have none."""
-    chosen = dict(zip(players, moves, strict=True))
-    return [chosen.get(player, 0) for player in range(state.num_players())]
 
 
 # Exact figures of small games: expected value and exploitability. A decision is an information state of a player, and a

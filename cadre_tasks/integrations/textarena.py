@@ -101,7 +101,4 @@ class Luck:
 def check(game: str) -> None:
     """Raise ConfigError for a game that is not in `GAMES`."""
     if game not in GAMES:
-        raise ConfigError(
-            f"settings.game: got {game!r}; expected one of {', '.join(GAMES)}, which need no server, no download and "
-            f"no judge model. Take one of them.{nearest(game, GAMES)}"
-        )
+        raise ConfigError(f"settings.game: got {game!r}; expected one of {', '.join(GAMES)}.{nearest(game, GAMES)}")

@@ -105,14 +105,10 @@ def load_environment(names: str) -> Any:
         ) from None
     kind = type(env.taskset).task_type()
     if kind.NEEDS_CONTAINER:
-        raise ConfigError(
-            f"settings.id: the tasks of {settings['id']!r} need a container; expected tasks that need none, as only "
-            "the model is asked here. Take another taskset."
-        )
+        raise ConfigError(f"settings.id: the tasks of {settings['id']!r} need a container. Take another taskset.")
     if type(env.taskset).toolsets(env.taskset.config):
         raise ConfigError(
-            f"settings.id: {settings['id']!r} has tools that all of its tasks share; expected tools of each task "
-            "(Task.toolsets). Move them there."
+            f"settings.id: {settings['id']!r} has tools that all of its tasks share; expected Task.toolsets."
         )
     return env
 
@@ -123,22 +119,18 @@ def load_tasks(names: str) -> tuple[Any, ...]:
     taskset = load_environment(names).taskset
     tasks = tuple(itertools.islice(taskset, None if taskset.bounded else INFINITE_TASKS))
     if tasks:
-        check_hooks(tasks[0])
+        task = tasks[0]
+        decorators = package("verifiers.v1.utils.decorators", "verifiers")
+        kinds = {"reward": task.hooks("reward"), "metric": task.hooks("metric")}
+        needing = [hook.__name__ for hooks in kinds.values() for hook in hooks if _requires(hook, "runtime")]
+        needing += [hook.__name__ for hook in decorators.discover_decorated(task, "intercept")]
+        needing += [hook.__name__ for hook in task.hooks("stop") if "trace" not in inspect.signature(hook).parameters]
+        if needing:
+            raise ConfigError(
+                f"settings.id: {', '.join(needing)} of {type(task).__name__} need the runtime or the requests of a "
+                "harness. Take another taskset."
+            )
     return tasks
-
-
-def check_hooks(task: Any) -> None:
-    """Raise ConfigError for a task with rewards, metrics or interceptions that work only in a harness's runtime."""
-    decorators = package("verifiers.v1.utils.decorators", "verifiers")
-    kinds = {"reward": task.hooks("reward"), "metric": task.hooks("metric")}
-    needing = [hook.__name__ for hooks in kinds.values() for hook in hooks if _requires(hook, "runtime")]
-    needing += [hook.__name__ for hook in decorators.discover_decorated(task, "intercept")]
-    needing += [hook.__name__ for hook in task.hooks("stop") if "trace" not in inspect.signature(hook).parameters]
-    if needing:
-        raise ConfigError(
-            f"settings.id: {', '.join(needing)} of {type(task).__name__} need the runtime or the requests of a "
-            "harness; expected rewards, metrics and stops of the task and its trace. Take another taskset."
-        )
 
 
 def _requires(function: Any, name: str) -> bool:
@@ -290,7 +282,14 @@ class Chat:
             self.messages.extend(parse(entry) if isinstance(entry, dict) else entry for entry in message)
         beginning = len(self.messages)
         for number in itertools.count(1):
-            if await self._is_stopped():
+            decorators = package("verifiers.v1.utils.decorators", "verifiers")
+            limit = self.agent.config.max_turns
+            if self.trace.stop_condition is None and limit is not None and self.trace.num_turns >= limit:
+                self.trace.stop("max_turns")
+            for hook in self.task.hooks("stop"):
+                if self.trace.stop_condition is None and await decorators.invoke(hook, {"trace": self.trace}):
+                    self.trace.stop(hook.__name__)
+            if self.trace.stop_condition is not None:
                 return segment(messages=self.messages[beginning:], terminated=len(self.messages) == beginning)
             answer = await self._ask()
             calls = answer.tool_calls or ()
@@ -307,17 +306,6 @@ class Chat:
                     self.agent.episode.tool_max_chars,
                 )
                 self.messages.append(self.types.ToolMessage(tool_call_id=call.id, content=text, name=call.name))
-
-    async def _is_stopped(self) -> bool:
-        """Return True if a limit or a `@stop` of the task ends the conversation before its next completion."""
-        decorators = package("verifiers.v1.utils.decorators", "verifiers")
-        limit = self.agent.config.max_turns
-        if self.trace.stop_condition is None and limit is not None and self.trace.num_turns >= limit:
-            self.trace.stop("max_turns")
-        for hook in self.task.hooks("stop"):
-            if self.trace.stop_condition is None and await decorators.invoke(hook, {"trace": self.trace}):
-                self.trace.stop(hook.__name__)
-        return self.trace.stop_condition is not None
 
     async def _ask(self) -> Any:
         """Return the completion of the conversation as a message, which is appended and committed to the trace."""

@@ -8,10 +8,7 @@ machine.
 
 from __future__ import annotations
 
-import argparse
 import random
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +26,8 @@ from cadre.engines.media import AudioProcessor
 from cadre.engines.text.template import Template
 from cadre.types import Observation
 from cadre_tasks.games.melody import NAMES, Melody
-from cadre_tasks.models.make_seed import SPECIAL, byte_level, pretrain
-from cadre_tasks.models.make_vision import Row, tensors
+from cadre_tasks.models.make_seed import SPECIAL, byte_level, make_parser, pretrain
+from cadre_tasks.models.make_vision import batches, tensors
 
 NOTES, PITCHES, SOUNDS = 4, 5, 2000
 MELS, FRAMES = 40, 100  # of a window of a second
@@ -105,39 +102,16 @@ def mixed(keys: list[str], generator: random.Random) -> str:
     return " ".join(keys if kind == "whole" or len(keys) < 2 else keys[:-1])
 
 
-def batches(
-    template: Template, tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random
-) -> Iterator[list[Row]]:
-    """Yield endless batches of examples as token ids."""
-
-    prompt_of = cache(lambda messages: template.prompt(messages, None, ()))
-
-    def row() -> Row:
-        observation, answer = example(generator)
-        prompt = prompt_of(observation.messages)
-        answer_ids = (*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id)
-        return prompt.ids + answer_ids, len(prompt.ids), prompt.images
-
-    while True:
-        yield [row() for _ in range(size)]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make a tiny model that hears melodies.")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rate", type=float, default=2e-3)
-    options = parser.parse_args()
+    options = make_parser("Make a tiny model that hears melodies.", 1500, 32, 2e-3).parse_args()
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)
     save(model, tokenizer, options.out)
     sounds = AudioProcessor(str(options.out), tokenizer, model.config)
     Console().print(f"{model.num_parameters() / 1e6:.2f} million parameters, {len(tokenizer)} tokens")
-    rows = batches(
-        Template(tokenizer, images=sounds), tokenizer, options.batch, random_keys.generator("audio pretrain")
-    )
+    template = Template(tokenizer, images=sounds)
+    rows = batches(template, tokenizer, options.batch, random_keys.generator("audio pretrain"), example)
     pretrain(model, (tensors(model, sounds, batch) for batch in rows), options.steps, options.rate)
     save(model, tokenizer, options.out)
 

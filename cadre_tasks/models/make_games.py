@@ -10,12 +10,10 @@ Equal seeds give equal weights on one machine.
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -25,7 +23,7 @@ from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.types import Choice, Task
 from cadre_tasks.integrations.openspiel import OpenSpiel, acting, answers, role, seen
-from cadre_tasks.models.make_seed import byte_level, padded, tiny_llama
+from cadre_tasks.models.make_seed import byte_level, make_parser, padded, tiny_llama
 
 # How often a batch is of a game: oftener where more has to be read, seldomer where that is long.
 GAMES = {"tiny_hanabi": 4, "kuhn_poker": 2, "leduc_poker": 3, "matrix_coordination": 1, "tiny_bridge_2p": 1}
@@ -122,12 +120,10 @@ def pretrain(model: LlamaForCausalLM, rows: Iterator[dict[str, torch.Tensor]], s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the embedded model of small games.")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=3500, help="with tendencies that show")
-    parser.add_argument("--last", type=int, default=200, help="with faint ones")
-    parser.add_argument("--batch", type=int, default=48)
-    parser.add_argument("--rate", type=float, default=3e-3)
+    parser = make_parser(
+        "Make the embedded model of small games; --steps are with tendencies that show.", 3500, 48, 3e-3
+    )
+    parser.add_argument("--last", type=int, default=200, help="steps with faint ones")
     options = parser.parse_args()
     torch.manual_seed(0)
     choices = {game: list(OpenSpiel.choices(game)) or met(game) for game in GAMES}

@@ -162,12 +162,18 @@ def pretrain(model: PreTrainedModel, rows: Iterator[dict[str, torch.Tensor]], st
             console.print(f"step {step}/{steps}  loss {loss.item():.4f}  {time.monotonic() - began:.0f} s")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the embedded seed model.")
+def make_parser(description: str, steps: int, batch: int, rate: float) -> argparse.ArgumentParser:
+    """Return the options of a script that makes a model: where to write, and the size of the training."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=1600)
-    parser.add_argument("--batch", type=int, default=96)
-    parser.add_argument("--rate", type=float, default=3e-3)
+    parser.add_argument("--steps", type=int, default=steps)
+    parser.add_argument("--batch", type=int, default=batch)
+    parser.add_argument("--rate", type=float, default=rate)
+    return parser
+
+
+def main() -> None:
+    parser = make_parser("Make the embedded seed model.", 1600, 96, 3e-3)
     parser.add_argument("--mixture", choices=MIXTURES, default="whole", help="parts: no right program is in the text")
     options = parser.parse_args()
     torch.manual_seed(0)

@@ -8,9 +8,9 @@ of the training split. Equal seeds give equal weights on one machine.
 
 from __future__ import annotations
 
-import argparse
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from cadre.types import Media, Observation
 from cadre_tasks.answers import numbered
 from cadre_tasks.games.pictured import PlanPathPicture
 from cadre_tasks.games.plan_path import shortest
-from cadre_tasks.models.make_seed import SPECIAL, byte_level, pretrain
+from cadre_tasks.models.make_seed import SPECIAL, byte_level, make_parser, pretrain
 
 SIZE, CELL, VOCABULARY = 6, 8, 512
 PIECES = r" ?\d+[UDLR]?|[^\d]+"
@@ -98,13 +98,18 @@ def mixed(way: str, generator: random.Random) -> str:
 
 
 def batches(
-    template: Template, tokenizer: PreTrainedTokenizerFast, size: int, generator: random.Random
+    template: Template,
+    tokenizer: PreTrainedTokenizerFast,
+    size: int,
+    generator: random.Random,
+    draw: Callable[[random.Random], tuple[Observation, str]] = example,
 ) -> Iterator[list[Row]]:
     """Yield endless batches of examples as token ids."""
+    prompt_of = lru_cache(maxsize=4096)(lambda messages: template.prompt(messages, None, ()))
 
     def row() -> Row:
-        observation, answer = example(generator)
-        prompt = template.prompt(observation.messages, None, ())
+        observation, answer = draw(generator)
+        prompt = prompt_of(observation.messages)
         answer_ids = (*tokenizer.encode(answer, add_special_tokens=False), tokenizer.eos_token_id)
         return prompt.ids + answer_ids, len(prompt.ids), prompt.images
 
@@ -122,12 +127,7 @@ def tensors(model: Any, pictures: MediaProcessor, rows: Sequence[Row]) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make a tiny model that sees Plan-Path.")
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=9000)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=2e-3)
-    options = parser.parse_args()
+    options = make_parser("Make a tiny model that sees Plan-Path.", 9000, 64, 2e-3).parse_args()
     torch.manual_seed(0)
     tokenizer = make_tokenizer()
     model = make_model(tokenizer)

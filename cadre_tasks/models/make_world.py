@@ -8,12 +8,10 @@ learning goes into it. Equal seeds give equal weights on one machine.
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +21,16 @@ from transformers import PreTrainedTokenizerFast
 from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
-from cadre_tasks.models.make_seed import VOCABULARY, Row, by_length, byte_level, encode, make_model, pretrain
+from cadre_tasks.models.make_seed import (
+    VOCABULARY,
+    Row,
+    by_length,
+    byte_level,
+    encode,
+    make_model,
+    make_parser,
+    pretrain,
+)
 from cadre_tasks.models.transcripts import Transcript
 from cadre_tasks.worlds.plan import Plan, PlanOneTurn
 from cadre_tasks.worlds.sql import Sql, SqlOneTurn
@@ -114,13 +121,9 @@ def batches(rows: list[Row], size: int, generator: random.Random) -> Iterator[di
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make a tiny model that has read a world.")
-    parser.add_argument("out", type=Path)
+    parser = make_parser("Make a tiny model that has read a world.", 1500, 64, 2e-3)
     parser.add_argument("--world", choices=list(WORLDS), required=True)
     parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--steps", type=int, default=1500)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=2e-3)
     options = parser.parse_args()
     torch.manual_seed(0)
     generator = random_keys.generator("world", options.world)

@@ -60,20 +60,17 @@ def read_pairs(path: Path) -> list[PreferencePair]:
     pairs: dict[PreferencePair, None] = {}
     for number, raw in read_json_lines(path):
         where = f"pairs: {path}, line {number}"
-        for key in raw:
-            if key not in FIELDS:
-                raise DataError(f"{where}: unknown key {key!r}; {EXPECTED}. Remove it.{nearest(key, FIELDS)}")
-        for key in FIELDS:
-            if key not in raw:
-                raise DataError(f"{where}: {key!r} is missing; {EXPECTED}. Add it.")
-        for key in ("chosen", "rejected"):
-            if not isinstance(raw[key], str):
-                raise DataError(f"{where}: {key} is {type(raw[key]).__name__}; expected a text. Fix the line.")
-        if raw["chosen"] == raw["rejected"]:
-            raise DataError(f"{where}: chosen and rejected are equal; expected two answers. Remove the line.")
-        if not raw["chosen"].strip():
-            raise DataError(f"{where}: chosen is blank; expected an answer. Fix or remove the line.")
-        pairs.setdefault(PreferencePair(parse_prompt(raw["prompt"], where), raw["chosen"], raw["rejected"], where))
+        if sorted(raw) != sorted(FIELDS):
+            unknown = [key for key in raw if key not in FIELDS]
+            hint = nearest(unknown[0], FIELDS) if unknown else ""
+            raise DataError(f"{where}: got {list(raw)}; {EXPECTED}. Fix the line.{hint}")
+        chosen, rejected = raw["chosen"], raw["rejected"]
+        if not (isinstance(chosen, str) and isinstance(rejected, str) and chosen.strip() and chosen != rejected):
+            raise DataError(
+                f"{where}: got chosen {chosen!r:.80} and rejected {rejected!r:.80}; expected two texts that differ, "
+                "the first of them not blank. Fix or remove the line."
+            )
+        pairs.setdefault(PreferencePair(parse_prompt(raw["prompt"], where), chosen, rejected, where))
     if not pairs:
         raise DataError(f"pairs: {path} is empty; expected one JSON object a line.")
     return list(pairs)
@@ -98,9 +95,8 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     plan = experiment.plan
     if joint and not plan.shape.selects_all:
         raise ConfigError(
-            f"preference-pairs --joint: got {experiment.algorithm.name}, which leaves branches behind, and what "
-            "follows those is not known; expected an algorithm that plays every branch out. Add algorithm=magrpo, or "
-            "leave out --joint."
+            f"preference-pairs --joint: got {experiment.algorithm.name}, which does not play every branch out. Add "
+            "algorithm=magrpo, or leave out --joint."
         )
     configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
     rollout = experiment.rollout(build_team(experiment))
@@ -114,8 +110,8 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     pairs = remove_ambiguous_pairs((make_joint_pairs if joint else make_pairs)(trees, plan.credit.first))
     if not pairs:
         raise RunError(
-            f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently; expected some that did. "
-            "Raise --tasks, algorithm.k or sampling.temperature."
+            f"preference-pairs: in none of {len(trees)} tasks did siblings earn differently. Raise --tasks or "
+            "algorithm.k."
         )
     with publish_atomically(out) as (partial,):
         partial.write_text("".join(pair_to_json(pair) + "\n" for pair in pairs), encoding="utf-8")

@@ -137,7 +137,9 @@ def train_reward_model(
     """
     if out.exists():
         raise RunError(f"reward-model: {out} exists; expected a new folder, as nothing is ever overwritten.")
-    home, start = unfinished_folder(out), describe_start(pairs, model, settings)
+    checksum = hashlib.sha256("\n".join(map(pair_to_json, pairs)).encode()).hexdigest()
+    source = str(Path(model).absolute()) if Path(model).is_dir() else model
+    home, start = unfinished_folder(out), {"model": source, "checksum": checksum, **asdict(settings)}
     if (home / START_FILE).is_file():
         old_start = read_record(home / START_FILE, RewardModelStart).model_dump()
         for name, value in start.items():
@@ -170,14 +172,6 @@ def count_saved_steps(out: Path) -> int:
     return max(checkpoint_steps(unfinished_folder(out)), default=0)
 
 
-def describe_start(pairs: Sequence[PreferencePair], model: str, settings: RewardSettings) -> dict[str, object]:
-    """Return what identifies a training: the model, as an absolute path if it is a folder, a checksum of the pairs, and
-    the settings."""
-    checksum = hashlib.sha256("\n".join(map(pair_to_json, pairs)).encode()).hexdigest()
-    source = str(Path(model).absolute()) if Path(model).is_dir() else model
-    return {"model": source, "checksum": checksum, **asdict(settings)}
-
-
 def _train_steps(
     training: RewardTraining, home: Path, out: Path, tell: Callable[[int, float], None]
 ) -> RewardReport | None:
@@ -185,8 +179,7 @@ def _train_steps(
         saved = home / checkpoint_name(steps[-1])
         if (damage := find_damage(saved)) is not None:
             raise RunError(
-                f"reward-model: {saved} is damaged ({damage}); expected what this command saved. Restore it, or remove "
-                f"{home} and call it again."
+                f"reward-model: {saved} is damaged ({damage}). Restore it, or remove {home} and begin again."
             )
         training.load(saved)
 
@@ -250,8 +243,7 @@ class RewardTraining:
         self._optimiser.updates += 1
         if self._optimiser.skips >= PATIENCE:
             raise DivergedError(
-                f"reward-model: {PATIENCE} steps in a row met a loss or gradient that is not finite; nothing was "
-                "written. Lower --learning-rate."
+                f"reward-model: {PATIENCE} steps in a row were not finite; nothing was written. Lower --learning-rate."
             )
         self.losses.append(total)
         return total
@@ -326,8 +318,8 @@ def encode_pair(pair: PreferencePair, encoder: AnswerEncoder) -> EncodedPair:
     length = max(map(len, encoded))
     if encoder.context is not None and length > encoder.context:
         raise DataError(
-            f"{pair.where or 'pairs: a pair'}: a prompt and an answer have {length} tokens; expected at most "
-            f"{encoder.context}, the model's context. Shorten it or leave it out."
+            f"{pair.where or 'pairs: a pair'}: has {length} tokens; expected at most the model's context, "
+            f"{encoder.context}."
         )
     return encoded
 
@@ -341,8 +333,7 @@ def split(
         return list(pairs), []
     if len(prompts) < 2:
         raise ConfigError(
-            f"--validate: got {fraction} of {len(prompts)} prompt, which would leave nothing to learn from; expected "
-            "two prompts or more, as no prompt is both learned from and held out. Add pairs or set --validate 0."
+            f"--validate: got {fraction} of {len(prompts)} prompt; expected two prompts or more. Set --validate 0."
         )
     count = min(len(prompts) - 1, max(1, round(fraction * len(prompts))))
     held_out = set(random_keys.generator(seed, "held out").sample(prompts, count))

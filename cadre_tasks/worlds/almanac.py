@@ -19,9 +19,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import Env, GeneratedTasks, Split
+from cadre.env import Env, Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.types import Drawing, Message, Observation, Reward, Task, ToolCall
 
 TOWNS = ("Arlen", "Brova", "Caldis", "Drenn", "Elmar", "Farow", "Gilda", "Harth", "Istra", "Jorvik", "Kestel", "Lomar")
@@ -96,21 +96,18 @@ class Almanac(Env):
     def tasks(cls, split: Split, facts: Facts = 2, **settings: Any) -> Sequence[Task]:
         """Return almanacs with a question each; the question and its figures decide the split."""
 
-        def make(index: int) -> dict[str, Any]:
-            def draw(attempt: int) -> dict[str, Any] | None:
-                seed = random_keys.key("almanac", split, index, attempt, facts)
-                generator = random_keys.generator("question", seed)
-                towns = generator.sample(TOWNS, facts)
-                lines = almanac(seed)
-                figures = [generator.choice(FIGURES) for _ in towns]
-                needed = [
-                    lines[TOWNS.index(t) * len(FIGURES) + FIGURES.index(f)] for t, f in zip(towns, figures, strict=True)
-                ]
-                return {"seed": seed, "needed": needed} if in_split(split, *needed) else None
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            seed = random_keys.key("almanac", split, index, attempt, facts)
+            generator = random_keys.generator("question", seed)
+            towns = generator.sample(TOWNS, facts)
+            lines = almanac(seed)
+            figures = [generator.choice(FIGURES) for _ in towns]
+            needed = [
+                lines[TOWNS.index(t) * len(FIGURES) + FIGURES.index(f)] for t, f in zip(towns, figures, strict=True)
+            ]
+            return {"seed": seed, "needed": needed} if in_split(split, *needed) else None
 
-            return drawn(split, draw, {"facts": facts})
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{facts}")
+        return drawn_tasks(split, draw, {"facts": facts}, f"{split}-{facts}")
 
     @property
     def needed(self) -> list[int]:

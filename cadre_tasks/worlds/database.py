@@ -73,12 +73,10 @@ def same(result: Result, expected: Result, ordered: bool = False) -> bool:
     pairs = (
         (result.rows, expected.rows) if ordered else (sorted(result.rows, key=rank), sorted(expected.rows, key=rank))
     )
-    return all(same_row(row, expected_row) for row, expected_row in zip(*pairs, strict=True))
-
-
-def same_row(row: Sequence[Any], expected: Sequence[Any]) -> bool:
-    return len(row) == len(expected) and all(
-        same_value(value, expected_value) for value, expected_value in zip(row, expected, strict=True)
+    return all(
+        len(row) == len(expected_row)
+        and all(same_value(value, expected_value) for value, expected_value in zip(row, expected_row, strict=True))
+        for row, expected_row in zip(*pairs, strict=True)
     )
 
 

@@ -7,10 +7,8 @@ halves go to a fully right answer only. `Single` is one agent that does both.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from cadre.types import Message, Reward, Task
-from cadre_tasks.turn_based import TurnBased
+from cadre_tasks.turn_based import OneAgent, TurnBased
 from cadre_tasks.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards
 
 
@@ -21,7 +19,6 @@ class Inquiry(TurnBased):
     def __init__(self, task: Task, prompts: Prompts, reward: Rewards, /) -> None:
         super().__init__(task)
         self.prompts, self.reward = prompts, reward
-        self.written: tuple[Message, ...] = ()  # the conversation of an agent that does both
         self.worth: float | None = None  # of the answer, from 0 to 1
 
     @property
@@ -47,7 +44,7 @@ class Inquiry(TurnBased):
         return self.roles[0 if self.inquiring else 1]
 
     def conversation(self) -> tuple[Message, ...]:
-        return (*self.written, Message("user", self.ask()))
+        return (Message("user", self.ask()),)
 
     def pay(self, role: str, worth: float, formed: bool, name: str) -> Reward:
         """Return the reward of the answer: `worth` is its value, `formed` if it could be read, `name` the prefix of its
@@ -59,18 +56,9 @@ class Inquiry(TurnBased):
         return Reward(TEAM * worth, {role: FORM * formed + RIGHT * worth}, parts)
 
 
-class Single(Inquiry):
+class Single(OneAgent, Inquiry):
     """One agent that inquires and answers, in one conversation. Name it before the world among the bases."""
 
-    roles: ClassVar[tuple[str, ...]] = ("agent",)
-
     @property
-    def acting(self) -> str:
-        return "agent"
-
-    async def step(self, actions: dict[str, str]) -> Reward:
-        prompt = self.ask()
-        reward = await super().step(actions)
-        # The prompt was taken before the step, which changes it.
-        self.written = (*self.written, Message("user", prompt), Message("assistant", actions["agent"]))
-        return reward
+    def opening(self) -> bool:
+        return self.inquiring

@@ -9,7 +9,7 @@ ordered. `auto` is the rule of the paper, by which a pot starts with its third o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 Cell = tuple[int, int]  # column, row
@@ -107,34 +107,31 @@ class Kitchen:
         filled = sum(soup.is_ready or soup.is_cooking or 0 < soup.onions < ONIONS for soup in self.pots.values())
         for index, move in enumerate(moves):
             if move == "interact":
-                self._interact(index, points, filled)
+                cook = self.cooks[index]
+                cell = add(cook.cell, DIRECTIONS[cook.facing])
+                letter, held = self.layout.letters[cell], cook.held
+                if letter == "X" and held is not None and cell not in self.counters:
+                    self.counters[cell], cook.held = held, None
+                elif letter == "X" and held is None and cell in self.counters:
+                    cook.held = self.counters.pop(cell)
+                elif letter == "O" and held is None:
+                    cook.held = "onion"
+                elif letter == "D" and held is None:
+                    dishes = sum(other.held == "dish" for other in self.cooks)
+                    if dishes < filled and "dish" not in self.counters.values():
+                        points.work[index] += DISH_PICKUP
+                    cook.held = "dish"
+                elif letter == "P":
+                    self._use_pot(cell, index, points)
+                elif letter == "S" and isinstance(held, Soup):
+                    points.served[index] += SOUP_POINTS if held.onions == ONIONS else 0
+                    cook.held = None
         self._walk(moves)
         self.time += 1
         for soup in self.pots.values():
             if soup.is_cooking:
                 soup.tick += 1
         return points
-
-    def _interact(self, index: int, points: Points, filled: int) -> None:
-        cook = self.cooks[index]
-        cell = add(cook.cell, DIRECTIONS[cook.facing])
-        letter, held = self.layout.letters[cell], cook.held
-        if letter == "X" and held is not None and cell not in self.counters:
-            self.counters[cell], cook.held = held, None
-        elif letter == "X" and held is None and cell in self.counters:
-            cook.held = self.counters.pop(cell)
-        elif letter == "O" and held is None:
-            cook.held = "onion"
-        elif letter == "D" and held is None:
-            dishes = sum(other.held == "dish" for other in self.cooks)
-            if dishes < filled and "dish" not in self.counters.values():
-                points.work[index] += DISH_PICKUP
-            cook.held = "dish"
-        elif letter == "P":
-            self._use_pot(cell, index, points)
-        elif letter == "S" and isinstance(held, Soup):
-            points.served[index] += SOUP_POINTS if held.onions == ONIONS else 0
-            cook.held = None
 
     def _use_pot(self, cell: Cell, index: int, points: Points) -> None:
         cook, soup = self.cooks[index], self.pots[cell]
@@ -224,7 +221,9 @@ def next_move(kitchen: Kitchen, index: int, errand: str) -> tuple[str, str]:
     for cells in groups:
         # Around the other cook if there is a way, else towards where it stands.
         for blocked in ((partner,), ()):
-            best = _nearest(layout, cook.cell, cells, blocked)
+            steps = layout.distances(cook.cell, blocked)
+            ways = [(steps[stand], cell, stand) for cell in cells for stand in neighbours(cell) if stand in steps]
+            best = min(ways)[1:] if ways else None
             if best is None:
                 continue
             target, stand = best
@@ -237,13 +236,6 @@ def next_move(kitchen: Kitchen, index: int, errand: str) -> tuple[str, str]:
             waits = cook.held == "dish" and soup is not None and soup.is_cooking
             return ("stay" if waits else "interact"), ""
     return "", reason or f"no {errand} within reach"
-
-
-def _nearest(layout: Layout, start: Cell, cells: Iterable[Cell], blocked: Collection[Cell]) -> tuple[Cell, Cell] | None:
-    """Return the nearest of the cells and where to stand for it, or None if none can be reached."""
-    steps = layout.distances(start, blocked)
-    ways = [(steps[stand], cell, stand) for cell in cells for stand in neighbours(cell) if stand in steps]
-    return min(ways)[1:] if ways else None
 
 
 def _towards(layout: Layout, start: Cell, goal: Cell, blocked: Collection[Cell]) -> str:

@@ -16,9 +16,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import GeneratedTasks, Split
+from cadre.env import Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.types import Drawing, Reward, Task
 from cadre_tasks.worlds.inquiry import Inquiry, Single
 from cadre_tasks.worlds.lab_laws import (
@@ -79,16 +79,14 @@ class Lab(Inquiry):
         law's behaviour decides the split, not its form. Raises ConfigError if no law has so many variables."""
         check_variables(kind, variables)
 
-        def make(index: int) -> dict[str, Any]:
-            def draw(attempt: int) -> dict[str, Any] | None:
-                generator = random_keys.generator("lab", kind, variables, depth, split, index, attempt)
-                law = draw_law(generator, kind, variables, depth)
-                data = law_data(law, generator.getrandbits(60))
-                return data if in_split(split, behaviour(law)) and tells(law, data["seed"]) else None
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            generator = random_keys.generator("lab", kind, variables, depth, split, index, attempt)
+            law = draw_law(generator, kind, variables, depth)
+            data = law_data(law, generator.getrandbits(60))
+            return data if in_split(split, behaviour(law)) and tells(law, data["seed"]) else None
 
-            return drawn(split, draw, {"kind": kind, "variables": variables, "depth": depth})
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{kind}-{variables}-{depth}")
+        dials = {"kind": kind, "variables": variables, "depth": depth}
+        return drawn_tasks(split, draw, dials, f"{split}-{kind}-{variables}-{depth}")
 
     @property
     def inquiring(self) -> bool:

@@ -73,10 +73,7 @@ def check_variables(kind: Kind, variables: int) -> None:
     if variables == USUAL or fewest <= variables <= largest:
         return
     fit = f"none, as the law is of {', '.join(PROPERTIES)}" if kind == "chemistry" else f"{fewest} to {largest}"
-    raise ConfigError(
-        f"settings.variables: got {variables} with kind {kind}; expected {fit}. "
-        f"{'Leave it out' if kind == 'chemistry' else 'Take one of these'}, or take another kind."
-    )
+    raise ConfigError(f"settings.variables: got {variables} with kind {kind}; expected {fit}.")
 
 
 def _formula(draw: random.Random, names: Sequence[str], depth: int) -> str:

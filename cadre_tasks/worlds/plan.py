@@ -12,16 +12,16 @@ the two actions disturb each other, because one takes away what the other needs 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import Env, GeneratedTasks, Split
+from cadre.env import Env, Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError
 from cadre.plugins import package
 from cadre.types import Drawing, Message, Observation, Reward, Task
@@ -96,10 +96,14 @@ def parse_plan(text: str) -> list[str] | None:
     return [f"({' '.join(match[1].split())})" for match in matches if match]
 
 
-def make(split: Split, index: int, domain: DomainName, size: int, robots: int) -> dict[str, Any]:
-    """Return a problem of the split, with the length of its shortest plan."""
+Size = Annotated[int, Field(ge=1, le=8)]
+Robots = Annotated[int, Field(ge=1, le=3)]
 
-    def draw(attempt: int) -> dict[str, Any] | None:
+
+def _split(split: Split, domain: DomainName, size: int, robots: int) -> Sequence[Task]:
+    package("pyperplan.grounding", "worlds")
+
+    def draw(index: int, attempt: int) -> dict[str, Any] | None:
         generator = random_keys.generator("plan", domain, size, robots, split, index, attempt)
         data = problem(generator, domain, size, robots)
         if not in_split(split, pddl(data)):
@@ -107,17 +111,8 @@ def make(split: Split, index: int, domain: DomainName, size: int, robots: int) -
         shortest = Grounded(domain, pddl(data)).shortest()
         return {**data, "optimum": len(shortest)} if shortest else None
 
-    return drawn(split, draw, {"domain": domain, "size": size, "robots": robots})
-
-
-Size = Annotated[int, Field(ge=1, le=8)]
-Robots = Annotated[int, Field(ge=1, le=3)]
-
-
-def _split(split: Split, domain: DomainName, size: int, robots: int) -> Sequence[Task]:
-    package("pyperplan.grounding", "worlds")
-    name = f"{split}-{domain}-{size}-{robots}"
-    return GeneratedTasks(SPLIT_SIZES[split], lambda index: make(split, index, domain, size, robots), name)
+    dials = {"domain": domain, "size": size, "robots": robots}
+    return drawn_tasks(split, draw, dials, f"{split}-{domain}-{size}-{robots}")
 
 
 class Plan(Relay):
@@ -145,8 +140,7 @@ class Plan(Relay):
         robots in a domain without robots."""
         if robots > 1 and domain not in ROBOTS:
             raise ConfigError(
-                f"settings.robots: got {robots} with domain {domain}, where nobody drives; expected a domain of "
-                f"{', '.join(ROBOTS)}. Leave it out or take one of these."
+                f"settings.robots: got {robots} with domain {domain}; expected one, or a domain of {', '.join(ROBOTS)}."
             )
         return _split(split, domain, size, robots)
 
@@ -178,7 +172,7 @@ class Plan(Relay):
         return f"A domain and a problem in PDDL:\n\n{DOMAINS[self.task.data['domain']]}\n\n{self.text}"
 
     def brief(self) -> str:
-        return brief_facts(self.task.data)
+        return "\n".join("; ".join(" ".join(it) for it in self.task.data[part]) for part in ("init", "goal"))
 
     def asked(self) -> tuple[str, str]:
         form = "End with `Plan:` and then one action a line, such as (stack b1 b2). Fewer actions are better."
@@ -198,11 +192,6 @@ class PlanSingleAgent(relay.RelaySingleAgent, Plan):
     """One agent that tries a plan, sees how far it goes, and decides."""
 
     decider_note: ClassVar[str] = "You see how far it can be executed, and decide then."
-
-
-def brief_facts(data: Mapping[str, Any]) -> str:
-    """Return the facts at the start and the goals, a line each, for small models."""
-    return "\n".join("; ".join(" ".join(it) for it in data[part]) for part in ("init", "goal"))
 
 
 class PlanJoint(Env):

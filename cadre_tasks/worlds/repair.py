@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
 from cadre import random_keys
-from cadre.env import GeneratedTasks, Split
+from cadre.env import Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError
 from cadre.types import Drawing, Message, Reward, Task
 from cadre_programs.containers import (
@@ -90,21 +90,16 @@ class Repair(TurnBased):
         config = settings.get("container") or ContainerConfig()
         is_contained = settings.get("isolation") == "container"
         if settings.get("container") and not is_contained:
-            raise ConfigError(
-                "settings.container: got it beside isolation: sandbox; expected isolation: container. Set that, or "
-                "remove it."
-            )
+            raise ConfigError("settings.container: got it beside isolation: sandbox; expected isolation: container.")
         if is_contained:
             check_containers(config)
 
-        def make(index: int) -> dict[str, Any]:
-            def draw(attempt: int) -> dict[str, Any] | None:
-                generator = random_keys.generator("repair", split, index, attempt)
-                return draw_repository(generator, lambda identity: in_split(split, identity))
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            generator = random_keys.generator("repair", split, index, attempt)
+            data = draw_repository(generator, lambda identity: in_split(split, identity))
+            return data | {"image": config.image} if data and is_contained else data
 
-            return drawn(split, draw, {}) | ({"image": config.image} if is_contained else {})
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, split)
+        return drawn_tasks(split, draw, {}, split)
 
     @property
     def over(self) -> bool:

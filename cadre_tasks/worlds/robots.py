@@ -17,9 +17,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import Env, GeneratedTasks, Split
+from cadre.env import Env, Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError
 from cadre.plugins import package
 from cadre.types import Drawing, Image, Message, Observation, Reward, Task
@@ -151,10 +151,7 @@ class Robots(Env):
             data = make_layout(generator, kind, objects, robots, reach, pillars, turn)
             return data | {"view": view} if data and in_split(split, repr(sorted(data.items()))) else None
 
-        def make(index: int) -> dict[str, Any]:
-            return drawn(split, lambda attempt: draw(index, attempt), dials)
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, "-".join([split, *parts]))
+        return drawn_tasks(split, draw, dials, "-".join([split, *parts]))
 
     @property
     def success(self) -> bool:
@@ -247,8 +244,27 @@ class Robots(Env):
         return [f"Last plan of robot {robot + 1}: {self.outcomes[robot]}." for robot in robots if self.outcomes[robot]]
 
     def picture(self) -> Image:
-        """Return the table from above."""
-        return draw_table(self.layout, self.scene)
+        """Return the table from above, two pixels a centimetre: bases as small rings, grippers as large ones with one
+        to three dots, objects as squares or discs, their goals as frames, pillars as dark discs."""
+        layout, scene = self.layout, self.scene
+        shapes: list[tuple[str, float, float, float, tuple[int, int, int]]] = []
+        if layout.bin is not None:
+            shapes.append(("frame", *layout.bin, BIN / 2, DARK))
+        else:
+            shapes += [("frame", *layout.goals[name], 5.0, RGB[name]) for name in layout.goals]
+        shapes += [("disc", *pillar, 4.0, DARK) for pillar in layout.pillars]
+        if layout.kind == "carry":
+            (ax, ay), (bx, by) = scene.items.values()
+            shapes += [
+                ("disc", ax + s / 24 * (bx - ax), ay + s / 24 * (by - ay), 2.0, (140, 100, 60)) for s in range(25)
+            ]
+        shape = "disc" if layout.kind == "sweep" else "square"
+        shapes += [(shape, *item, 3.0, RGB[name]) for name, item in scene.items.items()]
+        shapes += [("ring", *base, 2.0, DARK) for base in layout.bases]
+        for robot, (x, y) in enumerate(scene.grippers):
+            shapes.append(("ring", x, y, 7.0, (20, 20, 20)))
+            shapes += [("disc", x - 3.0 + 3.0 * dot, y + 10.0, 1.2, (20, 20, 20)) for dot in range(robot + 1)]
+        return _drawn_shapes(tuple(shapes), layout.opening if layout.bin else 0)
 
     # ---- Steps
 
@@ -430,27 +446,6 @@ RGB = {
     **{"white": (250, 250, 250), "orange": (230, 130, 30), "a": (210, 40, 40), "b": (40, 80, 210)},
 }
 PAPER, LINE, DARK = (225, 225, 225), (205, 205, 205), (60, 60, 60)
-
-
-def draw_table(layout: Layout, scene: Scene) -> Image:
-    """Return an image of the table from above, two pixels a centimetre: bases as small rings, grippers as large ones
-    with one to three dots, objects as squares or discs, their goals as frames, pillars as dark discs."""
-    shapes: list[tuple[str, float, float, float, tuple[int, int, int]]] = []
-    if layout.bin is not None:
-        shapes.append(("frame", *layout.bin, BIN / 2, DARK))
-    else:
-        shapes += [("frame", *layout.goals[name], 5.0, RGB[name]) for name in layout.goals]
-    shapes += [("disc", *pillar, 4.0, DARK) for pillar in layout.pillars]
-    if layout.kind == "carry":
-        (ax, ay), (bx, by) = scene.items.values()
-        shapes += [("disc", ax + s / 24 * (bx - ax), ay + s / 24 * (by - ay), 2.0, (140, 100, 60)) for s in range(25)]
-    shape = "disc" if layout.kind == "sweep" else "square"
-    shapes += [(shape, *item, 3.0, RGB[name]) for name, item in scene.items.items()]
-    shapes += [("ring", *base, 2.0, DARK) for base in layout.bases]
-    for robot, (x, y) in enumerate(scene.grippers):
-        shapes.append(("ring", x, y, 7.0, (20, 20, 20)))
-        shapes += [("disc", x - 3.0 + 3.0 * dot, y + 10.0, 1.2, (20, 20, 20)) for dot in range(robot + 1)]
-    return _drawn_shapes(tuple(shapes), layout.opening if layout.bin else 0)
 
 
 @lru_cache(maxsize=128)

@@ -20,9 +20,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import GeneratedTasks, Split
+from cadre.env import Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError, DataError
 from cadre.plugins import package
 from cadre.types import Drawing, Reward, Task
@@ -85,15 +85,6 @@ def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
     return [i + 1 for i in ranked[:LISTED] if scores[i] > 0]
 
 
-def check_answer(answer: str, data: str) -> None:
-    """Raise DataError for an answer of a file that no text of a writer would be right with."""
-    if [normalised(name) for name, _ in OPEN_ANSWER.findall(f"Answer: {answer} [1]")] != [normalised(answer) or None]:
-        raise DataError(
-            f"data: {data} has the answer {answer[:80]!r}; expected at most 200 characters on one line, without square "
-            "brackets, with a letter or digit, as an answer is given so. Write it shorter, or remove the line."
-        )
-
-
 class Search(Inquiry):
     """The team form. Settings: the number of `steps` of the searcher, `prompts` wording, `reward` shaped or by outcome;
     of the tasks the number of `hops` (facts that a question follows) and of `people` in the library; or a `backend`
@@ -149,33 +140,34 @@ class Search(Inquiry):
             if not is_user_file(data) or (hops, people) != (2, 20):
                 raise ConfigError(
                     f"settings.backend: got a server with data {data!r}, hops {hops} and people {people}; expected a "
-                    "file of JSON lines with `question` and `answer` as data, and the other two unset, as a server has "
-                    "no library of a task. Write settings: {backend: ..., data: FILE.jsonl}."
+                    "file of JSON lines with `question` and `answer` as data, and the other two unset."
                 )
             tasks = load_data_tasks(DataSelection("problem", data, data, held_out=held_out, same_set=True), split)
             for task in tasks:
-                check_answer(task.data["answer"], data)
+                answer = task.data["answer"]
+                read = [normalised(name) for name, _ in OPEN_ANSWER.findall(f"Answer: {answer} [1]")]
+                if read != [normalised(answer) or None]:
+                    raise DataError(
+                        f"data: {data} has the answer {answer[:80]!r}; expected at most 200 characters on one line, "
+                        "without square brackets, with a letter or digit. Write it shorter, or remove the line."
+                    )
             check_server(server)
             return tasks
         if data or held_out is not None:
             raise ConfigError(
-                f"settings.data: got {data!r} with the local index, whose questions are made with their library; "
-                "expected a backend beside it. Remove data and held_out, or name a backend."
+                f"settings.data: got {data!r} with the local index, which has its own questions. Name a backend."
             )
         package("bm25s", "worlds")
 
-        def make(index: int) -> dict[str, Any]:
-            def draw(attempt: int) -> dict[str, Any] | None:
-                seed = random_keys.key("search", split, index, attempt, hops, people)
-                chain = library(random_keys.generator("library", seed), people).chains[0][: hops + 1]
-                query = question(chain, hops)
-                if not in_split(split, query):
-                    return None
-                return {"seed": seed, "people": people, "hops": hops, "question": query}
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            seed = random_keys.key("search", split, index, attempt, hops, people)
+            chain = library(random_keys.generator("library", seed), people).chains[0][: hops + 1]
+            query = question(chain, hops)
+            if not in_split(split, query):
+                return None
+            return {"seed": seed, "people": people, "hops": hops, "question": query}
 
-            return drawn(split, draw, {"hops": hops, "people": people})
-
-        return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{hops}-{people}")
+        return drawn_tasks(split, draw, {"hops": hops, "people": people}, f"{split}-{hops}-{people}")
 
     @property
     def inquiring(self) -> bool:

@@ -93,8 +93,7 @@ class SearxngSearch(SearchServer):
         super().__init__()
         if "@" in url:
             raise ConfigError(
-                "backend.searxng: got an address with a password, which would be written into the run's folder; "
-                "expected one without. Put a proxy that logs in before the server."
+                "backend.searxng: got an address with a password, which would be written into the run's folder."
             )
         try:
             address = urllib.parse.urlsplit(url)
@@ -179,8 +178,7 @@ class McpSearch(SearchServer):
         if not isinstance(arguments, Mapping) or self.argument not in arguments:
             names = ", ".join(map(str, arguments)) if isinstance(arguments, Mapping) else ""
             raise ConfigError(
-                f"backend.argument: the tool {self.name} takes {names or 'nothing'}, not {self.argument!r}; expected "
-                "the argument that takes the query. Name it."
+                f"backend.argument: the tool {self.name} takes {names or 'nothing'}, not {self.argument!r}."
             )
 
     async def fetch(self, query: str) -> list[Passage]:

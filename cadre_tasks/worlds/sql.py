@@ -16,9 +16,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import GeneratedTasks, Split
+from cadre.env import Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError
 from cadre.types import Drawing, Task
 from cadre_tasks.worlds import database, relay
@@ -81,28 +81,6 @@ def distinguishes(candidate: SqlQuestion, data: Any) -> bool:
     return not any(all(database.same(run_query(connection, like), it) for connection, it in pairs) for like in likes)
 
 
-def generate(split: Split, index: int, dials: dict[str, Any]) -> dict[str, Any]:
-    """Return a task of the split: tables, a question, and rows that distinguish it from similar questions."""
-
-    def draw(attempt: int) -> dict[str, Any] | None:
-        generator = random_keys.generator("sql", split, index, attempt, repr(sorted(dials.items())))
-        drawn_question = question(generator, dials)
-        tables = list(map(table_data, drawn_question.chain))
-        forms = {
-            "english": drawn_question.english(),
-            "brief": drawn_question.brief(),
-            "reference": drawn_question.sql(),
-        }
-        if not in_split(split, repr(tables), drawn_question.sql()):
-            return None
-        data = {"tables": tables, "rows": dials["rows"], "dirty": dials["dirty"], **forms}
-        # Three tries with other rows before another question is drawn.
-        candidates = ({**data, "seed": generator.getrandbits(60)} for _ in range(3))
-        return next((rows for rows in candidates if distinguishes(drawn_question, rows)), None)
-
-    return drawn(split, draw, dials)
-
-
 def table_data(table: Table) -> dict[str, Any]:
     """Return a table as the data of a task."""
     return {"name": table.name, "parent": table.parent, "words": list(table.words), "numbers": list(table.numbers)}
@@ -149,15 +127,29 @@ class Sql(Relay):
         """Return questions keyed by split and index. Tables and reference decide the split. Raises ConfigError if there
         is no second table for the second subquery."""
         if nesting > 1 and not joins:
-            raise ConfigError(
-                f"settings.nesting: got {nesting} with joins 0; expected at most 1, as the second subquery counts rows "
-                "of another table. Set settings.joins=1 or settings.nesting=1."
-            )
+            raise ConfigError(f"settings.nesting: got {nesting} with joins 0; expected at most 1, or settings.joins=1.")
         database.DUCKDB.file()
         dials: dict[str, Any] = {"joins": joins, "filters": filters, "grouping": grouping, "nesting": nesting}
         dials |= {"dirty": dirty, "rows": rows}
         name = "-".join([split, *map(str, dials.values())])
-        return GeneratedTasks(SPLIT_SIZES[split], lambda index: generate(split, index, dials), name)
+
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            generator = random_keys.generator("sql", split, index, attempt, repr(sorted(dials.items())))
+            drawn_question = question(generator, dials)
+            tables = list(map(table_data, drawn_question.chain))
+            forms = {
+                "english": drawn_question.english(),
+                "brief": drawn_question.brief(),
+                "reference": drawn_question.sql(),
+            }
+            if not in_split(split, repr(tables), drawn_question.sql()):
+                return None
+            data = {"tables": tables, "rows": dials["rows"], "dirty": dials["dirty"], **forms}
+            # Three tries with other rows before another question is drawn.
+            candidates = ({**data, "seed": generator.getrandbits(60)} for _ in range(3))
+            return next((rows for rows in candidates if distinguishes(drawn_question, rows)), None)
+
+        return drawn_tasks(split, draw, dials, name)
 
     async def judge(self, text: str) -> Judged:
         """Run the query on the rows that everybody sees and on the hidden ones, at once."""
@@ -202,15 +194,13 @@ class Sql(Relay):
 
     def render(self) -> Drawing:
         visible = databases(self.task.data)[0]
-        tables = [(it.name, drawings.table(it.columns, _cells(visible.rows[it.name][:8]))) for it in self.chain]
-        parts: list[tuple[str, Drawing]] = [("question", drawings.text(self.task.data["english"])), *tables]
+        parts: list[tuple[str, Drawing]] = [("question", drawings.text(self.task.data["english"]))]
+        for it in self.chain:
+            rows = [[v if isinstance(v, int) else str(v) for v in row] for row in visible.rows[it.name][:8]]
+            parts.append((it.name, drawings.table(it.columns, rows)))
         if self.draft is not None:
             parts += [("draft", drawings.code(self.said, language="sql")), ("gave", drawings.text(self.draft.feedback))]
         return drawings.several(*parts)
-
-
-def _cells(rows: Sequence[Sequence[Any]]) -> list[list[str | float]]:
-    return [[value if isinstance(value, int) else str(value) for value in row] for row in rows]
 
 
 def first_rows(table: Table, visible: Database) -> str:

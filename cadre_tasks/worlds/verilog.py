@@ -17,9 +17,9 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.env import GeneratedTasks, Split
+from cadre.env import Split
 from cadre.envs import drawings
-from cadre.envs.splits import SPLIT_SIZES, drawn, in_split
+from cadre.envs.splits import drawn_tasks, in_split
 from cadre.types import Drawing, Message, Reward, Task
 from cadre_tasks.account import Account
 from cadre_tasks.turn_based import OneAgent, TurnBased
@@ -64,21 +64,6 @@ class Bench:
     feedback: str = ""
 
 
-def generate(split: Split, index: int, kind: Kind, width: int, features: int) -> dict[str, Any]:
-    """Return a task of the split: a circuit, wrong ones like it, and the seed of the inputs that distinguish them."""
-
-    def draw(attempt: int) -> dict[str, Any] | None:
-        generator = random_keys.generator("verilog", split, index, attempt, kind, width, features)
-        circuit = draw_circuit(generator, kind, width, features)
-        if not in_split(split, repr(circuit)):
-            return None
-        seed = generator.getrandbits(60)
-        wrong = [it.data() for it in mutants(circuit, seed) or ()]
-        return {"circuit": circuit.data(), "wrong": wrong, "seed": seed} if wrong else None
-
-    return drawn(split, draw, {"kind": kind, "width": width, "features": features})
-
-
 class Verilog(TurnBased):
     """The team form. Settings: `turns` the team gets, `prompts` wording, `reward` shaped or by outcome; of its circuits
     the `kind`, the `width` (bits, requests, or the length of a pattern) and the number of `features`."""
@@ -109,8 +94,18 @@ class Verilog(TurnBased):
     ) -> Sequence[Task]:
         """Return circuits keyed by split and index. The circuit decides the split."""
         verilog.tools()
-        name = f"{split}-{kind}-{width}-{features}"
-        return GeneratedTasks(SPLIT_SIZES[split], lambda index: generate(split, index, kind, width, features), name)
+
+        def draw(index: int, attempt: int) -> dict[str, Any] | None:
+            generator = random_keys.generator("verilog", split, index, attempt, kind, width, features)
+            circuit = draw_circuit(generator, kind, width, features)
+            if not in_split(split, repr(circuit)):
+                return None
+            seed = generator.getrandbits(60)
+            wrong = [it.data() for it in mutants(circuit, seed) or ()]
+            return {"circuit": circuit.data(), "wrong": wrong, "seed": seed} if wrong else None
+
+        dials = {"kind": kind, "width": width, "features": features}
+        return drawn_tasks(split, draw, dials, f"{split}-{kind}-{width}-{features}")
 
     @property
     def success(self) -> bool:

@@ -66,8 +66,7 @@ def tools() -> Tools:
     ]
     if vvp is None or not libraries:
         raise ConfigError(
-            "env: this environment simulates circuits with Icarus Verilog; got a machine without its vvp and ivl; "
-            "expected both, as Debian's package iverilog has them. Run: apt-get install iverilog"
+            "env: circuits are simulated with Icarus Verilog, which is missing. Run: apt-get install iverilog"
         )
     return Tools(f"{libraries[0]}/ivl", vvp, libraries[0])
 

@@ -66,7 +66,7 @@ def test_lines_of_a_pipe(monkeypatch, tmp_path):
     output = result.out.splitlines()
     assert output[0].startswith("Roles: tool, planner. /role NAME")
     assert output[1].startswith("planner: ")
-    assert "got role 'toll'; expected one of tool, planner. Name one of them. Did you mean tool?" in output[2]
+    assert "got role 'toll'; expected one of tool, planner. Did you mean tool?" in output[2]
     assert output[3].startswith("tool: ")
     assert output[4].startswith("/role NAME")
     assert len(output) == 5

@@ -69,7 +69,9 @@ def is_double(separators: list[str], index: int) -> bool:
 def trimmed(tokens: Tokens) -> Tokens:
     """Return the tokens without stops at the end, braces around everything, and `\\approx` in front."""
     while tokens:
-        if tokens[-1].text in (".", ",", ";", "\\\\") or is_marked(tokens):
+        # The letter of a choice may stand with a closing bracket alone: `A)`.
+        is_marked = len(tokens) == 2 and tokens[0].kind == "letter" and tokens[1].text == ")"
+        if is_marked or tokens[-1].text in (".", ",", ";", "\\\\"):
             tokens = tokens[:-1]
         elif tokens[0].text == "{" and matching(tokens, 0) == len(tokens) - 1:
             if split(tokens[1:-1], among("|", ":"))[1]:
@@ -80,11 +82,6 @@ def trimmed(tokens: Tokens) -> Tokens:
         else:
             break
     return tokens
-
-
-def is_marked(tokens: Tokens) -> bool:
-    """Return True if the tokens are the letter of a choice with a closing bracket alone: `A)`."""
-    return len(tokens) == 2 and tokens[0].kind == "letter" and tokens[1].text == ")"
 
 
 def turned_round(tokens: Tokens) -> Tokens:

@@ -77,7 +77,9 @@ class Comparison:
             case Value(), Based(base=10):
                 return str(gold.readings[0]) == answer.digits
             case Inequality(), Inequality():
-                return self.same_inequality(gold, answer)
+                factor = self.multiple(gold.above, answer.above)
+                alike = (gold.strict, gold.unequal) == (answer.strict, answer.unequal)
+                return alike and factor is not None and (gold.unequal or bool(factor > 0))
         return gold == answer
 
     # --- equations and regions ---
@@ -86,7 +88,8 @@ class Comparison:
         if isinstance(gold, Equation) and isinstance(answer, Equation):
             if gold.name and gold.name == answer.name:
                 return self.all_same(gold.sides[-1], answer.sides)
-            return self.same_curve(gold, answer)
+            first, second = gold.difference, answer.difference
+            return first is not None and second is not None and self.multiple(first, second) is not None
         if isinstance(answer, Equation):
             return self.all_same(gold, answer.sides)
         assert isinstance(gold, Equation)
@@ -97,22 +100,12 @@ class Comparison:
     def all_same(self, gold: Shape, sides: Sequence[Shape]) -> bool:
         return all(self.same(gold, side) for side in sides)
 
-    def same_curve(self, gold: Equation, answer: Equation) -> bool:
-        """Return True if two equations are equivalent: the differences of their sides are multiples of each other."""
-        first, second = gold.difference, answer.difference
-        return first is not None and second is not None and self.multiple(first, second) is not None
-
     def multiple(self, first: Expr, second: Expr) -> Expr | None:
         """Return the number by which the first is multiplied to give the second; None if there is none."""
         if first == 0 or second == 0 or first.free_symbols != second.free_symbols:
             return None
         factor = sympy.simplify(second / first)
         return factor if factor.is_number and factor.is_finite and factor != 0 else None
-
-    def same_inequality(self, gold: Inequality, answer: Inequality) -> bool:
-        factor = self.multiple(gold.above, answer.above)
-        alike = (gold.strict, gold.unequal) == (answer.strict, answer.unequal)
-        return alike and factor is not None and (gold.unequal or bool(factor > 0))
 
     def same_region(self, gold: Shape, answer: Shape) -> bool:
         first, second = region_of(gold), region_of(answer)
@@ -144,22 +137,18 @@ class Comparison:
         if not may_stand_for(first.brackets, second.brackets, len(first.items)):
             return False
         if first.brackets in ("", "{}"):
-            return self.same_bag(first.items, second.items)
+            unmatched = list(second.items)
+            for item in first.items:
+                index = next((index for index, candidate in enumerate(unmatched) if self.same(item, candidate)), None)
+                if index is None:
+                    return False
+                del unmatched[index]
+            return not unmatched
         return len(first.items) == len(second.items) and all(map(self.same, first.items, second.items))
 
     def covers(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
         """Return True if every item of the first is in the second."""
         return all(any(self.same(item, candidate) for candidate in answer) for item in gold)
-
-    def same_bag(self, gold: Sequence[Shape], answer: Sequence[Shape]) -> bool:
-        """Return True if gold items and answers can be paired, in any order, and none is left over."""
-        unmatched = list(answer)
-        for item in gold:
-            index = next((index for index, candidate in enumerate(unmatched) if self.same(item, candidate)), None)
-            if index is None:
-                return False
-            del unmatched[index]
-        return not unmatched
 
     def same_matrix(self, gold: Matrix, answer: Matrix) -> bool:
         shapes = [[len(row) for row in matrix.rows] for matrix in (gold, answer)]

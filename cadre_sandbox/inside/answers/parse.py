@@ -52,7 +52,16 @@ def one_shape(tokens: Tokens) -> Shape:
     if any(token.text == r"\pm" for token in tokens) and not is_set(tokens):
         return Items(tuple(shape_of(version) for version in signs(tokens)))
     if split(tokens, among(*RELATIONS))[1]:
-        return related(tokens)
+        parts, relations = split(tokens, among(*RELATIONS))
+        if not all(parts):
+            raise Unreadable("a relation without a side")
+        if relations == [r"\in"]:
+            return contained(parts[0], parts[1])
+        if set(relations) <= {"=", r"\approx"}:
+            return equated(parts, relations)
+        if set(relations) <= FLIPPED.keys():
+            return compared(parts, relations)
+        raise Unreadable("relations of several kinds")
     for kind in (united, framed, bracketed, worded, based, ratio):
         shape = kind(tokens)
         if shape is not None:
@@ -84,20 +93,6 @@ def signed(tokens: Tokens, chosen: dict[int, str]) -> Tokens:
         elif token.text == r"\mp":
             changed[index] = Token("mark", "-" if latest == "+" else "+")
     return changed
-
-
-def related(tokens: Tokens) -> Shape:
-    """Parse equations, inequalities and `x \\in ...`."""
-    parts, relations = split(tokens, among(*RELATIONS))
-    if not all(parts):
-        raise Unreadable("a relation without a side")
-    if relations == [r"\in"]:
-        return contained(parts[0], parts[1])
-    if set(relations) <= {"=", r"\approx"}:
-        return equated(parts, relations)
-    if set(relations) <= FLIPPED.keys():
-        return compared(parts, relations)
-    raise Unreadable("relations of several kinds")
 
 
 def contained(name: Tokens, rest: Tokens) -> Shape:

@@ -32,11 +32,7 @@ def valued(tokens: Tokens) -> Value:
     if repeating is not None:
         return Value((repeating,), measure)
     decimals, digits = decimal_of(core)
-    return Value(readings_of(core), measure, decimals, digits)
-
-
-def readings_of(core: Tokens) -> tuple[Expr, ...]:
-    """Return the expressions that the tokens may mean, first the one that a mathematician would read."""
+    # First the reading of a mathematician.
     bare_log = any(token.text == r"\log" for token in core)
     slashed = any(token.text == "/" for token in core)
     customs = [
@@ -44,7 +40,7 @@ def readings_of(core: Tokens) -> tuple[Expr, ...]:
         for tight in ((True, False) if slashed else (True,))
         for log in ((None, 10) if bare_log else (None,))
     ]
-    return tuple(dict.fromkeys(read(core, custom) for custom in customs))
+    return Value(tuple(dict.fromkeys(read(core, custom) for custom in customs)), measure, decimals, digits)
 
 
 def without_currency(tokens: Tokens) -> tuple[Tokens, Measure]:

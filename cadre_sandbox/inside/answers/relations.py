@@ -79,14 +79,10 @@ def bound(left_side: Tokens, relation: str, right_side: Tokens) -> Region | None
     if end.free_symbols:
         return None
     if left_side[0].text == left_side[-1].text == "|":
-        return Region(two_sided(relation, end), canonical(left_side[1:-1]))
+        above, below = half_line(relation, end), half_line(FLIPPED[relation], -end)
+        join = sympy.Union if relation in (">", r"\ge") else sympy.Intersection
+        return Region(join(above, below), canonical(left_side[1:-1]))
     return Region(half_line(relation, end), canonical(left_side))
-
-
-def two_sided(relation: str, end: sympy.Expr) -> sympy.Set:
-    """Return the numbers whose absolute value satisfies the relation to a number."""
-    above, below = half_line(relation, end), half_line(FLIPPED[relation], -end)
-    return sympy.Union(above, below) if relation in (">", r"\ge") else sympy.Intersection(above, below)
 
 
 def half_line(relation: str, end: sympy.Expr) -> sympy.Set:

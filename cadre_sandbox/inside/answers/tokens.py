@@ -91,14 +91,10 @@ def expanded(kind: str, part: str, text: str, index: int, depth: int) -> tuple[l
         return [Token("letter", f"{part}{{{inner.strip()}}}")], index
     if kind == "command":
         same = SAME.get(part, part)
-        return [Token("command" if same.startswith("\\") else kind_of(same), same)], index
+        return [Token("command" if same.startswith("\\") else ("letter" if same.isalpha() else "mark"), same)], index
     if kind == "word":
         return list(worded(part)), index
     return [Token(kind, part)], index
-
-
-def kind_of(sign: str) -> str:
-    return "letter" if sign.isalpha() else "mark"
 
 
 def worded(word: str) -> Iterator[Token]:

@@ -19,12 +19,12 @@ def asking(**tests: Any) -> dict[str, Any]:
 
 
 BAD = {
-    "no test": ("humaneval", {**ROWS["humaneval"]["test"][0], "test": None}, "tests: a text was expected; got None"),
-    "a number for a name": ("humaneval", {**ROWS["humaneval"]["test"][0], "task_id": 5}, "id: a text was expected"),
+    "no test": ("humaneval", {**ROWS["humaneval"]["test"][0], "test": None}, "tests: got None; expected a text"),
+    "a number for a name": ("humaneval", {**ROWS["humaneval"]["test"][0], "task_id": 5}, "id: got 5; expected a text"),
     "one reference": ("scitldr", {**PAPER, "tldrs": "a text"}, "a list was expected; got 'a text'"),
-    "references of numbers": ("scitldr", {**PAPER, "tldrs": [1]}, "references: a list of texts was expected"),
+    "references of numbers": ("scitldr", {**PAPER, "tldrs": [1]}, r"references: got \(1,\); expected a list of texts"),
     "one sentence": ("scitldr", {**ROWS["scitldr"]["test"][0], "source": "We."}, "a list was expected; got 'We.'"),
-    "no starter": ("apps", {**SPELT, "starter_code": None}, "starter: a text was expected; got None"),
+    "no starter": ("apps", {**SPELT, "starter_code": None}, "starter: got None; expected a text"),
     "no arguments": ("apps", asking(fn_name="f", inputs=["abc"], outputs=[1]), "a list was expected; got 'abc'"),
     "one input": ("apps", asking(inputs="ab", outputs=["1", "2"]), "a list was expected; got 'ab'"),
     "an input of a table": ("apps", asking(inputs=[{"a": 1}], outputs=["1"]), "a list was expected; got {'a': 1}"),
@@ -34,7 +34,7 @@ BAD = {
     "a tolerance that is none": (
         "olympiadbench",
         {**ROWS["olympiadbench"]["train"][0], "error": "nan"},
-        "tolerance: a number from 0 on was expected; got nan",
+        "tolerance: got nan; expected a number from 0 on",
     ),
 }
 

@@ -57,7 +57,7 @@ WRONG = {
     "an empty answer": ({"question": "2+2?", "answer": " "}, r"line 2: answer: got ' '; expected a text that is not"),
     "no answer": ({"question": "2+2?", "answer": None}, r"line 2: answer: got ''"),
     "a list": ({"question": "2+2?", "answer": ["4"]}, r"line 2: answer: got \['4'\]; expected a text"),
-    "not a number": ({"question": "2+2?", "answer": float("nan")}, r"line 2: answer: got nan; expected a text, where"),
+    "not a number": ({"question": "2+2?", "answer": float("nan")}, r"line 2: answer: got nan; expected a text"),
     "an endless number": ({"question": "2+2?", "answer": float("inf")}, r"line 2: answer: got inf; expected a text"),
     "a worked solution": ({"question": "2+2?", "answer": "2+2 #### 4"}, r"line 2: answer: got '2\+2 #### 4'; .* alone"),
     # Mistake: a column of solutions is taken for the answers, and no answer is ever right.

@@ -168,7 +168,7 @@ def test_settings_are_validated(client: type[FakeClient]) -> None:
     for settings, words in (
         ({}, "expected one of them"),
         ({"url": "http://refused"}, "no OpenEnv server answers"),
-        ({"app": "cadre_no_such_module:app"}, "no installed module"),
+        ({"app": "cadre_no_such_module:app"}, "in no installed module"),
         ({"url": "http://here", "observation": "txt"}, "expected an entry of the observations: text"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -178,8 +178,8 @@ def test_settings_are_validated(client: type[FakeClient]) -> None:
 @pytest.mark.parametrize(
     ("code", "settings", "words"),
     [
-        ("raise SystemExit(3)", {}, r"ended with status 3; expected one that listens"),
-        ("import time; time.sleep(60)", {"start_timeout_s": 0.2}, r"within 0\.2 s; .* Raise settings\.start_timeout_s"),
+        ("raise SystemExit(3)", {}, r"ended with status 3; its messages are above"),
+        ("import time; time.sleep(60)", {"start_timeout_s": 0.2}, r"within 0\.2 s\. Raise settings\.start_timeout_s"),
     ],
 )
 def test_a_server_that_does_not_start(

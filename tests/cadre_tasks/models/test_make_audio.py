@@ -13,14 +13,13 @@ from cadre_tasks.models.make_audio import (
     KINDS,
     NOTES,
     PITCHES,
-    batches,
     example,
     make_model,
     make_tokenizer,
     mixed,
     save,
 )
-from cadre_tasks.models.make_vision import tensors
+from cadre_tasks.models.make_vision import batches, tensors
 
 
 def test_answers_are_whole_lack_their_last_key_or_are_random() -> None:
@@ -54,7 +53,7 @@ def test_only_the_answer_is_learned_and_the_loss_reaches_the_ears(tmp_path: Path
     model = make_model(tokenizer)
     save(model, tokenizer, tmp_path)
     sounds = AudioProcessor(str(tmp_path), tokenizer, model.config)
-    rows = next(batches(Template(tokenizer, images=sounds), tokenizer, 4, random_keys.generator("rows")))
+    rows = next(batches(Template(tokenizer, images=sounds), tokenizer, 4, random_keys.generator("rows"), example))
     assert any(heard for _, _, heard in rows)
     batch = tensors(model, sounds, rows)
     for (ids, start, _), labels in zip(rows, batch["labels"], strict=True):

@@ -46,10 +46,13 @@ BAD = {
     "not JSON": ('{"prompt": ', "line 2: it is not JSON"),
     "no object": ("[1]", "line 2: got list"),
     "an unknown key": ('{"prompt": "a", "choosen": "b", "rejected": "c"}', "Did you mean chosen?"),
-    "a missing key": ('{"prompt": "a", "chosen": "b"}', "line 2: 'rejected' is missing"),
-    "no text": ('{"prompt": "a", "chosen": 1, "rejected": "c"}', "line 2: chosen is int"),
-    "no preference": ('{"prompt": "a", "chosen": "b", "rejected": "b"}', "line 2: chosen and rejected are equal"),
-    "a blank answer": ('{"prompt": "a", "chosen": " ", "rejected": "c"}', "line 2: chosen is blank"),
+    "a missing key": ('{"prompt": "a", "chosen": "b"}', "line 2: got ['prompt', 'chosen']"),
+    "no text": ('{"prompt": "a", "chosen": 1, "rejected": "c"}', "line 2: got chosen 1 and"),
+    "no preference": (
+        '{"prompt": "a", "chosen": "b", "rejected": "b"}',
+        "line 2: got chosen 'b' and rejected 'b'; expected two texts",
+    ),
+    "a blank answer": ('{"prompt": "a", "chosen": " ", "rejected": "c"}', "line 2: got chosen ' ' and"),
     "a blank prompt": ('{"prompt": " ", "chosen": "b", "rejected": "c"}', "line 2: got a blank prompt"),
     "blank messages": (
         '{"prompt": [{"role": "user", "content": ""}], "chosen": "b", "rejected": "c"}',

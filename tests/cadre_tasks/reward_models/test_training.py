@@ -144,7 +144,7 @@ def test_a_pair_longer_than_the_context_is_refused_before_the_model_is_loaded(fo
     path = tmp_path / "pairs.jsonl"
     long = PreferencePair((Message("user", "q"),), "a", "b" * 600)
     path.write_text("".join(pair_to_json(pair) + "\n" for pair in (*toy(4), long)))
-    with pytest.raises(DataError, match=r"pairs.jsonl, line 5: a prompt and an answer have 6\d\d tokens; .* 512"):
+    with pytest.raises(DataError, match=r"pairs.jsonl, line 5: has 6\d\d tokens; .* 512"):
         train_reward_model(read_pairs(path), str(source), tmp_path / "judge", FAST, lambda step, loss: None)
 
 

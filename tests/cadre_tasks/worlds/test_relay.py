@@ -3,8 +3,9 @@
 import pytest
 
 from cadre.types import Task
+from cadre_tasks.worlds import verilog_judge
 from cadre_tasks.worlds.relay import Judged, Relay, RelayOneTurn, RelaySingleAgent, answer_in
-from cadre_tasks.worlds.verilog import Bench, Design, VerilogSingleAgent, generate
+from cadre_tasks.worlds.verilog import Bench, Design, VerilogSingleAgent
 from tests.helpers.playing import play, seen, total
 
 
@@ -111,8 +112,9 @@ class Unsimulated(VerilogSingleAgent):
         return Bench(text, passed=False, feedback="FAIL")
 
 
-def test_one_agent_of_a_circuit_sees_in_every_turn_what_it_was_asked_and_said() -> None:
-    env = Unsimulated(Task("circuit", generate("test", 0, "detector", 4, 1)))
+def test_one_agent_of_a_circuit_sees_in_every_turn_what_it_was_asked_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verilog_judge, "tools", lambda: None)
+    env = Unsimulated(Unsimulated.tasks("test", "detector")[0])
     for turn in range(2):
         requests = env.observe()["agent"].messages
         assert ("The last design was:\nmodule 0" in requests[0].content) is (turn == 1)
