@@ -88,5 +88,7 @@ def test_a_tree_of_repeated_starts_has_the_same_paths(data, repeated):
     ends = tree.ends.tolist()
     assert above == {(i, j) for j in range(len(ends)) for i in range(j, ends[j])}
     assert sum(size for _, size in tree.policies) == len(tree.token_ids)
+    # A start of s nodes is run again after REPEATED * s others, themselves run again or not: of n nodes at most
+    # n / REPEATED are.
     if repeated:
-        assert len(tree.token_ids) <= (1 + 1 / repeated) * len(PrefixTree.of(data).token_ids)
+        assert (repeated - 1) * len(tree.token_ids) <= repeated * len(PrefixTree.of(data).token_ids)
