@@ -575,7 +575,7 @@ def test_an_update_that_does_not_fit_is_run_in_halves(learner, monkeypatch):
 @contextlib.contextmanager
 def warned_of_halves():
     """Expect a warning for each of three halves of 512 tokens, and no other."""
-    with pytest.warns(UserWarning) as warned:
+    with pytest.warns(UserWarning, match="too little memory") as warned:
         yield
     expected = [f"in parts of {tokens} tokens from here on" for tokens in (256, 128, 64)]
     assert all(text in str(item.message) for text, item in zip(expected, warned, strict=True))
