@@ -22,7 +22,6 @@ def sequence(ids, mask, policy="p", temperature=1.0, draw=None) -> TrainingSeque
 def sequences(draw, policies=("p",), longest=12):
     """Walks of a random tree: siblings, turns that extend each other, duplicates, prefixes, and unrelated tasks."""
     source = draw(st.randoms(use_true_random=False))
-    numbers = random.Random(draw(st.integers(0, 1 << 32)))  # thousands, each of which would be a choice to be kept
     grown = {policy: [()] for policy in policies}
     data = []
     for _ in range(draw(st.integers(1, 12))):
@@ -36,7 +35,7 @@ def sequences(draw, policies=("p",), longest=12):
             ids += tuple(source.randrange(3) for _ in range(prompt + randint))
             mask += (False,) * prompt + (True,) * randint
         grown[policy].append((ids, mask))
-        data.append(sequence(ids, mask, policy, source.choice((1.0, 1.0, 0.7)), numbers))
+        data.append(sequence(ids, mask, policy, source.choice((1.0, 1.0, 0.7)), source))
     return data
 
 

@@ -53,8 +53,8 @@ def traced(monkeypatch, traced_layer):
 
 
 @pytest.fixture
-def untraced(traced):
-    """Compiled layers of which none has been traced."""
+def untraced():
+    """Compiled layers of which none has been traced, for tests that count them."""
     torch._dynamo.reset()
 
 
@@ -108,7 +108,7 @@ def test_bfloat16_in_compiled_layers_is_as_close_as_padding(learner, architectur
     check_bfloat16(learner, architecture, 0, TreeForm(flex=True, compiled=True))
 
 
-@pytest.mark.usefixtures("untraced")
+@pytest.mark.usefixtures("traced", "untraced")
 def test_adapters_of_several_policies_in_compiled_layers(team):
     ranks = {"planner": 4, "tool": 8}
     first, other_built_team = (
@@ -173,7 +173,7 @@ def test_functions_of_many_variants_are_compiled_in_every_thread(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("untraced")
+@pytest.mark.usefixtures("traced", "untraced")
 def test_layers_with_adapters_are_compiled_for_all_sizes_at_once(team):
     """A compilation took up to 15 seconds on a GPU, and each number of nodes in a micro-batch needed one."""
     ranks = {"planner": 4, "tool": 8}
@@ -194,7 +194,7 @@ def test_layers_with_adapters_are_compiled_for_all_sizes_at_once(team):
         assert count_graphs((prompt, 30)) == initial_count_graphs + 2
 
 
-@pytest.mark.usefixtures("untraced")
+@pytest.mark.usefixtures("traced", "untraced")
 @pytest.mark.parametrize(
     ("architecture", "limit"),
     [
