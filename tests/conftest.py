@@ -14,15 +14,20 @@ from rich.console import Console
 os.fsync = lambda descriptor: None
 # What takes longest, in this order, is dealt out first: no worker of `make test` is left with it at the end.
 LONGEST = (
-    "tests/cadre_programs/test_program.py",
-    "tests/cadre/cli/test_damaged_runs.py",
+    "tests/cadre/engines/torch/test_compiled.py",
+    "tests/docs/test_notebooks.py",
+    "tests/cadre/cli/test_strange_folders.py",
     "tests/cadre/engines/torch/test_decode.py",
-    "tests/cadre/training/test_loop.py",
-    "tests/cadre_sandbox/test_repeatable.py",
-    "tests/cadre/training/test_signals.py",
+    "tests/cadre/engines/torch/test_lora.py",
     "tests/cadre_sandbox/test_checkers.py",
-    "tests/cadre/engines/torch/group/test_rank_learner.py",
-    "tests/cadre_tasks/recipes/test_recipes.py",
+    "tests/cadre/cli/test_examples.py",
+    "tests/cadre_programs/test_program.py",
+    "tests/cadre/cli/test_whole_outputs.py",
+    "tests/cadre_sandbox/test_repeatable.py",
+    "tests/cadre/training/test_loop.py",
+    "tests/cadre/training/test_signals.py",
+    "tests/docs/test_blocks.py",
+    "tests/cadre/cli/test_damaged_runs.py",
 )
 # How long an example takes says what else the machine does. The suite draws the same examples each time, so that what
 # is red is red for everybody; `pytest tests/fuzz --hypothesis-profile=long` looks for new ones.
@@ -33,10 +38,12 @@ settings.load_profile("suite")
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     # The process that deals tests out runs none, and would import torch before the others can begin.
-    if not session.config.pluginmanager.hasplugin("dsession"):
-        import torch
+    if session.config.pluginmanager.hasplugin("dsession"):
+        return
+    gc.disable()  # until all is imported: collections would look through it again and again
+    import torch
 
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
 
 
 # The modules of the tests as they were collected.
@@ -61,6 +68,7 @@ def pytest_collection_finish() -> None:
     # What was imported stays: collections need not look through a million objects each time.
     gc.collect()
     gc.freeze()
+    gc.enable()
     if forked := sys.modules.get("tests.helpers.forked"):
         forked.start_server()
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 PATTERN_S = 0.5
@@ -51,8 +53,21 @@ def _search(pattern: str, text: str) -> bool | None:
     """Return whether the pattern is found in the text; None if it is no pattern of Python's."""
     import regex
 
-    try:
-        re.compile(pattern)
-        return regex.search(pattern, text, timeout=PATTERN_S) is not None
-    except (re.error, regex.error):
+    if not _compiles(pattern):
         return None
+    try:
+        return regex.search(pattern, text, timeout=PATTERN_S) is not None
+    except regex.error:
+        return None
+
+
+@lru_cache(maxsize=1_000)  # each change of the filters of warnings shows again what was shown once
+def _compiles(pattern: str) -> bool:
+    """Return whether `re` compiles the pattern. Its warnings of what later versions may read otherwise (`[[`) are for
+    authors of programs, not for who is given a schema."""
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        try:
+            re.compile(pattern)
+        except re.error:
+            return False
+    return True

@@ -284,8 +284,10 @@ def _make_room(folder: str, module: str) -> None:
     entries = set(os.listdir(folder))
     for name, loaded in list(sys.modules.items()):
         top, file = name.partition(".")[0], getattr(loaded, "__file__", None)
+        if entries.isdisjoint((top, f"{top}.py")) or not file:
+            continue
         path = os.path.join(folder, top)
-        if entries.isdisjoint((top, f"{top}.py")) or not file or _lies_at(path, os.path.realpath(file)):
+        if _lies_at(path, file) or _lies_at(path, os.path.realpath(file)):
             continue
         if is_user_module(name):
             text = "%s: takes the place of %s, which has the same module name. Rename one of them if a run uses both."
@@ -302,8 +304,14 @@ def _lies_at(path: str, file: str) -> bool:
 def is_user_module(name: str) -> bool:
     """Return True if a module was imported from a folder of the user's files."""
     file = getattr(sys.modules.get(name), "__file__", None)
-    paths = [os.path.join(folder, name.partition(".")[0]) for folder in _folders] if isinstance(file, str) else []
-    return any(_lies_at(path, str(file)) for path in paths) and is_user_file(str(file))
+    prefixes = _prefixes(name.partition(".")[0], tuple(_folders))
+    return isinstance(file, str) and file.startswith(prefixes) and is_user_file(file)
+
+
+@lru_cache(maxsize=10_000)  # each import of a user's file asks this of thousands of modules
+def _prefixes(top: str, folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Return how the files of a module or a package begin, if it is in one of these folders."""
+    return tuple(os.path.join(folder, f"{top}{end}") for folder in folders for end in (".py", os.sep))
 
 
 def _look_for_changes() -> bool:
@@ -435,7 +443,12 @@ def has_user_frames(error: BaseException) -> bool:
 
 def is_user_file(file: str) -> bool:
     """Return True if a file belongs neither to a library nor to Cadre."""
+    return not file.startswith("<") and _is_user_path(os.path.abspath(file))
+
+
+@lru_cache(maxsize=10_000)  # each import of a user's file asks this of the modules of its working folder
+def _is_user_path(file: str) -> bool:
     path = Path(file).resolve()
-    if file.startswith("<") or not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
+    if not {"site-packages", "dist-packages"}.isdisjoint(path.parts):
         return False
     return not str(path).startswith((*LIBRARY_FOLDERS, *(f"{folder}/" for folder in OWN_FOLDERS)))

@@ -22,8 +22,11 @@ LONG = "a" * 60 + "!"
         ({"properties": {"a": {}}, "additionalProperties": {"type": "integer"}}, {"a": "x", "b": "1"}, False),
         ({"unevaluatedProperties": False}, {"a": 1}, False),
         ({"patternProperties": {"(": {}}, "additionalProperties": False}, {"(": 1}, False),
+        ({"pattern": "^[[x]$"}, "[", True),
+        ({"pattern": "^[[x]$"}, "y", False),
     ],
 )
+@pytest.mark.filterwarnings("error")  # as `re` warns of `[[`
 def test_patterns_demand_what_the_standard_says(schema: dict, value: object, is_valid: bool) -> None:
     assert make_validator(schema).is_valid(value) == is_valid
 

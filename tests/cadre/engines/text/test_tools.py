@@ -16,6 +16,7 @@ from cadre.errors import EngineError
 from cadre.types import Message, PreviousTurn, Sample, Sound, Tool, ToolCall
 
 STOPS = (257, 259)
+TOKENIZER = forms.tokenizer(None)
 FIND = Tool(
     "find",
     "Finds.",
@@ -35,7 +36,7 @@ def template(text) -> Template:
 
 
 def ids(template: Template, text: str) -> tuple[int, ...]:
-    return tuple(forms.tokenizer(None)(text, add_special_tokens=False).input_ids)
+    return tuple(TOKENIZER(text, add_special_tokens=False).input_ids)
 
 
 def written(template: Template, calls) -> str:

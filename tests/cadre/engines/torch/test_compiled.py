@@ -3,6 +3,7 @@
 Inductor has no backward pass of FlexAttention for CPUs, so layers are traced and run as they were traced.
 """
 
+import contextlib
 import dataclasses
 import functools
 import random
@@ -35,15 +36,25 @@ from tests.helpers.prefix_trees import apart, caught, check_bfloat16
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(scope="module")
+def traced_layer():
+    """The function of a layer, whose graphs run operation by operation. Each is traced once for all of these tests."""
+    torch._dynamo.reset()
+    yield torch.compile(prefix_tree._run_layer, backend="aot_eager")
+    torch._dynamo.reset()
+
+
 @pytest.fixture
-def traced(monkeypatch):
-    """Compiled layers whose graphs run operation by operation."""
+def traced(monkeypatch, traced_layer):
+    """Compiled layers."""
     monkeypatch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
     monkeypatch.setattr(forward, "MIN_COMPILED", 0)
-    compiled = torch.compile(prefix_tree._run_layer, backend="aot_eager")
-    monkeypatch.setattr(prefix_tree, "_compiled_layer", lambda: compiled)
-    torch._dynamo.reset()
-    yield
+    monkeypatch.setattr(prefix_tree, "_compiled_layer", lambda: traced_layer)
+
+
+@pytest.fixture
+def untraced():
+    """Compiled layers of which none has been traced, for tests that count them."""
     torch._dynamo.reset()
 
 
@@ -97,7 +108,7 @@ def test_bfloat16_in_compiled_layers_is_as_close_as_padding(learner, architectur
     check_bfloat16(learner, architecture, 0, TreeForm(flex=True, compiled=True))
 
 
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("traced", "untraced")
 def test_adapters_of_several_policies_in_compiled_layers(team):
     ranks = {"planner": 4, "tool": 8}
     first, other_built_team = (
@@ -162,7 +173,7 @@ def test_functions_of_many_variants_are_compiled_in_every_thread(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("traced", "untraced")
 def test_layers_with_adapters_are_compiled_for_all_sizes_at_once(team):
     """A compilation took up to 15 seconds on a GPU, and each number of nodes in a micro-batch needed one."""
     ranks = {"planner": 4, "tool": 8}
@@ -183,7 +194,7 @@ def test_layers_with_adapters_are_compiled_for_all_sizes_at_once(team):
         assert count_graphs((prompt, 30)) == initial_count_graphs + 2
 
 
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("traced", "untraced")
 @pytest.mark.parametrize(
     ("architecture", "limit"),
     [
@@ -561,13 +572,22 @@ def test_an_update_that_does_not_fit_is_run_in_halves(learner, monkeypatch):
         assert torch.equal(parameter, reference)
 
 
+@contextlib.contextmanager
+def warned_of_halves():
+    """Expect a warning for each of three halves of 512 tokens, and no other."""
+    with pytest.warns(UserWarning, match="too little memory") as warned:
+        yield
+    expected = [f"in parts of {tokens} tokens from here on" for tokens in (256, 128, 64)]
+    assert all(text in str(item.message) for text, item in zip(expected, warned, strict=True))
+
+
 def test_micro_batches_are_halved_until_they_fit(learner, monkeypatch):
     data = trees(("p",), [(40, 30), (30, 20), (50, 25)])
     first, other_torch_learner = (
         learner("llama", pack="prefix_tree", tokens_per_microbatch=tokens) for tokens in (512, 64)
     )
     run_out_of_memory(monkeypatch, first, least_tokens=64, first=1, times=3)
-    with pytest.warns(UserWarning, match="in parts of 64 tokens from here on"):
+    with warned_of_halves():
         first.rank.update(data)
     other_torch_learner.rank.update(data)
     assert first.rank._runner.tokens == 64
@@ -596,7 +616,7 @@ def test_forwards_without_gradients_that_do_not_fit_are_run_in_halves(learner, m
     )
     first.rank._reference = first.rank._runner.scorer
     forwards = run_out_of_memory(monkeypatch, first, least_tokens=64, first=1, times=3)
-    with pytest.warns(UserWarning, match="in parts of 64 tokens from here on"):
+    with warned_of_halves():
         numbers = getattr(first, run)(data)
     assert numbers == getattr(other_torch_learner, run)(data)
     assert len(forwards) == 3 + 9
