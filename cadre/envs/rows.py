@@ -187,6 +187,8 @@ def reward_functions(reward: Any) -> tuple[RewardFunction, ...]:
 
     A function is `FILE.py:NAME`, or an object that Python code passed. Raises ConfigError for anything else.
     """
+    if isinstance(reward, tuple) and all(isinstance(entry, RewardFunction) for entry in reward):
+        return reward  # for all episodes of an environment they are loaded once
     if isinstance(reward, Mapping):
         entries = list(reward.items())
     else:

@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ import pydantic
 
 from cadre.env import Env, Split
 from cadre.envs.episode import episode
+from cadre.envs.rows import RowsEnv, reward_functions
 from cadre.envs.tools import check_tools, with_tools
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
 from cadre.errors import ConfigError, ContractError, nearest, reject_name
@@ -162,7 +164,14 @@ class EnvSpec:
 
     def make(self, task: Task) -> Env:
         """Return a new episode of the task."""
-        return self.env_class(task, **self.episode_settings)
+        return self.env_class(task, **self._arguments)
+
+    @cached_property
+    def _arguments(self) -> Mapping[str, Any]:
+        """The settings of every episode; reward functions of rows are loaded once for all of them."""
+        if self.declared is not RowsEnv:
+            return self.episode_settings
+        return {**self.episode_settings, "reward": reward_functions(self.episode_settings.get("reward"))}
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Return the tasks of a split. Raises ContractError if the environment's own code fails, or returns others."""
