@@ -33,7 +33,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.envs.messages import to_message, to_messages
+from cadre.envs.messages import to_messages
 from cadre.envs.rows import RowTasks
 from cadre.envs.tools import RunnableTool, answer_calls, run_in_thread, runnable_tools
 from cadre.errors import ConfigError, ContractError, ReplayDiverged
@@ -189,7 +189,7 @@ class Conversation:
 
     async def _keep(self, call: Any) -> Answer:
         answer: Answer = await call
-        self.messages.append(to_message(answer.message, self._role.name))
+        self.messages.append(answer.message)
         return answer
 
 

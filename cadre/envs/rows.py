@@ -276,9 +276,6 @@ class RowsEnv(RowTasks):
             return {}
         return {ROLE: Observation(ROLE, to_messages(self.task.data["prompt"], f"tasks: {self.task.id}: prompt"))}
 
-    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        return await self.step(actions_of(self, samples))
-
     async def step(self, actions: dict[str, str]) -> Reward:
         completion, row = actions[ROLE], dict(self.task.data)
         given = {"completion": completion, "row": row, "role": ROLE, "messages": self._messages(completion)}

@@ -141,7 +141,8 @@ class EnvSpec:
         declared = declared_settings(self.declared)
         # A function of the user's pays for the steps of any environment but those that take one themselves.
         reward = settings.get("reward")
-        is_function = isinstance(reward, str) and ":" in reward and not _takes_text(declared.get("reward"))
+        takes_text = "reward" in declared and declared["reward"].annotation in (str, Any)
+        is_function = isinstance(reward, str) and ":" in reward and not takes_text
         rewarded = with_reward(self.declared, str(reward)) if is_function else self.declared
         played = centralised(rewarded) if central else with_tools(rewarded)
         self.env_class = with_prompts(played, prompts) if prompts else played
@@ -207,10 +208,6 @@ class EnvSpec:
         parameters = inspect.signature(method).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return {name: value for name, value in self._declared_settings.items() if takes_all or name in parameters}
-
-
-def _takes_text(parameter: inspect.Parameter | None) -> bool:
-    return parameter is not None and parameter.annotation in (str, Any)
 
 
 def declared_settings(env: type[Env]) -> dict[str, inspect.Parameter]:

@@ -128,7 +128,11 @@ class Guess(Env):
         return read_tasks(split, GUESSES)
 
     def observe(self) -> dict[str, Observation]:
-        return {} if self.text else {"agent": Observation("agent", (Message("user", self.task.data["prompt"]),))}
+        return (
+            {}
+            if self.text is not None
+            else {"agent": Observation("agent", (Message("user", self.task.data["prompt"]),))}
+        )
 
     async def step(self, actions: dict[str, str]) -> Reward:
         self.text = actions["agent"]
@@ -172,9 +176,10 @@ class Both(Env):
 
 
 def call_by_length(self: Template, prompt_ids: Any, token_ids: Any, tools: Any) -> tuple[Message, str]:
-    """Read every text of odd length as a call, since no embedded model writes one."""
+    """Read a first text of odd length as a call, since no embedded model writes one."""
     text = self.decode(token_ids)
-    calls = (ToolCall("call_0", "add", '{"first": 1, "second": 2}'),) if len(text) % 2 else ()
+    is_call = len(text) % 2 == 1 and "<tool_response>" not in self.decode(prompt_ids)
+    calls = (ToolCall("call_0", "add", '{"first": 1, "second": 2}'),) if is_call else ()
     return Message("assistant", "" if calls else text, calls), ""
 
 
