@@ -28,7 +28,7 @@ from asyncio import locks, queues, taskgroups
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
@@ -335,8 +335,7 @@ class TaskFactory:
         return task
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What the roles were asked at one decision, and their completions."""
 
     observations: Mapping[str, Observation]
@@ -388,11 +387,10 @@ class Run:
 
     async def ask(self, observation: Observation) -> Sample:
         """Return the completion of a call. Called in a task of the function; never returns once the run has ended."""
-        step = self.recorded
-        is_alone = self.main is not None and not self.main.children and not self.is_closed
+        step, is_alone = self.recorded, self.main is not None and not self.main.children and not self.is_closed
         # Where the function has no other task, nobody else can ask at this decision: it is answered without a wait.
         if step is not None and is_alone and step.observations == {observation.role: observation}:
-            self.leave_decision()
+            self.answer(step.samples)
             return step.samples[observation.role]
         future: asyncio.Future[Sample] = self.loop.create_future()
         if not self.is_closed:
@@ -412,8 +410,7 @@ class Run:
             )
         try:
             if not self.is_closed:
-                answer: Answer = asyncio.run_coroutine_threadsafe(call, self.loop).result()
-                return answer
+                return asyncio.run_coroutine_threadsafe(call, self.loop).result()  # type: ignore[no-any-return]
         except concurrent.futures.CancelledError:
             call.close()
             raise SystemExit from None  # the run has ended, and with it the thread
@@ -427,8 +424,7 @@ class Run:
             self._changed.set_result(None)
 
     async def settle(self) -> None:
-        """Wait until the function has ended, or every task of it waits for answers: for those of the recorded decision,
-        if there is one."""
+        """Wait until the function has ended, or every task of it waits for answers: those recorded next, if any."""
         while self.main is not None and not self.main.is_done:
             if self.asked and all(task.waits_for_an_answer for task in self.tasks.values()):
                 return
@@ -456,14 +452,10 @@ class Run:
             first.setdefault(observation.role, observation)
         return {role: first[role] for role in self.env.roles if role in first}
 
-    def leave_decision(self) -> None:
-        """Count a recorded decision as answered; what was rewarded before it is left behind."""
+    def answer(self, samples: Mapping[str, Sample]) -> None:
+        """Answer the first call of each role at the recorded decision; what was rewarded before is left behind."""
         self.position += 1
         self.local, self.counts, self.is_begun = {}, defaultdict(float), True
-
-    def answer(self, samples: Mapping[str, Sample]) -> None:
-        """Answer the first call of each of these roles."""
-        self.leave_decision()
         unanswered = dict(samples)
         for future, observation in self.asked.items():
             if (sample := unanswered.pop(observation.role, None)) is not None:
@@ -574,9 +566,9 @@ class Episode(RowTasks):
                 return reward
             result = await task
             if run.asked:
-                names = ", ".join(run.pending())
                 raise ContractError(
-                    f"{run.name}: ended while {names} was asked; expected await for every call. Add it."
+                    f"{run.name}: ended while {', '.join(run.pending())} was asked; expected await for every call. "
+                    "Add it."
                 )
             if forgotten := [call.role for call in run.calls if not call.is_awaited]:
                 raise ContractError(
@@ -622,10 +614,9 @@ class Episode(RowTasks):
                     "number, a cadre.Reward of numbers, a mapping of roles to numbers, or None after rewards on the "
                     "way. Return one of them."
                 )
-        if isinstance(result, Mapping):
-            self.is_solved = bool(own.local) and sum(own.local.values()) >= self.success_at * len(own.local)
-        else:
-            self.is_solved = bool(own.team >= self.success_at if own.success is None else own.success)
+        # Of numbers by role the mean counts.
+        total, count = (sum(own.local.values()), len(own.local)) if isinstance(result, Mapping) else (own.team, 1)
+        self.is_solved = bool(count and total >= self.success_at * count if own.success is None else own.success)
         local = {role: so_far.local.get(role, 0.0) + own.local.get(role, 0.0) for role in {**so_far.local, **own.local}}
         return Reward(own.team, local, {**so_far.parts, **own.parts})
 

@@ -26,8 +26,7 @@ def to_messages(prompt: Any, where: str, error: type[CadreError] = ContractError
 
 
 def to_message(message: Any, where: str, error: type[CadreError] = ContractError) -> Message:
-    """Return one message; its content is a text, or a list of parts of which all are texts. A message with calls may
-    have none."""
+    """Return one message; its content is a text, or a list of parts that are texts, or none beside calls."""
     if isinstance(message, Message):
         return message
     fault = f"{where}: got the message {message!r:.80}"
@@ -45,14 +44,13 @@ def to_message(message: Any, where: str, error: type[CadreError] = ContractError
         raise error(f"{fault}; expected a text as its content. Images are given as cadre.Message(images=...).")
     calls, raw_calls = [], message.get("tool_calls") or ()
     for number, call in enumerate(raw_calls if isinstance(raw_calls, Sequence) else [raw_calls]):
+        function = call.get("function", call) if isinstance(call, Mapping) else {}
         if isinstance(call, ToolCall):
             calls.append(call)
-            continue
-        function = call.get("function", call) if isinstance(call, Mapping) else {}
-        if not isinstance(function, Mapping) or "name" not in function:
+        elif isinstance(function, Mapping) and "name" in function:
+            name, call_id = str(function["name"]), str(call.get("id", f"call_{number}"))
+            calls.append(ToolCall(call_id, name, function.get("arguments", "{}")))
+        else:
             raise error(f"{fault}; expected tool_calls with a function's name and arguments. Fix them.")
-        calls.append(
-            ToolCall(str(call.get("id", f"call_{number}")), str(function["name"]), function.get("arguments", "{}"))
-        )
     thinking = str(message.get("reasoning_content") or "")
     return Message(message["role"], content, tuple(calls), str(message.get("tool_call_id") or ""), thinking=thinking)

@@ -29,7 +29,7 @@ from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
 from cadre.rows import read_json_lines
 from cadre.statistics import is_rounding
-from cadre.types import Message, Observation, Tree
+from cadre.types import Message, Observation, Tree, media_of
 from cadre_tasks.warm_start import read_prompt
 
 FIELDS = ("prompt", "chosen", "rejected")
@@ -125,11 +125,8 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
 
 def require_text_only(observation: Observation) -> None:
     """Raise DataError for a prompt with tools, tool calls or pictures, which a pair cannot hold."""
-    has_more = any(
-        message.tool_calls or message.tool_call_id or message.images or message.sounds
-        for message in observation.messages
-    )
-    if observation.tools or has_more:
+    has_calls = any(message.tool_calls or message.tool_call_id for message in observation.messages)
+    if observation.tools or has_calls or media_of(observation.messages):
         raise DataError(
             f"preference-pairs: got a prompt of {observation.role} with tools, calls of them or pictures, which a file "
             "of texts cannot hold; expected texts alone. Take an environment without them, or write the file yourself."
