@@ -134,7 +134,9 @@ def serve(team: Team, rules: RoleRules, port: int = 0, key: str = "") -> tuple[S
     """Answer calls at `server.url` with the key of the session, until the server is closed."""
     server = start_server(port)
     serving = TeamEndpoint(team, rules)
-    session = Session(rules.models, serving.receive, accepts=rules.find, max_kept=MAX_TURNS)
+    role = rules.roles[-1]
+    advice = f"cadre serve RUN --role '{{0}}={role}', or --role 'system:TEXT={role}' by a text of its system prompt."
+    session = Session(rules.models, serving.receive, accepts=rules.find, max_kept=MAX_TURNS, advice=advice)
     session.key = key or session.key
 
     async def add() -> None:

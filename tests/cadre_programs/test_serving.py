@@ -80,7 +80,7 @@ def test_the_rules_of_the_program_hold_when_it_is_served(loaded, monkeypatch, mo
         client.chat.completions.create(model=model, messages=messages, metadata=metadata)
         assert requests == [role]
         assert client.models.retrieve("gpt-4o-mini").id == "gpt-4o-mini"  # by a pattern
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.NotFoundError, match=r"there is no 'gpt-5'.* --role 'gpt-5=coder'"):
             client.chat.completions.create(model="gpt-5", messages=messages[1:])
     finally:
         server.close()
