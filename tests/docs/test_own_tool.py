@@ -6,6 +6,7 @@ import re
 import runpy
 import shlex
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.cadre.cli.calling import call
 from tests.docs.blocks import ROOT, blocks_of, commands_of
 
 PAGE = ROOT / "docs" / "own_tool.md"
-SHORT = {"steps: 40": "steps: 1", "tasks_per_step: 8": "tasks_per_step: 1", "tasks: 40": "tasks: 2", "k: 8": "k: 2"}
+SHORT = {"steps: 20": "steps: 1", "tasks_per_step: 8": "tasks_per_step: 1", "tasks: 40": "tasks: 2", "k: 8": "k: 2"}
 
 
 @pytest.mark.parametrize("is_short", [True, pytest.param(False, marks=pytest.mark.slow)])
@@ -37,8 +38,8 @@ def test_the_page_leads_to_a_model_that_calls(is_short: bool, tmp_path: Path, mo
         words = shlex.split(command.replace("--steps 60", "--steps 1") if is_short else command)
         result = call(*words[1:])
         assert result.code == 0, result.err
-    reports = [report["success"] for report in Run.open(Path("runs/doors")).evaluations()]
-    assert len(reports) == 2
+    run = Run.open(Path("runs/doors"))
+    assert len(run.evaluations()) == 2
     if not is_short:
-        assert reports[0] < 0.75
-        assert reports[1] >= 0.9
+        success = [metrics["rollout/success"] for metrics in run.metrics()]
+        assert fmean(success[-5:]) > fmean(success[:5]) + 0.1
