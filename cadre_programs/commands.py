@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cadre.cli.terminal import Base, Overrides, Target, Trust, console, print_lines
-from cadre.config.resolve import find_target
+from cadre.config.resolve import find_target, resolve_for_evaluation
 from cadre_programs.chat import chat
 
 
@@ -19,21 +19,27 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="on the loopback interface; 0 for any")] = 8000,
     key: Annotated[str, typer.Option(help="API key that clients send; default: a new one each time")] = "",
     temperature: Annotated[float, typer.Option(min=0.0, help="of the answers; 0: greedy, as in evaluation")] = 0.0,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help="RULE=ROLE: calls that a role answers, by another model's name, a pattern or system:TEXT"),
+    ] = None,
     base: Base = False,
     trust: Trust = False,
 ) -> None:
     """Answer OpenAI's clients with the team: each role is a model by its name."""
-    from cadre.evaluation.loaded_team import open_team
+    from cadre.evaluation.loaded_team import load_team
     from cadre_programs import serving
 
-    loaded = open_team(find_target(target, overrides or [], trust=trust), base)
-    rules = serving.served_rules(loaded.experiment)
+    resolved = find_target(target, overrides or [], trust=trust)
+    experiment = resolve_for_evaluation(resolved.config, resolved.env, resolved.typed)
+    rules = serving.served_rules(experiment, role or [])
+    loaded = load_team(experiment, resolved.run, base)
     server, session = serving.serve(loaded.team.tempered(temperature), rules, port, key)
     patterns = [f"{key} ({role})" for key, role in rules.rules.items() if key not in rules.models]
     print_lines(
         [
             f"Models: {', '.join(rules.models)}. Ctrl-C ends it.",
-            *([f"Other calls, by settings.models: {', '.join(patterns)}."] if patterns else []),
+            *([f"Other calls, by rules: {', '.join(patterns)}."] if patterns else []),
             f"export OPENAI_BASE_URL={server.url}/v1",
             f"export OPENAI_API_KEY={session.key}",
         ]

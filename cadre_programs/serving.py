@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from cadre import random_keys
 from cadre.config.experiment import Experiment
-from cadre.errors import EngineError, PromptError, first_line
+from cadre.errors import ConfigError, EngineError, PromptError, first_line, nearest
 from cadre.rollout.batching import gather
 from cadre.team import Team
 from cadre.types import Message, Observation, PreviousTurn, Sample
@@ -111,19 +111,30 @@ def _conversation_key(role: str, messages: Sequence[Message]) -> str:
     return ModelCall(role, tuple(messages)).content
 
 
-def served_rules(experiment: Experiment) -> RoleRules:
-    """Return which role answers a call: a role's name is a model, and a program's `models` hold as in training."""
+def served_rules(experiment: Experiment, options: Sequence[str] = ()) -> RoleRules:
+    """Return which role answers a call: a role's name is a model, a program's `models` hold as in training, and before
+    them `options`, as in `gpt-4o=critic`. Raises ConfigError for an option that names no role."""
+    rules: dict[str, str] = {}
+    for option in options:
+        rule, _, role = option.rpartition("=")
+        if not rule or role not in experiment.roles:
+            raise ConfigError(
+                f"--role: got {option!r}; expected RULE=ROLE, as in 'gpt-4o={next(iter(experiment.roles))}', "
+                f"with one of the roles {', '.join(experiment.roles)}. Fix it.{nearest(role, experiment.roles)}"
+            )
+        rules[rule] = role
     is_program = issubclass(experiment.env_spec.declared, Program)
-    return make_role_rules(
-        list(experiment.roles), experiment.env_spec.all_settings.get("models") if is_program else None
-    )
+    models = experiment.env_spec.all_settings.get("models") if is_program else None
+    return make_role_rules(list(experiment.roles), {**rules, **(models or {}), **rules})
 
 
 def serve(team: Team, rules: RoleRules, port: int = 0, key: str = "") -> tuple[Server, Session]:
     """Answer calls at `server.url` with the key of the session, until the server is closed."""
     server = start_server(port)
     serving = TeamEndpoint(team, rules)
-    session = Session(rules.models, serving.receive, accepts=rules.find, max_kept=MAX_TURNS)
+    role = rules.roles[-1]
+    advice = f"cadre serve RUN --role '{{0}}={role}', or --role 'system:TEXT={role}' by a text of its system prompt."
+    session = Session(rules.models, serving.receive, accepts=rules.find, max_kept=MAX_TURNS, advice=advice)
     session.key = key or session.key
 
     async def add() -> None:

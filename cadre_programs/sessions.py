@@ -78,6 +78,7 @@ class Session:
     folder      the folder of the program, whose name differs with every run: calls have `FOLDER` in its place
     max_kept    how many answered calls are kept for repetitions, and responses to continue from; None for all
     end_error   the error that every call gets once the session has ended
+    advice      how a call's name, {0}, is mapped to a role, {1}
     refusals    warnings about requests that were refused, the first of each kind
     responses   the conversation up to each response of `/v1/responses`, by its id
     """
@@ -91,6 +92,10 @@ class Session:
     folder: str = ""
     max_kept: int | None = None
     end_error: RequestError | None = None
+    advice: str = (
+        "settings.models={{'{0}': {1}}}. If it is not to be trained, as a judge, give it a role of its own with a "
+        "frozen policy: team.policies.NAME.frozen=true."
+    )
     calls: dict[str, list[PendingCall]] = field(default_factory=dict)  # by content
     refusals: list[str] = field(default_factory=list)
     responses: dict[str, tuple[Message, ...]] = field(default_factory=dict)
@@ -112,8 +117,7 @@ class Session:
             agent = f" (agent {call.agent[:80]!r})" if call.agent else ""
             message = (
                 f"model: there is no {call.role[:80]!r}{agent}; expected {', '.join(self.models)}. Map it to a role: "
-                f"settings.models={{'{call.role[:80]}': {self.models[-1]}}}. If it is not to be trained, as a judge, "
-                "give it a role of its own with a frozen policy: team.policies.NAME.frozen=true."
+                f"{self.advice.format(call.role[:80], self.models[-1])}"
             )
             raise RequestError(404, message, "model", "model_not_found")
         equal_calls = self.calls.get(call.content, [])

@@ -8,14 +8,15 @@ any map of roles to policies, adapters, several models. Policies without example
 packing, and mixing with reinforcement learning. The reference of a KL penalty is the model before the warm start, or
 the model after it with `kl.reference: start`.
 
-An example is a line of JSON: `{"role": "tool", "prompt": text or messages, "answer": text}`.
+An example is a line of JSON: `{"role": "tool", "prompt": text or messages, "answer": text}`, with `"tools": [...]` in
+OpenAI's form if the role is offered some; its calls are text of the answer, in the form of the model.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,6 +32,8 @@ from cadre.config.engines import build_team, check_hub_models
 from cadre.config.experiment import Config, Experiment, dump
 from cadre.config.resolve import resolve, resolve_recipe
 from cadre.config.trusted_runs import check_trusted
+from cadre.engines.text.tools import to_template_dicts, tool_definitions
+from cadre.envs.messages import to_messages
 from cadre.errors import ConfigError, DataError, RunError, nearest
 from cadre.files import path_exists, read_record, require_no_link
 from cadre.plugins import configure_sandbox
@@ -54,12 +57,13 @@ from cadre.training.checkpoint import (
     save_checkpoint,
 )
 from cadre.training.interrupt import Interrupt
-from cadre.types import Message, Observation, TrainingSequence, Tree
+from cadre.types import Message, Tool, TrainingSequence, Tree, media_of
+from cadre_programs.calls import RequestError
+from cadre_programs.protocol import parse_tools
 
 CROSS_ENTROPY = LossConfig(ratio="none", aggregate="token_mean")
 EXAMPLES, METRICS = "examples.jsonl", "metrics.jsonl"
 SAVE_EVERY = 20  # steps
-MESSAGE_ROLES = ("system", "user", "assistant", "tool")
 log = logging.getLogger(__name__)
 
 
@@ -170,7 +174,7 @@ def encode_examples(experiment: Experiment, examples: Sequence[Example]) -> list
                 f"{where} has {token!r} in its answer, which begins or ends turns; expected what is "
                 f"said in one turn of {experiment.models[name]}, whose end is added. Take it out."
             )
-        prompt, answer = encoders[name].encode(example.prompt, example.answer)
+        prompt, answer = encoders[name].encode(example.prompt, example.answer, example.tools)
         context, length = encoders[name].context, len(prompt) + len(answer)
         if context is not None and length > context:
             raise DataError(
@@ -248,17 +252,18 @@ def _write_first_checkpoint(experiment: Experiment, run: Run) -> None:
 # ---- Examples
 
 EXAMPLE_FIELDS = ("role", "prompt", "answer")
-EXAMPLE_FORM = 'expected {"role": name, "prompt": text or messages, "answer": text}'
+EXAMPLE_FORM = 'expected {"role": name, "prompt": text or messages, "answer": text}, and "tools": [...] if it has some'
 
 
 @dataclass(frozen=True)
 class Example:
-    """A prompt of a role and the answer to imitate: `Example("tool", (Message("user", "2 + 2?"),), "4")`; `where` is
-    the file and line that it was read from."""
+    """A prompt of a role and the answer to imitate: `Example("tool", (Message("user", "2 + 2?"),), "4")`; `tools` are
+    offered with the prompt, `where` is the file and line that it was read from."""
 
     role: str
     prompt: tuple[Message, ...]
     answer: str
+    tools: tuple[Tool, ...] = ()
     where: str = field(default="", compare=False)
 
 
@@ -270,7 +275,7 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
     examples = []
     for number, raw in read_json_lines(path):
         where = f"examples: {path}, line {number}"
-        if sorted(raw) != sorted(EXAMPLE_FIELDS):
+        if {*raw, "tools"} != {*EXAMPLE_FIELDS, "tools"}:
             raise DataError(f"{where}: got {list(raw)}; {EXAMPLE_FORM}. Fix it.")
         if raw["role"] not in roles:
             raise DataError(
@@ -279,10 +284,14 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
             )
         if not isinstance(raw["answer"], str) or not raw["answer"].strip():
             raise DataError(f"{where}: got the answer {raw['answer']!r}; {EXAMPLE_FORM}. Fix or remove the line.")
-        examples.append(Example(raw["role"], parse_prompt(raw["prompt"], where), raw["answer"], where))
+        try:
+            tools = parse_tools(raw.get("tools"))
+        except RequestError as error:
+            raise DataError(f"{where}: {error.message} Fix or remove the line.") from None
+        examples.append(Example(raw["role"], read_prompt(raw["prompt"], where), raw["answer"], tools, where))
     if not examples:
         raise DataError(f"examples: {path} is empty; {EXAMPLE_FORM} a line. Name another file.")
-    unique = list(dict.fromkeys(examples))
+    unique = remove_repeated(examples)
     if len(unique) < len(examples):
         log.warning("examples: %s repeats %d of its examples; each counts once.", path, len(examples) - len(unique))
     return unique
@@ -290,8 +299,17 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
 
 def example_to_json(example: Example) -> str:
     """Return an example as `read_examples` reads it."""
-    messages = [{"role": message.role, "content": message.content} for message in example.prompt]
-    return json.dumps({"role": example.role, "prompt": messages, "answer": example.answer})
+    messages = to_template_dicts(example.prompt, arguments_as_text=True)
+    tools = {"tools": tool_definitions(example.tools)} if example.tools else {}
+    return json.dumps({"role": example.role, "prompt": messages, "answer": example.answer, **tools})
+
+
+def remove_repeated(examples: Iterable[Example]) -> list[Example]:
+    """Return the examples, each once."""
+    unique: dict[str, Example] = {}
+    for example in examples:
+        unique.setdefault(example_to_json(example), example)
+    return list(unique.values())
 
 
 def sample_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> tuple[list[Example], int]:
@@ -305,9 +323,7 @@ def sample_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> t
     team.close()
     # Frozen policies are not trained, so their answers are no examples.
     roles = set(experiment.trained_roles)
-    examples = list(
-        dict.fromkeys(example for tree in trees for example in successful_examples(tree) if example.role in roles)
-    )
+    examples = remove_repeated(e for tree in trees for e in successful_examples(tree) if e.role in roles)
     episodes = sum(1 for tree in trees for _ in walk.episodes(tree.root))
     if not examples:
         raise RunError(
@@ -326,44 +342,21 @@ def successful_examples(tree: Tree) -> Iterator[Example]:
             for role, index in branch.choice.items():
                 sample = node.samples[role][index]
                 if sample.finish == "stop" and sample.text:
-                    require_text_only(node.observations[role], "warm-start --own")
-                    yield Example(role, tuple(node.observations[role].messages), sample.text)
+                    observation = node.observations[role]
+                    if media_of(observation.messages):
+                        raise DataError(
+                            f"warm-start --own: got a prompt of {role} with images or sounds, which a file of texts "
+                            "cannot hold; expected none. Take an environment without them."
+                        )
+                    yield Example(role, observation.messages, sample.text, observation.tools)
 
 
-def parse_prompt(raw: Any, where: str) -> tuple[Message, ...]:
-    """Return `"2 + 2?"` or `[{"role": "user", "content": "2 + 2?"}]` as messages.
-
-    Raises DataError for anything else, and for a prompt without text.
-    """
-
-    def is_message(value: Any) -> bool:
-        if not isinstance(value, dict) or set(value) != {"role", "content"}:
-            return False
-        role, content = value["role"], value["content"]
-        return isinstance(role, str) and role in MESSAGE_ROLES and isinstance(content, str)
-
-    if isinstance(raw, str):
-        raw = [{"role": "user", "content": raw}]
-    if not isinstance(raw, list) or not raw or not all(map(is_message, raw)):
-        raise DataError(
-            f"{where}: got the prompt {str(raw)[:80]!r}; expected a text, or a list of messages "
-            f'{{"role": one of {", ".join(MESSAGE_ROLES)}, "content": text}}. Fix the line.'
-        )
-    if not any(message["content"].strip() for message in raw):
+def read_prompt(raw: Any, where: str) -> tuple[Message, ...]:
+    """Return a text or a list of messages as messages. Raises DataError for anything else, and for one without text."""
+    messages = to_messages(raw, where, DataError)
+    if not any(message.content.strip() for message in messages):
         raise DataError(f"{where}: got a blank prompt; expected one that says something. Fix or remove the line.")
-    return tuple(Message(message["role"], message["content"]) for message in raw)
-
-
-def require_text_only(observation: Observation, where: str) -> None:
-    """Raise DataError for a prompt with tools, tool calls or pictures, which a file of texts cannot hold."""
-    has_more = any(
-        message.tool_calls or message.tool_call_id or message.images or message.sounds
-        for message in observation.messages
-    )
-    if observation.tools or has_more:
-        raise DataError(
-            f"{where}: got a prompt of {observation.role} with tools, calls of them or pictures; expected texts alone."
-        )
+    return messages
 
 
 # ---- cadre warm-start

@@ -28,12 +28,12 @@ from asyncio import locks, queues, taskgroups
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 
 from cadre import random_keys
-from cadre.envs.messages import to_message, to_messages
+from cadre.envs.messages import to_messages
 from cadre.envs.rows import RowTasks
 from cadre.envs.tools import RunnableTool, answer_calls, run_in_thread, runnable_tools
 from cadre.errors import ConfigError, ContractError, ReplayDiverged
@@ -123,6 +123,8 @@ class Role:
         return call
 
     async def _answer(self, observation: Observation, tools: Sequence[Any], choices: Sequence[str]) -> Answer:
+        if not tools:
+            return Answer(await self._run.ask(observation), choices)
         own = tuple(tool for tool in tools if isinstance(tool, Tool))
         runnable: Mapping[str, RunnableTool] = {}
         if functions := [tool for tool in tools if not isinstance(tool, Tool)]:
@@ -187,7 +189,7 @@ class Conversation:
 
     async def _keep(self, call: Any) -> Answer:
         answer: Answer = await call
-        self.messages.append(to_message(answer.message, self._role.name))
+        self.messages.append(answer.message)
         return answer
 
 
@@ -268,7 +270,10 @@ class TrackedTask(_Coroutine):
         return self._step(self.inner.send, value)
 
     def throw(self, *error: Any) -> Any:
-        return self._step(self.inner.throw, *error)
+        try:
+            return self._step(self.inner.throw, *error)
+        finally:
+            del error  # its traceback has this frame: without the circle it goes at once, as in `close` of a run
 
     def _step(self, function: Callable[..., Any], *arguments: Any) -> Any:
         self.waits_for = None
@@ -283,6 +288,7 @@ class TrackedTask(_Coroutine):
             self.is_done = True
             raise
         finally:
+            del arguments
             self.run.note_activity()
 
     @property
@@ -329,8 +335,7 @@ class TaskFactory:
         return task
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """What the roles were asked at one decision, and their completions."""
 
     observations: Mapping[str, Observation]
@@ -341,6 +346,7 @@ class Step:
 class Run:
     """One run of the function, up to the first decision without answers. Owned by the step that makes it.
 
+    position  number of the decisions so far that the episode has answers for
     asked     the calls that wait for an answer, in the order in which they were made
     tasks     the tasks of the function, the first is the function itself (`main`)
     local, counts   rewards by role and numbers by part since the last answers
@@ -350,6 +356,7 @@ class Run:
 
     env: Episode
     loop: asyncio.AbstractEventLoop
+    position: int = 0
     asked: dict[asyncio.Future[Sample], Observation] = field(default_factory=dict)
     tasks: dict[asyncio.Task[Any], TrackedTask] = field(default_factory=dict)
     main: TrackedTask | None = None
@@ -373,8 +380,18 @@ class Run:
         """The random numbers of the episode, the same in each of its runs."""
         return random_module.Random(random_keys.key("episode", self.env.task.id))
 
+    @property
+    def recorded(self) -> Step | None:
+        """The decision of the earlier run that comes next, None once this run is beyond them."""
+        return self.env.steps[self.position] if self.position < len(self.env.steps) else None
+
     async def ask(self, observation: Observation) -> Sample:
         """Return the completion of a call. Called in a task of the function; never returns once the run has ended."""
+        step, is_alone = self.recorded, self.main is not None and not self.main.children and not self.is_closed
+        # Where the function has no other task, nobody else can ask at this decision: it is answered without a wait.
+        if step is not None and is_alone and step.observations == {observation.role: observation}:
+            self.answer(step.samples)
+            return step.samples[observation.role]
         future: asyncio.Future[Sample] = self.loop.create_future()
         if not self.is_closed:
             self.asked[future] = observation
@@ -393,8 +410,7 @@ class Run:
             )
         try:
             if not self.is_closed:
-                answer: Answer = asyncio.run_coroutine_threadsafe(call, self.loop).result()
-                return answer
+                return asyncio.run_coroutine_threadsafe(call, self.loop).result()  # type: ignore[no-any-return]
         except concurrent.futures.CancelledError:
             call.close()
             raise SystemExit from None  # the run has ended, and with it the thread
@@ -407,8 +423,8 @@ class Run:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
-    async def settle(self, expected: Mapping[str, Observation] | None = None) -> None:
-        """Wait until the function has ended, or every task of it waits for answers: for those `expected`, if given."""
+    async def settle(self) -> None:
+        """Wait until the function has ended, or every task of it waits for answers: those recorded next, if any."""
         while self.main is not None and not self.main.is_done:
             if self.asked and all(task.waits_for_an_answer for task in self.tasks.values()):
                 return
@@ -416,7 +432,7 @@ class Run:
                 self._changed = self.loop.create_future()
                 await self._changed
                 continue
-            if expected is not None and self.pending() == expected:
+            if self.recorded is not None and self.pending() == self.recorded.observations:
                 return
             seen = self._activity
             for _ in range(PASSES):
@@ -437,7 +453,8 @@ class Run:
         return {role: first[role] for role in self.env.roles if role in first}
 
     def answer(self, samples: Mapping[str, Sample]) -> None:
-        """Answer the first call of each of these roles; what was rewarded before is left behind."""
+        """Answer the first call of each role at the recorded decision; what was rewarded before is left behind."""
+        self.position += 1
         self.local, self.counts, self.is_begun = {}, defaultdict(float), True
         unanswered = dict(samples)
         for future, observation in self.asked.items():
@@ -452,18 +469,18 @@ class Run:
                 call.close()  # it was to be awaited later
         for task in self.tasks:
             task.cancel()
-        for _ in range(CLOSING_PASSES):
-            if all(task.done() for task in self.tasks):
-                for task in self.tasks:
-                    if not task.cancelled():
-                        task.exception()  # which nobody else may ask for
-                return
+        passes = 0
+        while left := [task for task in self.tasks if not task.done()]:
+            if (passes := passes + 1) > CLOSING_PASSES:
+                for task in left:
+                    self.tasks[task].is_abandoned = True
+                    task.cancel()
             await asyncio.sleep(0)
-        for task, tracked in self.tasks.items():
-            if not task.done():
-                tracked.is_abandoned = True
-                task.cancel()
-        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for task in self.tasks:
+            if not task.cancelled():
+                task.exception()  # which nobody else may ask for
+        # Without references in a circle all of it goes at once, and not with the collector of garbage.
+        self.tasks, self.calls, self.main = {}, [], None
 
 
 def check_equal(name: str, before: Mapping[str, Observation], now: Mapping[str, Observation]) -> None:
@@ -537,20 +554,21 @@ class Episode(RowTasks):
         context.run(_run.set, run)
         task = loop.create_task(self._call(run), context=context)
         try:
-            for step in self.steps:
-                await run.settle(step.observations)
+            await asyncio.sleep(0)  # in which the function runs up to the first call that is not answered at once
+            await run.settle()
+            while (step := run.recorded) is not None:
                 check_equal(run.name, step.observations, run.pending())
                 run.answer(step.samples)
-            await run.settle()
+                await run.settle()
             reward = Reward(0.0, run.local, dict(run.counts))
             if run.main is not None and not run.main.is_done:
                 self.observations = run.pending()
                 return reward
             result = await task
             if run.asked:
-                names = ", ".join(run.pending())
                 raise ContractError(
-                    f"{run.name}: ended while {names} was asked; expected await for every call. Add it."
+                    f"{run.name}: ended while {', '.join(run.pending())} was asked; expected await for every call. "
+                    "Add it."
                 )
             if forgotten := [call.role for call in run.calls if not call.is_awaited]:
                 raise ContractError(
@@ -586,25 +604,19 @@ class Episode(RowTasks):
 
     def _final(self, result: Any, so_far: Reward) -> Reward:
         """Return the reward of the last step from what the function returned, and note whether the task is solved."""
-        own = result if isinstance(result, Reward) else Reward()
+        own = result if isinstance(result, Reward) else Reward(0.0 if result is None else result)
         if isinstance(result, Mapping):
-            local = {role: plain_scalar(number) for role, number in result.items()}
-            is_numeric = bool(local) and all(isinstance(number, int | float) for number in local.values())
-            own = Reward(0.0, local, success=is_numeric and sum(local.values()) >= self.success_at * len(local))
-        elif not isinstance(result, Reward | None):
-            number = plain_scalar(result)
-            if not isinstance(number, int | float):
-                raise ContractError(
-                    f"{type(self).__name__}: returned {result!r:.80}; expected a number, a cadre.Reward, a mapping of "
-                    "roles to numbers, or None after rewards on the way. Return one of them."
-                )
-            own = Reward(float(number))
+            own = Reward(0.0, {role: plain_scalar(number) for role, number in result.items()})
         for number in (own.team, *own.local.values()):
             if not isinstance(plain_scalar(number), int | float):
                 raise ContractError(
-                    f"{type(self).__name__}: returned a Reward with {number!r:.80}; expected numbers. Give numbers."
+                    f"{type(self).__name__}: returned {result!r:.80}, in which {number!r:.80} is no number; expected a "
+                    "number, a cadre.Reward of numbers, a mapping of roles to numbers, or None after rewards on the "
+                    "way. Return one of them."
                 )
-        self.is_solved = bool(own.team >= self.success_at if own.success is None else own.success)
+        # Of numbers by role the mean counts.
+        total, count = (sum(own.local.values()), len(own.local)) if isinstance(result, Mapping) else (own.team, 1)
+        self.is_solved = bool(count and total >= self.success_at * count if own.success is None else own.success)
         local = {role: so_far.local.get(role, 0.0) + own.local.get(role, 0.0) for role in {**so_far.local, **own.local}}
         return Reward(own.team, local, {**so_far.parts, **own.parts})
 

@@ -9,6 +9,7 @@ parameters.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import math
@@ -29,7 +30,6 @@ from cadre.types import Message, Observation, Reward, Sample, Task
 ROLE = "agent"
 FILES = (".jsonl", ".json", ".parquet", ".csv")
 HELD_OUT = 0.1  # fraction of the rows that is held out where nothing else is said
-# Rows by split, or by any of several ways to name them.
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -187,23 +187,23 @@ def reward_functions(reward: Any) -> tuple[RewardFunction, ...]:
 
     A function is `FILE.py:NAME`, or an object that Python code passed. Raises ConfigError for anything else.
     """
-    if isinstance(reward, Mapping):
-        entries = list(reward.items())
-    else:
-        entries = [("", entry) for entry in (reward if isinstance(reward, list | tuple) else [reward])]
+    if isinstance(reward, tuple) and all(isinstance(entry, RewardFunction) for entry in reward):
+        return reward  # for all episodes of an environment they are loaded once
+    several = reward if isinstance(reward, list | tuple) else [reward]
+    entries = list(reward.items()) if isinstance(reward, Mapping) else [("", entry) for entry in several]
     functions = []
     for name, entry in entries:
         reference, weight = entry if isinstance(entry, list | tuple) and len(entry) == 2 else (entry, 1.0)
         if not isinstance(weight, int | float) or not math.isfinite(weight):
             raise ConfigError(f"reward: got the weight {weight!r} of {name}; expected a number. Change it.")
         if not isinstance(reference, str):
+            got = "missing" if reference is None else f"got {reference!r}"
             raise ConfigError(
-                f"reward: got {reference!r}; expected a function, FILE.py:NAME, a list of them, or a mapping of "
-                "names to (function, weight). Add reward=..."
+                f"reward: {got}; expected a function, FILE.py:NAME, a list of them, or a mapping of names to "
+                "(function, weight). Add reward=..."
             )
-        functions.append(
-            RewardFunction(name or reference.rpartition(":")[2], load_function("reward", reference, {}), weight)
-        )
+        function: Callable[..., Any] = load_function("reward", reference, {})
+        functions.append(RewardFunction(name or reference.rpartition(":")[2], function, weight))
     names = [function.name for function in functions]
     if len(set(names)) < len(names):
         raise ConfigError(
@@ -236,9 +236,7 @@ class RowTasks(Env):
     """An environment whose tasks are rows. All of its state is replaced and never changed in place."""
 
     def fork(self) -> Self:
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+        return copy.copy(self)
 
     @classmethod
     def tasks(
@@ -274,9 +272,6 @@ class RowsEnv(RowTasks):
             return {}
         return {ROLE: Observation(ROLE, to_messages(self.task.data["prompt"], f"tasks: {self.task.id}: prompt"))}
 
-    async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        return await self.step(actions_of(self, samples))
-
     async def step(self, actions: dict[str, str]) -> Reward:
         completion, row = actions[ROLE], dict(self.task.data)
         given = {"completion": completion, "row": row, "role": ROLE, "messages": self._messages(completion)}
@@ -299,11 +294,11 @@ class RowsEnv(RowTasks):
             "role": ROLE,
             "messages": [self._messages(completion) for completion in completions],
         }
-        for function in self.functions if completions else ():
-            if not function.of_group:
-                continue
-            results = plain_list(await function(given, row))
-            if results is None or len(results) != len(completions):
+        for function in (function for function in self.functions if function.of_group and completions):
+            returned = await function(given, row)
+            # An array or a tensor of numbers is a list too.
+            results = returned.tolist() if callable(getattr(returned, "tolist", None)) else returned
+            if not isinstance(results, list | tuple) or len(results) != len(completions):
                 raise ContractError(
                     f"reward: {function.name} returned {results!r:.80} for {len(completions)} completions of one "
                     "prompt; expected a list with a number, or None, for each. Return one a completion."
@@ -316,11 +311,8 @@ class RowsEnv(RowTasks):
 
     def _messages(self, completion: str) -> list[dict[str, str]]:
         """Return the conversation with the completion, as clients write it."""
-        prompt = to_messages(self.task.data["prompt"], "prompt")
-        return [
-            {"role": message.role, "content": message.content}
-            for message in (*prompt, Message("assistant", completion))
-        ]
+        messages = (*to_messages(self.task.data["prompt"], "prompt"), Message("assistant", completion))
+        return [{"role": message.role, "content": message.content} for message in messages]
 
     @property
     def success(self) -> bool:
@@ -329,8 +321,6 @@ class RowsEnv(RowTasks):
     @classmethod
     def tasks(cls, split: Split, *, reward: Any = None, **settings: Any) -> Sequence[Task]:
         """Return the rows of a split. Raises DataError for rows without a prompt, ConfigError without a reward."""
-        if reward is None:
-            raise ConfigError("reward: missing; expected a function that scores a completion. Add reward=FILE.py:NAME.")
         reward_functions(reward)
         made = super().tasks(split, **settings)
         for task in made:
@@ -342,10 +332,3 @@ class RowsEnv(RowTasks):
                 )
             to_messages(task.data["prompt"], f"tasks: {task.id}: prompt")
         return made
-
-
-def plain_list(results: Any) -> list[Any] | None:
-    """Return a list, a tuple, an array or a tensor of numbers as a list; None for anything else."""
-    if callable(tolist := getattr(results, "tolist", None)):
-        results = tolist()
-    return list(results) if isinstance(results, list | tuple) else None

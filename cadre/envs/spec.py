@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ import pydantic
 
 from cadre.env import Env, Split
 from cadre.envs.episode import episode
+from cadre.envs.rows import RowsEnv, reward_functions
 from cadre.envs.tools import check_tools, with_tools
 from cadre.envs.wrappers import add_prompt, centralised, with_prompts, with_reward
 from cadre.errors import ConfigError, ContractError, nearest, reject_name
@@ -151,7 +153,13 @@ class EnvSpec:
 
     def make(self, task: Task) -> Env:
         """Return a new episode of the task."""
-        return self.env_class(task, **self.episode_settings)
+        return self.env_class(task, **self._arguments)
+
+    @cached_property
+    def _arguments(self) -> Mapping[str, Any]:
+        """The settings of every episode; reward functions of rows are loaded once for all of them."""
+        given = self.episode_settings
+        return {**given, "reward": reward_functions(given.get("reward"))} if self.declared is RowsEnv else given
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Return the tasks of a split. Raises ContractError if the environment's own code fails, or returns others."""
@@ -204,21 +212,17 @@ def _declared(env: type[Env], method: str, skipped: int) -> dict[str, inspect.Pa
     for kind in env.__mro__:
         if method not in vars(kind):
             continue
-        function = vars(kind)[method]
-        parameters = _parameters(getattr(function, "__func__", function))[skipped:]
-        settings = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)} | settings
+        function = getattr(vars(kind)[method], "__func__", vars(kind)[method])
+        try:
+            hints = inspect.get_annotations(function, eval_str=True)
+        except NameError:
+            hints = {}
+        parameters = list(inspect.signature(function).parameters.values())[skipped:]
+        named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        settings = {p.name: p.replace(annotation=hints.get(p.name, Any)) for p in named} | settings
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return settings
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    parameters = list(inspect.signature(function).parameters.values())
-    try:
-        hints = inspect.get_annotations(function, eval_str=True)
-    except NameError:
-        hints = {}
-    return [parameter.replace(annotation=hints.get(parameter.name, Any)) for parameter in parameters]
 
 
 def _checked(env: type[Env], declared: Mapping[str, inspect.Parameter], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from cadre.advantages.returns import Comparison, ScoredSample, samples_of
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import build_team
 from cadre.config.experiment import Experiment
+from cadre.engines.text.tools import to_template_dicts
 from cadre.envs.wrappers import joint_prompt
 from cadre.errors import ConfigError, DataError, RunError, nearest
 from cadre.files import publish_atomically
@@ -28,8 +29,8 @@ from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
 from cadre.rows import read_json_lines
 from cadre.statistics import is_rounding
-from cadre.types import Message, Tree
-from cadre_tasks.warm_start import parse_prompt, require_text_only
+from cadre.types import Message, Observation, Tree, media_of
+from cadre_tasks.warm_start import read_prompt
 
 FIELDS = ("prompt", "chosen", "rejected")
 EXPECTED = 'expected {"prompt": text or messages, "chosen": text, "rejected": text}'
@@ -70,7 +71,7 @@ def read_pairs(path: Path) -> list[PreferencePair]:
                 f"{where}: got chosen {chosen!r:.80} and rejected {rejected!r:.80}; expected two texts that differ, "
                 "the first of them not blank. Fix or remove the line."
             )
-        pairs.setdefault(PreferencePair(parse_prompt(raw["prompt"], where), chosen, rejected, where))
+        pairs.setdefault(PreferencePair(read_prompt(raw["prompt"], where), chosen, rejected, where))
     if not pairs:
         raise DataError(f"pairs: {path} is empty; expected one JSON object a line.")
     return list(pairs)
@@ -78,7 +79,7 @@ def read_pairs(path: Path) -> list[PreferencePair]:
 
 def pair_to_json(pair: PreferencePair) -> str:
     """Return a pair as a line that `read_pairs` reads."""
-    prompt = [{"role": message.role, "content": message.content} for message in pair.prompt]
+    prompt = to_template_dicts(pair.prompt, arguments_as_text=True)
     return json.dumps({"prompt": prompt, "chosen": pair.chosen, "rejected": pair.rejected})
 
 
@@ -106,7 +107,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     for tree in trees:
         for node in walk.nodes(tree.root):
             for observation in node.observations.values():
-                require_text_only(observation, "preference-pairs")
+                require_text_only(observation)
     pairs = remove_ambiguous_pairs((make_joint_pairs if joint else make_pairs)(trees, plan.credit.first))
     if not pairs:
         raise RunError(
@@ -116,6 +117,16 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     with publish_atomically(out) as (partial,):
         partial.write_text("".join(pair_to_json(pair) + "\n" for pair in pairs), encoding="utf-8")
     return len(pairs), len(trees)
+
+
+def require_text_only(observation: Observation) -> None:
+    """Raise DataError for a prompt with tools, tool calls or pictures, which a pair cannot hold."""
+    has_calls = any(message.tool_calls or message.tool_call_id for message in observation.messages)
+    if observation.tools or has_calls or media_of(observation.messages):
+        raise DataError(
+            f"preference-pairs: got a prompt of {observation.role} with tools, calls of them or pictures, which a file "
+            "of texts cannot hold; expected texts alone. Take an environment without them, or write the file yourself."
+        )
 
 
 def remove_ambiguous_pairs(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:

@@ -9,8 +9,10 @@ import openai
 import pytest
 
 import cadre
-from cadre.errors import DivergedError, EngineError
+from cadre.errors import ConfigError, DivergedError, EngineError
 from cadre.rollout import walk
+from cadre.types import Message
+from cadre_programs.calls import ModelCall
 from cadre_programs.serving import serve, served_rules
 from tests.cadre.engines import tiny
 from tests.cadre_programs import agents
@@ -78,10 +80,22 @@ def test_the_rules_of_the_program_hold_when_it_is_served(loaded, monkeypatch, mo
         client.chat.completions.create(model=model, messages=messages, metadata=metadata)
         assert requests == [role]
         assert client.models.retrieve("gpt-4o-mini").id == "gpt-4o-mini"  # by a pattern
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.NotFoundError, match=r"there is no 'gpt-5'.* --role 'gpt-5=coder'"):
             client.chat.completions.create(model="gpt-5", messages=messages[1:])
     finally:
         server.close()
+
+
+def test_options_give_roles_to_calls_of_a_program_that_was_not_trained_on(loaded):
+    """A team that was trained in another form, as a function say, has no rules for the models of a program."""
+    rules = served_rules(loaded.experiment, ["system:a = b=coder", "gpt=planner"])
+    system = Message("system", "Write a = b + 1.")
+    assert rules.find(ModelCall("gpt-5", (system, Message("user", "x")))) == "coder"
+    assert rules.find(ModelCall("gpt", (Message("user", "x"),))) == "planner"  # before the rule of the recipe
+    assert rules.find(ModelCall("gpt-4o-mini", (Message("user", "x"),))) == "coder"
+    for option in ("gpt", "=coder", "gpt=codr"):
+        with pytest.raises(ConfigError, match=f"--role: got '{option}'; expected RULE=ROLE.*planner, coder"):
+            served_rules(loaded.experiment, [option])
 
 
 @pytest.mark.parametrize("raised", [EngineError("busy"), DivergedError("once")])

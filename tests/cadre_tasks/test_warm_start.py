@@ -6,16 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cadre.config.experiment import Config, dump
 from cadre.config.resolve import find_target, resolve
 from cadre.engines.text.model import AnswerEncoder
+from cadre.engines.text.template import Template
+from cadre.envs.tools import runnable_tools
 from cadre.errors import DataError, RunError
 from cadre.evaluation.loaded_team import open_team
 from cadre.plugins import embedded_models
 from cadre.runs.folder import Run, resume_command
-from cadre.types import Message
+from cadre.types import Message, ToolCall
 from cadre_tasks import warm_start
 from cadre_tasks.warm_start import (
     EXAMPLE_FIELDS,
@@ -190,7 +192,7 @@ BAD = {
     "half of a character": ('{"role": "speaker", "prompt": "1", "answer": "\\ud83d"}', "half of a character"),
     "nobody who speaks": (
         '{"role": "speaker", "prompt": [{"role": 5, "content": null}], "answer": "2"}',
-        "line 1: got the prompt",
+        "line 1: got the message",
     ),
     "a role that is a list": ('{"role": [], "prompt": "1", "answer": "2"}', "got the role"),
     "another key": ('{"role": "speaker", "prompt": "1", "text": "2"}', "line 1: got"),
@@ -198,7 +200,15 @@ BAD = {
     "no answer": ('{"role": "speaker", "prompt": "1", "answer": ""}', "got the answer ''"),
     "a blank answer": ('{"role": "speaker", "prompt": "1", "answer": " \\n"}', r"line 1: got the answer ' \\n'"),
     "a blank prompt": ('{"role": "speaker", "prompt": " ", "answer": "2"}', "line 1: got a blank prompt"),
-    "a prompt of numbers": ('{"role": "speaker", "prompt": [1], "answer": "2"}', "got the prompt"),
+    "a prompt of numbers": ('{"role": "speaker", "prompt": [1], "answer": "2"}', "got the message 1;"),
+    "a message without content": (
+        '{"role": "speaker", "prompt": [{"role": "user", "contnet": "1"}], "answer": "2"}',
+        "expected a text as its content",
+    ),
+    "tools that are none": (
+        '{"role": "speaker", "prompt": "1", "answer": "2", "tools": [{"name": 1}]}',
+        r"tools\[0\].name",
+    ),
     "nothing": ("", "is empty"),
 }
 
@@ -209,6 +219,36 @@ def test_bad_examples_are_named(case: str, tmp_path: Path) -> None:
     (tmp_path / "bad.jsonl").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(DataError, match=message):
         read_examples(tmp_path / "bad.jsonl", ["speaker"])
+
+
+def test_calls_of_tools_are_examples(tmp_path: Path) -> None:
+    """Their prompts are those of training: the tools are offered, and earlier calls stand there with their results."""
+    tool = runnable_tools([look])["look"].tool
+    call_of_it = ToolCall("call_0", "look", '{"number": 3}')
+    prompt = (
+        Message("user", "3?"),
+        Message("assistant", "", (call_of_it,)),
+        Message("tool", "7", tool_call_id="call_0"),
+    )
+    text = '<tool_call>{"name": "look", "arguments": {"number": 3}}</tool_call>'
+    examples = [Example("speaker", prompt[:1], text, (tool,)), Example("speaker", prompt, "7", (tool,))]
+    path = tmp_path / "examples.jsonl"
+    path.write_text("".join(f"{example_to_json(example)}\n" for example in [*examples, examples[0]]))
+    assert read_examples(path, ["speaker"]) == examples
+    template = Template(AutoTokenizer.from_pretrained(SEED))
+    encoder = AnswerEncoder.of(str(SEED))
+    for example in examples:
+        prompt_ids, answer_ids = encoder.encode(example.prompt, example.answer, example.tools)
+        assert prompt_ids == template.prompt_ids(example.prompt, None, (), (tool,))
+        message, _ = template.parse_answer(prompt_ids, answer_ids, (tool,))
+        assert [(one.name, one.arguments) for one in message.tool_calls] == (
+            [("look", '{"number": 3}')] if example is examples[0] else []
+        )
+
+
+def look(number: int) -> int:
+    """Return the number behind a door."""
+    return number + 4
 
 
 def test_repeated_examples_count_once_and_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

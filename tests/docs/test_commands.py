@@ -230,7 +230,7 @@ def check_script(words: list[str]) -> None:
     if name == "bench.parity":
         path = ROOT / "bench" / "parity" / "__main__.py"
     source = path.read_text(encoding="utf-8")
-    if shared := re.search(r"^from lab\.(\w+) import .*\btraining_parser\b", source, re.MULTILINE):
+    if shared := re.search(r"^from [\w.]+\.(\w+) import [^)]*?\b(training|make)_parser\b", source, re.MULTILINE):
         source += (path.parent / f"{shared[1]}.py").read_text(encoding="utf-8")
     parser = declared_parser(source)
     _, unknown = parser.parse_known_args([word for word in rest if word != "--help"])

@@ -158,13 +158,15 @@ class AnswerEncoder:
         to be removed from an answer before `encode`: sampling would have ended there."""
         return self._template.turn_token(answer)
 
-    def encode(self, prompt: Sequence[Message], answer: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def encode(
+        self, prompt: Sequence[Message], answer: str, tools: Sequence[Tool] = ()
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return (prompt ids, answer ids with the token that ends the turn), as sampling would have them."""
-        self._template.check_kept(prompt)
+        self._template.check_kept(prompt, tools)
         end = self._template.end_of_turn
+        end = self._tokenizer.eos_token_id if end is None else end
         answer_ids = self._tokenizer(answer, add_special_tokens=False).input_ids
-        prompt_ids = self._template.prompt_ids(prompt, None, ())
-        return prompt_ids, (*answer_ids, self._tokenizer.eos_token_id if end is None else end)
+        return self._template.prompt_ids(prompt, None, (), tools), (*answer_ids, end)
 
     def encode_for_scoring(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
         """Return the ids of both as one sequence, closed by the template's end of turn if it has one. The answer is

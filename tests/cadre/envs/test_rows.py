@@ -139,6 +139,21 @@ def test_a_function_gets_what_it_names() -> None:
     assert step(of_all, "Left") == [Reward(0.25)]
 
 
+def test_functions_are_loaded_once_for_all_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def load(setting: str, reference: str, table: Any) -> Any:
+        loaded.append(reference)
+        return right
+
+    monkeypatch.setattr("cadre.envs.rows.load_function", load)
+    spec = EnvSpec(RowsEnv, {"reward": refer(r=right)["r"]})
+    assert not loaded
+    envs = [spec.make(Task(f"row-{number}", ROWS[1])) for number in range(3)]
+    assert len(loaded) == 1
+    assert [asyncio.run(env.step({"agent": "Left"})) for env in envs] == [Reward(1.0)] * 3
+
+
 def test_parts_are_weighted_and_logged_by_name() -> None:
     functions = refer(right=right, brief=lambda completion: -len(completion), never=lambda completion: None)
     reward = {"right": [functions["right"], 2.0], "brief": [functions["brief"], 0.5], "never": functions["never"]}

@@ -61,7 +61,7 @@ BAD = {
     "no messages": ('{"prompt": [], "chosen": "b", "rejected": "c"}', "line 2: got the prompt"),
     "a stranger": (
         '{"prompt": [{"role": "boss", "content": "x"}], "chosen": "b", "rejected": "c"}',
-        "line 2: got the prompt",
+        "line 2: got the message",
     ),
     "half of a character": ('{"prompt": "a", "chosen": "\\ud83d", "rejected": "c"}', "line 2: got half of a character"),
     "nested deeply": ("[" * 100_000, "line 2: it is not JSON"),
