@@ -172,6 +172,7 @@ API: dict[str, tuple[str, ...]] = {
         "cadre.envs.episode:random",
         "cadre_analysis.api:compare",
         "cadre_analysis.api:sweep",
+        "cadre_analysis.api:prove",
         "cadre_analysis.plots:plot",
         "cadre.evaluation.loaded_team:LoadedTeam",
         "cadre.evaluation.evaluate:EvaluationReport",

@@ -137,10 +137,10 @@ def prove(
     ],
     folder: Annotated[Path, typer.Option("--run", help="the folder of the experiment; the same command goes on")],
     overrides: Overrides = None,
-    seeds: Annotated[int, typer.Option(min=2, help="trainings of each method")] = Request.seeds,
-    tokens: Annotated[int, typer.Option(min=1, help="sampled in each training")] = Request.tokens,
-    held_out: Annotated[int, typer.Option(min=2, help="tasks that every training is tested on")] = Request.held_out,
-    first: Annotated[int, typer.Option(min=0, help="the first of them in the test split")] = Request.first,
+    seeds: Annotated[int, typer.Option(min=2, help="trainings of each method")] = 8,
+    tokens: Annotated[int, typer.Option(min=1, help="sampled in each training")] = 1_000_000,
+    held_out: Annotated[int, typer.Option(min=2, help="tasks that every training is tested on")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="the first of them in the test split")] = 0,
     rates: Annotated[str, typer.Option(help="factors of the learning rate that are tried for each method")] = "1,3",
     agent: Annotated[
         str | None, typer.Option(metavar="ENV", help="the environment of the single agent; by default the task's own")

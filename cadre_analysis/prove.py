@@ -72,13 +72,13 @@ class Request:
     test_tokens  for each held-out task
     """
 
-    seeds: int = 8
-    tokens: int = 1_000_000
-    held_out: int = 200
-    first: int = 0
-    rates: tuple[float, ...] = (1.0, 3.0)
-    agent: str | None = None
-    test_tokens: int | None = None
+    seeds: int
+    tokens: int
+    held_out: int
+    first: int
+    rates: tuple[float, ...]
+    agent: str | None
+    test_tokens: int | None
 
 
 # ---- The plan

@@ -32,6 +32,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 # A word in capitals stands for something of the reader's. A folder has to be explained; these are what `cadre list`, an
 # earlier command or the reader's own choice give.
+# Of a script whose options stand in another file of its folder.
+SHARED_PARSER = r"^from [\w.]+\.(\w+) import (?:[^\n(]*|\([^)]*)\b(?:training|make)_parser\b"
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]{2,}\b|\bfile\.py:Name\b")
 PLAIN = {"COMMAND", "ENV", "MODEL", "NAME", "OUT", "RECIPE", "RUN", "STEP", "file.py:Name"}
 FILE = re.compile(r"(?<!/)\b[\w./-]+\.(?:py|yaml|jsonl|json|html|md|txt|parquet)\b")
@@ -230,7 +232,7 @@ def check_script(words: list[str]) -> None:
     if name == "bench.parity":
         path = ROOT / "bench" / "parity" / "__main__.py"
     source = path.read_text(encoding="utf-8")
-    if shared := re.search(r"^from [\w.]+\.(\w+) import [^)]*?\b(training|make)_parser\b", source, re.MULTILINE):
+    if shared := re.search(SHARED_PARSER, source, re.MULTILINE):
         source += (path.parent / f"{shared[1]}.py").read_text(encoding="utf-8")
     parser = declared_parser(source)
     _, unknown = parser.parse_known_args([word for word in rest if word != "--help"])

@@ -139,7 +139,9 @@ def test_a_fault_is_named_with_the_file_before_anything_is_sampled(returned: str
 
 
 def test_settings_that_the_function_does_not_take_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"loss\.settings: got betta for .*mine\.py:f.*keyword argument .betta.; expected beta\."):
+    with pytest.raises(
+        ConfigError, match=r"loss\.settings: got betta for .*mine\.py:f.*argument .betta.; expected beta\."
+    ):
         merge_loss(LossConfig(), own(tmp_path, BETA, betta=1.0))
 
 
