@@ -135,8 +135,15 @@ def _common(experiment: Experiment) -> Raw:
     """Return what all methods share."""
     raw: Raw = experiment.config.model_dump(mode="json", exclude_unset=True)
     train = {key: value for key, value in raw.get("train", {}).items() if key not in NOT_OF_A_METHOD}
-    evaluate_settings = {"settings": raw["evaluate"]["settings"]} if "settings" in raw.get("evaluate", {}) else {}
-    return raw | {"train": train, "evaluate": evaluate_settings | {"tasks": 0}}
+    held_out = {key: value for key, value in raw.get("evaluate", {}).items() if key == "settings"}
+    # The methods' policies have other names than the recipe's.
+    _remove(raw, "cluster", "policies")
+    return raw | {"train": train, "evaluate": held_out | {"tasks": 0}}
+
+
+def _remove(raw: Raw, section: str, key: str) -> None:
+    if isinstance(raw.get(section), dict):
+        raw[section] = {name: value for name, value in raw[section].items() if name != key}
 
 
 def _teams(experiment: Experiment) -> dict[str, Raw]:
@@ -155,6 +162,7 @@ def _teams(experiment: Experiment) -> dict[str, Raw]:
 def _agents(experiment: Experiment, chosen: str | None, env: type[Env] | None) -> dict[str, Raw]:
     """Return one agent with the algorithm of the team, and one with GRPO over whole episodes."""
     raw, declared = _common(experiment), experiment.env_spec.declared
+    _remove(raw, "credit", "role_weights")
     name = chosen or declared.one_agent
     if name:
         settings = raw.get("settings", {})

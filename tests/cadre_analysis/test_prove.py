@@ -25,6 +25,7 @@ def recipe(model: Path) -> dict[str, Any]:
     return {
         "team": {"policies": {"shared": str(model)}, "roles": {"scout": "shared", "runner": "shared"}},
         "algorithm": {"name": "at_grpo", "k": 2},
+        "credit": {"role_weights": {"scout": 0.5}},
         "sampling": {"max_tokens": 1},
         "train": {"tasks_per_step": 2, "trees_kept": 0, "checkpoint_minutes": 0.0},
         "trackers": {"names": []},
@@ -84,6 +85,8 @@ def test_what_is_written(result: Result) -> None:
 def test_the_agent_plays_the_same_tasks_for_all_roles(result: Result) -> None:
     methods = result.plan.methods
     assert methods["agent"]["env"] == "one-agent"
+    assert methods["team-L0"]["credit"] == {"role_weights": {"scout": 0.5}}
+    assert methods["agent"]["credit"] == {}  # the agent has no such role
     assert methods["agent"]["settings"]["settings"] == {"turns": 1}
     assert (methods["agent"]["algorithm"]["name"], methods["agent-grpo"]["algorithm"]) == (
         "at_grpo",
