@@ -168,5 +168,5 @@ def test_what_is_refused_before_anything_starts(speaker: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             resolve(chosen(speaker, **cluster), typed=[f"cluster.{name}" for name in cluster])
     ranks = {"learner": {"ranks": 4}, "cluster": {"learner_gpus": 2}}
-    with pytest.raises(ConfigError, match=r"learner_gpus: got 2 .*with learner\.ranks=4 .* expected 4, or 0"):
+    with pytest.raises(ConfigError, match=r"learner_gpus: got 2 .*with learner\.ranks=4.* expected 4, or 0"):
         resolve(configured(speaker, "Pair", **ranks))
