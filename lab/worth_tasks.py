@@ -85,10 +85,12 @@ class Relay(InTurns):
 class Second(Relay):
     """The second role of Relay alone."""
 
-    roles: ClassVar[tuple[str, ...]] = ("second",)
-
     def __init__(self, task: Task, known_fraction: float = 0.0) -> None:
         super().__init__(task, known_fraction, single_agent=True)
+
+    @classmethod
+    def roles_of(cls, **settings: Any) -> tuple[str, ...]:
+        return cls.roles[1:]
 
 
 class Channel(InTurns):
