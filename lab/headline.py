@@ -18,8 +18,7 @@ Every training is on the same tasks, from the same base, with the same prompts, 
 
 The command may be interrupted, and resumes when it is called again. DIR is the folder of the model. With `--write` the
 finished methods become lines of results/headline.jsonl, whose intervals are over seeds and tasks (`cadre compare`), and
-their training curves results/headline-TASK-MODEL.md. Those of L0, L1 and L2 on sudoku-outcome are also written as
-policies.L0.success and so on, the comparison of shared and separate policies.
+their training curves results/headline-TASK-MODEL.md.
 """
 
 from __future__ import annotations
@@ -44,7 +43,6 @@ from lab.trainings import console
 ROLE_COLUMNS = ("/reward", "/gradient_fraction")
 # How roles share weights: an adapter for all, an adapter a role, a model a role.
 SHARING = ("L0", "L1", "L2")
-SHARING_TASK = "sudoku-outcome"  # on which these are compared
 ONE_AGENT = ("grpo", "single")
 METHODS = (*SHARING, *ONE_AGENT, "best-of-n")
 # The recipe of a task's form that has prompts and sizes for real models; the model and the policies are replaced.
@@ -242,18 +240,8 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
     made_by = ", ".join(sorted(commits)) or commit()
 
     def add(name: str, interval: Interval, used: Sequence[int]) -> None:
-        add_line(f"headline.{task}.{headline.model.name}.{name}", interval, used)
-
-    def add_line(name: str, interval: Interval, used: Sequence[int]) -> None:
-        line = measurement(
-            name,
-            interval,
-            "fraction",
-            command,
-            headline.held_out,
-            used,
-            made_by,
-        )
+        full_name = f"headline.{task}.{headline.model.name}.{name}"
+        line = measurement(full_name, interval, "fraction", command, headline.held_out, used, made_by)
         lines.append(line | dict(zip(("value", "low", "high"), interval, strict=True)))
 
     comparison = headline.compare(task, methods, seeds)
@@ -265,8 +253,6 @@ def record_task(headline: Headline, task: str, methods: Sequence[str], seeds: Se
             if result.before is not None:
                 add(f"{method}.before.success", result.before, result.seeds)
             add(f"{method}.success", result.value, result.seeds)
-            if method in SHARING and task == SHARING_TASK:
-                add_line(f"policies.{method}.success", result.value, result.seeds)
         names = {result.name: by_folder[result.folders[0]] for result in comparison.methods}
         for difference in comparison.differences:
             add(f"{names[difference.second]} - {names[difference.first]}", difference.value, seeds)

@@ -104,20 +104,12 @@ def controls(runs: Path, seeds: int, tokens: int, write: bool) -> None:
         }
         size = {"seeds": seeds, "tokens": tokens, "held_out_tasks": 200, "rates": (1.0, 3.0), "agent": agent}
         result = cadre.prove(recipe, run=runs / name, quiet=True, **size)
-        console.print(f"{name}: {verdict_line(result)}", highlight=False)
+        console.print(f"{name}, expected {expected}: {verdict_line(result)}", highlight=False)
         if write:
+            command = f"python -m lab.proofs controls --seeds {seeds} --tokens {tokens} --write"
             for one in result.verdict.against:
-                record(
-                    "prove",
-                    f"prove.control.{name}.{one.agent}",
-                    list(one.difference),
-                    "share",
-                    "python -m lab.proofs controls --write",
-                    200,
-                    result.plan.seeds,
-                )
-        if result.verdict.word != expected:
-            console.print(f"{name}: expected {expected}", highlight=False)
+                figure = f"prove.control.{name}.{one.agent}"
+                record("prove", figure, list(one.difference), "share", command, 200, result.plan.seeds)
 
 
 def main() -> None:
