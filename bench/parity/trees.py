@@ -56,7 +56,7 @@ def two_turns() -> Node:
 
 
 def chain(*pays: float, tag: str) -> Node:
-    """One independent episode of one role: a reward a turn."""
+    """One independent episode of one role: a reward a turn, from turn 1 on; the first of `pays` is not used."""
     below: Node | None = None
     for turn in reversed(range(1, len(pays))):
         branch = leaf({"a": 0}, pays[turn]) if below is None else inner({"a": 0}, below, pays[turn])

@@ -62,9 +62,7 @@ class ComparisonConfig(Section):
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description=f"{BASELINE}; not running")
     scale: Scale | None = Field(None, description="divisor of the return less its baseline")
     advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
-    gamma: Annotated[float, DISCOUNTED] = Field(
-        1.0, ge=0.0, le=1.0, description="discount per turn, with reward_to_go or best_to_go"
-    )
+    gamma: Annotated[float, DISCOUNTED] = Field(1.0, ge=0.0, le=1.0, description="discount per turn of the returns")
     weight: float = Field(1.0, gt=0.0, description="weight of its advantage relative to the first")
 
 
@@ -94,9 +92,7 @@ class Custom(Algorithm):
     baseline: Annotated[str, one_of(BASELINES)] | None = Field(None, description=BASELINE)
     scale: Scale | None = Field(None, description="divisor of the return less its baseline")
     advantages: Annotated[str, one_of(ADVANTAGES)] | None = Field(None, description=ADVANTAGES_OF)
-    gamma: Annotated[float, DISCOUNTED] = Field(
-        1.0, ge=0.0, le=1.0, description="discount per turn, with reward_to_go or best_to_go"
-    )
+    gamma: Annotated[float, DISCOUNTED] = Field(1.0, ge=0.0, le=1.0, description="discount per turn of the returns")
     second: ComparisonConfig | None = Field(None, description="another comparison, whose advantage is added")
 
     def plan(self) -> Plan:

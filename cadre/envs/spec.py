@@ -189,7 +189,7 @@ class EnvSpec:
             return self.declared.figures(probabilities, **self._taken_by(self.declared.figures))
 
     def _taken_by(self, method: Callable[..., Any]) -> dict[str, Any]:
-        """Return the settings that a method has parameters for, defaults included."""
+        """Return the settings that a method has parameters for, defaults included: a wrapper keeps the signature."""
         parameters = inspect.signature(method).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         return {name: value for name, value in self._declared_settings.items() if takes_all or name in parameters}
