@@ -142,7 +142,14 @@ def result_notes(result: Result) -> list[str]:
     sides = ", ".join(f"{side} {_percent(success)}" for side, success in result.before.items())
     beside = ", ".join(f"{name} {_points(difference)}" for name, difference in result.beside.items())
     resolution = max(one.resolution for one in result.verdict.against)
+    planned = result.plan.tokens
+    short = [
+        f"{name} {figures.tokens:,.0f}"
+        for name, figures in result.methods.items()
+        if figures.tokens is not None and figures.tokens < planned
+    ]
     return [
+        *([f"Trained with fewer tokens than the {planned:,} planned: {', '.join(short)}."] if short else []),
         f"Before training: {sides}. {TEAM} minus the untrained agent's draws: {beside}.",
         f"An experiment of this size and spread shows a difference of {100 * resolution:.1f} points in 19 of 20 "
         "cases. Intervals are at 95%, over seeds and tasks.",
