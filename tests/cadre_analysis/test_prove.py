@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cadre
@@ -15,7 +16,8 @@ from cadre.errors import ConfigError, RunError
 from cadre.settings.yaml_file import read_yaml
 from cadre.types import Branch, Node, Reward, Sample
 from cadre_analysis import prove
-from cadre_analysis.prove_report import Plan, Result, result_notes
+from cadre_analysis.prove_report import Plan, Result, result_notes, verdict_line
+from cadre_analysis.verdict import decide
 from tests.cadre.cli.calling import call
 from tests.helpers.coordination import write_speaker
 from tests.helpers.games import Digit, Relay
@@ -155,6 +157,15 @@ def test_widths_by_decision_are_of_the_team() -> None:
     methods = plan_of(algorithm={"k": [4, 2]}).methods
     assert methods["team-L0"]["algorithm"]["k"] == [4, 2]
     assert (methods["agent"]["algorithm"]["k"], methods["agent-grpo"]["algorithm"]["k"]) == (4, 4)
+
+
+def test_a_loss_is_printed_with_the_interval_that_counts(result: Result) -> None:
+    team, better = np.zeros((4, 40)), np.ones((4, 40))
+    line = verdict_line(replace(result, verdict=decide(team, {"agent": team, "agent-grpo": better})))
+    # Wilson's of differences from -1 to 1 of 40 tasks: -1 + 2 * 3.8415 / 43.8415 = -0.8248, and -0.7768 with 5.0239.
+    assert (
+        "(agent +0.0 points [-8.8, +8.8], agent-grpo -100.0 points [-100.0, -82.5], at 97.5% [-100.0, -77.7])" in line
+    )
 
 
 def test_without_schedules_only_tokens_end_a_training(result: Result) -> None:
