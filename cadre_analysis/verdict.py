@@ -122,11 +122,12 @@ def decide(team: Table, agents: Mapping[str, Table], seed: int = 0, resamples: i
 
         at_95, corrected = interval(CONFIDENCE), interval(to_lose)
         spread, seeds = measure_spread(team - outcomes), len(team)
-        needed = spread.seeds_for(at_95[0], to_lose if at_95[0] < 0.0 else CONFIDENCE)
+        enough_seeds = spread.seeds_for(at_95[0], to_lose if at_95[0] < 0.0 else CONFIDENCE)
         is_shown = at_95[1] > 0.0 or corrected[2] < 0.0
         # What these seeds have not shown needs more, whatever an approximation says.
-        needed = needed if needed is None or is_shown else max(needed, seeds + 1)
-        against.append(Against(name, at_95, corrected, spread.resolution(seeds), needed))
+        if enough_seeds is not None and not is_shown:
+            enough_seeds = max(enough_seeds, seeds + 1)
+        against.append(Against(name, at_95, corrected, spread.resolution(seeds), enough_seeds))
     if all(one.difference[1] > 0.0 for one in against):
         return Verdict("wins", tuple(against))
     if any(one.corrected[2] < 0.0 for one in against):
