@@ -162,12 +162,17 @@ def prove(
     request = Request(seeds, tokens, held_out, first, factors, agent, test_tokens)
     experiment = resolve_recipe(recipe, overrides or [])
     if plan:
-        print_lines(map(visible, plan_lines(make_plan(experiment, request))))
+        planned = make_plan(experiment, request)
+        if as_json:
+            sys.stdout.write(planned.model_dump_json() + "\n")
+        else:
+            print_lines(map(visible, plan_lines(planned)))
         return
     try:
         result = prove_on(stderr if as_json else make_console(), experiment, folder, request, None)
     except KeyboardInterrupt as stopped:
-        print_lines([str(stopped)])
+        said = str(stopped) or f"Stopped; what is done of {folder} is kept, and the same command goes on."
+        stderr.print(said, markup=False, highlight=False)
         raise typer.Exit(STOPPED) from None
     if as_json:
         sys.stdout.write((folder / RESULT_FILE).read_text(encoding="utf-8"))

@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import takewhile
 from typing import Any, ClassVar, Self
 
 from pydantic import JsonValue
@@ -59,8 +60,8 @@ class OneAgent(Env):
         self.repeatable, self.keeps_thinking = self.env.repeatable, self.env.keeps_thinking
         self.max_decisions = self.env.max_decisions * len(spec.roles)
         self.past: tuple[Message, ...] = ()
-        # What each role's conversation was when it was last shown.
-        self.shown: Mapping[tuple[str, str], tuple[Message, ...]] = {}
+        # What each role's conversation was when it was last shown, and which message of `past` answers it.
+        self.shown: Mapping[tuple[str, str], tuple[tuple[Message, ...], int]] = {}
         # Answers of roles that act at once with others, which are still to be asked.
         self.waiting: Mapping[str, Any] = {}
 
@@ -79,21 +80,27 @@ class OneAgent(Env):
 
     def _with_past(self, asked: Observation) -> tuple[Message, ...]:
         """Return the conversation so far, and what the role sees that was not shown in it."""
-        before = self.shown.get((asked.role, asked.conversation), ())
-        is_continued = bool(before) and asked.messages[: len(before)] == before
-        new = list(asked.messages[len(before) if is_continued else 0 :])
-        past = self.past
-        if is_continued and new and new[0].role == "assistant":
+        before, place = self.shown.get((asked.role, asked.conversation), ((), -1))
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, asked.messages, strict=False)))
+        is_continued = same == len(before)
+        past, new = self.past, list(asked.messages[same:])
+        if before and is_continued and new and new[0].role == "assistant":
             # The task repeats the answer, with its calls of tools; as the last one it replaces the agent's own.
             said, *new = new
-            past = (*past[:-1], said) if new and new[0].role == "tool" else past
+            if new and new[0].role == "tool" and place == len(past) - 1:
+                past = (*past[:-1], said)
+                while new and new[0].role == "tool":
+                    past = (*past, new.pop(0))
+                if not new:
+                    return past
         if not past and new and new[0].role == "system":
             past = (new.pop(0),)
-        while new and new[0].role == "tool":
-            past = (*past, new.pop(0))
-        texts = [message.content for message in new if message.role != "assistant"]
-        if not texts:
-            return past
+        if not is_continued:
+            # Answers in a conversation that was written anew were given in this one.
+            new = [message for message in new if message.role != "assistant"]
+        # The same prompt again, which has to be answered again.
+        new = new or [message for message in asked.messages if message.role != "system"][-1:]
+        texts = [f"{mark('assistant')}\n\n{m.content}" if m.role == "assistant" else m.content for m in new]
         return (*past, join_media("user", "\n\n".join([mark(asked.role), *texts]), new))
 
     async def step(self, actions: dict[str, str]) -> Reward:
@@ -109,7 +116,7 @@ class OneAgent(Env):
         """Note an answer for the role that was asked; return those of all acting roles once there is none to ask."""
         asked = self._asked()
         self.past = (*self._with_past(asked), Message("assistant", text))
-        self.shown = {**self.shown, (asked.role, asked.conversation): asked.messages}
+        self.shown = {**self.shown, (asked.role, asked.conversation): (asked.messages, len(self.past) - 1)}
         joint = {**self.waiting, asked.role: answer}
         self.waiting = joint if joint.keys() < self.env.observe().keys() else {}
         return None if self.waiting else joint

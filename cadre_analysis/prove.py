@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -44,7 +45,7 @@ from cadre.rollout.walk import TreePath
 from cadre.runs.folder import git_commits
 from cadre.runs.tree_format import encode
 from cadre.settings.user_code import reference_to
-from cadre.settings.yaml_file import Raw
+from cadre.settings.yaml_file import Raw, flatten
 from cadre.statistics import Interval
 from cadre.types import Task, Tree, answer_text
 from cadre_analysis.compare import Table, difference_interval, table_interval
@@ -87,18 +88,34 @@ class Request:
 def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = None) -> Plan:
     """Return the plan of a team's experiment. Raises ConfigError for a task that a single agent plays already, and for
     what no method can be trained with."""
-    if request.seeds < 2 or request.tokens < 1 or request.held_out < 2 or not all(r > 0.0 for r in request.rates):
+    usable_rates = request.rates and all(0.0 < rate < math.inf for rate in request.rates)
+    sizes = (
+        request.seeds - 1,
+        request.tokens,
+        request.held_out - 1,
+        1 if request.test_tokens is None else request.test_tokens,
+    )
+    if min(sizes) < 1 or not usable_rates:
         raise ConfigError(
-            f"prove: got {request.seeds} seeds, {request.tokens} tokens, {request.held_out} held-out tasks and the "
-            f"rates {', '.join(map(str, request.rates))}; expected two seeds and two tasks or more, and rates above 0. "
-            "Raise them."
+            f"prove: got {request.seeds} seeds, {request.tokens} tokens, {request.held_out} held-out tasks, "
+            f"{request.test_tokens} tokens for testing and the rates {', '.join(map(str, request.rates)) or 'none'}; "
+            "expected two seeds and two tasks or more, a token or more, and one or more rates above 0. Raise them."
         )
     if len(experiment.roles) < 2:
         raise ConfigError(
             f"prove: {experiment.env} has the one role {', '.join(experiment.roles)}; expected a team of two or more "
             "roles, which is compared with one agent. Name the team's task."
         )
-    if len(select_tasks(experiment.held_out_tasks, request.held_out, request.first)) < request.held_out:
+    policies = {name: experiment.policies[name] for name in experiment.roles.values()}
+    kinds = {policy.model_dump_json(exclude={"sampling", "learner"}) for policy in policies.values()}
+    if len(kinds) > 1 or any(policy.frozen for policy in policies.values()):
+        raise ConfigError(
+            f"prove: {experiment.env} has the policies {', '.join(policies)}, some of them frozen or of other models; "
+            "expected policies that are alike and all learn, as the methods give every role the same model. Give the "
+            "roles one policy."
+        )
+    held_out = select_tasks(experiment.held_out_tasks, request.held_out, request.first)
+    if len(held_out) < request.held_out:
         raise ConfigError(
             f"prove: got {request.held_out} held-out tasks from {request.first} on, and there are "
             f"{len(experiment.held_out_tasks):,}; expected no more. Lower --held-out."
@@ -106,13 +123,14 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
     methods, left_out = {}, {}
     for name, raw in {**_teams(experiment), **_agents(experiment, request.agent, env)}.items():
         try:
-            resolve(parse(raw, _class_for(raw, env)), _class_for(raw, env))
+            played = resolve(parse(raw, _class_for(raw, env)), _class_for(raw, env))
+            _check_same_tasks(played, held_out, request)
             methods[name] = raw
         except ConfigError as error:
             if name in (TEAM, "agent-grpo"):
                 raise
             left_out[name] = str(error)
-    rate = experiment.config.learner.learning_rate
+    rate = experiment.learners[next(iter(experiment.roles.values()))].learning_rate
     longest = max(sampling.max_tokens for sampling in experiment.sampling.values())
     return Plan(
         task=experiment.env,
@@ -131,6 +149,20 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
     )
 
 
+def _check_same_tasks(method: Experiment, held_out: Sequence[Task], request: Request) -> None:
+    """Raise ConfigError unless a method is tested on tasks of the same names as the team."""
+    tasks = method.held_out_tasks[request.first : request.first + request.held_out]
+    names, expected = [task.id for task in tasks], [task.id for task in held_out]
+    if names != expected:
+        place, name = next(
+            ((at, name) for at, name in enumerate(names) if expected[at : at + 1] != [name]), (len(names), "no more")
+        )
+        raise ConfigError(
+            f"prove: held-out task {request.first + place} of {method.env} is {name}; expected {expected[place]}, as "
+            "the team is tested on it, in the same order. Give both the same tasks, or name another --agent."
+        )
+
+
 def _common(experiment: Experiment) -> Raw:
     """Return what all methods share."""
     raw: Raw = experiment.config.model_dump(mode="json", exclude_unset=True)
@@ -146,10 +178,18 @@ def _remove(raw: Raw, section: str, key: str) -> None:
         raw[section] = {name: value for name, value in raw[section].items() if name != key}
 
 
+def _policy(experiment: Experiment, raw: Raw) -> Any:
+    """Return the settings of the first role's policy but its learning rate, which is searched for."""
+    policy = raw["team"]["policies"][next(iter(experiment.roles.values()))]
+    if not isinstance(policy, dict) or not isinstance(policy.get("learner"), dict):
+        return policy
+    return policy | {"learner": {key: value for key, value in policy["learner"].items() if key != "learning_rate"}}
+
+
 def _teams(experiment: Experiment) -> dict[str, Raw]:
     """Return the team with one policy for all roles, and with one for each."""
     raw, roles = _common(experiment), list(experiment.roles)
-    policy = raw["team"]["policies"][experiment.roles[roles[0]]]
+    policy = _policy(experiment, raw)
     others = {key: value for key, value in raw["team"].items() if key not in ("policies", "roles")}
     separate = "team-L1" if isinstance(policy, dict) and policy.get("lora") else "team-L2"
     return {
@@ -176,10 +216,11 @@ def _agents(experiment: Experiment, chosen: str | None, env: type[Env] | None) -
             f"--agent: {name} has the roles {', '.join(roles)}; expected an environment of one role, which does the "
             "whole task. Name one."
         )
-    policy = raw["team"]["policies"][next(iter(experiment.roles.values()))]
+    policy = _policy(experiment, raw)
     algorithm = raw["algorithm"]
     k = algorithm.get("k", experiment.algorithm.k)
-    k = max(k.values()) if isinstance(k, dict) else k
+    # Widths by decision are those of the team's decisions.
+    k = max(k) if isinstance(k, list | tuple) else max(k.values()) if isinstance(k, dict) else k
     agent = raw | {
         "env": name,
         "settings": settings,
@@ -242,9 +283,13 @@ class Work:
 
     def search(self, name: str) -> tuple[float, int]:
         """Return the learning rate that does best on tasks of the training split, the lowest of equal ones, and about
-        how many updates the tokens allow, over which schedules fall; a tenth more, so that the tokens end them."""
+        how many updates the tokens allow, over which schedules fall; a tenth more, so that the tokens end them. Without
+        schedules only the tokens end a training, as answers may become shorter."""
         tried = {rate: self.outcome(name, f"rate-{rate:g}", SEARCH_SEED, rate, MAX_STEPS) for rate in self.plan.rates}
         best = max(tried, key=lambda rate: (tried[rate]["success"], tried[rate]["reward"], -rate))
+        schedules = {key: value for key, value in flatten(self.plan.methods[name]) if key.endswith(".schedule")}
+        if all(value == "constant" for key, value in schedules.items() if key != "train.schedule"):
+            return best, MAX_STEPS
         tokens_per_update = tried[best]["sampled"] / tried[best]["updates"]
         return best, math.ceil(1.1 * self.plan.tokens / tokens_per_update)
 

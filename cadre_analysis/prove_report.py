@@ -12,7 +12,7 @@ from cadre.notebook_html import shorten, table_html
 from cadre.settings.yaml_file import Raw
 from cadre.statistics import Interval
 from cadre_analysis.tables import format_table
-from cadre_analysis.verdict import Verdict
+from cadre_analysis.verdict import Against, Verdict
 
 RESULT_FILE, PAGE_FILE, PICTURE_FILE = "result.json", "index.html", "verdict.svg"
 TEAM = "team-L0"
@@ -102,7 +102,7 @@ def plan_lines(plan: Plan) -> list[str]:
 def verdict_line(result: Result) -> str:
     """Return the verdict as one sentence."""
     verdict = result.verdict
-    against = ", ".join(f"{one.agent} {_points(one.difference)}" for one in verdict.against)
+    against = ", ".join(_against(one, len(verdict.against)) for one in verdict.against)
     said = {
         "wins": f"the team wins against every single agent ({against})",
         "loses": f"the team loses to a single agent ({against})",
@@ -113,6 +113,15 @@ def verdict_line(result: Result) -> str:
     seeds = verdict.seeds_needed
     needed = "more held-out tasks" if seeds is None else f"{seeds:,} seeds"
     return f"{result.plan.task}: {said}. If the differences are as measured, {needed} would decide it."
+
+
+def _against(one: Against, agents: int) -> str:
+    """Return a comparison; with the interval by which the team may lose to the agent where that of 95% is below 0."""
+    text = f"{one.agent} {_points(one.difference)}"
+    if one.difference[2] >= 0.0 or agents < 2:
+        return text
+    _, low, high = (100.0 * number for number in one.corrected)
+    return f"{text}, at {100.0 - 5.0 / agents:g}% [{low:+.1f}, {high:+.1f}]"
 
 
 def _points(interval: Interval) -> str:
@@ -142,7 +151,14 @@ def result_notes(result: Result) -> list[str]:
     sides = ", ".join(f"{side} {_percent(success)}" for side, success in result.before.items())
     beside = ", ".join(f"{name} {_points(difference)}" for name, difference in result.beside.items())
     resolution = max(one.resolution for one in result.verdict.against)
+    planned = result.plan.tokens
+    short = [
+        f"{name} {figures.tokens:,.0f}"
+        for name, figures in result.methods.items()
+        if figures.tokens is not None and figures.tokens < planned
+    ]
     return [
+        *([f"Trained with fewer tokens than the {planned:,} planned: {', '.join(short)}."] if short else []),
         f"Before training: {sides}. {TEAM} minus the untrained agent's draws: {beside}.",
         f"An experiment of this size and spread shows a difference of {100 * resolution:.1f} points in 19 of 20 "
         "cases. Intervals are at 95%, over seeds and tasks.",

@@ -41,10 +41,10 @@ class Spread:
         """Return so many standard errors, Student's of the seeds and the normal of the tasks, with so many seeds."""
         return math.hypot(student * math.sqrt(self.of_seeds / seeds), normal * math.sqrt(self.of_tasks / self.tasks))
 
-    def half_width(self, seeds: int) -> float:
+    def half_width(self, seeds: int, confidence: float = CONFIDENCE) -> float:
         """Return about half of the width of the interval that so many seeds would give."""
-        normal = normal_quantile(CONFIDENCE)
-        return max(self.reach(seeds, student_quantile(CONFIDENCE, seeds - 1), normal), self._least(normal))
+        normal = normal_quantile(confidence)
+        return max(self.reach(seeds, student_quantile(confidence, seeds - 1), normal), self._least(normal))
 
     def _least(self, normal: float) -> float:
         """Return half of the width of Wilson's interval if all seeds differ by nothing on any task."""
@@ -58,15 +58,15 @@ class Spread:
         normal = normal_quantile(CONFIDENCE) + normal_quantile(power)
         return max(self.reach(seeds, student, normal), self._least(normal_quantile(CONFIDENCE)))
 
-    def seeds_for(self, difference: float) -> int | None:
+    def seeds_for(self, difference: float, confidence: float = CONFIDENCE) -> int | None:
         """Return how many seeds would show this difference; None if no number does with these tasks."""
         # The width falls with every seed.
         low, high = 1, MAX_SEEDS
-        if self.half_width(high) >= abs(difference):
+        if self.half_width(high, confidence) >= abs(difference):
             return None
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if self.half_width(middle) < abs(difference) else (middle, high)
+            low, high = (low, middle) if self.half_width(middle, confidence) < abs(difference) else (middle, high)
         return high
 
 
@@ -84,7 +84,8 @@ class Against:
     """The team's success minus that of one agent: at 95%, and at the confidence by which one agent may beat the team.
 
     resolution    the smallest true difference that as many seeds show in 19 of 20 experiments
-    seeds_needed  as many would show the difference that was measured; None if more tasks are needed too
+    seeds_needed  as many would show the difference that was measured, at the confidence that counts for its sign; None
+                  if more tasks are needed too
     """
 
     agent: str
@@ -111,7 +112,7 @@ def decide(team: Table, agents: Mapping[str, Table], seed: int = 0, resamples: i
     """
     if min(team.shape) < 2:
         raise ValueError(f"a verdict needs two seeds and two tasks or more; got {team.shape[0]} and {team.shape[1]}")
-    against = []
+    against, to_lose = [], 1.0 - (1.0 - CONFIDENCE) / len(agents)
     for name, outcomes in agents.items():
 
         def interval(confidence: float, outcomes: Table = outcomes) -> Interval:
@@ -119,9 +120,14 @@ def decide(team: Table, agents: Mapping[str, Table], seed: int = 0, resamples: i
             generator = np.random.default_rng(seed)
             return difference_interval(team, outcomes, generator, True, True, resamples, confidence)
 
-        at_95, corrected = interval(CONFIDENCE), interval(1.0 - (1.0 - CONFIDENCE) / len(agents))
+        at_95, corrected = interval(CONFIDENCE), interval(to_lose)
         spread, seeds = measure_spread(team - outcomes), len(team)
-        against.append(Against(name, at_95, corrected, spread.resolution(seeds), spread.seeds_for(at_95[0])))
+        enough_seeds = spread.seeds_for(at_95[0], to_lose if at_95[0] < 0.0 else CONFIDENCE)
+        is_shown = at_95[1] > 0.0 or corrected[2] < 0.0
+        # What these seeds have not shown needs more, whatever an approximation says.
+        if enough_seeds is not None and not is_shown:
+            enough_seeds = max(enough_seeds, seeds + 1)
+        against.append(Against(name, at_95, corrected, spread.resolution(seeds), enough_seeds))
     if all(one.difference[1] > 0.0 for one in against):
         return Verdict("wins", tuple(against))
     if any(one.corrected[2] < 0.0 for one in against):

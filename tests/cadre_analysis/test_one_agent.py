@@ -122,5 +122,63 @@ def test_tools_of_the_acting_role_are_offered_and_run() -> None:
     assert [tool.name for tool in env.observe()["agent"].tools] == []
 
 
+def test_calls_of_tools_beside_another_role_lose_no_answer() -> None:
+    env = OneAgent(TASK, f"{Path(__file__)}:{Adder.__name__}")
+    for text in ("azure", "fine"):
+        asyncio.run(env.step_samples({"agent": sample(text)}))
+    calls = (ToolCall("call_0", "add", '{"first": 2, "second": 3}'),)
+    called = replace(sample("I add."), message=Message("assistant", "I add.", calls))
+    asyncio.run(env.step_samples({"agent": called}))
+    asyncio.run(env.step_samples({"agent": sample("no")}))
+    # The result is of a call that is not the last answer.
+    assert shown(env)[-4:] == [
+        ("assistant", "I add."),
+        ("user", "=== critic ===\n\nGood?"),
+        ("assistant", "no"),
+        ("user", "=== writer ===\n\n5"),
+    ]
+
+
+class Walk(Env):
+    """`walker` sees a prompt that is written anew each turn, with an example before it; the third is the second."""
+
+    roles: ClassVar[tuple[str, ...]] = ("walker",)
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.turn = 0
+
+    def observe(self) -> dict[str, Observation]:
+        example = (Message("user", "At 9."), Message("assistant", "left"))
+        now = Message("user", f"At {min(self.turn, 1)}.")
+        if self.turn == 3:
+            return {}
+        return {"walker": Observation("walker", (Message("system", "You walk."), *example, now))}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        self.turn += 1
+        return Reward()
+
+    @property
+    def success(self) -> bool:
+        return self.turn == 3
+
+    @classmethod
+    def tasks(cls, split: Split) -> Sequence[Task]:
+        return [Task(split, {})]
+
+
+def test_a_prompt_that_is_written_anew_is_shown_without_what_was_shown() -> None:
+    env = OneAgent(TASK, f"{Path(__file__)}:{Walk.__name__}")
+    assert shown(env) == [
+        ("system", "You walk."),
+        ("user", "=== walker ===\n\nAt 9.\n\n=== assistant ===\n\nleft\n\nAt 0."),
+    ]
+    for _ in range(2):
+        asyncio.run(env.step({"agent": "right"}))
+        # A prompt that is the same again is shown again, as it has to be answered again.
+        assert shown(env)[-2:] == [("assistant", "right"), ("user", "=== walker ===\n\nAt 1.")]
+
+
 def test_tasks_are_those_of_the_team() -> None:
     assert [task.id for task in OneAgent.tasks("test", of=OF, settings={"greeting": "Hi"})] == ["test-Hi"]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import cadre
+from cadre.api import resolve_sections
 from cadre.errors import ConfigError, RunError
+from cadre.settings.yaml_file import read_yaml
 from cadre.types import Branch, Node, Reward, Sample
 from cadre_analysis import prove
-from cadre_analysis.prove_report import Plan, Result
+from cadre_analysis.prove_report import Plan, Result, result_notes, verdict_line
+from cadre_analysis.verdict import decide
 from tests.cadre.cli.calling import call
 from tests.helpers.coordination import write_speaker
 from tests.helpers.games import Digit, Relay
@@ -118,6 +123,59 @@ def test_a_task_of_one_role_is_no_team(model: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+def test_policies_that_are_unlike_are_no_method(model: Path, tmp_path: Path) -> None:
+    frozen = {"a": str(model), "b": {"model": str(model), "frozen": True}}
+    team = {"team": {"policies": frozen, "roles": {"scout": "a", "runner": "b"}}}
+    with pytest.raises(ConfigError, match="the policies a, b, some of them frozen or of other models"):
+        cadre.prove(Relay, run=tmp_path / "x", **SIZE, **(recipe(model) | team))
+    for changed in ({"test_tokens": 0}, {"rates": ()}, {"rates": (float("inf"),)}):
+        with pytest.raises(
+            ConfigError, match="expected two seeds and two tasks or more, a token or more, and one or more"
+        ):
+            cadre.prove(Relay, run=tmp_path / "x", **(SIZE | changed), **recipe(model))
+
+
+def test_all_methods_are_tested_on_the_same_tasks(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"held-out task 0 of plan-path-single-agent is .*; expected"):
+        cadre.prove(Relay, run=tmp_path / "x", agent="plan-path-single-agent", **SIZE, **recipe(model))
+
+
+def plan_of(**sections: Any) -> Plan:
+    request = prove.Request(2, 100, 4, 0, (1.0, 3.0), None, None)
+    return prove.make_plan(resolve_sections("plan-path", sections), request)
+
+
+def test_the_rate_of_a_policy_is_searched_for_too() -> None:
+    policy = {"model": "seed", "learner": {"learning_rate": 0.5, "schedule": "cosine"}}
+    plan = plan_of(team={"policies": {"shared": policy}})
+    assert plan.rates == [0.5, 1.5]
+    for method in plan.methods.values():
+        assert {str(p["learner"]) for p in method["team"]["policies"].values()} == {"{'schedule': 'cosine'}"}
+
+
+def test_widths_by_decision_are_of_the_team() -> None:
+    methods = plan_of(algorithm={"k": [4, 2]}).methods
+    assert methods["team-L0"]["algorithm"]["k"] == [4, 2]
+    assert (methods["agent"]["algorithm"]["k"], methods["agent-grpo"]["algorithm"]["k"]) == (4, 4)
+
+
+def test_a_loss_is_printed_with_the_interval_that_counts(result: Result) -> None:
+    team, better = np.zeros((4, 40)), np.ones((4, 40))
+    line = verdict_line(replace(result, verdict=decide(team, {"agent": team, "agent-grpo": better})))
+    # Wilson's of differences from -1 to 1 of 40 tasks: -1 + 2 * 3.8415 / 43.8415 = -0.8248, and -0.7768 with 5.0239.
+    assert (
+        "(agent +0.0 points [-8.8, +8.8], agent-grpo -100.0 points [-100.0, -82.5], at 97.5% [-100.0, -77.7])" in line
+    )
+
+
+def test_without_schedules_only_tokens_end_a_training(result: Result) -> None:
+    config = read_yaml(result.folder / "agent" / "seed-0" / "config.yaml")
+    assert config["train"]["steps"] == prove.MAX_STEPS
+    short = replace(result, plan=result.plan.model_copy(update={"tokens": 10**9}))
+    assert "Trained with fewer tokens than the 1,000,000,000 planned: team-L0" in result_notes(short)[0]
+    assert "fewer tokens" not in " ".join(result_notes(result))
+
+
 def test_the_command_prints_its_plan(tmp_path: Path) -> None:
     printed = call("prove", "plan-path", "--run", str(tmp_path / "x"), "--tokens", "5000", "--plan")
     assert printed.code == 0
@@ -125,6 +183,18 @@ def test_the_command_prints_its_plan(tmp_path: Path) -> None:
     assert "40 trainings; 8 seeds of 5,000 sampled tokens" in " ".join(printed.out.split())
     assert not (tmp_path / "x").exists()
     assert call("prove", "plan-path", "--run", str(tmp_path / "x"), "--rates", "a,b").code == 2
+    printed = call("prove", "plan-path", "--run", str(tmp_path / "x"), "--plan", "--json")
+    assert json.loads(printed.out)["seeds"] == list(range(8))
+
+
+def test_an_interrupt_leaves_the_output_to_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prove.Work, "run", stop)
+    printed = call("prove", "plan-path", "--run", str(tmp_path / "x"), "--json")
+    assert (printed.code, printed.out) == (130, "")
+    assert "the same command goes on" in " ".join(printed.err.split())
 
 
 def episode(text: str, wins: bool) -> Any:

@@ -54,6 +54,27 @@ def test_one_better_agent_is_enough_to_lose() -> None:
     assert worse.corrected[1] < worse.difference[1] < worse.difference[2] < worse.corrected[2] < 0.0
 
 
+def test_the_seeds_to_lose_are_of_the_corrected_confidence() -> None:
+    # The seeds' differences have the mean -0.1 and the variance 0.02 / 3, and tasks add nothing.
+    worse = np.full((4, 40), 0.5) + np.array([[-0.2], [0.0], [-0.1], [-0.1]])
+    verdict = decide(worse, {"a": np.full((4, 40), 0.5), "b": np.full((4, 40), 0.5)})
+    # At 95% t(5) * 0.08165 / sqrt(6) = 0.0857, and t(4) * 0.08165 / sqrt(5) = 0.1014. At 97.5% no interval is narrower
+    # than Wilson's of 40 tasks: 5.024 / 45.024 = 0.1116.
+    spread = measure_spread(worse - 0.5)
+    assert verdict.word == "undecided"
+    assert verdict.seeds_needed == spread.seeds_for(-0.1, 0.975) is None
+    assert spread.seeds_for(-0.1) == 6
+
+
+def test_what_is_not_shown_needs_more_seeds() -> None:
+    for gap in (0.05, 0.15, 0.25, 0.35):
+        generator = np.random.default_rng(3)
+        base = generator.random((1, 40))
+        team, agent = ((generator.random((3, 40)) < base + shift).astype(float) for shift in (gap, 0.0))
+        verdict = decide(team, {"a": agent}, resamples=400)
+        assert verdict.word != "undecided" or verdict.seeds_needed is None or verdict.seeds_needed > 3
+
+
 def test_one_seed_or_one_task_decides_nothing() -> None:
     for table in (np.ones((1, 40)), np.ones((4, 1))):
         with pytest.raises(ValueError, match="two seeds and two tasks"):
