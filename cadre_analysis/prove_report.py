@@ -161,7 +161,7 @@ def result_notes(result: Result) -> list[str]:
         *([f"Trained with fewer tokens than the {planned:,} planned: {', '.join(short)}."] if short else []),
         f"Before training: {sides}. {TEAM} minus the untrained agent's draws: {beside}.",
         f"An experiment of this size and spread shows a difference of {100 * resolution:.1f} points in 19 of 20 "
-        "cases. Intervals are at 95%, over seeds and tasks.",
+        "cases. Intervals are at 95%, over seeds and tasks, those of untrained methods over tasks alone.",
     ]
 
 

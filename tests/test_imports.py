@@ -157,7 +157,7 @@ BUDGETS = {
     "cadre/settings": 2_100,
     "cadre/training": 1_700,
     "cadre/view": 550,
-    "cadre_analysis": 2_800,
+    "cadre_analysis": 2_850,
     "cadre_programs": 6_400,
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_000,
