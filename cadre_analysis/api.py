@@ -137,7 +137,7 @@ def prove(
     """Train a team and single agents alike, and say whether the team is worth its tokens: wins, loses or undecided.
 
         result = cadre.prove(essay, run="runs/essay", tasks=rows, model="Qwen/Qwen3-0.6B", tokens=500_000)
-        result.verdict.word, result.verdict.against[0].difference
+        result.verdict.word, result.verdict.comparisons[0].difference
 
     recipe, sections  as for `train`, of a team with two roles or more
     run             the folder of the experiment; the same call goes on in it

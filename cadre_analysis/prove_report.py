@@ -12,7 +12,7 @@ from cadre.notebook_html import shorten, table_html
 from cadre.settings.yaml_file import Raw
 from cadre.statistics import Interval
 from cadre_analysis.tables import format_table
-from cadre_analysis.verdict import Against, Verdict
+from cadre_analysis.verdict import Comparison, Verdict
 
 RESULT_FILE, PAGE_FILE, PICTURE_FILE = "result.json", "index.html", "verdict.svg"
 TEAM = "team-L0"
@@ -102,25 +102,25 @@ def plan_lines(plan: Plan) -> list[str]:
 def verdict_line(result: Result) -> str:
     """Return the verdict as one sentence."""
     verdict = result.verdict
-    against = ", ".join(_against(one, len(verdict.against)) for one in verdict.against)
-    said = {
-        "wins": f"the team wins against every single agent ({against})",
-        "loses": f"the team loses to a single agent ({against})",
-        "undecided": f"not shown: the team is neither better than every single agent nor worse than one ({against})",
+    differences = ", ".join(_describe(comparison, len(verdict.comparisons)) for comparison in verdict.comparisons)
+    sentence = {
+        "wins": f"the team wins against every single agent ({differences})",
+        "loses": f"the team loses to a single agent ({differences})",
+        "undecided": f"not shown: the team is not better than every single agent, nor worse than one ({differences})",
     }[verdict.word]
     if verdict.word != "undecided":
-        return f"{result.plan.task}: {said}."
+        return f"{result.plan.task}: {sentence}."
     seeds = verdict.seeds_needed
     needed = "more held-out tasks" if seeds is None else f"{seeds:,} seeds"
-    return f"{result.plan.task}: {said}. If the differences are as measured, {needed} would decide it."
+    return f"{result.plan.task}: {sentence}. If the differences are as measured, {needed} would decide it."
 
 
-def _against(one: Against, agents: int) -> str:
+def _describe(comparison: Comparison, agents: int) -> str:
     """Return a comparison; with the interval by which the team may lose to the agent where that of 95% is below 0."""
-    text = f"{one.agent} {_points(one.difference)}"
-    if one.difference[2] >= 0.0 or agents < 2:
+    text = f"{comparison.agent} {_points(comparison.difference)}"
+    if comparison.difference[2] >= 0.0 or agents < 2:
         return text
-    _, low, high = (100.0 * number for number in one.corrected)
+    _, low, high = (100.0 * number for number in comparison.corrected)
     return f"{text}, at {100.0 - 5.0 / agents:g}% [{low:+.1f}, {high:+.1f}]"
 
 
@@ -150,7 +150,7 @@ def result_notes(result: Result) -> list[str]:
     """Return what there is to say of a result beside its table, a sentence or two each."""
     sides = ", ".join(f"{side} {_percent(success)}" for side, success in result.before.items())
     beside = ", ".join(f"{name} {_points(difference)}" for name, difference in result.beside.items())
-    resolution = max(one.resolution for one in result.verdict.against)
+    resolution = max(comparison.resolution for comparison in result.verdict.comparisons)
     planned = result.plan.tokens
     short = [
         f"{name} {figures.tokens:,.0f}"
@@ -175,7 +175,7 @@ def result_lines(result: Result) -> list[str]:
 
 def draw_verdict(result: Result) -> str:
     """Return an SVG picture of the methods' success, and of the team's differences from the others."""
-    differences = {one.agent: one.difference for one in result.verdict.against} | result.beside
+    differences = {comparison.agent: comparison.difference for comparison in result.verdict.comparisons} | result.beside
     height, left, width = 22, 120, 380
     rows = ['<text x="0" y="16" font-weight="bold">held-out success</text>']
     y = 16

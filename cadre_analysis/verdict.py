@@ -80,7 +80,7 @@ def measure_spread(difference: Table) -> Spread:
 
 
 @dataclass(frozen=True)
-class Against:
+class Comparison:
     """The team's success minus that of one agent: at 95%, and at the confidence by which one agent may beat the team.
 
     resolution    the smallest true difference that as many seeds show in 19 of 20 experiments
@@ -100,7 +100,7 @@ class Verdict:
     """What is said of the team, the comparisons by which, and how many seeds would decide it if it is undecided."""
 
     word: Word
-    against: tuple[Against, ...]
+    comparisons: tuple[Comparison, ...]
     seeds_needed: int | None = None
 
 
@@ -112,7 +112,7 @@ def decide(team: Table, agents: Mapping[str, Table], seed: int = 0, resamples: i
     """
     if min(team.shape) < 2:
         raise ValueError(f"a verdict needs two seeds and two tasks or more; got {team.shape[0]} and {team.shape[1]}")
-    against, to_lose = [], 1.0 - (1.0 - CONFIDENCE) / len(agents)
+    comparisons, to_lose = [], 1.0 - (1.0 - CONFIDENCE) / len(agents)
     for name, outcomes in agents.items():
 
         def interval(confidence: float, outcomes: Table = outcomes) -> Interval:
@@ -127,14 +127,14 @@ def decide(team: Table, agents: Mapping[str, Table], seed: int = 0, resamples: i
         # What these seeds have not shown needs more, whatever an approximation says.
         if enough_seeds is not None and not is_shown:
             enough_seeds = max(enough_seeds, seeds + 1)
-        against.append(Against(name, at_95, corrected, spread.resolution(seeds), enough_seeds))
-    if all(one.difference[1] > 0.0 for one in against):
-        return Verdict("wins", tuple(against))
-    if any(one.corrected[2] < 0.0 for one in against):
-        return Verdict("loses", tuple(against))
+        comparisons.append(Comparison(name, at_95, corrected, spread.resolution(seeds), enough_seeds))
+    if all(comparison.difference[1] > 0.0 for comparison in comparisons):
+        return Verdict("wins", tuple(comparisons))
+    if any(comparison.corrected[2] < 0.0 for comparison in comparisons):
+        return Verdict("loses", tuple(comparisons))
     # To win, every agent has to be beaten; to lose takes one.
-    behind = [one.seeds_needed for one in against if one.difference[0] < 0.0]
-    needed = behind or [one.seeds_needed for one in against]
-    known = [number for number in needed if number is not None]
-    enough = known if behind else known * (len(known) == len(needed))
-    return Verdict("undecided", tuple(against), (min if behind else max)(enough) if enough else None)
+    behind = [comparison.seeds_needed for comparison in comparisons if comparison.difference[0] < 0.0]
+    needed = behind or [comparison.seeds_needed for comparison in comparisons]
+    numbers = [number for number in needed if number is not None]
+    enough = numbers if behind else numbers * (len(numbers) == len(needed))
+    return Verdict("undecided", tuple(comparisons), (min if behind else max)(enough) if enough else None)

@@ -68,7 +68,7 @@ def calibrate(write: bool) -> None:
         console.print(f"{world}, equal methods: {dict(words)}", highlight=False)
         for gain in GAINS:
             tried = [experiment(world, gain, EXPERIMENTS + number) for number in range(EXPERIMENTS // 10)]
-            shown = [v for v, true in tried if true > max(one.resolution for one in v.against)]
+            shown = [v for v, true in tried if true > max(comparison.resolution for comparison in v.comparisons)]
             above, found = above + len(shown), found + sum(v.word == "wins" for v in shown)
             console.print(f"{world}, {gain:g} logits: {len(shown)} above the resolution, {found} of {above} found")
     console.print(f"false: {max(told.values()) / EXPERIMENTS:.3f} in the worst world, {dict(told)}", highlight=False)
@@ -107,9 +107,9 @@ def controls(runs: Path, seeds: int, tokens: int, write: bool) -> None:
         console.print(f"{name}, expected {expected}: {verdict_line(result)}", highlight=False)
         if write:
             command = f"python -m lab.proofs controls --seeds {seeds} --tokens {tokens} --write"
-            for one in result.verdict.against:
-                figure = f"prove.control.{name}.{one.agent}"
-                record("prove", figure, list(one.difference), "share", command, 200, result.plan.seeds)
+            for comparison in result.verdict.comparisons:
+                figure = f"prove.control.{name}.{comparison.agent}"
+                record("prove", figure, list(comparison.difference), "share", command, 200, result.plan.seeds)
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ def test_what_is_written(result: Result) -> None:
     written = json.loads((result.folder / "result.json").read_text())
     assert list(written["methods"]) == [*METHODS, "best-of-n", "vote"]
     assert written["verdict"]["word"] == result.verdict.word
-    assert [one["agent"] for one in written["verdict"]["against"]] == ["agent", "agent-grpo"]
+    assert [one["agent"] for one in written["verdict"]["comparisons"]] == ["agent", "agent-grpo"]
     team = written["methods"]["team-L0"]
     assert len(team["by_seed"]) == 2
     assert team["tokens"] >= 60

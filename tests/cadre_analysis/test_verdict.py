@@ -38,7 +38,7 @@ def test_every_agent_has_to_be_beaten() -> None:
     assert decide(SOLVED, {"a": HALF, "b": FAILED}).word == "wins"
     verdict = decide(SOLVED, {"a": HALF, "b": SOLVED})
     # Equal outcomes of 40 tasks have Wilson's interval: 3.8415 / 43.8415 on either side.
-    assert (verdict.word, verdict.against[1].difference) == (
+    assert (verdict.word, verdict.comparisons[1].difference) == (
         "undecided",
         pytest.approx((0.0, -0.08762, 0.08762), abs=1e-5),
     )
@@ -48,7 +48,7 @@ def test_every_agent_has_to_be_beaten() -> None:
 def test_one_better_agent_is_enough_to_lose() -> None:
     verdict = decide(HALF, {"a": FAILED, "b": SOLVED})
     assert verdict.word == "loses"
-    worse = verdict.against[1]
+    worse = verdict.comparisons[1]
     assert worse.difference[0] == -0.5
     # At 97.5% for each of two agents the interval is wider than at 95%.
     assert worse.corrected[1] < worse.difference[1] < worse.difference[2] < worse.corrected[2] < 0.0
