@@ -493,7 +493,7 @@ def _interval_over_tasks(rates: Sequence[Sequence[float]], paired: bool, z: floa
     if paired:
         scaled = rate_interval([(first - second + 1.0) / 2.0 for first, second in zip(*rates, strict=True)], z)
         return 2.0 * scaled[0] - 1.0, 2.0 * scaled[1] - 1.0, 2.0 * scaled[2] - 1.0
-    (first, low, high), (second, other_low, other_high) = (rate_interval(one, z) for one in rates)
+    (first, low, high), (second, other_low, other_high) = (rate_interval(by_task, z) for by_task in rates)
     value = first - second
     return (
         value,

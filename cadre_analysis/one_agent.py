@@ -7,21 +7,20 @@ It is what `cadre prove` compares a team with, where a task names no form of its
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from pydantic import JsonValue
 
 from cadre.env import Env, Split
 from cadre.envs.spec import EnvSpec, env_class
-from cadre.envs.wrappers import mark
+from cadre.envs.wrappers import OneRole, mark
 from cadre.settings.user_code import NOTEBOOK, find_object
-from cadre.types import Drawing, Message, Observation, Reward, Sample, Task, answer_text, join_media
+from cadre.types import Message, Observation, Reward, Sample, Task, answer_text, join_media
 
 AGENT = "agent"
 
@@ -37,7 +36,7 @@ def team_spec(of: str, settings: Mapping[str, Any] | None, prompts: Mapping[str,
     return _find_team(of, json.dumps(settings or {}, sort_keys=True), json.dumps(prompts or {}))
 
 
-class OneAgent(Env):
+class OneAgent(OneRole):
     """Owns one episode of the environment `of`, and is shown in one conversation what each acting role of it sees.
 
     Roles that act at once are asked one after the other, and act together. A part of the conversation begins with the
@@ -64,9 +63,6 @@ class OneAgent(Env):
         self.shown: Mapping[tuple[str, str], tuple[tuple[Message, ...], int]] = {}
         # Answers of roles that act at once with others, which are still to be asked.
         self.waiting: Mapping[str, Any] = {}
-
-    async def until_ready(self) -> None:
-        await self.env.until_ready()
 
     def observe(self) -> dict[str, Observation]:
         if not self.env.observe():
@@ -105,12 +101,12 @@ class OneAgent(Env):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         joint = self._take_part(actions[AGENT], actions[AGENT])
-        return Reward() if joint is None else _of_agent(await self.env.step(joint))
+        return Reward() if joint is None else self.own_reward(await self.env.step(joint))
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
         sample = samples[AGENT]
         joint = self._take_part(replace(sample, role=self._asked().role), answer_text(sample))
-        return Reward() if joint is None else _of_agent(await self.env.step_samples(joint))
+        return Reward() if joint is None else self.own_reward(await self.env.step_samples(joint))
 
     def _take_part(self, answer: Any, text: str) -> dict[str, Any] | None:
         """Note an answer for the role that was asked; return those of all acting roles once there is none to ask."""
@@ -127,39 +123,15 @@ class OneAgent(Env):
         if len(self.waiting) + 1 < len(self.env.observe()):
             return rewards
         asked = self._asked()
-        inner = [fork.env if isinstance(fork, OneAgent) else fork for fork in forks]
         joint = [{**self.waiting, asked.role: replace(action[AGENT], role=asked.role)} for action in actions]
-        return [_of_agent(reward) for reward in await self.env.compare(inner, joint, rewards)]
-
-    def fork(self) -> Self:
-        twin = copy.copy(self)
-        twin.env = self.env.fork()
-        return twin
-
-    def close(self) -> None:
-        self.env.close()
-
-    def privileged(self) -> str:
-        return self.env.privileged()
+        return await self.compare_joint(forks, joint, rewards)
 
     def default_action(self, role: str) -> str:
         return self.env.default_action(self._asked().role)
 
     def signature(self) -> str:
-        return self.env.signature() if not self.waiting else ""
-
-    def render(self) -> Drawing:
-        return self.env.render()
-
-    @property
-    def success(self) -> bool:
-        return self.env.success
+        return super().signature() if not self.waiting else ""
 
     @classmethod
     def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
         return team_spec(settings["of"], settings.get("settings"), None).tasks(split)
-
-
-def _of_agent(reward: Reward) -> Reward:
-    """Return a reward of the team as that of the agent."""
-    return replace(reward, local={AGENT: sum(reward.local.values())} if reward.local else {})

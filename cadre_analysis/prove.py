@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -246,7 +247,7 @@ def claim(folder: Path, plan: Plan) -> None:
         with publish_atomically(path) as (built,):
             built.write_text(plan.model_dump_json(indent=1))
         return
-    old, new = (one.model_dump(exclude={"code"}) for one in (read_record(path, Plan), plan))
+    old, new = (planned.model_dump(exclude={"code"}) for planned in (read_record(path, Plan), plan))
     for key in new:
         if old.get(key) != new[key]:
             raise RunError(
@@ -301,14 +302,11 @@ class Work:
             is_search = seed == SEARCH_SEED
             run = file.with_suffix("")
             goal = {"max_tokens": self.plan.search_tokens if is_search else self.plan.tokens, "steps": steps}
-            trained = self._train(name, run, rate, goal | {"seed": seed})
-            try:
+            with closing(self._train(name, run, rate, goal | {"seed": seed})) as trained:
                 tasks = trained.experiment.training_tasks[-SEARCH_TASKS:] if is_search else self._held_out(trained)
                 metrics = trained.metrics()
                 spent = {"sampled": sum(line["rollout/tokens"] for line in metrics), "updates": len(metrics)}
                 self._play(trained, tasks, file, spent | {"rate": rate})
-            finally:
-                trained.close()
         return read_json(file)
 
     def _train(self, name: str, run: Path, rate: float, goal: Raw) -> LoadedTeam:
@@ -320,8 +318,7 @@ class Work:
         return train_to_end(self.console, raw | {"learner": learner, "train": raw["train"] | goal}, sections, run)
 
     def _held_out(self, team: LoadedTeam) -> Sequence[Task]:
-        first = self.plan.first
-        return team.experiment.held_out_tasks[first : first + self.plan.held_out]
+        return select_tasks(team.experiment.held_out_tasks, self.plan.held_out, self.plan.first)
 
     def _play(self, team: LoadedTeam, tasks: Sequence[Task], file: Path, fields: Raw) -> None:
         """Play tasks once at temperature 0; write the report and all prompts and completions."""
@@ -339,11 +336,8 @@ class Work:
         file = self.folder / "untrained" / f"{side}.json"
         if not file.exists():
             self.say(f"{side}, untrained")
-            team = self._untrained(name)
-            try:
+            with closing(self._untrained(name)) as team:
                 self._play(team, self._held_out(team), file, {})
-            finally:
-                team.close()
         return read_json(file)
 
     def draw(self, name: str) -> Raw:
@@ -352,8 +346,7 @@ class Work:
         file = self.folder / "untrained" / "draws.json"
         if not file.exists():
             self.say("agent, untrained, several episodes a task")
-            team = self._untrained(name)
-            try:
+            with closing(self._untrained(name)) as team:
                 tasks, settings = self._held_out(team), team.experiment.sampling.values()
                 temperature = max(sampling.temperature for sampling in settings) or 1.0
                 rollout = team.experiment.evaluation(team.team)
@@ -365,8 +358,6 @@ class Work:
                 votes = {task: vote(paths) for task, paths in played.items()}
                 fields = {"draws": count, "best-of-n": best, "vote": votes, "tokens": report.tokens * count}
                 publish_outcome(file, report.as_dict() | fields, trees)
-            finally:
-                team.close()
         return read_json(file)
 
 

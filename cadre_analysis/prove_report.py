@@ -86,7 +86,7 @@ class Result:
 def plan_lines(plan: Plan) -> list[str]:
     """Return the plan as it is printed, a paragraph each."""
     trainings = len(plan.methods) * (len(plan.seeds) + len(plan.rates))
-    lines = [
+    return [
         f"Question: {plan.comparison}.",
         f"Methods: {', '.join([*plan.methods, *UNTRAINED])}.",
         *(f"Left out: {name}. {why}" for name, why in plan.left_out.items()),
@@ -96,7 +96,6 @@ def plan_lines(plan: Plan) -> list[str]:
         f"Testing: {plan.held_out:,} held-out tasks, one episode each at temperature 0; the untrained agent samples "
         f"{plan.test_tokens:,} tokens a task.",
     ]
-    return lines
 
 
 def verdict_line(result: Result) -> str:

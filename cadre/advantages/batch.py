@@ -203,10 +203,10 @@ def charge_costs(samples: Sequence[ScoredSample], plan: Plan, team: Team) -> tup
 def with_reference(samples: Sequence[ScoredSample], team: Team) -> list[ScoredSample]:
     """Return the samples with the log-probabilities of the reference model, if a policy is trained on their tokens."""
     samples = list(samples)
-    trained = [i for i, one in enumerate(samples) if one.sample.token_ids and team.trains(one.sample.policy)]
-    queries = [sequence_of(samples[i].sample, 0.0, team.sampling[samples[i].sample.role].temperature) for i in trained]
-    for i, logprobs in zip(trained, team.reference_logprobs(queries), strict=True):
-        samples[i] = replace(samples[i], reference=logprobs[len(samples[i].sample.prompt_ids) :])
+    trained = [n for n, scored in enumerate(samples) if scored.sample.token_ids and team.trains(scored.sample.policy)]
+    queries = [sequence_of(samples[n].sample, 0.0, team.sampling[samples[n].sample.role].temperature) for n in trained]
+    for n, logprobs in zip(trained, team.reference_logprobs(queries), strict=True):
+        samples[n] = replace(samples[n], reference=logprobs[len(samples[n].sample.prompt_ids) :])
     return samples
 
 

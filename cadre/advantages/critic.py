@@ -266,8 +266,8 @@ def span(
     if role in child.samples:
         return reward, [NextDecision(discount, below, child)]
     spans = [span(child, below, index, role, comparison) for index in range(len(child.branches))]
-    nexts = [later for _, following in spans for later in following]
-    decisions = [NextDecision(discount * later.weight / len(spans), later.path, later.node) for later in nexts]
+    following = [later for _, decisions in spans for later in decisions]
+    decisions = [NextDecision(discount * later.weight / len(spans), later.path, later.node) for later in following]
     return reward + discount * fmean(later_reward for later_reward, _ in spans), decisions
 
 

@@ -453,7 +453,7 @@ def compare_samples(
             total = returns[position] if credit.sums == "normalised" else scored.returns
             judged.append(replace(scored, returns=total, advantages=(advantages[position],)))
             compared_groups += compared_in[position]
-        deviations = ((one.std, one.reward_std) for one in compared_groups)
+        deviations = ((group.std, group.reward_std) for group in compared_groups)
         std, reward_std = map(max, zip((0.0, 0.0), *deviations, strict=True))
         judged_groups.append(AdvantageGroup(key, tuple(judged), std, reward_std))
     return judged_groups

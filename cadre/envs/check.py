@@ -39,8 +39,20 @@ SPLIT_SAMPLE = 200
 # A program whose answer is drawn: it must draw the same in equal states.
 DRAWN_MOVES = "```python\nimport random\nprint('Moves: ' + ''.join(random.choices('UDLR', k=12)))\n```"
 ACTIONS = (
-    *("", "1", "U", "RRDD", "Moves: RRD", "print('RRD')", "```python\nprint(1)\n```", DRAWN_MOVES),
-    *("\\boxed{4}", "é\x00\n", "nan", "²", "9" * 5_000, "A " * 500),
+    "",
+    "1",
+    "U",
+    "RRDD",
+    "Moves: RRD",
+    "print('RRD')",
+    "```python\nprint(1)\n```",
+    DRAWN_MOVES,
+    "\\boxed{4}",
+    "é\x00\n",
+    "nan",
+    "²",
+    "9" * 5_000,
+    "A " * 500,
 )
 RULES = {
     "observe": "observe is pure",

@@ -90,7 +90,7 @@ def tool(function: Callable[..., Any], name: str = "", description: str = "") ->
             arguments = model.model_validate_json(text)
         except ValidationError as error:
             faults = error.errors(include_url=False, include_input=False)[:3]
-            texts = (": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in faults)
+            texts = (": ".join(filter(None, (".".join(map(str, fault["loc"])), fault["msg"]))) for fault in faults)
             raise ValueError("; ".join(texts)) from None
         # What the model left out keeps the default of the function itself.
         return {names[field]: getattr(arguments, field) for field in arguments.model_fields_set}

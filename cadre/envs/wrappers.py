@@ -30,39 +30,25 @@ def centralised(env_class: type[Env]) -> type[Env]:
     return type(f"Central{env_class.__name__}", (Central,), {"inner": env_class})
 
 
-class Central(Env):
-    """Owns one episode of `inner`. The sum of the roles' local rewards is the local reward of `team`."""
+class OneRole(Env):
+    """Owns one episode of the environment `env`, which the one role of `roles` plays for all of its roles."""
 
-    roles: ClassVar[tuple[str, ...]] = (TEAM,)
-    inner: ClassVar[type[Env]]
-
-    def __init__(self, task: Task, **settings: Any) -> None:
-        super().__init__(task)
-        self.env = self.inner(task, **settings)
-        self.repeatable, self.max_decisions = self.env.repeatable, self.env.max_decisions
+    env: Env
 
     async def until_ready(self) -> None:
         await self.env.until_ready()
 
-    def observe(self) -> dict[str, Observation]:
-        observations = self.env.observe()
-        return {TEAM: Observation(TEAM, joint_prompt(observations))} if observations else {}
+    def own_reward(self, reward: Reward) -> Reward:
+        """Return a reward of the roles as that of the one role, whose local reward is the sum of theirs."""
+        (role,) = self.roles
+        return replace(reward, local={role: sum(reward.local.values())} if reward.local else {})
 
-    async def step(self, actions: dict[str, str]) -> Reward:
-        return _of_team(await self.env.step(split_joint_text(actions[TEAM], list(self.env.observe()))))
-
-    async def compare(
-        self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
+    async def compare_joint(
+        self, forks: Sequence[Env], joint: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
     ) -> Sequence[Reward]:
-        inner = [fork.env if isinstance(fork, Central) else fork for fork in forks]
-        acting = list(self.env.observe())
-
-        def parts(sample: Sample) -> dict[str, Sample]:
-            texts = split_joint_text(sample.text, acting)
-            return {role: replace(sample, role=role, text=text) for role, text in texts.items()}
-
-        split = [parts(action[TEAM]) for action in actions]
-        return [_of_team(reward) for reward in await self.env.compare(inner, split, rewards)]
+        """Return the rewards that `env` gives to completions of its own roles."""
+        inner = [fork.env if isinstance(fork, OneRole) else fork for fork in forks]
+        return [self.own_reward(reward) for reward in await self.env.compare(inner, joint, rewards)]
 
     def fork(self) -> Self:
         twin = copy.copy(self)
@@ -75,9 +61,6 @@ class Central(Env):
     def privileged(self) -> str:
         return self.env.privileged()
 
-    def default_action(self, role: str) -> str:
-        return joint_text({acting: self.env.default_action(acting) for acting in self.env.observe()})
-
     def signature(self) -> str:
         return self.env.signature()
 
@@ -88,14 +71,42 @@ class Central(Env):
     def success(self) -> bool:
         return self.env.success
 
+
+class Central(OneRole):
+    """Owns one episode of `inner`. The sum of the roles' local rewards is the local reward of `team`."""
+
+    roles: ClassVar[tuple[str, ...]] = (TEAM,)
+    inner: ClassVar[type[Env]]
+
+    def __init__(self, task: Task, **settings: Any) -> None:
+        super().__init__(task)
+        self.env = self.inner(task, **settings)
+        self.repeatable, self.max_decisions = self.env.repeatable, self.env.max_decisions
+
+    def observe(self) -> dict[str, Observation]:
+        observations = self.env.observe()
+        return {TEAM: Observation(TEAM, joint_prompt(observations))} if observations else {}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        return self.own_reward(await self.env.step(split_joint_text(actions[TEAM], list(self.env.observe()))))
+
+    async def compare(
+        self, forks: Sequence[Env], actions: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
+    ) -> Sequence[Reward]:
+        acting = list(self.env.observe())
+
+        def parts(sample: Sample) -> dict[str, Sample]:
+            texts = split_joint_text(sample.text, acting)
+            return {role: replace(sample, role=role, text=text) for role, text in texts.items()}
+
+        return await self.compare_joint(forks, [parts(action[TEAM]) for action in actions], rewards)
+
+    def default_action(self, role: str) -> str:
+        return joint_text({acting: self.env.default_action(acting) for acting in self.env.observe()})
+
     @classmethod
     def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
         return cls.inner.tasks(split, **settings)
-
-
-def _of_team(reward: Reward) -> Reward:
-    """Return a reward of the inner environment as that of the one role."""
-    return replace(reward, local={TEAM: sum(reward.local.values())} if reward.local else {})
 
 
 def mark(role: str) -> str:

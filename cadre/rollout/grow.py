@@ -258,8 +258,8 @@ async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion 
     rewards = [Reward() if isinstance(outcome, BranchFailure) else outcome for outcome in outcomes]
     # Draw each state once. A failed one has no drawing.
     shown = [env, *(None if index in failures else fork for index, fork in enumerate(forks))]
-    by_id = {id(one): one.render() if rollout.drawn > 0 and one is not None else None for one in shown}
-    drawings = tuple(by_id[id(one)] for one in shown)
+    by_id = {id(state): state.render() if rollout.drawn > 0 and state is not None else None for state in shown}
+    drawings = tuple(by_id[id(state)] for state in shown)
     return Expansion(
         env, path, observations, samples, joint_actions, forks, rewards, failures, drawings=drawings, ablated=ablated
     )

@@ -243,8 +243,8 @@ class VllmSampler:
             await self._backend.abort(call.name)
             return
         if call.adapter is not None:  # the version is the adapter's, not that of the model's own weights
-            completions = [replace(one, version=call.adapter.version, changes=()) for one in completions]
-        samples = [self._text.sample(pending.request, pending.prompt, one) for one in completions]
+            completions = [replace(completion, version=call.adapter.version, changes=()) for completion in completions]
+        samples = [self._text.sample(pending.request, pending.prompt, completion) for completion in completions]
         if pending.reply.set_running_or_notify_cancel():
             pending.reply.set_result(samples)
 

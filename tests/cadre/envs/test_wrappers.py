@@ -24,4 +24,5 @@ def test_there_is_something_to_pass_on() -> None:
 
 @pytest.mark.parametrize("wrapper", [Central, OneAgent, RemoteEnv, TimedEnv])
 def test_a_wrapper_passes_on_everything(wrapper: type[Env]) -> None:
-    assert set(vars(wrapper)) >= SAID
+    written = {name for kind in wrapper.__mro__ if kind not in (Env, object) for name in vars(kind)}
+    assert written >= SAID
