@@ -110,7 +110,7 @@ def side(text: str) -> str:
 async def corridor(row: Mapping[str, Any], anna: Any, ben: Any) -> Reward:
     met = []
     for meeting in range(2):
-        text = f"Corridor {row['number']}, meeting {meeting + 1}. Which side do you keep to? Answer Left or Right."
+        text = f"Corridor {row['number']}, meeting {meeting + 1}. Which side do you keep to? Answer with one word: Left or Right."
         sides = [side(answer) for answer in await asyncio.gather(anna(text), ben(text))]
         met.append(sorted(sides) == ["left", "right"])
         for role, named in zip((anna, ben), sides, strict=True):
@@ -120,7 +120,7 @@ async def corridor(row: Mapping[str, Any], anna: Any, ben: Any) -> Reward:
 
 def learn(model: str, seeds: int, write: bool) -> None:
     before, after, played = [], [], 0
-    adapter = {"model": model, "lora": {"rank": 8, "alpha": 16}}
+    adapter = {"model": model, "dtype": "bfloat16", "lora": {"rank": 8, "alpha": 16}}
     team = {"policies": {"one": adapter, "other": adapter}, "roles": {"anna": "one", "ben": "other"}}
     for seed in range(seeds):
         with tempfile.TemporaryDirectory() as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections import deque
 from html import escape
 from threading import Lock
@@ -29,6 +30,8 @@ class NotebookConsole(Console):
         self._lines: deque[str] = deque(maxlen=LINES)
         self._display: Any = None
         self._display_lock = Lock()
+        # What loads the model imports tqdm, which misses widgets that nothing here draws.
+        warnings.filterwarnings("ignore", message="IProgress not found")
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Add lines to the display; options as of rich."""
@@ -54,7 +57,7 @@ class NotebookConsole(Console):
             # Front ends without HTML show the last line alone.
             shown = {
                 "text/plain": "".join(list(self._lines)[-1:])[:WIDTH],
-                "text/html": f"<pre>{escape(chr(10).join(lines))}</pre>",
+                "text/html": f'<pre style="font-family: monospace">{escape(chr(10).join(lines))}</pre>',
             }
             if self._display is None:
                 self._display = display(shown, raw=True, display_id=True)
