@@ -110,7 +110,8 @@ def side(text: str) -> str:
 async def corridor(row: Mapping[str, Any], anna: Any, ben: Any) -> Reward:
     met = []
     for meeting in range(2):
-        text = f"Corridor {row['number']}, meeting {meeting + 1}. Which side do you keep to? Answer with one word: Left or Right."
+        place = f"Corridor {row['number']}, meeting {meeting + 1}."
+        text = f"{place} Which side do you keep to? Answer with one word: Left or Right."
         sides = [side(answer) for answer in await asyncio.gather(anna(text), ben(text))]
         met.append(sorted(sides) == ["left", "right"])
         for role, named in zip((anna, ben), sides, strict=True):
