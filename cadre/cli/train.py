@@ -85,6 +85,8 @@ def train(
 
     policies = len(run.policies)
     team = f"{policies} policies" if policies > 1 else "1 policy"
+    if any(policy.dtype == "bfloat16" for policy in experiment.policies.values()):
+        team += " in bfloat16"
     algorithm = f"{experiment.algorithm.name}, {experiment.plan.shape.name}"
     held_out = len(experiment.held_out_tasks) if experiment.evaluate.tasks else 0
     counts = f"{len(experiment.training_tasks):,} tasks, {held_out:,} held out"

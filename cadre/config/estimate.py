@@ -21,13 +21,14 @@ from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import GIB, count_memory_sharers, sampling_memory_setting
 from cadre.config.experiment import Config, Experiment
-from cadre.config.resolve import resolve
+from cadre.config.resolve import SMALL_MODEL, resolve, weight_bytes
 from cadre.engines.scripted import ScriptedSampler
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ContractError, EngineError, NoSourceError
 from cadre.rollout import episodes
 from cadre.rollout.shapes import Shape, independent
 from cadre.settings.objective import needs_reference
+from cadre.settings.team import PolicyConfig
 from cadre.team import Team
 from cadre.types import Message, Request, Sampling, Task, Tool, media_of
 
@@ -46,6 +47,7 @@ class EngineEstimate:
     names       of the policies
     model       as the settings name it
     device      such as "cuda:0"
+    precision   the data type of the forward and what another would cost, in words; "" for a small model
     parameters  count of the base model
     trained     count of those that are trained, adapters of all policies together
     reach       how much of the model gets adapters, in words
@@ -60,6 +62,7 @@ class EngineEstimate:
     names: Sequence[str]
     model: str
     device: str
+    precision: str
     parameters: int
     trained: int
     reach: str
@@ -160,6 +163,8 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
         count = f"{engine.parameters:,} parameters, {engine.trained:,} trained"
         yield f"{', '.join(engine.names)} ({engine.model}): {count}{reach}"
         yield f"  weights, and gradients and optimiser where it is trained: {engine.held / GIB:.1f} GiB"
+        if engine.precision:
+            yield f"  {engine.precision}"
         if engine.vllm:
             kept = f"{engine.cache / GIB:.1f} GiB of keys and values" if engine.cache else "keys and values in the rest"
             yield f"  sampled by vLLM with weights of its own ({engine.vllm / GIB:.1f} GiB), {kept}"
@@ -311,6 +316,7 @@ def _estimate_engines(
                 names=names,
                 model=policy.model,
                 device=str(device),
+                precision=_precision(policy, experiment.models[names[0]], first.parameters),
                 parameters=first.parameters,
                 trained=sum(size.trained for size in sizes.values()),
                 reach="; ".join(dict.fromkeys(size.reach for size in sizes.values() if size.reach)),
@@ -323,6 +329,16 @@ def _estimate_engines(
             )
         )
     return engines, totals
+
+
+def _precision(policy: PolicyConfig, model: str, parameters: int) -> str:
+    """Return the data type of the forward and what the other one would cost; "" for a small model."""
+    if weight_bytes(model) < SMALL_MODEL:
+        return ""
+    if policy.dtype == "float32":
+        return "computes in float32; bfloat16 would be faster on a GPU, or with instructions for it and adapters"
+    held = f" and {2 * parameters / GIB:.1f} GiB of weights more" if policy.shares_base else ""
+    return f"computes in bfloat16; float32 would take about twice the time{held}"
 
 
 # ---- The first prompts of an environment: `cadre check`

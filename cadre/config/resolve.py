@@ -39,6 +39,7 @@ DATA_SPLITS = ("train", "test")  # which are `data` if that is set
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")  # $MODELS/qwen is none
 MAX_VLLM_RANK = 512  # of an adapter
 LARGE_MODEL = 500_000_000  # bytes of weights from which a sampler of its own is worth its start
+SMALL_MODEL = 100_000_000  # bytes of weights below which products in bfloat16 gain nothing
 
 # ---- From a name to a configuration
 
@@ -165,10 +166,12 @@ def make_plan(config: Config) -> Plan:
 
 def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
     """Resolve the environment and the policies that play in it."""
-    policies, (env_spec, held_out) = config.team.policies, resolve_environments(config, env or config.env)
-    models, learners = _find_models(policies), _merge_learners(config, policies)
+    env_spec, held_out = resolve_environments(config, env or config.env)
+    models = _find_models(config.team.policies)
+    policies = _choose_dtypes(config.team.policies, models)
+    learners = _merge_learners(config, policies)
     samplers = {name: apply_changes(config.sampling, policy.sampling) for name, policy in policies.items()}
-    engines = choose_engines(config, models, samplers, learners)
+    engines = choose_engines(config, policies, models, samplers, learners)
     samplers = {name: sampler.model_copy(update={"engine": engines[name]}) for name, sampler in samplers.items()}
     # Memory, graphs and the engine say who samples; what remains is the distribution that is sampled from.
     distributions = {
@@ -199,6 +202,7 @@ def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
 
 def choose_engines(
     config: Config,
+    policies: Mapping[str, PolicyConfig],
     models: Mapping[str, str],
     samplers: Mapping[str, SamplingConfig],
     learners: Mapping[str, LearnerConfig],
@@ -211,8 +215,7 @@ def choose_engines(
     """
 
     def suits_vllm(name: str, sampler: SamplingConfig) -> bool:
-        policy, model = config.team.policies[name], models.get(name)
-        weights = Path(model or "").glob("*.safetensors")  # of a folder; a model of the hub is large
+        policy, model = policies[name], models.get(name)
         return (
             model is not None
             and config.cluster is None
@@ -224,7 +227,7 @@ def choose_engines(
             and (policy.lora is None or (not policy.lora.path and policy.lora.rank <= MAX_VLLM_RANK))
             and (name not in learners or learners[name].ranks == 1)
             and read_model_type(Path(model)) not in MEDIA_MODELS
-            and (not Path(model).is_dir() or sum(file.stat().st_size for file in weights) >= LARGE_MODEL)
+            and weight_bytes(model) >= LARGE_MODEL
             and count_gpus() > 0
         )
 
@@ -246,6 +249,38 @@ def is_colocated(config: Config, engines: Mapping[str, str], learners: Mapping[s
         and all(learners[name].ranks == 1 for name in names if name in learners)
         and count_gpus() == 1
     )
+
+
+def weight_bytes(model: str) -> int:
+    """Return the size of a folder's weights; a model of the hub is taken to be large."""
+    return (
+        sum(file.stat().st_size for file in Path(model).glob("*.safetensors")) if Path(model).is_dir() else LARGE_MODEL
+    )
+
+
+def _choose_dtypes(policies: Mapping[str, PolicyConfig], models: Mapping[str, str]) -> dict[str, PolicyConfig]:
+    """Return the policies with the data type that `auto` stands for on this machine.
+
+    A processor gains by bfloat16 if it has instructions for it, and if the weights are rounded once: those of a model
+    that is trained whole are rounded at every step.
+    """
+
+    def choose(policy: PolicyConfig, model: str) -> str:
+        if weight_bytes(model) < SMALL_MODEL:
+            return "float32"
+        import torch
+
+        if policy.device != "cpu" and count_gpus():
+            has_instructions = torch.cuda.is_bf16_supported(including_emulation=False)
+        else:
+            has_instructions = policy.shares_base and torch.cpu.get_capabilities().get("avx512_bf16", False)
+        return "bfloat16" if has_instructions else "float32"
+
+    chosen = {name: choose(policies[name], model) for name, model in models.items() if policies[name].dtype == "auto"}
+    return {
+        name: policy.model_copy(update={"dtype": chosen[name]}) if name in chosen else policy
+        for name, policy in policies.items()
+    }
 
 
 def count_gpus() -> int:
@@ -284,12 +319,13 @@ def _add_critics(players: Experiment) -> Experiment:
     if critic.config.policy is None:
         return replace(players, heads=heads)
     critics = dict.fromkeys(heads, critic.config.policy)
+    models = _find_models(critics)
     sampler = apply_changes(players.config.sampling, critic.config.policy.sampling)
     return replace(
         players,
         heads=heads,
-        policies={**players.policies, **critics},
-        models={**players.models, **_find_models(critics)},
+        policies={**players.policies, **_choose_dtypes(critics, models)},
+        models={**players.models, **models},
         learners={**players.learners, **_merge_learners(players.config, critics)},
         samplers={**players.samplers, **dict.fromkeys(heads, sampler)},
     )
@@ -303,10 +339,12 @@ def _add_teacher(players: Experiment) -> Experiment:
     if TEACHER in players.policies:
         advice = f"Rename it, or set teacher.policy={TEACHER} if it is meant to teach."
         raise ConfigError(f"team.policies.{TEACHER}: the teacher's own policy has that name. {advice}")
+    policies = {TEACHER: teacher.model}
+    models = _find_models(policies)
     return replace(
         players,
-        policies={**players.policies, TEACHER: teacher.model},
-        models={**players.models, TEACHER: find_model(TEACHER, teacher.model)},
+        policies={**players.policies, **_choose_dtypes(policies, models)},
+        models={**players.models, **models},
         samplers={**players.samplers, TEACHER: players.config.sampling.model_copy(update={"engine": "torch"})},
     )
 

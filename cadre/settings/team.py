@@ -48,8 +48,10 @@ class PolicyConfig(Section):
     key_variable: Annotated[str, ReadIf("the policy has a url", lambda given: given.section.url is not None)] = Field(
         "OPENAI_API_KEY", description="environment variable with the endpoint's key"
     )
-    dtype: Annotated[Literal["float32", "bfloat16"], WITHOUT_URL] = Field(
-        "float32", description="data type of the forward pass; master weights stay float32"
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], WITHOUT_URL] = Field(
+        "auto",
+        description="data type of the forward pass; master weights stay float32. auto is bfloat16 for a model of "
+        "100 MB or more, on a GPU, and for adapters on a processor with instructions for it; else float32",
     )
     quantization: Annotated[Literal["4bit"] | None, WITHOUT_URL] = Field(
         None, description="hold the frozen base in NF4 by bitsandbytes (QLoRA); for adapters and frozen policies"

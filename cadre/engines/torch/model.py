@@ -45,7 +45,8 @@ from cadre.settings import PolicyConfig
 from cadre.settings.models import AUDIO_MODELS, VISION_MODELS
 from cadre.types import Message, Tool
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+# By the setting `dtype`; a policy that was not resolved by `config.resolve` has `auto`.
+DTYPES = {"auto": torch.float32, "float32": torch.float32, "bfloat16": torch.bfloat16}
 # transformers changes torch's defaults for the whole process while it loads a model. Two loads at once, in the threads
 # of two engines, can leave the defaults changed for good and tied weights without data.
 LOADING_LOCK = threading.RLock()

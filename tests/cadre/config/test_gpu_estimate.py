@@ -80,8 +80,8 @@ def test_what_does_not_fit_is_said_with_remedies(gpu: SimpleNamespace) -> None:
 
 
 def test_two_models_share_the_gpu_and_learn_in_turn() -> None:
-    one = EngineEstimate(["a"], "A", "cuda:0", 7, 7, "", 16 * GIB, 2 * GIB, 5 * GIB, 2 * GIB, 1024, 3 * GIB)
-    other = EngineEstimate(["b"], "B", "cuda:0", 7, 3, "half", 3 * GIB, 0, 3 * GIB, 0, 2048, 2 * GIB)
+    one = EngineEstimate(["a"], "A", "cuda:0", "", 7, 7, "", 16 * GIB, 2 * GIB, 5 * GIB, 2 * GIB, 1024, 3 * GIB)
+    other = EngineEstimate(["b"], "B", "cuda:0", "", 7, 3, "half", 3 * GIB, 0, 3 * GIB, 0, 2048, 2 * GIB)
     found = ResourceEstimate(
         "e", (2, 1), {"a": 2}, 8, 9, False, {}, [one, other], {"cuda:0": ("X", 40 * GIB)}, is_divided=False
     )

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -14,8 +15,36 @@ from cadre.config.experiment import dump, parse
 from cadre.config.resolve import find_target, resolve, resolve_for_evaluation
 from cadre.errors import ConfigError
 from cadre.plugins import embedded_models
+from cadre.settings import LoraConfig, PolicyConfig
 from cadre.types import Sampling
 from tests.helpers.training import configured
+
+
+@pytest.mark.parametrize(
+    ("size", "instructions", "gpus", "dtypes"),
+    [
+        (0, True, 0, {"whole": "float32", "adapter": "bfloat16", "fixed": "bfloat16", "named": "float32"}),
+        (0, False, 0, dict.fromkeys(("whole", "adapter", "fixed", "named"), "float32")),
+        (0, False, 1, {"whole": "bfloat16", "adapter": "bfloat16", "fixed": "bfloat16", "named": "float32"}),
+        (1 << 30, True, 1, dict.fromkeys(("whole", "adapter", "fixed", "named"), "float32")),
+    ],
+    ids=["processor", "old processor", "gpu", "small models"],
+)
+def test_auto_is_the_faster_data_type(
+    monkeypatch: pytest.MonkeyPatch, size: int, instructions: bool, gpus: int, dtypes: dict[str, str]
+) -> None:
+    monkeypatch.setattr(resolve_module, "SMALL_MODEL", size)
+    monkeypatch.setattr(resolve_module, "count_gpus", lambda: gpus)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": instructions})
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    policies = {
+        "whole": PolicyConfig(model="seed"),
+        "adapter": PolicyConfig(model="seed", lora=LoraConfig()),
+        "fixed": PolicyConfig(model="seed", frozen=True),
+        "named": PolicyConfig(model="seed", lora=LoraConfig(), dtype="float32"),
+    }
+    chosen = resolve_module._choose_dtypes(policies, resolve_module._find_models(policies))
+    assert {name: policy.dtype for name, policy in chosen.items()} == dtypes
 
 
 def test_what_an_experiment_comes_to() -> None:

@@ -210,9 +210,8 @@ def test_auto_is_torch_for_what_vllm_would_not_take(speaker: Path, policy: dict,
         speaker, env="Handshake", **(AUTO | {"team": team(speaker, a=LARGE | policy, b=LARGE | policy)} | sections)
     )
     learners = resolver._merge_learners(config, config.team.policies)
-    engines = resolver.choose_engines(
-        config, {"a": str(speaker), "b": str(speaker)}, dict.fromkeys("ab", config.sampling), learners
-    )
+    models, samplers = {"a": str(speaker), "b": str(speaker)}, dict.fromkeys("ab", config.sampling)
+    engines = resolver.choose_engines(config, config.team.policies, models, samplers, learners)
     assert engines == {"a": "torch", "b": "torch"}
     assert not resolver.is_colocated(config, engines, learners)
 
