@@ -146,15 +146,17 @@ def learn(model: str, seeds: int, write: bool) -> None:
             trained.close()
     for name, rates in (("before", before), ("after", after)):
         solved = round(sum(rates) / len(rates) * played)
-        _, low, high = rate_interval([1.0] * solved + [0.0] * (played - solved))
-        console.print(f"{name}: {rates}, of all {played} episodes {low:.1%} to {high:.1%}")
-        keep(f"ten_lines.{name}", rates, "share", "learn --model DIR", write)
+        interval = rate_interval([1.0] * solved + [0.0] * (played - solved))
+        console.print(f"{name}: {rates}, of all {played} episodes {interval[1]:.1%} to {interval[2]:.1%}")
+        keep(f"ten_lines.{name}", interval, "share", "learn --model DIR", write, played, seeds)
 
 
-def keep(name: str, values: Sequence[float], unit: str, part: str, write: bool) -> None:
-    console.print(f"{name}: {median(values):.4g} {unit} ({min(values):.4g} to {max(values):.4g}, n={len(values)})")
+def keep(
+    name: str, values: Sequence[float], unit: str, part: str, write: bool, count: int = PAIRS, seeds: int = PAIRS
+) -> None:
+    console.print(f"{name}: {median(values):.4g} {unit} ({min(values):.4g} to {max(values):.4g}, n={count})")
     if write:
-        record("ten_lines", name, values, unit, f"python -m lab.ten_lines {part}", len(values), range(len(values)))
+        record("ten_lines", name, values, unit, f"python -m lab.ten_lines {part}", count, range(seeds))
 
 
 def main() -> None:
