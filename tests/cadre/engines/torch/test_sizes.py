@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cadre.engines.torch.lora import Adapters
 from cadre.engines.torch.memory import SCORE_BYTES
-from cadre.engines.torch.model import autocast
+from cadre.engines.torch.model import DTYPES, autocast
 from cadre.engines.torch.sizes import load_configuration, measure
 from cadre.errors import EngineError
 from cadre.settings import LoraConfig, PolicyConfig
@@ -111,7 +111,7 @@ def test_as_much_as_a_real_forward_keeps_of_a_token(tmp_path: Path, architecture
     guess = measure(str(folder), policy).activations(checkpointing=False)
     model = AutoModelForCausalLM.from_pretrained(folder).requires_grad_(policy.lora is None)
     adapters = Adapters(model, {"p": policy.lora} if policy.lora else {}, 0)
-    with autocast(model, getattr(torch, policy.dtype)), adapters.rows([("p", 1)]):
+    with autocast(model, DTYPES[policy.dtype]), adapters.rows([("p", 1)]):
         real = (saved_bytes(model, 128) - saved_bytes(model, 64)) / 64
     assert guess == pytest.approx(real, rel=0.15)
 
