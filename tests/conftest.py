@@ -1,5 +1,6 @@
 """Shared fixtures: a tiny model folder that answers in digits, and a quiet display."""
 
+import atexit
 import gc
 import os
 import sys
@@ -41,6 +42,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.pluginmanager.hasplugin("dsession"):
         return
     gc.disable()  # until all is imported: collections would look through it again and again
+    if hasattr(session.config, "workerinput"):
+        # Python takes a million objects apart when it ends. A worker of `make test` has reported everything by then.
+        atexit.register(os._exit, 0)
     import torch
 
     torch.set_num_threads(1)
@@ -66,15 +70,15 @@ def pytest_collection_finish() -> None:
     COLLECTED.update({name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tests"})
     PATH.extend(sys.path)
     # What was imported stays: collections need not look through a million objects each time.
-    gc.collect()
     gc.freeze()
     gc.enable()
     if forked := sys.modules.get("tests.helpers.forked"):
         forked.start_server()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # some libraries report what is left at the end
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        gc.unfreeze()  # some libraries report what is left at the end
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
