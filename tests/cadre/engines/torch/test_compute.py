@@ -20,20 +20,16 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def own_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests may have owners open, and theirs would go on with as many threads as are set here."""
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Owners that other tests have left open would go on with as many threads as are set here.
     monkeypatch.setattr(compute, "_shared", WeakValueDictionary())
-
-
-@pytest.fixture
-def three_threads(own_thread: None) -> Iterator[None]:
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(1)
 
 
-@pytest.mark.usefixtures("own_thread")
-def test_owners_on_the_cpu_share_a_thread_until_the_last_one_closes() -> None:
+def test_owners_on_the_cpu_share_a_thread_until_the_last_one_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_shared", WeakValueDictionary())  # other tests may have owners open
     first, second = ComputeThread(CPU), ComputeThread(CPU)
     worker = first.work(threading.current_thread)
     assert second.work(threading.current_thread) is worker is not threading.current_thread()
