@@ -1,5 +1,6 @@
 """Shared fixtures: a tiny model folder that answers in digits, and a quiet display."""
 
+import atexit
 import gc
 import os
 import sys
@@ -16,18 +17,20 @@ os.fsync = lambda descriptor: None
 LONGEST = (
     "tests/cadre/engines/torch/test_compiled.py",
     "tests/docs/test_notebooks.py",
-    "tests/cadre/cli/test_strange_folders.py",
-    "tests/cadre/engines/torch/test_decode.py",
-    "tests/cadre/engines/torch/test_lora.py",
-    "tests/cadre_sandbox/test_checkers.py",
-    "tests/cadre/cli/test_examples.py",
     "tests/cadre_programs/test_program.py",
+    "tests/docs/test_blocks.py",
+    "tests/cadre/cli/test_strange_folders.py",
+    "tests/cadre_sandbox/test_checkers.py",
+    "tests/cadre/cli/test_damaged_runs.py",
+    "tests/cadre/engines/torch/test_decode.py",
+    "tests/cadre/cli/test_examples.py",
+    "tests/cadre/engines/torch/test_lora.py",
+    "tests/cadre/runs/test_resume.py",
+    "tests/cadre_tasks/code/test_tester.py",
     "tests/cadre/cli/test_whole_outputs.py",
     "tests/cadre_sandbox/test_repeatable.py",
     "tests/cadre/training/test_loop.py",
     "tests/cadre/training/test_signals.py",
-    "tests/docs/test_blocks.py",
-    "tests/cadre/cli/test_damaged_runs.py",
 )
 # How long an example takes says what else the machine does. The suite draws the same examples each time, so that what
 # is red is red for everybody; `pytest tests/fuzz --hypothesis-profile=long` looks for new ones.
@@ -41,6 +44,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if session.config.pluginmanager.hasplugin("dsession"):
         return
     gc.disable()  # until all is imported: collections would look through it again and again
+    if hasattr(session.config, "workerinput"):
+        # Python takes a million objects apart when it ends. A worker of `make test` has reported everything by then.
+        atexit.register(os._exit, 0)
     import torch
 
     torch.set_num_threads(1)
@@ -66,15 +72,15 @@ def pytest_collection_finish() -> None:
     COLLECTED.update({name: module for name, module in sys.modules.items() if name.partition(".")[0] == "tests"})
     PATH.extend(sys.path)
     # What was imported stays: collections need not look through a million objects each time.
-    gc.collect()
     gc.freeze()
     gc.enable()
     if forked := sys.modules.get("tests.helpers.forked"):
         forked.start_server()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # some libraries report what is left at the end
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        gc.unfreeze()  # some libraries report what is left at the end
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -81,8 +81,9 @@ def test_one_seed_or_one_task_decides_nothing() -> None:
             decide(table, {"a": table})
 
 
-def test_equal_methods_are_seldom_told_apart() -> None:
-    """200 experiments of three equal methods with effects of seeds and tasks: wins or loses in at most 5%, and of a
+@pytest.mark.parametrize("experiments", [50, pytest.param(200, marks=pytest.mark.slow)])
+def test_equal_methods_are_seldom_told_apart(experiments: int) -> None:
+    """Experiments of three equal methods with effects of seeds and tasks: wins or loses in at most 5%, and of a
     method that is better by more than the resolution in most."""
     generator = np.random.default_rng(1)
 
@@ -91,10 +92,10 @@ def test_equal_methods_are_seldom_told_apart() -> None:
         return (generator.random((seeds, tasks.shape[1])) < chance).astype(float)
 
     told, found = 0, 0
-    for number in range(200):
+    for number in range(experiments):
         tasks = generator.uniform(0.1, 0.6, (1, 60))
         agents = {"a": outcomes(4, 0.0, tasks), "b": outcomes(4, 0.0, tasks)}
         told += decide(outcomes(4, 0.0, tasks), agents, number, 400).word != "undecided"
         found += decide(outcomes(4, 0.35, tasks), agents, number, 400).word == "wins"
-    assert told <= 10
-    assert found >= 160
+    assert told <= 0.05 * experiments
+    assert found >= 0.8 * experiments

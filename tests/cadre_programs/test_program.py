@@ -32,6 +32,7 @@ from cadre_programs.rewards import compute_outcome
 from cadre_programs.settings import InstanceLimits
 from tests.helpers.games import scripted_team
 from tests.helpers.programs import AGENTS, ROLES
+from tests.helpers.slow import few_of
 
 TASK = Task("t", {"word": "fox"})
 
@@ -581,8 +582,13 @@ def hidden(task, client):
 """
 
 
-@pytest.mark.parametrize("isolation", ["fork", "thread"])
-@pytest.mark.parametrize("function", ["asks", "hidden"])
+@pytest.mark.parametrize(
+    ("function", "isolation"),
+    few_of(
+        [(function, isolation) for function in ("asks", "hidden") for isolation in ("fork", "thread")],
+        [("asks", "thread"), ("hidden", "fork")],
+    ),
+)
 def test_a_decorated_function_gets_the_client_that_it_takes(tmp_path, isolation, function):
     """Mistake: the decorator hides that the function is a coroutine function, or that it takes a client at all."""
     (tmp_path / "decorated.py").write_text(DECORATED)

@@ -120,10 +120,10 @@ def check(command: Command) -> None:
         pytest.fail(f"nothing checks {program}")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_shell_replaces_a_word_of_a_command(command: Command) -> None:
+def test_no_shell_replaces_a_word_of_a_command() -> None:
     """zsh ends with an error where an unquoted pattern fits no file."""
-    assert not re.search(r"[][*?{}~]", re.sub(r"'[^']*'|\"[^\"]*\"", "", command.text))
+    texts = [item.values[0].text for item in COMMANDS]
+    assert [text for text in texts if re.search(r"[][*?{}~]", re.sub(r"'[^']*'|\"[^\"]*\"", "", text))] == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)

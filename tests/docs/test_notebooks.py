@@ -11,17 +11,14 @@ import pytest
 
 from tests.helpers.slow import few_of
 
-nbclient = pytest.importorskip("nbclient")
-nbformat = pytest.importorskip("nbformat")
-for name in ("ipykernel", "matplotlib", "pandas"):
-    pytest.importorskip(name)
-
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "examples" / "notebooks").glob("*.ipynb"))
 
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A kernel of the interpreter that runs the tests."""
+    for name in ("nbclient", "nbformat", "ipykernel", "matplotlib", "pandas"):
+        pytest.importorskip(name)
     folder = tmp_path / "jupyter" / "kernels" / "tested"
     folder.mkdir(parents=True)
     command = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -35,22 +32,19 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "tested"
 
 
-def run(notebook: Any, kernel: str, folder: Path, allow_errors: bool = False) -> list[list[Any]]:
-    """Return the outputs of each code cell."""
-    resources = {"metadata": {"path": str(folder)}}
-    client = nbclient.NotebookClient(
-        notebook, timeout=240, kernel_name=kernel, resources=resources, allow_errors=allow_errors
-    )
-    client.execute()
-    return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
-
-
 @pytest.mark.parametrize("path", few_of(NOTEBOOKS, NOTEBOOKS[2:]), ids=lambda path: path.stem)
 def test_a_notebook_runs_and_shows_little(path: Path, kernel: str, tmp_path: Path) -> None:
+    """And so do, in its kernel, two cells more of which the last fails."""
+    import nbclient
+    import nbformat
+
     notebook = nbformat.read(path, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "commit it without outputs"
     assert any(cell.cell_type == "markdown" for cell in notebook.cells)
-    cells = run(notebook, kernel, tmp_path)
+    notebook.cells += [nbformat.v4.new_code_cell(text) for text in (REWARD, TRAIN)]
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name=kernel, resources=resources, allow_errors=True).execute()
+    *cells, failed = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
     shown = [output.data for outputs in cells for output in outputs if "data" in output]
     assert any("image/png" in data or "data:image/png" in data.get("text/html", "") for data in shown), "the plot"
     for outputs in cells:
@@ -58,6 +52,7 @@ def test_a_notebook_runs_and_shows_little(path: Path, kernel: str, tmp_path: Pat
         assert len(outputs) <= 10
         texts = [output.data.get("text/plain", "") for output in outputs if "data" in output]
         assert max(map(len, texts), default=0) <= 400
+    check_error(failed)
 
 
 REWARD = """
@@ -72,9 +67,8 @@ cadre.train(model="games", tasks=rows, reward=right, k=2, steps=1)
 """
 
 
-def test_an_error_in_an_episode_is_one_paragraph_and_the_cell(kernel: str, tmp_path: Path) -> None:
-    cells = [nbformat.v4.new_code_cell(text) for text in (REWARD, TRAIN)]
-    *_, shown = run(nbformat.v4.new_notebook(cells=cells), kernel, tmp_path, allow_errors=True)
+def check_error(shown: list[Any]) -> None:
+    """An error in an episode is one paragraph and the line of the cell."""
     (error,) = [output for output in shown if output.output_type == "error"]
     traceback = "\n".join(error.traceback)
     assert traceback.count("File ") == 1

@@ -183,19 +183,24 @@ def call_by_length(self: Template, prompt_ids: Any, token_ids: Any, tools: Any) 
     return Message("assistant", "" if calls else text, calls), ""
 
 
-@pytest.mark.parametrize("algorithm", ["at_grpo", "magrpo"])
+FORMS: dict[str, tuple[dict[str, Any], type[Env]]] = {
+    "one turn": ({"tasks": GUESSES, "reward": right}, Guess),
+    "in turn": ({"recipe": essay, "tasks": ROWS}, Essay),
+    "at once with a tool": ({"recipe": both, "tasks": ROWS, "model": "seed", "sampling": {"max_tokens": 8}}, Both),
+}
+
+
 @pytest.mark.parametrize(
-    ("as_function", "as_class"),
-    [
-        ({"tasks": GUESSES, "reward": right}, Guess),
-        ({"recipe": essay, "tasks": ROWS}, Essay),
-        ({"recipe": both, "tasks": ROWS, "model": "seed", "sampling": {"max_tokens": 8}}, Both),
-    ],
-    ids=["one turn", "in turn", "at once with a tool"],
+    ("form", "algorithm"),
+    few_of(
+        [(form, algorithm) for form in FORMS for algorithm in ("at_grpo", "magrpo")],
+        [("one turn", "magrpo"), ("in turn", "at_grpo"), ("at once with a tool", "at_grpo")],
+    ),
 )
 def test_a_function_trains_as_the_class_does_to_the_bit(
-    as_function: dict[str, Any], as_class: type[Env], algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    form: str, algorithm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    as_function, as_class = FORMS[form]
     monkeypatch.setattr(Template, "parse_answer", call_by_length)
     sections = {**TRAINING, **as_function, "algorithm": algorithm}
     first = cadre.train(run=tmp_path / "function", **sections)

@@ -32,6 +32,7 @@ from cadre.learn.tree_attention import FlexMasks, Layout, compile_variants
 from tests.cadre.learn.sequences import sequence, sequences
 from tests.helpers.memory_shortage import run_out_of_memory
 from tests.helpers.prefix_trees import apart, caught, check_bfloat16
+from tests.helpers.slow import few_of
 
 CPU = torch.device("cpu")
 
@@ -75,20 +76,27 @@ def trees(policies, sizes):
     return data
 
 
-@pytest.mark.usefixtures("traced")
+@pytest.mark.usefixtures("traced", "untraced")
 @pytest.mark.parametrize(
-    "architecture",
+    ("architecture", "limit"),
     # Mistral reads its window from its settings; the adapters below are tried in compiled layers of llama too.
-    ["mistral", *(pytest.param(name, marks=pytest.mark.slow) for name in ("llama", "qwen3", "gemma2", "gemma3"))],
+    few_of([("mistral", 1), ("llama", 1), ("qwen3", 1), ("gemma2", 4), ("gemma3", 2)], [("mistral", 1)]),
 )
-def test_compiled_layers_are_the_models(learner, architecture):
+def test_compiled_layers_are_the_models_and_are_compiled_for_all_sizes_at_once(learner, architecture, limit):
+    """Windowed and full attention are compiled separately; a soft cap is compiled for one size and then for all."""
     first, other_torch_learner = (
         compile_layers(learner(architecture, pack="prefix_tree")),
         learner(architecture, pack="padded"),
     )
-    for sizes in ([(40, 8), (30, 20)], [(250, 126)]):  # two numbers of blocks
-        data = trees(("p",), sizes)
+    initial = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    batches = [
+        trees(("p",), sizes)
+        for sizes in ([(40, 8), (30, 20)], [(90, 60), (120, 30)], [(250, 126)], [(240, 90), (100, 20), (30, 9)])
+    ]
+    for data in batches:
         assert apart(caught(first, data), caught(other_torch_learner, data)) < 1e-5
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - initial == limit
+    for data in (batches[0], batches[2]):  # two numbers of blocks
         gaps = [
             abs(value - reference)
             for pair in zip(
@@ -140,8 +148,11 @@ def test_adapters_of_several_policies_in_compiled_layers(team):
 
 
 @pytest.mark.usefixtures("traced")
-def test_a_window_that_the_mask_does_not_have_is_an_error(learner, monkeypatch):
+@pytest.mark.parametrize("is_traced", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_window_that_the_mask_does_not_have_is_an_error(learner, monkeypatch, is_traced):
     compiled = compile_layers(learner("gemma3", pack="prefix_tree"))
+    if not is_traced:
+        monkeypatch.setattr(prefix_tree, "_compiled_layer", lambda: prefix_tree._run_layer)
     monkeypatch.setattr(prefix_tree, "find_window", lambda attention: None)
     with pytest.raises(
         EngineError, match=r"attends within 12 tokens; its mask.*window of None.*learner\.compile: false"
@@ -192,24 +203,6 @@ def test_layers_with_adapters_are_compiled_for_all_sizes_at_once(team):
     for prompt in (60, 120, 240):
         assert count_graphs((prompt, 90), (prompt, 30)) == initial_count_graphs + 2
         assert count_graphs((prompt, 30)) == initial_count_graphs + 2
-
-
-@pytest.mark.usefixtures("traced", "untraced")
-@pytest.mark.parametrize(
-    ("architecture", "limit"),
-    [
-        ("llama", 1),
-        pytest.param("gemma3", 2, marks=pytest.mark.slow),
-        pytest.param("gemma2", 4, marks=pytest.mark.slow),
-    ],
-)
-def test_layers_are_compiled_for_all_sizes_at_once(learner, architecture, limit):
-    """Windowed and full attention are compiled separately; a soft cap is compiled for one size and then for all."""
-    compiled = compile_layers(learner(architecture, pack="prefix_tree"))
-    initial = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    for sizes in ([(40, 8), (30, 20)], [(90, 60), (120, 30)], [(200, 126)], [(240, 90), (100, 20), (30, 9)]):
-        caught(compiled, trees(("p",), sizes))
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - initial == limit
 
 
 @pytest.mark.usefixtures("traced")

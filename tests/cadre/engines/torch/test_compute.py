@@ -20,7 +20,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def three_threads() -> Iterator[None]:
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Owners that other tests have left open would go on with as many threads as are set here.
+    monkeypatch.setattr(compute, "_shared", WeakValueDictionary())
     torch.set_num_threads(3)
     yield
     torch.set_num_threads(1)
