@@ -39,25 +39,25 @@ FAILED, BROKEN = 1, 2
 ADVANTAGES = "cadre/advantages/"
 OF_GROUPS = "tests/cadre/advantages/test_groups.py::"
 OF_RETURNS = "tests/cadre/advantages/test_returns.py::"
-OF_TREES = "tests/cadre/advantages/test_filters.py::"
-OF_SEQUENCES = "tests/cadre/advantages/test_sequences.py::"
+OF_TREES = "tests/cadre/advantages/test_batch_filters.py::"
+OF_SEQUENCES = "tests/cadre/advantages/test_batch_sequences.py::"
 OF_GAE = "tests/cadre/advantages/test_critic.py::"
 OF_PREFERENCES = "tests/cadre/advantages/test_preferences.py::"
-OF_SCHEMES = "tests/cadre/algorithms/test_credit_schemes.py::"
+OF_SCHEMES = "tests/cadre/algorithms/test_algorithms_credit_schemes.py::"
 OF_DECLARATIONS = "tests/cadre/test_declare.py::test_a_bundled_function_under_another_name_gives_the_same"
-OF_ROUNDING = "tests/cadre/test_rounding.py::"
+OF_ROUNDING = "tests/cadre/test_statistics_rounding.py::"
 OF_GROWTH = "tests/cadre/rollout/test_grow.py::"
 OF_LOSS = "tests/cadre/learn/test_loss.py::"
 OF_AGGREGATION = "tests/cadre/learn/test_loss_functions.py::"
 OF_OPTIMISERS = "tests/cadre/learn/test_optimiser.py::"
 OF_LEARNING = "tests/cadre/engines/torch/test_trainer.py::"
-OF_GRADIENTS = "tests/cadre/engines/torch/test_gradients.py::"
+OF_GRADIENTS = "tests/cadre/engines/torch/test_learner_gradients.py::"
 OF_PREFIX_FORWARDS = "tests/cadre/engines/torch/test_prefix_tree.py::"
 OF_LOGPROBS = "tests/cadre/engines/torch/test_logprobs.py::"
 OF_LORA = "tests/cadre/engines/torch/test_lora.py::"
 OF_TOOL_USE = "tests/cadre/engines/text/test_tools.py::"
 OF_FAMILIES = "tests/cadre/engines/torch/test_families.py::"
-OF_REPORTS = "tests/cadre/evaluation/test_report.py::"
+OF_REPORTS = "tests/cadre/evaluation/test_evaluate_report.py::"
 
 
 @dataclass(frozen=True)
@@ -241,21 +241,21 @@ MUTANTS = (
         "cadre/engines/torch/logprobs.py",
         "inverse = to_device(1.0 / query.temperatures, device)",
         "inverse = to_device(torch.ones_like(query.temperatures), device)",
-        ("tests/cadre/engines/torch/test_compiled.py::test_the_fused_projection_equals_the_plain_one",),
+        ("tests/cadre/engines/torch/test_forward_compiled.py::test_the_fused_projection_equals_the_plain_one",),
     ),
     Mutant(
         "blocks of keys left out where one of their nodes ends early",
         "cadre/learn/tree_attention.py",
         "is_partial = is_after & (ends_of_blocks.amax(1) > start)",
         "is_partial = is_after & (ends_of_blocks.amin(1) > start)",
-        ("tests/cadre/engines/torch/test_compiled.py::test_block_masks_hold_every_pair",),
+        ("tests/cadre/engines/torch/test_forward_compiled.py::test_block_masks_hold_every_pair",),
     ),
     Mutant(
         "adapters of all policies for every row of a compiled layer",
         "cadre/engines/torch/lora.py",
         "hidden = nn.functional.linear(inputs.to(down.dtype), down) * scales",
         "hidden = nn.functional.linear(inputs.to(down.dtype), down) * scales.amax(dim=(0, 1))",
-        ("tests/cadre/engines/torch/test_compiled.py::test_adapters_of_several_policies_in_compiled_layers",),
+        ("tests/cadre/engines/torch/test_forward_compiled.py::test_adapters_of_several_policies_in_compiled_layers",),
     ),
     Mutant(
         "old log-probabilities from the learner instead of the sampler",

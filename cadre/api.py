@@ -168,16 +168,16 @@ def _record_objects(run: Run) -> list[str]:
     sources = sources_of(text for text in texts if isinstance(text, str))
     path = run.folder / OBJECTS
     try:
-        before = type_adapter(dict[str, str]).validate_python(read_json(path)) if path.is_file() else {}
+        recorded = type_adapter(dict[str, str]).validate_python(read_json(path)) if path.is_file() else {}
     except (OSError, ValueError) as error:
         got = f"cannot be read ({first_line(error)})"
         raise RunError(f"{path}: {got}; expected the sources of objects by name. Remove it.") from None
-    if sources.keys() - before.keys():
-        write_text_atomically(path, json.dumps({**sources, **before}, indent=1) + "\n")
+    if sources.keys() - recorded.keys():
+        write_text_atomically(path, json.dumps({**sources, **recorded}, indent=1) + "\n")
     return [
         f"warning: {name} is not what it was when the run began ({path}); steps before and after it differ."
         for name, source in sources.items()
-        if before.get(name, source) != source
+        if recorded.get(name, source) != source
     ]
 
 

@@ -48,8 +48,8 @@ class CadreError(Exception):
         """Return what a notebook shows: the lines of the user's own code that led to the error, and the error."""
         frames = traceback.extract_tb(self.__traceback__)
         # The frames below the first of Cadre are its own, or those of libraries that it calls.
-        own = itertools.takewhile(lambda frame: not frame.filename.startswith(PACKAGE), frames)
-        cells = [frame for frame in own if "site-packages" not in frame.filename]
+        user_frames = itertools.takewhile(lambda frame: not frame.filename.startswith(PACKAGE), frames)
+        cells = [frame for frame in user_frames if "site-packages" not in frame.filename]
         return [*traceback.format_list(cells[-3:]), f"{type(self).__name__}: {self}"]
 
 

@@ -107,22 +107,22 @@ def _publish(built: Sequence[Path], outs: Sequence[Path]) -> None:
 def _give_name(built: Path, out: Path) -> None:
     """Link a file, which fails if the name is taken; rename a folder, which fails if a folder of that name has
     files."""
-    taken = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(out))
+    name_taken = FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(out))
     if built.is_dir():
         if os.path.lexists(out) and not (out.is_dir() and not out.is_symlink()):
-            raise taken
+            raise name_taken
         try:
             built.rename(out)
         except OSError as error:
-            raise taken if error.errno == errno.ENOTEMPTY else error from None
+            raise name_taken if error.errno == errno.ENOTEMPTY else error from None
         return
     try:
         os.link(built, out, follow_symlinks=False)
     except FileExistsError:
-        raise taken from None
+        raise name_taken from None
     except OSError:  # a file system without hard links
         if os.path.lexists(out):
-            raise taken from None
+            raise name_taken from None
         built.rename(out)
 
 

@@ -66,8 +66,8 @@ def _node_lines(node: Node, number: int, texts: TokenTexts, largest: float) -> l
             words, advantages = texts.get((number, role, index), ((), ()))
             if words and advantages:
                 # One advantage may be that of all tokens.
-                each = advantages if len(advantages) == len(words) else [advantages[0]] * len(words)
-                text = "".join(_coloured(word, value / largest) for word, value in zip(words, each, strict=True))
+                by_token = advantages if len(advantages) == len(words) else [advantages[0]] * len(words)
+                text = "".join(_coloured(word, value / largest) for word, value in zip(words, by_token, strict=True))
             else:
                 text = escape(sample.text)
             head = f"{role} #{index}{_outcome(role, branches)}"

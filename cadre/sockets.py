@@ -121,9 +121,9 @@ class LimitedProtocol(H11Protocol):
         """Close the connection that has been without a whole head longest, so that half requests lock nobody out."""
         limit = self.loop.time() - REJECTED_S
         connections = [other for other in self.connections if isinstance(other, LimitedProtocol)]
-        halves = [other for other in connections if other._phase == "head" and other._phase_began < limit]
+        halves = [half for half in connections if half._phase == "head" and half._phase_began < limit]
         if halves:
-            oldest = min(halves, key=lambda other: other._phase_began)
+            oldest = min(halves, key=lambda half: half._phase_began)
             self.connections.discard(oldest)
             oldest.transport.abort()
 

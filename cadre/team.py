@@ -210,7 +210,7 @@ class Team:
     learners      none for a team that is not trained
     reward_model  scores answers, if the algorithm has one
     teacher       scores samples, if a model that is not trained here teaches
-    apart         True if samplers have weights of their own, so that they may sample while the learners train
+    own_weights   True if samplers have weights of their own, so that they may sample while the learners train
     frozen        policies that could be trained, and are not at the present step
     activity      counts the samples, if somebody watches
     """
@@ -221,7 +221,7 @@ class Team:
     learners: Sequence[Learner] = field(default=())
     reward_model: RewardModel | None = None
     teacher: Teacher | None = None
-    apart: bool = False
+    own_weights: bool = False
     frozen: frozenset[str] = frozenset()
     activity: SamplingActivity | None = None
 

@@ -1,1 +1,1 @@
-"""What several runs, or one run's advantages, show: comparisons with intervals, sweeps, audits by counterfactuals."""
+"""Analyses of runs and of their advantages: comparisons with intervals, sweeps, audits by counterfactuals."""

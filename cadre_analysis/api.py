@@ -104,17 +104,17 @@ def sweep(
             "of these. Write the values so."
         ) from None
     pairs = {run.name: [pair.partition("=") for pair in run.overrides] for run in runs}
-    changes = {name: {key: json.loads(value) for key, _, value in own} for name, own in pairs.items()}
+    changes = {name: {key: json.loads(value) for key, _, value in settings} for name, settings in pairs.items()}
     check_distinct(fixed, runs, lambda run: resolve_sections(recipe, {**sections, **changes[run.name]}).config)
     claim_folder(folder, recipe_text, fixed, runs)
     console = make_console(quiet)
     for number, run in enumerate(runs, 1):
-        done, run_folder = folder / f"{run.name}.done", folder / run.name
-        if done.exists():
+        marker, run_folder = folder / f"{run.name}.done", folder / run.name
+        if marker.exists():
             continue
         console.print(f"{number} of {len(runs)}: {' '.join(run.overrides)}", markup=False, highlight=False)
         train_to_end(console, recipe, {**sections, **changes[run.name]}, run_folder).close()
-        done.touch()
+        marker.touch()
     folders = {run.name: folder / run.name for run in runs}
     evaluated = all((path / "evaluations.jsonl").is_file() for path in folders.values())
     return Sweep(folder, folders, compare_runs(list(folders.values())) if evaluated else None)

@@ -171,8 +171,8 @@ def prove(
     try:
         result = prove_on(stderr if as_json else make_console(), experiment, folder, request, None)
     except KeyboardInterrupt as stopped:
-        said = str(stopped) or f"Stopped; what is done of {folder} is kept, and the same command goes on."
-        stderr.print(said, markup=False, highlight=False)
+        message = str(stopped) or f"Stopped; what is done of {folder} is kept, and the same command goes on."
+        stderr.print(message, markup=False, highlight=False)
         raise typer.Exit(STOPPED) from None
     if as_json:
         sys.stdout.write((folder / RESULT_FILE).read_text(encoding="utf-8"))

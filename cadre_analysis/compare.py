@@ -50,14 +50,14 @@ Table = NDArray[np.float64]
 class Evaluation:
     """One evaluation of a run: `values` by task, after `step` updates, for which `tokens` were sampled in training.
 
-    `other` is the mean of the measure that is not compared, by which evaluations of equal `values` are ranked.
+    `tie_breaker` is the mean of the measure that is not compared, by which evaluations of equal `values` are ranked.
     """
 
     step: int
     tokens: float
     tasks_sha256: str
     values: Mapping[str, float]
-    other: float = 0.0
+    tie_breaker: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -85,14 +85,14 @@ class TrainedRun:
         if at not in ("last", "best"):
             allowed = [e for e in allowed if e.step == int(at)]
         if not allowed:
-            made = ", ".join(f"step {e.step} ({e.tokens:,.0f} tokens)" for e in self.evaluations)
+            listed = ", ".join(f"step {e.step} ({e.tokens:,.0f} tokens)" for e in self.evaluations)
             limit = "" if max_tokens is None else f" within {max_tokens:,.0f} sampled tokens"
             raise RunError(
-                f"compare: {self.folder} has no evaluation at {at}{limit}; expected one of {made}. Name one of these "
+                f"compare: {self.folder} has no evaluation at {at}{limit}; expected one of {listed}. Name one of these "
                 "with --at, or raise --max-tokens."
             )
         # By success this is the run's own best checkpoint (`cadre.training.checkpoint.best_report`).
-        return max(allowed, key=lambda e: (e.mean, e.other, -e.step)) if at == "best" else allowed[-1]
+        return max(allowed, key=lambda e: (e.mean, e.tie_breaker, -e.step)) if at == "best" else allowed[-1]
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """All methods, and each one's difference from the first. `code` are the commits of the runs' code, each once;
-    `forks` are (folder, step) of runs that are forks and share the training of another run up to that step."""
+    """The results of all methods, and each one's difference from the first. `code` are the commits of the runs' code,
+    each once; `forks` are (folder, step) of runs that are forks and share another run's training up to that step."""
 
     measure: str
     tasks: int

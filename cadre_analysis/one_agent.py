@@ -67,24 +67,25 @@ class OneAgent(OneRole):
     def observe(self) -> dict[str, Observation]:
         if not self.env.observe():
             return {}
-        asked = self._asked()
-        return {AGENT: replace(asked, role=AGENT, messages=self._with_past(asked), conversation="")}
+        observation = self._next_observation()
+        return {AGENT: replace(observation, role=AGENT, messages=self._with_past(observation), conversation="")}
 
-    def _asked(self) -> Observation:
+    def _next_observation(self) -> Observation:
         """Return what the role sees whose part is next, while the episode goes on."""
-        return next(seen for role, seen in self.env.observe().items() if role not in self.waiting)
+        return next(observation for role, observation in self.env.observe().items() if role not in self.waiting)
 
-    def _with_past(self, asked: Observation) -> tuple[Message, ...]:
+    def _with_past(self, observation: Observation) -> tuple[Message, ...]:
         """Return the conversation so far, and what the role sees that was not shown in it."""
-        before, place = self.shown.get((asked.role, asked.conversation), ((), -1))
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, asked.messages, strict=False)))
-        is_continued = same == len(before)
-        past, new = self.past, list(asked.messages[same:])
-        if before and is_continued and new and new[0].role == "assistant":
+        shown, index = self.shown.get((observation.role, observation.conversation), ((), -1))
+        pairs = zip(shown, observation.messages, strict=False)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        is_continued = same == len(shown)
+        past, new = self.past, list(observation.messages[same:])
+        if shown and is_continued and new and new[0].role == "assistant":
             # The task repeats the answer, with its calls of tools; as the last one it replaces the agent's own.
-            said, *new = new
-            if new and new[0].role == "tool" and place == len(past) - 1:
-                past = (*past[:-1], said)
+            answer, *new = new
+            if new and new[0].role == "tool" and index == len(past) - 1:
+                past = (*past[:-1], answer)
                 while new and new[0].role == "tool":
                     past = (*past, new.pop(0))
                 if not new:
@@ -95,9 +96,9 @@ class OneAgent(OneRole):
             # Answers in a conversation that was written anew were given in this one.
             new = [message for message in new if message.role != "assistant"]
         # The same prompt again, which has to be answered again.
-        new = new or [message for message in asked.messages if message.role != "system"][-1:]
+        new = new or [message for message in observation.messages if message.role != "system"][-1:]
         texts = [f"{mark('assistant')}\n\n{m.content}" if m.role == "assistant" else m.content for m in new]
-        return (*past, join_media("user", "\n\n".join([mark(asked.role), *texts]), new))
+        return (*past, join_media("user", "\n\n".join([mark(observation.role), *texts]), new))
 
     async def step(self, actions: dict[str, str]) -> Reward:
         joint = self._take_part(actions[AGENT], actions[AGENT])
@@ -105,15 +106,16 @@ class OneAgent(OneRole):
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
         sample = samples[AGENT]
-        joint = self._take_part(replace(sample, role=self._asked().role), answer_text(sample))
+        joint = self._take_part(replace(sample, role=self._next_observation().role), answer_text(sample))
         return Reward() if joint is None else self.own_reward(await self.env.step_samples(joint))
 
     def _take_part(self, answer: Any, text: str) -> dict[str, Any] | None:
         """Note an answer for the role that was asked; return those of all acting roles once there is none to ask."""
-        asked = self._asked()
-        self.past = (*self._with_past(asked), Message("assistant", text))
-        self.shown = {**self.shown, (asked.role, asked.conversation): (asked.messages, len(self.past) - 1)}
-        joint = {**self.waiting, asked.role: answer}
+        observation = self._next_observation()
+        self.past = (*self._with_past(observation), Message("assistant", text))
+        key = (observation.role, observation.conversation)
+        self.shown = {**self.shown, key: (observation.messages, len(self.past) - 1)}
+        joint = {**self.waiting, observation.role: answer}
         self.waiting = joint if joint.keys() < self.env.observe().keys() else {}
         return None if self.waiting else joint
 
@@ -122,12 +124,12 @@ class OneAgent(OneRole):
     ) -> Sequence[Reward]:
         if len(self.waiting) + 1 < len(self.env.observe()):
             return rewards
-        asked = self._asked()
-        joint = [{**self.waiting, asked.role: replace(action[AGENT], role=asked.role)} for action in actions]
+        role = self._next_observation().role
+        joint = [{**self.waiting, role: replace(action[AGENT], role=role)} for action in actions]
         return await self.compare_joint(forks, joint, rewards)
 
     def default_action(self, role: str) -> str:
-        return self.env.default_action(self._asked().role)
+        return self.env.default_action(self._next_observation().role)
 
     def signature(self) -> str:
         return super().signature() if not self.waiting else ""

@@ -56,10 +56,10 @@ def plot_comparison(comparison: RunComparison, path: str | Path | None = None) -
 
 def run_folders(runs: LoadedTeam | str | Path | Sequence[LoadedTeam | str | Path]) -> list[Path]:
     """Return the folders of runs, which are given as objects or by their folders; a sweep's replaced by its runs'."""
-    given = [runs] if isinstance(runs, LoadedTeam | str | Path) else runs
-    if not given:
+    teams = [runs] if isinstance(runs, LoadedTeam | str | Path) else runs
+    if not teams:
         raise ConfigError("runs: got none; expected one or more. Name a run, or its folder.")
-    return expand_sweeps([run.folder if isinstance(run, LoadedTeam) else Path(run).expanduser() for run in given])
+    return expand_sweeps([run.folder if isinstance(run, LoadedTeam) else Path(run).expanduser() for run in teams])
 
 
 def _make_figure(plots: int) -> tuple[Any, Any]:
@@ -68,8 +68,8 @@ def _make_figure(plots: int) -> tuple[Any, Any]:
     figure = figures.Figure(figsize=(4.6 * plots, 3.2), layout="constrained")
     figure._repr_png_ = partial(draw_png, figure)
     axes = figure.subplots(1, plots)
-    for one in figure.axes:
-        one.xaxis.get_major_locator().set_params(integer=True)
+    for plot in figure.axes:
+        plot.xaxis.get_major_locator().set_params(integer=True)
     return figure, axes
 
 

@@ -155,11 +155,11 @@ def _check_same_tasks(method: Experiment, held_out: Sequence[Task], request: Req
     tasks = method.held_out_tasks[request.first : request.first + request.held_out]
     names, expected = [task.id for task in tasks], [task.id for task in held_out]
     if names != expected:
-        place, name = next(
+        index, name = next(
             ((at, name) for at, name in enumerate(names) if expected[at : at + 1] != [name]), (len(names), "no more")
         )
         raise ConfigError(
-            f"prove: held-out task {request.first + place} of {method.env} is {name}; expected {expected[place]}, as "
+            f"prove: held-out task {request.first + index} of {method.env} is {name}; expected {expected[index]}, as "
             "the team is tested on it, in the same order. Give both the same tasks, or name another --agent."
         )
 
@@ -191,12 +191,12 @@ def _teams(experiment: Experiment) -> dict[str, Raw]:
     """Return the team with one policy for all roles, and with one for each."""
     raw, roles = _common(experiment), list(experiment.roles)
     policy = _policy(experiment, raw)
-    others = {key: value for key, value in raw["team"].items() if key not in ("policies", "roles")}
+    team_settings = {key: value for key, value in raw["team"].items() if key not in ("policies", "roles")}
     separate = "team-L1" if isinstance(policy, dict) and policy.get("lora") else "team-L2"
     return {
-        TEAM: raw | {"team": others | {"policies": {"shared": policy}, "roles": dict.fromkeys(roles, "shared")}},
+        TEAM: raw | {"team": team_settings | {"policies": {"shared": policy}, "roles": dict.fromkeys(roles, "shared")}},
         separate: raw
-        | {"team": others | {"policies": dict.fromkeys(roles, policy), "roles": {role: role for role in roles}}},
+        | {"team": team_settings | {"policies": dict.fromkeys(roles, policy), "roles": {role: role for role in roles}}},
     }
 
 
@@ -286,12 +286,12 @@ class Work:
         """Return the learning rate that does best on tasks of the training split, the lowest of equal ones, and about
         how many updates the tokens allow, over which schedules fall; a tenth more, so that the tokens end them. Without
         schedules only the tokens end a training, as answers may become shorter."""
-        tried = {rate: self.outcome(name, f"rate-{rate:g}", SEARCH_SEED, rate, MAX_STEPS) for rate in self.plan.rates}
-        best = max(tried, key=lambda rate: (tried[rate]["success"], tried[rate]["reward"], -rate))
+        reports = {rate: self.outcome(name, f"rate-{rate:g}", SEARCH_SEED, rate, MAX_STEPS) for rate in self.plan.rates}
+        best = max(reports, key=lambda rate: (reports[rate]["success"], reports[rate]["reward"], -rate))
         schedules = {key: value for key, value in flatten(self.plan.methods[name]) if key.endswith(".schedule")}
         if all(value == "constant" for key, value in schedules.items() if key != "train.schedule"):
             return best, MAX_STEPS
-        tokens_per_update = tried[best]["sampled"] / tried[best]["updates"]
+        tokens_per_update = reports[best]["sampled"] / reports[best]["updates"]
         return best, math.ceil(1.1 * self.plan.tokens / tokens_per_update)
 
     def outcome(self, name: str, run_name: str, seed: int, rate: float, steps: int) -> Raw:
@@ -395,7 +395,7 @@ def publish_outcome(file: Path, report: Raw, trees: Sequence[Tree]) -> None:
 
 
 def make_result(
-    folder: Path, plan: Plan, rates: Mapping[str, float], outcomes: Mapping[str, Sequence[Raw]], drawn: Raw
+    folder: Path, plan: Plan, rates: Mapping[str, float], outcomes: Mapping[str, Sequence[Raw]], draws: Raw
 ) -> Result:
     """Return the result of outcomes by method and seed."""
     names = list(outcomes[TEAM][0]["outcomes"])
@@ -403,7 +403,7 @@ def make_result(
         name: np.array([[report["outcomes"][task][0] for task in names] for report in reports])
         for name, reports in outcomes.items()
     }
-    tables |= {name: np.array([[drawn[name][task] for task in names]]) for name in UNTRAINED}
+    tables |= {name: np.array([[draws[name][task] for task in names]]) for name in UNTRAINED}
 
     def interval(table: Table) -> Interval:
         return table_interval(table, np.random.default_rng(0))
@@ -414,7 +414,7 @@ def make_result(
             tuple(tables[name].mean(axis=1).tolist()),
             rates.get(name),
             fmean(report["sampled"] for report in outcomes[name]) if name in outcomes else None,
-            fmean(report["tokens"] for report in outcomes.get(name, [drawn])),
+            fmean(report["tokens"] for report in outcomes.get(name, [draws])),
         )
         for name in tables
     }

@@ -1,4 +1,4 @@
-"""What `cadre prove` writes: the plan as lines, the result as lines, a picture, and a page of one file."""
+"""The files and texts of `cadre prove`: the plan as lines, the result as lines, a picture, and a page of one file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNTRAINED = ("best-of-n", "vote")
 
 
 class Plan(OpenRecord):
-    """What is fixed before anything runs.
+    """The design of a comparison, which is fixed before anything runs.
 
     methods        by name, the whole configuration of its trainings but learning rate, tokens and seed
     left_out       by name, why a method cannot be trained here
@@ -63,8 +63,8 @@ class MethodFigures:
 
 @dataclass(frozen=True)
 class Result:
-    """What `cadre prove` found: figures by method, success before training by side (team, agent), the verdict, and the
-    team's success minus that of the untrained methods, which do not count for it."""
+    """The findings of `cadre prove`: figures by method, success before training by side (team, agent), the verdict, and
+    the team's success minus that of the untrained methods, which do not count for it."""
 
     folder: Path
     plan: Plan
@@ -148,7 +148,7 @@ def method_rows(result: Result) -> list[tuple[str, ...]]:
 def result_notes(result: Result) -> list[str]:
     """Return what there is to say of a result beside its table, a sentence or two each."""
     sides = ", ".join(f"{side} {_percent(success)}" for side, success in result.before.items())
-    beside = ", ".join(f"{name} {_points(difference)}" for name, difference in result.beside.items())
+    versus_draws = ", ".join(f"{name} {_points(difference)}" for name, difference in result.beside.items())
     resolution = max(comparison.resolution for comparison in result.verdict.comparisons)
     planned = result.plan.tokens
     short = [
@@ -158,7 +158,7 @@ def result_notes(result: Result) -> list[str]:
     ]
     return [
         *([f"Trained with fewer tokens than the {planned:,} planned: {', '.join(short)}."] if short else []),
-        f"Before training: {sides}. {TEAM} minus the untrained agent's draws: {beside}.",
+        f"Before training: {sides}. {TEAM} minus the untrained agent's draws: {versus_draws}.",
         f"An experiment of this size and spread shows a difference of {100 * resolution:.1f} points in 19 of 20 "
         "cases. Intervals are at 95%, over seeds and tasks, those of untrained methods over tasks alone.",
     ]
@@ -175,14 +175,14 @@ def result_lines(result: Result) -> list[str]:
 def draw_verdict(result: Result) -> str:
     """Return an SVG picture of the methods' success, and of the team's differences from the others."""
     differences = {comparison.agent: comparison.difference for comparison in result.verdict.comparisons} | result.beside
-    height, left, width = 22, 120, 380
+    height, margin, width = 22, 120, 380
     rows = ['<text x="0" y="16" font-weight="bold">held-out success</text>']
     y = 16
 
     def draw(name: str, interval: Interval, low: float, high: float) -> None:
         nonlocal y
         y += height
-        at = [left + width * (number - low) / (high - low) for number in interval]
+        at = [margin + width * (number - low) / (high - low) for number in interval]
         rows.append(
             f'<text x="0" y="{y + 4}">{escape(name)}</text><line x1="{at[1]:.1f}" x2="{at[2]:.1f}" y1="{y}" y2="{y}" '
             f'stroke="currentColor"/><circle cx="{at[0]:.1f}" cy="{y}" r="4" fill="currentColor"/>'
@@ -191,7 +191,7 @@ def draw_verdict(result: Result) -> str:
     for name, figures in result.methods.items():
         draw(name, figures.success, 0.0, 1.0)
     y += 2 * height
-    zero = left + width / 2
+    zero = margin + width / 2
     rows.append(f'<text x="0" y="{y}" font-weight="bold">{TEAM} minus</text>')
     rows.append(
         f'<line x1="{zero}" x2="{zero}" y1="{y}" y2="{y + height * (len(differences) + 1)}" stroke="currentColor" '
@@ -200,7 +200,7 @@ def draw_verdict(result: Result) -> str:
     for name, difference in differences.items():
         draw(name, difference, -1.0, 1.0)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + width + 10} {y + height}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {margin + width + 10} {y + height}" '
         f'font-family="sans-serif" font-size="12" role="img">{"".join(rows)}</svg>'
     )
 

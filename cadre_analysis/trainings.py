@@ -19,8 +19,8 @@ def train_to_end(
     is saved."""
     begun = (folder / "config.yaml").is_file()
     # A run that goes on has its recipe, but needs the objects of Python again.
-    kept = None if begun and isinstance(recipe, str | Path | Mapping) else recipe
-    trained = train_on(console, kept, sections, folder, resume=begun)
+    new_recipe = None if begun and isinstance(recipe, str | Path | Mapping) else recipe
+    trained = train_on(console, new_recipe, sections, folder, resume=begun)
     evaluations, steps = trained.evaluations(), len(trained.metrics())
     is_evaluated = not trained.experiment.evaluate.tasks or (evaluations and evaluations[-1]["step"] >= steps)
     if trained.run is None or not trained.run.ended or not is_evaluated:

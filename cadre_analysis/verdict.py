@@ -30,7 +30,7 @@ POWER = 0.95
 
 @dataclass(frozen=True)
 class Spread:
-    """How much a mean difference varies: the variance of its seeds' means, that of its tasks' without what seeds add
+    """The variation of a mean difference: the variance of its seeds' means, that of its tasks' without what seeds add
     to it, and the number of tasks."""
 
     of_seeds: float
@@ -97,7 +97,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of the team, the comparisons by which, and how many seeds would decide it if it is undecided."""
+    """The word on the team, the comparisons that it rests on, and how many seeds would decide it if it is undecided."""
 
     word: Word
     comparisons: tuple[Comparison, ...]

@@ -15,22 +15,22 @@ from rich.console import Console
 os.fsync = lambda descriptor: None
 # What takes longest, in this order, is dealt out first: no worker of `make test` is left with it at the end.
 LONGEST = (
-    "tests/cadre/engines/torch/test_compiled.py",
+    "tests/cadre/engines/torch/test_forward_compiled.py",
     "tests/docs/test_notebooks.py",
     "tests/cadre_programs/test_program.py",
     "tests/docs/test_blocks.py",
-    "tests/cadre/cli/test_strange_folders.py",
+    "tests/cadre/cli/test_cli_strange_folders.py",
     "tests/cadre_sandbox/test_checkers.py",
-    "tests/cadre/cli/test_damaged_runs.py",
+    "tests/cadre/cli/test_cli_damaged_runs.py",
     "tests/cadre/engines/torch/test_decode.py",
-    "tests/cadre/cli/test_examples.py",
+    "tests/cadre/cli/test_cli_examples.py",
     "tests/cadre/engines/torch/test_lora.py",
     "tests/cadre/runs/test_resume.py",
     "tests/cadre_tasks/code/test_tester.py",
-    "tests/cadre/cli/test_whole_outputs.py",
-    "tests/cadre_sandbox/test_repeatable.py",
+    "tests/cadre/cli/test_cli_whole_outputs.py",
+    "tests/cadre_sandbox/test_inside_repeatable.py",
     "tests/cadre/training/test_loop.py",
-    "tests/cadre/training/test_signals.py",
+    "tests/cadre/training/test_interrupt_signals.py",
 )
 # How long an example takes says what else the machine does. The suite draws the same examples each time, so that what
 # is red is red for everybody; `pytest tests/fuzz --hypothesis-profile=long` looks for new ones.

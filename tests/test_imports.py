@@ -141,6 +141,15 @@ def test_no_pickle_and_no_code_execution() -> None:
                     assert inside or name not in forbidden, path
 
 
+def test_test_files_bear_the_name_of_what_they_test() -> None:
+    """`test_MODULE.py` or `test_MODULE_TOPIC.py`; what tests a package as a whole bears the package's own name."""
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        room = path.parent.relative_to(ROOT / "tests")
+        if room.parts and room.parts[0] in {*PACKAGES, "bench", "lab"}:
+            names = {room.name, *(item.stem for item in (ROOT / room).glob("*"))}
+            assert any(f"{path.stem}_".startswith(f"test_{name}_") for name in names), path
+
+
 # Lines (of *.py) that a package may have. A raise needs a line in CHANGELOG.md that says what a reader gets for it.
 BUDGETS = {
     "cadre": 37_500,

@@ -101,7 +101,7 @@ def build_batch(
     if plan.reward_model is not None:
         trees = score_trees(trees, plan, team)
         rewards = [branch.reward for tree in trees for node in walk.nodes(tree.root) for branch in node.branches]
-        scores = (one for reward in rewards for one in ([reward.team] if plan.joint_reward else reward.local.values()))
+        scores = (score for r in rewards for score in ([r.team] if plan.joint_reward else r.local.values()))
         metrics = {"reward_model/score": fmean(scores)}
     samples, cost_metrics = charge_costs(samples_of(trees), plan, team)
     groups: list[AdvantageGroup] = []

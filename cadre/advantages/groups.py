@@ -505,7 +505,7 @@ def _compare(
         if any(scored.overlong for scored in members):
             reward_std = group_returns([replace(scored, overlong=0.0) for scored in members], comparison, state).std
         advantages = _group_advantages(members, returns, comparison)
-        judged = [replace(scored, advantages=(one,)) for scored, one in zip(members, advantages, strict=True)]
+        judged = [replace(scored, advantages=(value,)) for scored, value in zip(members, advantages, strict=True)]
         compared.append(AdvantageGroup(key, tuple(judged), returns.std, reward_std))
     return compared
 

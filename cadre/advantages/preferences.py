@@ -121,7 +121,7 @@ def score_by_model(trees: Sequence[Tree], model: RewardModel, joint: bool) -> li
             continue
         numbers = {role: [next(scores) for _ in siblings] for role, siblings in node.samples.items()}
         local = [{role: numbers[role][index] for role, index in branch.choice.items()} for branch in node.branches]
-        rewards[id(node)] = [Reward(0.0, one, of_branch) for one, of_branch in zip(local, parts, strict=True)]
+        rewards[id(node)] = [Reward(0.0, by_role, of_branch) for by_role, of_branch in zip(local, parts, strict=True)]
 
     def rewarded(node: Node) -> Node:
         branches = (

@@ -60,16 +60,16 @@ def _advantage_axes(plan: Plan) -> tuple[object, ...]:
     return credit, plan.critic, plan.reward_model, plan.influence
 
 
-def _outlives_rewards(given: Given) -> bool:
+def _outlives_rewards(setting: Given) -> bool:
     """Return True unless a teacher gives all advantages and the setting changes nothing but advantages."""
-    section, field = given.section, type(given.section).model_fields[given.name]
-    if not teaches_alone(given) or field.is_required():
+    section, field = setting.section, type(setting.section).model_fields[setting.name]
+    if not teaches_alone(setting) or field.is_required():
         return True
     try:
-        usual = section.model_copy(update={given.name: field.get_default(call_default_factory=True)}).plan()
+        usual = section.model_copy(update={setting.name: field.get_default(call_default_factory=True)}).plan()
     except ConfigError:
         return True  # other settings need this one
-    return given.name != "kl" and _advantage_axes(usual) == _advantage_axes(section.plan())
+    return setting.name != "kl" and _advantage_axes(usual) == _advantage_axes(section.plan())
 
 
 class Algorithm(Section):

@@ -38,13 +38,13 @@ BASELINE = "baseline subtracted from the return"
 OPTIONS = ("select", "joint", "lookahead", "where", "decisions", "siblings", "rounds", "budget")
 
 
-def _looks_ahead(given: Given) -> bool:
+def _looks_ahead(setting: Given) -> bool:
     # It is unknown of a function of the user's that declares nothing.
-    return any(one.returns.uses_lookahead is not False for one, _ in given.experiment.plan.credit.comparisons)
+    return any(one.returns.uses_lookahead is not False for one, _ in setting.experiment.plan.credit.comparisons)
 
 
-def _discounts(given: Given) -> bool:
-    comparison, _ = given.experiment.plan.credit.comparisons[given.path.startswith("algorithm.second.")]
+def _discounts(setting: Given) -> bool:
+    comparison, _ = setting.experiment.plan.credit.comparisons[setting.path.startswith("algorithm.second.")]
     return comparison.returns.discounted is not False
 
 

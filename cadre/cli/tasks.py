@@ -42,8 +42,8 @@ def check(
         reject_beside(context, "sandbox", ["settings", "step_seconds", "model"])
         _print_sandbox()
         return
-    given = parse_settings(settings or [])
-    env_spec = EnvSpec(target, given)
+    env_settings = parse_settings(settings or [])
+    env_spec = EnvSpec(target, env_settings)
     declared = env_spec.declared
     if isinstance(declared, ExaminedByOwnRules):
         reject_beside(context, f"{target}, whose settings have limits", ["step_seconds"])
@@ -56,7 +56,7 @@ def check(
         report = run_coroutine(declared.examine(env_spec))
     else:
         report = run_coroutine(examine(env_spec, step_seconds=step_seconds))
-        if not report.broken and (fault := tasks_by_process(target, given)):
+        if not report.broken and (fault := tasks_by_process(target, env_settings)):
             report = replace(report, broken=(fault,))
     for fault in report.broken:
         print_error(fault)
@@ -72,7 +72,7 @@ def check(
     for fault in faults:
         print_error(fault)
     called = [f"ok  tools that were called: {', '.join(report.called)}"] if report.called else []
-    print_lines([*(f"ok  {rule}" for rule in report.held), *called, *(f"note: {note}" for note in report.notes)])
+    print_lines([*(f"ok  {rule}" for rule in report.passed), *called, *(f"note: {note}" for note in report.notes)])
     if len(prompts) > 1:
         print_lines(["If a prompt below quotes another role, that text was made up by the check."])
     reader = "the embedded model" if model == "seed" else model

@@ -130,11 +130,11 @@ def algorithm_team(experiment: Experiment) -> Iterator[str]:
 
 def turns_of_policies(experiment: Experiment) -> Iterator[str]:
     """Only policies that are trained alike exchange their roles, and a schedule returns some of them at every step."""
-    played, every, train = set(experiment.roles.values()), experiment.config.team.exchange_every, experiment.train
+    played, interval, train = set(experiment.roles.values()), experiment.config.team.exchange_every, experiment.train
     is_alike = len(set(experiment.sampling.values())) == 1 and experiment.plan.critic is None
-    if every and (len(played) < 2 or played != set(experiment.learners) or not is_alike):
+    if interval and (len(played) < 2 or played != set(experiment.learners) or not is_alike):
         expected = "expected several policies, all trained and sampled alike, without a critic"
-        yield f"team.exchange_every: got {every}; {expected}. Set it to 0, or change the team."
+        yield f"team.exchange_every: got {interval}; {expected}. Set it to 0, or change the team."
     if experiment.schedule == "together":
         return
     if train.max_staleness and experiment.schedule == experiment.plan.schedule:
@@ -172,7 +172,7 @@ def siblings(experiment: Experiment) -> Iterator[str]:
             expected = f"expected one for each of {', '.join(roles)}. Add `{role}: {next(iter(by_role.values()))}`."
             yield f"algorithm.k: role {role!r} has no number of siblings; {expected}"
     # Before anything is built for each of them.
-    maximum = max(max(one) if isinstance(one, tuple) else one for one in by_role.values() or [k])
+    maximum = max(max(number) if isinstance(number, tuple) else number for number in by_role.values() or [k])
     if maximum > MAX_LEAVES:
         yield f"algorithm.k: got {maximum:,}; expected at most {MAX_LEAVES:,} siblings a decision. Lower it."
 
@@ -192,10 +192,10 @@ def leaves(experiment: Experiment) -> Iterator[str]:
     for depth, roles in enumerate(acting if shape.joint == "cross" else ()):
         joint = prod(max(shape.count(role, turn, depth) for turn in (0, depth)) for role in roles)
         counts[f"joint actions where {', '.join(roles)} act at once"] = joint
-    for what, count in counts.items():
+    for unit, count in counts.items():
         if count > MAX_LEAVES:
             yield (
-                f"algorithm: {shape.name} of {experiment.env} needs {count:,} {what}; expected at most "
+                f"algorithm: {shape.name} of {experiment.env} needs {count:,} {unit}; expected at most "
                 f"{MAX_LEAVES:,}. Lower algorithm.k, its lookahead or the environment's turns, use greedy or "
                 "algorithm.joint=aligned, or declare in a Shape of your own how many branches continue (selects=1)."
             )
@@ -232,19 +232,19 @@ def critic(experiment: Experiment) -> Iterator[str]:
             yield f"{option}: {experiment.env} has no text for it; expected one with privileged(). Write that method."
     if judge is None:
         return
-    own = judge.config.policy
+    critic_policy = judge.config.policy
     policies = list(dict.fromkeys(experiment.trained_roles.values()))
-    if own is None and judge.reads == "joint" and len(policies) > 1:
+    if critic_policy is None and judge.reads == "joint" and len(policies) > 1:
         got = f"unset, with one critic for {len(policies)} policies that are trained ({', '.join(policies)})"
         remedy = "Set algorithm.critic.policy=seed or the model that you train."
         yield f"algorithm.critic.policy: {got}; expected a model of its own. {remedy}"
-    for name in experiment.heads if own is not None else ():
+    for name in experiment.heads if critic_policy is not None else ():
         if name in experiment.roles.values():
             yield f"team.policies.{name}: the critic's own policy has that name; expected another. Rename the policy."
     for role, policy in experiment.trained_roles.items():
         model = experiment.policies[policy].model
-        if own is not None and judge.config.level == "token" and model != own.model:
-            got = f"got {own.model!r} for a critic that reads the tokens of {role}, which {model!r} sampled"
+        if critic_policy is not None and judge.config.level == "token" and model != critic_policy.model:
+            got = f"got {critic_policy.model!r} for a critic that reads the tokens of {role}, which {model!r} sampled"
             yield f"algorithm.critic.policy.model: {got}; expected the same model, or level=decision. Set one."
 
 
@@ -287,14 +287,14 @@ def sampling(experiment: Experiment) -> Iterator[str]:
     """Trained policies sample from the full softmax, and the length penalty does not begin before the first token."""
     buffer = experiment.plan.selection.overlong_buffer
     for role, policy in experiment.trained_roles.items():
-        drawn = experiment.sampling[role]
-        if drawn.top_p < 1.0 or drawn.top_k > 0:
+        params = experiment.sampling[role]
+        if params.top_p < 1.0 or params.top_k > 0:
             yield (
-                f"sampling: got top_p={drawn.top_p}, top_k={drawn.top_k} for policy {policy}, which is trained; "
+                f"sampling: got top_p={params.top_p}, top_k={params.top_k} for policy {policy}, which is trained; "
                 "expected top_p=1 and top_k=0, as the loss uses the full softmax. Remove both, or freeze the policy."
             )
-        if buffer > drawn.max_tokens:
-            got = f"got {buffer} tokens, and {role} says at most {drawn.max_tokens}"
+        if buffer > params.max_tokens:
+            got = f"got {buffer} tokens, and {role} says at most {params.max_tokens}"
             yield f"credit.overlong_buffer: {got}; expected no more. Lower it or raise sampling.max_tokens."
 
 
@@ -545,11 +545,11 @@ def check_typed_are_read(experiment: Experiment, typed: Collection[str]) -> None
 
 def ignored_settings(experiment: Experiment) -> Iterator[tuple[str, str]]:
     """Yield (setting, when it would be read) for every setting that is given and has no effect."""
-    for given, conditions in _given_settings(Given("", None, experiment.config, "", experiment)):
-        places = [replace(given, section=section, policy=policy) for section, policy in _merged(given)]
+    for setting, conditions in _given_settings(Given("", None, experiment.config, "", experiment)):
+        merged = [replace(setting, section=section, policy=policy) for section, policy in _merged(setting)]
         for condition in conditions:
-            if not any(map(condition.is_read, places)):
-                yield given.path, condition.words
+            if not any(map(condition.is_read, merged)):
+                yield setting.path, condition.words
                 break
 
 
@@ -561,50 +561,49 @@ def _is_within(key: str, setting: str) -> bool:
     )
 
 
-def _given_settings(within: Given, are_changes: bool = False) -> Iterator[tuple[Given, list[ReadIf]]]:
-    """Yield every setting that is given and has conditions, with these, of the section that `within` has."""
-    section, prefix = within.section, within.path and f"{within.path}."
+def _given_settings(parent: Given, are_changes: bool = False) -> Iterator[tuple[Given, list[ReadIf]]]:
+    """Yield every setting that is given and has conditions, with these, of the section that `parent` has."""
+    section, prefix = parent.section, parent.path and f"{parent.path}."
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
         if name not in section.model_fields_set or value is None or value is False:
             continue
-        given = replace(within, path=f"{prefix}{name}", value=value)
+        setting = replace(parent, path=f"{prefix}{name}", value=value)
         has_changes = are_changes or SetKeysOnly in field.metadata
         if isinstance(value, Section) and has_changes:
             is_given = bool(value.model_fields_set)
         else:
             is_given = are_changes or value != field.get_default(call_default_factory=True)
-        conditions = [*section.conditions, *(one for one in field.metadata if isinstance(one, ReadIf))]
+        conditions = [*section.conditions, *(entry for entry in field.metadata if isinstance(entry, ReadIf))]
         if is_given and conditions:
-            yield given, conditions
+            yield setting, conditions
         if isinstance(value, Section):
-            yield from _given_settings(replace(given, section=value), has_changes)
+            yield from _given_settings(replace(setting, section=value), has_changes)
         for key, inner in value.items() if isinstance(value, Mapping) else ():
             if isinstance(inner, Section):
-                yield from _given_settings(replace(given, path=f"{given.path}.{key}", section=inner, policy=key))
+                yield from _given_settings(replace(setting, path=f"{setting.path}.{key}", section=inner, policy=key))
 
 
-def _merged(given: Given) -> list[tuple[Section, str]]:
+def _merged(setting: Given) -> list[tuple[Section, str]]:
     """Return the sections that a setting ends up in, with the policy of each: those of changes once they are merged."""
-    section, policy, experiment = given.section, given.policy, given.experiment
+    section, policy, experiment = setting.section, setting.policy, setting.experiment
     match section:
         case LossConfig():
             return [(experiment.plan.loss, "")]
-        case LearnerConfig() if given.path.startswith("algorithm.critic.learner."):
+        case LearnerConfig() if setting.path.startswith("algorithm.critic.learner."):
             heads = [head for head in experiment.heads if head in experiment.learners]
             return [(apply_changes(experiment.learners[head], section), head) for head in heads]
         case LearnerConfig() | SamplingConfig():
             kind = "learner" if isinstance(section, LearnerConfig) else "sampling"
             merged = experiment.learners if kind == "learner" else experiment.samplers
-            if given.path.startswith("algorithm.critic.policy."):
+            if setting.path.startswith("algorithm.critic.policy."):
                 policies = [*experiment.heads]
             elif policy:
                 policies = [policy]
             else:  # what policies have not changed
-                policies = [
-                    one for one in merged if given.name not in getattr(experiment.policies[one], kind).model_fields_set
-                ]
-            return [(merged[one], one) for one in policies if one in merged]
+                changes = {key: getattr(experiment.policies[key], kind).model_fields_set for key in merged}
+                policies = [key for key in merged if setting.name not in changes[key]]
+            return [(merged[key], key) for key in policies if key in merged]
         case PlacementConfig() if policy:
             return [(apply_changes(experiment.cluster, section), policy)]
     return [(section, policy)]

@@ -93,7 +93,9 @@ def build_team(
             from cadre.engines.openai import OpenAISampler
 
             samplers[name] = OpenAISampler(policy.model, policy.url, policy.key_variable, policy.enable_thinking)
-    team = Team(experiment.roles, samplers, experiment.sampling, learners, apart=_can_sample_while_learning(experiment))
+    team = Team(
+        experiment.roles, samplers, experiment.sampling, learners, own_weights=_can_sample_while_learning(experiment)
+    )
     cluster: Cluster | None = None
     if experiment.cluster is not None:
         cluster = cluster_class()(experiment.cluster)

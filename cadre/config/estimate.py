@@ -51,12 +51,12 @@ class EngineEstimate:
     parameters  count of the base model
     trained     count of those that are trained, adapters of all policies together
     reach       how much of the model gets adapters, in words
-    held        weights, gradients, the optimiser's state, and a copy from before training if the plan needs one
+    resident    weights, gradients, the optimiser's state, and a copy from before training if the plan needs one
     vllm        the weights that vLLM has of its own; 0 if torch samples
     cache       keys and values in sampling, as far as a setting or the torch engine's rule gives them
     asleep      of vLLM's, what it holds while the learner works
     microbatch  tokens of the smallest micro-batch; 0 if nothing is trained
-    learning    what an update takes beside `held`: such a micro-batch, and weights in the precision of the forward
+    learning    what an update takes beside `resident`: such a micro-batch, and weights in the precision of the forward
     """
 
     names: Sequence[str]
@@ -66,7 +66,7 @@ class EngineEstimate:
     parameters: int
     trained: int
     reach: str
-    held: int
+    resident: int
     vllm: int
     cache: int
     asleep: int
@@ -105,9 +105,9 @@ class ResourceEstimate:
     def peaks(self, device: str) -> tuple[int, int]:
         """Return the bytes in use on a device while sampling, and while learning, where engines learn in turn."""
         engines = [engine for engine in self.engines if engine.device == device]
-        held = sum(engine.held for engine in engines)
-        sampling = held + sum(engine.vllm + engine.cache for engine in engines)
-        learning = held + sum(engine.asleep for engine in engines) + max(engine.learning for engine in engines)
+        resident = sum(engine.resident for engine in engines)
+        sampling = resident + sum(engine.vllm + engine.cache for engine in engines)
+        learning = resident + sum(engine.asleep for engine in engines) + max(engine.learning for engine in engines)
         return sampling, learning
 
 
@@ -162,12 +162,12 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
         reach = f"; {engine.reach}" if engine.reach else ""
         count = f"{engine.parameters:,} parameters, {engine.trained:,} trained"
         yield f"{', '.join(engine.names)} ({engine.model}): {count}{reach}"
-        yield f"  weights, and gradients and optimiser where it is trained: {engine.held / GIB:.1f} GiB"
+        yield f"  weights, and gradients and optimiser where it is trained: {engine.resident / GIB:.1f} GiB"
         if engine.precision:
             yield f"  {engine.precision}"
         if engine.vllm:
-            kept = f"{engine.cache / GIB:.1f} GiB of keys and values" if engine.cache else "keys and values in the rest"
-            yield f"  sampled by vLLM with weights of its own ({engine.vllm / GIB:.1f} GiB), {kept}"
+            size = f"{engine.cache / GIB:.1f} GiB of keys and values" if engine.cache else "keys and values in the rest"
+            yield f"  sampled by vLLM with weights of its own ({engine.vllm / GIB:.1f} GiB), {size}"
         elif engine.cache:
             yield f"  sampled by torch, {engine.cache / GIB:.1f} GiB of keys, values and scores"
         if engine.microbatch:
@@ -225,7 +225,7 @@ def check_prompts(experiment: Experiment, requests: Sequence[Request]) -> dict[s
     for index in range(min(CHECKED_EPISODES, len(tasks))):
         with suppress(ContractError):  # an answer without meaning may be no legal step
             played.append(collect_requests(experiment, tasks[index], independent(1)))
-    found = {}
+    overlong = {}
     for name, source in experiment.models.items():
         if not any(Path(source).glob("tokenizer*")):
             continue
@@ -234,18 +234,18 @@ def check_prompts(experiment: Experiment, requests: Sequence[Request]) -> dict[s
         context = context_length(load_configuration(source, policy))
 
         def count_tokens(of_episode: Sequence[Request], name: str = name, template: Any = template) -> int:
-            texts = [one for one in of_episode if one.policy == name and not media_of(one.messages)]
+            texts = [request for request in of_episode if request.policy == name and not media_of(request.messages)]
             if not texts:
                 return 0
-            request = max(texts, key=_count_characters)
-            template.check_kept(request.messages, request.tools)
-            return len(template.prompt(request.messages, None, (), request.tools).ids)
+            longest = max(texts, key=_count_characters)
+            template.check_kept(longest.messages, longest.tools)
+            return len(template.prompt(longest.messages, None, (), longest.tools).ids)
 
         count_tokens(requests)
         lengths = [length for length in map(count_tokens, played) if length]
         if context is not None and (over := sum(length >= context for length in lengths)):
-            found[name] = (over, len(lengths), context)
-    return found
+            overlong[name] = (over, len(lengths), context)
+    return overlong
 
 
 def _count_characters(request: Request) -> int:
@@ -306,8 +306,8 @@ def _estimate_engines(
                 for request in [request for request in requests if request.policy in names] or requests
             )
             limits = [learner.tokens_per_microbatch for learner in learners.values()]
-            least = MIN_TOKENS if is_gpu else DEFAULT_TOKENS
-            tokens = max(longest, min([limit for limit in limits if limit != "auto"], default=least))
+            default = MIN_TOKENS if is_gpu else DEFAULT_TOKENS
+            tokens = max(longest, min([limit for limit in limits if limit != "auto"], default=default))
             activations = [sizes[name].activations(bool(one.gradient_checkpointing)) for name, one in learners.items()]
             copies = first.parameters * itemsize if is_fully_trained(policy) and itemsize < 4 else 0
             learning = tokens * (max(activations) + itemsize * first.vocabulary) + copies
@@ -320,7 +320,7 @@ def _estimate_engines(
                 parameters=first.parameters,
                 trained=sum(size.trained for size in sizes.values()),
                 reach="; ".join(dict.fromkeys(size.reach for size in sizes.values() if size.reach)),
-                held=first.base + copy + training,
+                resident=first.base + copy + training,
                 vllm=vllm,
                 cache=cache,
                 asleep=0 if sleeps or not on_vllm else vllm + cache,
@@ -361,8 +361,8 @@ def render_first_prompts(
         except EngineError as error:
             faults.append(f"{role}: {error}")
             continue
-        for left in (messages[index] for index in preview.dropped):
-            got = f"the template of {name} leaves out the message by {left.role} that begins {left.content[:40]!r}"
+        for lost in (messages[index] for index in preview.dropped):
+            got = f"the template of {name} leaves out the message by {lost.role} that begins {lost.content[:40]!r}"
             faults.append(f"{role}: {got}; expected every message. Give it to another speaker, such as user.")
         if previewer.context is not None and preview.tokens >= previewer.context:
             expected = f"expected fewer than the {previewer.context:,} that {name} reads"

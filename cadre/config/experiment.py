@@ -311,8 +311,8 @@ def explain_error(error: ValidationError) -> str:
             section = _section_at(location[:-1])
             names = list(section.model_fields) if section is not None else []
             is_option = len(location) == 3 and _is_tag(location, 1)  # of an algorithm
-            others = [name for name, kind in ALGORITHMS.items() if is_option and location[2] in kind.model_fields]
-            hint = f" It is an option of {', '.join(others)}." if others else ""
+            algorithms = [name for name, kind in ALGORITHMS.items() if is_option and location[2] in kind.model_fields]
+            hint = f" It is an option of {', '.join(algorithms)}." if algorithms else ""
             hint = hint or suggest(location[-1], names, section_settings())
             expected = f"expected one of {', '.join(names)}. Remove or rename it."
             text = reject_name(f"{_key(location)}: unknown option", expected, hint)
@@ -372,14 +372,14 @@ def suggest(name: str, names: Collection[str], sections: Mapping[str, Collection
     (`train`, or the only one that has it); the nearest of `names`.
     """
     homes = [section for section, keys in sections.items() if name in keys]
-    meant = OUR_NAMES.get(name)
-    if meant is None and homes and ("train" in homes or len(homes) == 1):
-        meant = f"{'train' if 'train' in homes else homes[0]}.{name}"
-    if meant is None:
+    our_name = OUR_NAMES.get(name)
+    if our_name is None and homes and ("train" in homes or len(homes) == 1):
+        our_name = f"{'train' if 'train' in homes else homes[0]}.{name}"
+    if our_name is None:
         return nearest(name, names)
-    section, _, leaf = meant.rpartition(".")
+    section, _, leaf = our_name.rpartition(".")
     is_here = leaf in names and set(names) <= set(sections.get(section, ()))
-    return f" Did you mean {leaf if is_here else meant}?"
+    return f" Did you mean {leaf if is_here else our_name}?"
 
 
 def section_settings() -> dict[str, frozenset[str]]:

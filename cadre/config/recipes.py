@@ -442,8 +442,8 @@ def _lora_settings(key: str, folder: Path, described: Mapping[str, Any], written
         alpha *= math.sqrt(rank)
     lora = {"rank": rank, "alpha": alpha, "targets": sorted(described["target_modules"])}
     for name, value in lora.items():
-        given = written.get(name, value)
-        if given != "all-linear" and (sorted(given) if isinstance(given, list) else given) != value:
-            got = f"got {given!r} beside path, and the adapter in {folder} has {value}"
+        setting = written.get(name, value)
+        if setting != "all-linear" and (sorted(setting) if isinstance(setting, list) else setting) != value:
+            got = f"got {setting!r} beside path, and the adapter in {folder} has {value}"
             raise ConfigError(f"{key}.lora.{name}: {got}; expected the same. Remove it.")
     return {**written, "path": str(folder.absolute()), **lora}

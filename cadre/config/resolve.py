@@ -74,7 +74,7 @@ def find_target(
     is_path = folder.exists() or name.startswith((".", "/", "~")) or name.endswith((".yaml", ".yml"))
     if is_run:
         raw = relocate(read_yaml(folder / "config.yaml"), folder)
-        before = copy.deepcopy(raw)
+        saved = copy.deepcopy(raw)
     elif (folder / "config.json").is_file() or is_adapter(folder) or (name.count("/") == 1 and not is_path):
         # One policy in every role. The algorithm says here only that each role plays for itself.
         raw = {"team": name, "algorithm": "at_grpo"}
@@ -94,7 +94,7 @@ def find_target(
     if is_run:
         check_trusted(folder, raw, trust, user_settings({}, overrides, changes))
         with only_reading(), suppress(ConfigError):  # what the user has replaced may be a stranger's code
-            trained = {key: policy for key, policy in parse(before).team.policies.items() if not policy.frozen}
+            trained = {key: policy for key, policy in parse(saved).team.policies.items() if not policy.frozen}
     config = parse(raw, env)
     for policy, old in trained.items():
         new = config.team.policies.get(policy)
@@ -105,8 +105,8 @@ def find_target(
     for key in typed:
         setting = key.partition(".")[2].partition(".")[0] if key.startswith("settings.") else ""
         for changed in {setting, *(DATA_SPLITS if setting == "data" else ())} & config.evaluate.settings.keys():
-            own = f"evaluate.settings.{changed}"
-            raise ConfigError(f"{key}: got it beside {own}, which held-out tasks have. Set {own} in its place.")
+            used = f"evaluate.settings.{changed}"
+            raise ConfigError(f"{key}: got it beside {used}, which held-out tasks have. Set {used} in its place.")
     return Target(config, env, folder if is_run else None, typed)
 
 

@@ -49,12 +49,12 @@ def check_trusted(
     folder, everything that `find_access` yields has to be in these or recorded by `record_begun_run`, and no code may
     lie inside of the folder. The Python files that will be imported are named on stderr, before the first of them runs.
     """
-    found = list(find_access(raw, folder))
+    accesses = list(find_access(raw, folder))
     if trust:
         UNTRUSTED_FOLDERS.discard(folder.absolute())
     else:
         named = set(find_access(user_settings or {}, folder))
-        untrusted = [access for access in found if not _is_known(access, folder, named)]
+        untrusted = [access for access in accesses if not _is_known(access, folder, named)]
         if not untrusted:  # an adapter names its base, and is read only where its folder may be
             bases = find_access(apply_adapter_settings(raw), folder)
             untrusted = [access for access in bases if not _is_known(access, folder, named)]
@@ -62,7 +62,7 @@ def check_trusted(
             described = [f"{access.description[:200]} ({access.setting})" for access in untrusted]
             raise ConfigError(untrusted_code_message(described, folder))
         UNTRUSTED_FOLDERS.add(folder.absolute())
-    for code in {access.file: access for access in found if access.is_code}.values():
+    for code in {access.file: access for access in accesses if access.is_code}.values():
         sys.stderr.write(f"imports {one_line(code.description)} ({one_line(code.setting)})\n")
 
 

@@ -68,7 +68,7 @@ RULES = {
 class CheckReport:
     """The result of a check.
 
-    held     the rules that held, a line each
+    passed   the rules that held, a line each
     broken   a paragraph for every fault: what, got, expected, what to do
     notes    findings that are allowed and seldom meant
     prompts  the first conversation of each role
@@ -76,7 +76,7 @@ class CheckReport:
     called   the names of the tools that were called, in order
     """
 
-    held: tuple[str, ...]
+    passed: tuple[str, ...]
     broken: tuple[str, ...]
     notes: tuple[str, ...]
     prompts: Mapping[str, tuple[Message, ...]]
@@ -97,7 +97,7 @@ async def check_env(env_spec: EnvSpec, episodes: int = 5, actions: Sequence[str]
     report = await examine(env_spec, episodes, actions, seed)
     if report.broken:
         raise ContractError(*report.broken)
-    return list(report.held)
+    return list(report.passed)
 
 
 async def examine(
@@ -129,7 +129,7 @@ async def examine(
 
     # The episodes. On the first one every action is tried.
     judged = not any(fault.name == "success" for fault in faults)
-    played = [Episode(findings, env_spec, task, judged, step_seconds) for task in splits["train"][:episodes]]
+    played = [CheckedEpisode(findings, env_spec, task, judged, step_seconds) for task in splits["train"][:episodes]]
     for number, episode in enumerate(played):
         with findings.noting():
             await episode.play(actions, random_keys.generator(seed, episode.task.id), thorough=number == 0)
@@ -137,7 +137,7 @@ async def examine(
     # The report.
     ended = any(episode.ended for episode in played)
     unequal = {"replay"} if any(not episode.repeatable for episode in played) else set()
-    held = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules | unequal]
+    passed = [f"{name}: {words}" for rule, words in RULES.items() if ended and rule not in findings.rules | unequal]
     called = sorted({tool for episode in played for tool in episode.called})
     prompts: dict[str, tuple[Message, ...]] = {}
     tools: dict[str, tuple[Tool, ...]] = {}
@@ -155,7 +155,7 @@ async def examine(
         ]
         if len({repr(reward) for episode in played for _, _, reward in episode.history}) == 1:
             notes.append("every step had the same reward; a team learns only from answers with different rewards.")
-    return CheckReport(tuple(held), findings.paragraphs, tuple(notes), prompts, tools, tuple(called))
+    return CheckReport(tuple(passed), findings.paragraphs, tuple(notes), prompts, tools, tuple(called))
 
 
 def task_digests(env_spec: EnvSpec) -> dict[str, str]:
@@ -168,7 +168,7 @@ def task_digests(env_spec: EnvSpec) -> dict[str, str]:
     async def first_prompts() -> list[Any]:
         env = env_spec.make(env_spec.tasks("train")[0])
         await env.until_ready()
-        return sorted((role, repr(seen.messages)) for role, seen in env.observe().items())
+        return sorted((role, repr(observation.messages)) for role, observation in env.observe().items())
 
     digests: dict[str, str] = {
         split: digest([[task.id, dict(task.data)] for task in env_spec.tasks(split)[:SPLIT_SAMPLE]]) for split in SPLITS
@@ -199,12 +199,12 @@ def tasks_by_process(target: str, settings: Mapping[str, Any], seconds: float = 
         elsewhere = json.loads(path.read_text())
     for part, digest in task_digests(env_spec).items():
         if digest != elsewhere.get(part):
-            where, what = (f"tasks({part!r})", "tasks, or another order of them")
+            where, result = (f"tasks({part!r})", "tasks, or another order of them")
             if part == "observe":
-                where, what = part, "prompts at the start of the same task"
+                where, result = part, "prompts at the start of the same task"
             return (
-                f"{env_spec.env_class.__name__}.{where}: another process has other {what}; expected the same in every "
-                "process. Sort what comes out of a set, and use no hash() of a text: both differ by process."
+                f"{env_spec.env_class.__name__}.{where}: another process has other {result}; expected the same in "
+                "every process. Sort what comes out of a set, and use no hash() of a text: both differ by process."
             )
     return ""
 
@@ -281,13 +281,13 @@ class Findings:
             self.add(fault.rule, str(fault))
 
     @contextmanager
-    def calling(self, rule: str, what: str, advice: str = "Fix that line.", when: str = "") -> Iterator[None]:
+    def calling(self, rule: str, call: str, advice: str = "Fix that line.", when: str = "") -> Iterator[None]:
         """Turn an exception of the user's code in the block into `Broken`, with `when` it was raised.
 
         A call that does not end in time ends the check, as those that follow might take as long.
         """
         try:
-            with describe_errors(what, when, advice):
+            with describe_errors(call, when, advice):
                 yield
         except (Broken, DeadlineError):
             raise
@@ -307,7 +307,7 @@ EXAMPLE_TEXTS = ("x", "1", "1 + 1", "2026-01-31")
 ANY_TEXT = "A model may say anything: take every text, and pay less for what cannot be read."
 
 
-class Episode:
+class CheckedEpisode:
     """One episode under check. `judged` is False if the class has no usable success; a call may take `seconds`."""
 
     def __init__(
@@ -340,11 +340,11 @@ class Episode:
                 advice = "Count the turns, and return {} from observe when they are used up."
                 raise Broken("end", f"{self.name}: not over after {MAX_DECISIONS} decisions; expected an end. {advice}")
             if "observe" not in self.findings.rules:
-                for role, seen in observations.items():
-                    self.prompts.setdefault(role, shortened(seen.messages, actions))
-                    self.tools.setdefault(role, seen.tools)
+                for role, observation in observations.items():
+                    self.prompts.setdefault(role, shortened(observation.messages, actions))
+                    self.tools.setdefault(role, observation.tools)
             self._check_pure(env, observations)
-            chosen = {role: _answer(role, seen, actions, generator) for role, seen in observations.items()}
+            chosen = {role: _answer(role, shown, actions, generator) for role, shown in observations.items()}
             await self._check_fork(env, chosen, observations)
             if thorough and len(self.history) < THOROUGH_DECISIONS:
                 await self._try_all(env, observations, actions)
@@ -370,15 +370,15 @@ class Episode:
 
         for action in actions:
             await try_one({role: _said(role, action) for role in observations})
-        for role, seen in observations.items():
-            for tool in seen.tools:
+        for role, observation in observations.items():
+            for tool in observation.tools:
                 for variant in range(ARGUMENTS_TRIED):
                     sample = _call(role, tool, variant)
-                    tried = await try_one({**{other: _said(other, "") for other in observations}, role: sample})
-                    if tried is None or not tried[1].parts.get("tools/errors"):
+                    outcome = await try_one({**{name: _said(name, "") for name in observations}, role: sample})
+                    if outcome is None or not outcome[1].parts.get("tools/errors"):
                         self.working.add(tool.name)
                         break
-                    result = " ".join(self._observed(tried[0])[role].messages[-1].content.split())[:200]
+                    result = " ".join(self._observed(outcome[0])[role].messages[-1].content.split())[:200]
                     advice = "Mend the tool, unless it is right to refuse what the check made up."
                     note = f"tool {tool.name} failed in every call, such as {_shown(sample)}: {result}. {advice}"
                     self.failing.setdefault(tool.name, note)
@@ -399,7 +399,7 @@ class Episode:
         with self.findings.calling("observe", f"{self.name}.observe"):
             observations = self._deadline("observe").blocking(env.observe)
         shown = observations.values() if isinstance(observations, dict) else [observations]
-        is_playable = all(isinstance(seen, Observation) for seen in shown)
+        is_playable = all(isinstance(observation, Observation) for observation in shown)
         for fault in validation.observation_faults(self.name, observations, self.env_spec.roles):
             self.findings.add("observe", fault)
             if not is_playable:
@@ -411,9 +411,9 @@ class Episode:
 
         A step that returns no awaitable is a fault of the declaration, and is played all the same.
         """
-        said = ", ".join(f"{_shown(sample)} by {role}" for role, sample in chosen.items())
+        answers = ", ".join(f"{_shown(sample)} by {role}" for role, sample in chosen.items())
         method = "step" if type(env).step_samples is Env.step_samples else "step_samples"
-        calling = self.findings.calling("reward", f"{self.name}.{method}", ANY_TEXT, f", given {said}")
+        calling = self.findings.calling("reward", f"{self.name}.{method}", ANY_TEXT, f", given {answers}")
         with calling:
             deadline = self._deadline(method)
             texts = {role: sample.text for role, sample in chosen.items()}
@@ -438,10 +438,10 @@ class Episode:
 
     def _check_pure(self, env: Env, observations: dict[str, Observation]) -> None:
         """Check that `observe` returns the same again, twice, and changes nothing."""
-        before = env_state(env)
+        state = env_state(env)
         if self._observed(env) == observations and self._observed(env) == observations:
             return
-        if moved := changed(before, env_state(env)):
+        if moved := changed(state, env_state(env)):
             cause, advice = f"changes {moved}", "Change the state in step alone"
         else:
             cause = "returned another observation when it was called again"
@@ -455,10 +455,10 @@ class Episode:
             advice = "Keep what cannot be copied (files, locks, generators) out of self, or write fork()."
             with self.findings.calling("fork", f"{self.name}.fork", advice):
                 twins = [self._deadline("fork").blocking(env.fork) for _ in range(2)]
-            before = env_state(env)
+            state = env_state(env)
             first, second = await asyncio.gather(*(self._stepped(twin, chosen) for twin in twins))
             self._check_task()
-            moved = changed(self._class_before, class_state(type(env))) or changed(before, env_state(env))
+            moved = changed(self._class_before, class_state(type(env))) or changed(state, env_state(env))
             if self._observed(env) != observations or (moved and first != second):
                 self.shares = True
                 got = f"stepping a fork moved the original{f' in {moved}' if moved else ''}"
@@ -508,7 +508,7 @@ def shortened(messages: Sequence[Message], actions: Sequence[str]) -> tuple[Mess
     """
     short = list(messages)
     for text in (action.strip() for action in actions if len(action) > QUOTED):
-        short = [replace(one, content=one.content.replace(text, f"{text[:QUOTED]}...")) for one in short]
+        short = [replace(message, content=message.content.replace(text, f"{text[:QUOTED]}...")) for message in short]
     return tuple(short)
 
 
@@ -570,8 +570,8 @@ def example_of(schema: Mapping[str, Any], variant: int = 0) -> Any:
 def _copying(attribute: str) -> str:
     if attribute and not attribute.startswith("self."):
         return f"Make {attribute} an attribute of self in __init__, and keep no state in the class."
-    what = attribute or "every list and dict"
-    return f"Copy {what} in fork(), or leave out fork(), as cadre.Env's copies all, and keep no state in the class."
+    values = attribute or "every list and dict"
+    return f"Copy {values} in fork(), or leave out fork(), as cadre.Env's copies all, and keep no state in the class."
 
 
 def _advice(where: str, called: Sequence[str] = ()) -> str:

@@ -125,11 +125,11 @@ class Role:
     async def _answer(self, observation: Observation, tools: Sequence[Any], choices: Sequence[str]) -> Answer:
         if not tools:
             return Answer(await self._run.ask(observation), choices)
-        own = tuple(tool for tool in tools if isinstance(tool, Tool))
+        env_tools = tuple(tool for tool in tools if isinstance(tool, Tool))
         runnable: Mapping[str, RunnableTool] = {}
         if functions := [tool for tool in tools if not isinstance(tool, Tool)]:
             runnable = runnable_tools(functions)
-        offered, env = (*own, *(tool.tool for tool in runnable.values())), self._run.env
+        offered, env = (*env_tools, *(tool.tool for tool in runnable.values())), self._run.env
         exchange: tuple[Message, ...] = ()
         while True:
             messages = (*observation.messages, *exchange)
@@ -138,7 +138,7 @@ class Role:
                 runnable,
                 sample,
                 exchange,
-                [tool.name for tool in own],
+                [tool.name for tool in env_tools],
                 env.tool_turns,
                 env.tool_timeout_s,
                 env.tool_max_chars,
@@ -434,10 +434,10 @@ class Run:
                 continue
             if self.recorded is not None and self.pending() == self.recorded.observations:
                 return
-            seen = self._activity
+            activity = self._activity
             for _ in range(PASSES):
                 await asyncio.sleep(0)
-            if seen == self._activity and all(task.waits_for_others for task in self.tasks.values()):
+            if activity == self._activity and all(task.waits_for_others for task in self.tasks.values()):
                 if not self.asked:
                     raise ContractError(
                         f"{self.name}: all of its tasks wait for each other and none for a role, so that it would "
@@ -470,9 +470,9 @@ class Run:
         for task in self.tasks:
             task.cancel()
         passes = 0
-        while left := [task for task in self.tasks if not task.done()]:
+        while unfinished := [task for task in self.tasks if not task.done()]:
             if (passes := passes + 1) > CLOSING_PASSES:
-                for task in left:
+                for task in unfinished:
                     self.tasks[task].is_abandoned = True
                     task.cancel()
             await asyncio.sleep(0)
@@ -483,10 +483,10 @@ class Run:
         self.tasks, self.calls, self.main = {}, [], None
 
 
-def check_equal(name: str, before: Mapping[str, Observation], now: Mapping[str, Observation]) -> None:
+def check_equal(name: str, first_run: Mapping[str, Observation], second_run: Mapping[str, Observation]) -> None:
     """Raise EpisodeDiverged, with both prompts, if a second run asks something else than the first did."""
-    for role in dict.fromkeys([*before, *now]):
-        if (first := before.get(role)) != (second := now.get(role)):
+    for role in dict.fromkeys([*first_run, *second_run]):
+        if (first := first_run.get(role)) != (second := second_run.get(role)):
             raise EpisodeDiverged(
                 f"{name}: asked {role} {_shown(first, second)!r} in its first run and {_shown(second, first)!r} in the "
                 f"second, with equal answers before; expected the same, as every branch runs it again. What usually "
@@ -498,10 +498,10 @@ def _shown(observation: Observation | None, other: Observation | None, width: in
     """Return the part of a prompt from shortly before the first difference to another one."""
     if observation is None:
         return "nothing"
-    text, beside = ("\n".join(m.content for m in it.messages) if it else "" for it in (observation, other))
-    if text == beside:
+    text, second = ("\n".join(m.content for m in it.messages) if it else "" for it in (observation, other))
+    if text == second:
         return f"{text[:width]} [{len(observation.messages)} messages, {len(observation.tools)} tools]"
-    start = next((i for i, (a, b) in enumerate(zip(text, beside, strict=False)) if a != b), min(len(text), len(beside)))
+    start = next((i for i, (a, b) in enumerate(zip(text, second, strict=False)) if a != b), min(len(text), len(second)))
     start = max(0, start - width // 4)
     return f"{'...' if start else ''}{text[start : start + width]}{'...' if len(text) > start + width else ''}"
 
@@ -633,18 +633,18 @@ def episode(function: Callable[..., Any]) -> type[Episode]:
     if not callable(function) or isinstance(function, type):
         raise ConfigError(f"episode: got {function!r:.80}; expected a function of a row and the roles. Write one.")
     parameters = list(inspect.signature(function).parameters.values())
-    others = parameters[1:]
-    roles = [p.name for p in others if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
-    settings = [p for p in others if p.name not in roles]
-    own = ("success_at", "max_decisions", "tasks", "held_out", "columns", "reward")
-    if not roles or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in others):
+    arguments = parameters[1:]
+    roles = [p.name for p in arguments if p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty]
+    settings = [p for p in arguments if p.name not in roles]
+    reserved = ("success_at", "max_decisions", "tasks", "held_out", "columns", "reward")
+    if not roles or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in arguments):
         raise ConfigError(
             f"{name}: got the parameters {inspect.signature(function)}; expected a row and then the roles, by name, as "
             f"in async def {name}(row, writer, critic). Settings have a default. Change them."
         )
-    if taken := [p.name for p in settings if p.name in own or p.default is p.empty]:
+    if invalid := [p.name for p in settings if p.name in reserved or p.default is p.empty]:
         raise ConfigError(
-            f"{name}: got the setting {taken[0]!r}; expected one with a default, and none of {', '.join(own)}. "
+            f"{name}: got the setting {invalid[0]!r}; expected one with a default, and none of {', '.join(reserved)}. "
             "Rename it, or give it one."
         )
 

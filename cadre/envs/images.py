@@ -43,17 +43,17 @@ def read_media(source: str | Path | bytes, kind: str, expected: str, advice: str
     """Return the bytes of a user's file, or those given, and what to call them. Raises DataError if there is no plain
     file, and for more than MOST_BYTES."""
     if isinstance(source, bytes):
-        data, what = source, f"{kind} of {len(source):,} bytes"
+        data, name = source, f"{kind} of {len(source):,} bytes"
     else:
-        path, what = Path(source), f"{kind} {str(source)!r}"
+        path, name = Path(source), f"{kind} {str(source)!r}"
         if not path.is_file():
             fault = "is no plain file" if path.exists() else "does not exist"
-            raise DataError(f"{what}: it {fault}; expected {expected}. Check the path.")
+            raise DataError(f"{name}: it {fault}; expected {expected}. Check the path.")
         with open_untrusted(path) as file:
             data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
-        raise DataError(f"{what}: got more than {MOST_BYTES:,} bytes; expected at most so many. {advice}")
-    return data, what
+        raise DataError(f"{name}: got more than {MOST_BYTES:,} bytes; expected at most so many. {advice}")
+    return data, name
 
 
 def describe_array(source: Any) -> str:
@@ -69,23 +69,23 @@ def pixels(picture: Image) -> Any:
     return numpy.asarray(_decoded(picture.png, f"image {picture.digest}"))
 
 
-def _decoded(data: bytes, what: str) -> Any:
+def _decoded(data: bytes, name: str) -> Any:
     """Return Pillow's image, RGB. Its size is checked before it is decoded, against decompression bombs."""
     pillow = _pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
             opened = pillow.open(io.BytesIO(data), formats=FORMATS)
-            _check_size(opened.width, opened.height, what)
+            _check_size(opened.width, opened.height, name)
             if getattr(opened, "n_frames", 1) > 1:
-                raise DataError(f"{what}: got {opened.n_frames} frames; expected one picture. Save one of them alone.")
+                raise DataError(f"{name}: got {opened.n_frames} frames; expected one picture. Save one of them alone.")
             if not opened.has_transparency_data:
                 return opened.convert("RGB")
             layer = opened.convert("RGBA")
             return pillow.alpha_composite(pillow.new("RGBA", layer.size, "white"), layer).convert("RGB")
     except (OSError, ValueError, SyntaxError, EOFError, pillow.DecompressionBombError, Warning) as error:
         expected = f"expected {', '.join(FORMATS)}. {ADVICE}"
-        raise DataError(f"{what}: it cannot be read as a picture ({error}); {expected}") from None
+        raise DataError(f"{name}: it cannot be read as a picture ({error}); {expected}") from None
 
 
 def _of_array(source: Any) -> Image:
@@ -99,10 +99,10 @@ def _of_array(source: Any) -> Image:
     return _made(_pillow().fromarray(numpy.ascontiguousarray(source)).convert("RGB"))
 
 
-def _check_size(width: int, height: int, what: str) -> None:
+def _check_size(width: int, height: int, name: str) -> None:
     if not (1 <= width <= MOST_SIDE and 1 <= height <= MOST_SIDE):
         got = f"got {width:,} by {height:,} pixels"
-        raise DataError(f"{what}: {got}; expected 1 to {MOST_SIDE:,} a side. Make it smaller.")
+        raise DataError(f"{name}: {got}; expected 1 to {MOST_SIDE:,} a side. Make it smaller.")
 
 
 def _made(picture: Any) -> Image:

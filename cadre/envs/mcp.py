@@ -46,7 +46,7 @@ REPEATED = (
 
 
 @dataclass(frozen=True)
-class Launch:
+class ServerLaunch:
     """How a server is reached: a command with its environment variables, or a URL with its headers."""
 
     command: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class McpServer:
             got = f"got the command {list(command)} and the url {url!r}"
             raise ConfigError(f"McpServer: {got}; expected one of them. {advice}")
         variables, pairs = tuple((environment or {}).items()), tuple((headers or {}).items())
-        self.launch = Launch(command, variables, url, pairs, start_s)
+        self.launch = ServerLaunch(command, variables, url, pairs, start_s)
         self.only, self.stateless = tuple(only), stateless
         # The calls that led to this state with their results, and a connection to a server that is in it.
         self._calls: tuple[tuple[str, str, str], ...] = ()
@@ -239,8 +239,8 @@ class _Shared:
     process = 0
     lock = threading.RLock()
     loop: asyncio.AbstractEventLoop
-    listings: dict[Launch, tuple[Tool, ...]] = {}
-    connections: dict[Launch, _Connection] = {}
+    listings: dict[ServerLaunch, tuple[Tool, ...]] = {}
+    connections: dict[ServerLaunch, _Connection] = {}
     open: weakref.WeakSet[_Connection] = weakref.WeakSet()
 
     @classmethod
@@ -254,7 +254,7 @@ class _Shared:
         return asyncio.run_coroutine_threadsafe(work, cls.loop)
 
     @classmethod
-    def connection(cls, launch: Launch) -> _Connection:
+    def connection(cls, launch: ServerLaunch) -> _Connection:
         """Return the open connection to a stateless server."""
         with cls.lock:
             connection = cls.connections.get(launch)
@@ -264,7 +264,7 @@ class _Shared:
         return connection
 
     @classmethod
-    def listed(cls, launch: Launch, keep: bool) -> tuple[Tool, ...]:
+    def listed(cls, launch: ServerLaunch, keep: bool) -> tuple[Tool, ...]:
         """Return all tools of a server; keep the connection that was made to ask it if `keep`."""
         with cls.lock:
             if launch not in cls.listings:
@@ -278,7 +278,7 @@ class _Shared:
 class _Connection:
     """One connection to one server. `opened` has its client and its tools, or the reason why there are none."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: ServerLaunch) -> None:
         self._process = os.getpid()
         self.launch, self.opened = launch, Future[tuple[Any, tuple[Tool, ...]]]()
         self._closing: asyncio.Event | None = None
@@ -304,8 +304,8 @@ class _Connection:
                     await self._closing.wait()
             except BaseException as error:
                 if not self.opened.done():
-                    said = read_log().strip().splitlines()[-1:]
-                    cause = f"{first_line(_innermost(error))}{f'; it wrote: {said[0][:MAX_SAID]}' if said else ''}"
+                    output = read_log().strip().splitlines()[-1:]
+                    cause = f"{first_line(_innermost(error))}{f'; it wrote: {output[0][:MAX_SAID]}' if output else ''}"
                     self.opened.set_exception(
                         ConfigError(
                             f"McpServer: {self.launch} cannot be reached ({cause}); expected an MCP server within "

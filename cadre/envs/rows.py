@@ -60,25 +60,25 @@ def read_tasks(
         training = rows_of("tasks", tasks(split) if callable(tasks) else tasks, split)
         if split == "train":
             return _make_tasks("row", training, columns)
-        held = rows_of("held_out", held_out, split) if fraction is None else training
+        rows = rows_of("held_out", held_out, split) if fraction is None else training
         if fraction is None and not by_split:
-            known = set(map(_content, training))
-            if shared := sum(_content(row) in known for row in held):
+            contents = set(map(_content, training))
+            if shared := sum(_content(row) in contents for row in rows):
                 raise DataError(
-                    f"held_out: {shared} of its {len(held)} rows are also in tasks; expected rows that are not trained "
+                    f"held_out: {shared} of its {len(rows)} rows are also in tasks; expected rows that are not trained "
                     "on. Remove them from one of the two."
                 )
-        return _make_tasks("held-out", held, columns)
-    every = _make_tasks("row", rows_of("tasks", tasks, split), columns)
-    hashes = {task.id: random_keys.key("held out", _content(task.data)) / 2**63 for task in every}
+        return _make_tasks("held-out", rows, columns)
+    pool = _make_tasks("row", rows_of("tasks", tasks, split), columns)
+    hashes = {task.id: random_keys.key("held out", _content(task.data)) / 2**63 for task in pool}
     # Of few rows none may be below the fraction: then those of the least hash are held out.
     if fraction and split == "test" and len(set(hashes.values())) == 1:
         raise DataError(
-            f"held_out: got {len(every)} rows that are all equal, of which none can be held out; expected rows of two "
+            f"held_out: got {len(pool)} rows that are all equal, of which none can be held out; expected rows of two "
             "kinds at least. Give held_out=rows, or evaluate={'tasks': 0}."
         )
-    least = min(hashes.values()) if fraction and len(set(hashes.values())) > 1 else -1.0
-    return [task for task in every if (hashes[task.id] < fraction or hashes[task.id] == least) == (split == "test")]
+    lowest = min(hashes.values()) if fraction and len(set(hashes.values())) > 1 else -1.0
+    return [task for task in pool if (hashes[task.id] < fraction or hashes[task.id] == lowest) == (split == "test")]
 
 
 def rows_of(setting: str, source: Any, split: Split) -> Rows:
@@ -159,10 +159,10 @@ class RewardFunction:
     def of_group(self) -> bool:
         return "completions" in self.parameters
 
-    async def __call__(self, given: Mapping[str, Any], row: Mapping[str, Any]) -> Any:
+    async def __call__(self, inputs: Mapping[str, Any], row: Mapping[str, Any]) -> Any:
         """Return what the function returns, given the arguments that it names; columns are lists for a group."""
-        count = len(given["completions"]) if self.of_group else 0
-        known = {name: [value] * count if self.of_group else value for name, value in row.items()} | dict(given)
+        count = len(inputs["completions"]) if self.of_group else 0
+        known = {name: [value] * count if self.of_group else value for name, value in row.items()} | dict(inputs)
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in self.parameters.values())
         arguments = {name: value for name, value in known.items() if takes_all or name in self.parameters}
         missing = [
@@ -274,11 +274,11 @@ class RowsEnv(RowTasks):
 
     async def step(self, actions: dict[str, str]) -> Reward:
         completion, row = actions[ROLE], dict(self.task.data)
-        given = {"completion": completion, "row": row, "role": ROLE, "messages": self._messages(completion)}
+        inputs = {"completion": completion, "row": row, "role": ROLE, "messages": self._messages(completion)}
         reward = Reward()
         for function in self.functions:
             if not function.of_group:
-                reward = add_result(reward, function, await function(given, row), len(self.functions) > 1)
+                reward = add_result(reward, function, await function(inputs, row), len(self.functions) > 1)
         self.reward = reward
         return reward
 
@@ -287,7 +287,7 @@ class RowsEnv(RowTasks):
     ) -> Sequence[Reward]:
         completions = [actions_of(self, action)[ROLE] for action in actions]
         row, compared = dict(self.task.data), list(rewards)
-        given = {
+        inputs = {
             "completions": completions,
             "prompts": [row["prompt"]] * len(completions),
             "row": row,
@@ -295,7 +295,7 @@ class RowsEnv(RowTasks):
             "messages": [self._messages(completion) for completion in completions],
         }
         for function in (function for function in self.functions if function.of_group and completions):
-            returned = await function(given, row)
+            returned = await function(inputs, row)
             # An array or a tensor of numbers is a list too.
             results = returned.tolist() if callable(getattr(returned, "tolist", None)) else returned
             if not isinstance(results, list | tuple) or len(results) != len(completions):
@@ -322,8 +322,8 @@ class RowsEnv(RowTasks):
     def tasks(cls, split: Split, *, reward: Any = None, **settings: Any) -> Sequence[Task]:
         """Return the rows of a split. Raises DataError for rows without a prompt, ConfigError without a reward."""
         reward_functions(reward)
-        made = super().tasks(split, **settings)
-        for task in made:
+        rows = super().tasks(split, **settings)
+        for task in rows:
             if "prompt" not in task.data:
                 names = [str(name) for name in task.data]
                 raise DataError(
@@ -331,4 +331,4 @@ class RowsEnv(RowTasks):
                     f"of messages. Name it: columns={{'prompt': {names[0] if names else '...'!r}}}."
                 )
             to_messages(task.data["prompt"], f"tasks: {task.id}: prompt")
-        return made
+        return rows

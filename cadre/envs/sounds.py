@@ -34,8 +34,8 @@ def sound(source: str | Path | bytes | Any, rate: int = 0) -> Sound:
     if isinstance(source, Sound):
         return source
     if isinstance(source, str | Path | bytes):
-        data, what = read_media(source, "sound", "a WAV file", ADVICE)
-        return _made(*_decoded(data, what), what)
+        data, name = read_media(source, "sound", "a WAV file", ADVICE)
+        return _made(*_decoded(data, name), name)
     return _of_array(source, rate)
 
 
@@ -46,7 +46,7 @@ def samples(heard: Sound) -> numpy.ndarray:
     return _decoded(heard.wav, f"sound {heard.digest}")[0].astype(numpy.float32) / 32768
 
 
-def _decoded(data: bytes, what: str) -> tuple[numpy.ndarray, int]:
+def _decoded(data: bytes, name: str) -> tuple[numpy.ndarray, int]:
     """Return the samples, int16 [length], and their rate."""
     import numpy
 
@@ -56,11 +56,11 @@ def _decoded(data: bytes, what: str) -> tuple[numpy.ndarray, int]:
             # The header may claim any length; no more is read than there is.
             raw = file.readframes(len(data))
     except (wave.Error, EOFError, OSError, ValueError, RuntimeError) as error:
-        raise DataError(f"{what}: it cannot be read as a WAV file ({error}). {ADVICE}") from None
+        raise DataError(f"{name}: it cannot be read as a WAV file ({error}). {ADVICE}") from None
     if width != 2:
-        raise DataError(f"{what}: got samples of {8 * width} bits; expected 16. {ADVICE}")
-    whole = len(raw) - len(raw) % (2 * channels)
-    frames = numpy.frombuffer(raw[:whole], "<i2").reshape(-1, channels)
+        raise DataError(f"{name}: got samples of {8 * width} bits; expected 16. {ADVICE}")
+    size = len(raw) - len(raw) % (2 * channels)
+    frames = numpy.frombuffer(raw[:size], "<i2").reshape(-1, channels)
     return frames.mean(axis=1).round().astype(numpy.int16) if channels > 1 else frames[:, 0], rate
 
 
@@ -78,12 +78,12 @@ def _of_array(source: Any, rate: int) -> Sound:
     return _made(source, rate, "sound of an array")
 
 
-def _made(values: numpy.ndarray, rate: int, what: str) -> Sound:
+def _made(values: numpy.ndarray, rate: int, name: str) -> Sound:
     if isinstance(rate, bool) or rate not in RATES:
         expected = f"expected {RATES[0]:,} to {RATES[-1]:,} samples a second"
-        raise DataError(f"{what}: got the rate {rate!r}; {expected}. Name it: sound(array, rate=16_000).")
+        raise DataError(f"{name}: got the rate {rate!r}; {expected}. Name it: sound(array, rate=16_000).")
     if not 1 <= len(values) <= MOST_BYTES // 2:
-        raise DataError(f"{what}: got {len(values):,} samples; expected 1 to {MOST_BYTES // 2:,}. {ADVICE}")
+        raise DataError(f"{name}: got {len(values):,} samples; expected 1 to {MOST_BYTES // 2:,}. {ADVICE}")
     raw = values.astype("<i2").tobytes()
     file = io.BytesIO()
     with wave.open(file, "wb") as written:

@@ -158,8 +158,8 @@ class EnvSpec:
     @cached_property
     def _arguments(self) -> Mapping[str, Any]:
         """The settings of every episode; reward functions of rows are loaded once for all of them."""
-        given = self.episode_settings
-        return {**given, "reward": reward_functions(given.get("reward"))} if self.declared is RowsEnv else given
+        values = self.episode_settings
+        return {**values, "reward": reward_functions(values.get("reward"))} if self.declared is RowsEnv else values
 
     def tasks(self, split: Split) -> Sequence[Task]:
         """Return the tasks of a split. Raises ContractError if the environment's own code fails, or returns others."""

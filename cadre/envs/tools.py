@@ -77,8 +77,8 @@ def tool(function: Callable[..., Any], name: str = "", description: str = "") ->
     arguments have no JSON schema.
     """
     if isinstance(function, RunnableTool):
-        before = function.tool
-        renamed = replace(before, name=name or before.name, description=description or before.description)
+        original = function.tool
+        renamed = replace(original, name=name or original.name, description=description or original.description)
         return replace(function, tool=renamed)
     # A bound method has the specification of its function, which is made once.
     method = getattr(function, "__func__", None)
@@ -312,7 +312,7 @@ async def answer_calls(
     tools: Mapping[str, RunnableTool],
     sample: Sample,
     exchange: Sequence[Message],
-    own: Collection[str],
+    env_tools: Collection[str],
     tool_turns: int,
     timeout_s: float,
     max_chars: int,
@@ -320,11 +320,11 @@ async def answer_calls(
     """Run the calls of a completion; None if it ends the turn.
 
     `exchange` are the messages of the turn so far, in which `tool_turns` completions may call tools. Calls of the
-    tools `own` are for the environment itself, and end the turn.
+    tools `env_tools` are for the environment itself, and end the turn.
     """
     turns = sum(message.role == "assistant" for message in exchange)
     called = sample.message.tool_calls if sample.message is not None and sample.failure is None else ()
-    if turns >= tool_turns or any(call.name in own for call in called) or not (called or sample.call_error):
+    if turns >= tool_turns or any(call.name in env_tools for call in called) or not (called or sample.call_error):
         return None
     is_last = turns + 1 == tool_turns
     if not called:  # a call that is none of these tools', or that cannot be read
@@ -436,10 +436,10 @@ class WithTools(Env):
         offered = super().observe()
         answers, exchanges = dict(self._answers), dict(self._exchanges)
         for role, sample in samples.items():
-            own = [tool.name for tool in offered[role].tools] if role in offered else []
+            names = [tool.name for tool in offered[role].tools] if role in offered else []
             exchange = exchanges.get(role, ())
             answered = await answer_calls(
-                self._runnable(role), sample, exchange, own, self.tool_turns, self.tool_timeout_s, self.tool_max_chars
+                self._runnable(role), sample, exchange, names, self.tool_turns, self.tool_timeout_s, self.tool_max_chars
             )
             if answered is None:
                 answers[role] = sample

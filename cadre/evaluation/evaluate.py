@@ -130,10 +130,10 @@ def group_by_task(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1
     Tasks of one name are told apart by a number: `maze`, `maze#2`.
     """
     episodes: dict[str, list[TreePath]] = {}
-    remaining, seen = deque(trees), Counter[str]()
+    remaining, counts = deque(trees), Counter[str]()
     for task in tasks:
-        seen[task.id] += 1
-        name = task.id if seen[task.id] == 1 else f"{task.id}#{seen[task.id]}"
+        counts[task.id] += 1
+        name = task.id if counts[task.id] == 1 else f"{task.id}#{counts[task.id]}"
         episodes[name] = []
         while remaining and len(episodes[name]) < samples and remaining[0].task == task:
             episodes[name].append(next(walk.episodes(remaining.popleft().root)))

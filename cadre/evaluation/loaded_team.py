@@ -70,10 +70,10 @@ class LoadedTeam:
             return [("of", self.experiment.env), ("roles", ", ".join(self.experiment.roles))]
         metrics, reports = self.run.metrics(), self.run.evaluations()
         rows = [("run", str(self.folder)), ("updates", str(len(metrics)))]
-        for report in dict.fromkeys((0, len(reports) - 1)) if reports else ():
-            found = reports[report]
-            interval = f"{found['success']:.1%} [{found['low']:.1%}, {found['high']:.1%}]"
-            rows.append((f"success after {found['step']}", f"{interval} on {found['tasks']} tasks"))
+        for index in dict.fromkeys((0, len(reports) - 1)) if reports else ():
+            report = reports[index]
+            interval = f"{report['success']:.1%} [{report['low']:.1%}, {report['high']:.1%}]"
+            rows.append((f"success after {report['step']}", f"{interval} on {report['tasks']} tasks"))
         return rows + [(f"reward of {role}", f"{value:+.2f}") for role, value in rewards_by_role(metrics[-1:])]
 
     @property

@@ -85,9 +85,9 @@ def load_loss(config: LossConfig) -> LossFunctions:
     finite gradients.
     """
     level, correction = LEVELS[config.correction_level], CORRECTIONS[config.correction]
-    own = load_own_loss(config)
-    if own is not None and config.function is not None:
-        loss = partial(_own_loss, config.function, partial(own, **config.settings))
+    user_loss = load_own_loss(config)
+    if user_loss is not None and config.function is not None:
+        loss = partial(_own_loss, config.function, partial(user_loss, **config.settings))
         _, metrics = loss(example_tokens())
         return LossFunctions(loss, level, correction, tuple(metrics))
     bundled = LOSSES[config.ratio]

@@ -197,9 +197,9 @@ def shared_length(first: TrainingSequence, second: TrainingSequence) -> int:
     return common_length(first.token_ids, second.token_ids, min(computed_length(first), computed_length(second)))
 
 
-def common_length(first: tuple[int, ...], second: tuple[int, ...], most: int) -> int:
-    """Return the length of the common start of two tuples, `most` at most; by bisection, as slices compare fast."""
-    low, high = 0, most
+def common_length(first: tuple[int, ...], second: tuple[int, ...], limit: int) -> int:
+    """Return the length of the common start of two tuples, `limit` at most; by bisection, as slices compare fast."""
+    low, high = 0, limit
     while low < high:  # They agree in the first `low`, and not in the first `high + 1`.
         middle = (low + high + 1) // 2
         low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle - 1)

@@ -48,8 +48,8 @@ class Deadline:
     """The time limit of one call, from when this is made. `setting` is the name of the setting that it comes from.
     Infinite `seconds` are no limit. `spent` are the seconds so far that count."""
 
-    def __init__(self, what: str, seconds: float, setting: str) -> None:
-        self.what, self.seconds, self.setting = what, seconds, setting
+    def __init__(self, call: str, seconds: float, setting: str) -> None:
+        self.call, self.seconds, self.setting = call, seconds, setting
         self.spent, self._queues, self._counted_at = 0.0, 0, time.monotonic()
 
     def blocking(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -91,7 +91,7 @@ class Deadline:
             except asyncio.CancelledError as error:
                 if task.cancelling() or isinstance(error, Interrupted):
                     raise
-                raise ContractError(f"{self.what}: cancelled itself; expected a result.") from error
+                raise ContractError(f"{self.call}: cancelled itself; expected a result.") from error
             finally:
                 self._timer.cancel()
                 self._count()
@@ -103,15 +103,15 @@ class Deadline:
     def passed(self, where: BaseException | None = None) -> DeadlineError:
         """Return the error of a call that took too long, with the line that it was at."""
         return DeadlineError(
-            f"{self.what}: not done after {self.seconds:g} s{error_location(where) if where else ''}; expected an end "
+            f"{self.call}: not done after {self.seconds:g} s{error_location(where) if where else ''}; expected an end "
             f"by then. Bound what it waits for, or raise {self.setting}."
         )
 
-    def _count(self, most: float = math.inf) -> None:
-        """Count the seconds since the last call, `most` of them at most, unless the call queues."""
+    def _count(self, limit: float = math.inf) -> None:
+        """Count the seconds since the last call, `limit` of them at most, unless the call queues."""
         now = time.monotonic()
         if not self._queues:
-            self.spent += min(now - self._counted_at, most)
+            self.spent += min(now - self._counted_at, limit)
         self._counted_at = now
 
     def _next_tick(self) -> float:
@@ -235,7 +235,7 @@ class TimedEnv(Env):
         """Return a new episode of the task."""
         validation.raise_first(validation.task_faults("tasks: the task", task))
         deadline = _deadline(f"a new episode of {task.id}", limits, 0.0)
-        with _only_errors(deadline.what):
+        with _only_errors(deadline.call):
             env = deadline.blocking(make, task)
         return cls(env, roles, limits, deadline.spent)
 
@@ -314,7 +314,7 @@ class TimedEnv(Env):
         """Return what a plain method returns."""
         deadline = self._deadline(method)
         try:
-            with _only_errors(deadline.what):
+            with _only_errors(deadline.call):
                 return deadline.blocking(function)
         finally:
             self._spent += deadline.spent
@@ -323,10 +323,10 @@ class TimedEnv(Env):
         """Return what an async method returns."""
         deadline = self._deadline(method)
         try:
-            with _only_errors(deadline.what):
+            with _only_errors(deadline.call):
                 work = deadline.blocking(function)
                 if not inspect.isawaitable(work):
-                    raise ContractError(f"{deadline.what}: returned without being awaited; write async def {method}.")
+                    raise ContractError(f"{deadline.call}: returned without being awaited; write async def {method}.")
                 return await deadline.awaiting(work)
         finally:
             self._spent += deadline.spent
@@ -337,16 +337,16 @@ class TimedEnv(Env):
         return _deadline(f"{self._name}.{method}", self._limits, self._spent)
 
 
-def _deadline(what: str, limits: EpisodesConfig, spent: float) -> Deadline:
+def _deadline(call: str, limits: EpisodesConfig, spent: float) -> Deadline:
     """Return the sooner of the deadlines of the call and of the episode; 0 is none."""
     step, episode = (seconds or math.inf for seconds in (limits.step_seconds, limits.seconds))
     if step <= episode - spent:
-        return Deadline(what, step, "episodes.step_seconds")
-    return Deadline(what, max(0.0, episode - spent), "episodes.seconds")
+        return Deadline(call, step, "episodes.step_seconds")
+    return Deadline(call, max(0.0, episode - spent), "episodes.seconds")
 
 
 @contextmanager
-def _only_errors(what: str) -> Iterator[None]:
+def _only_errors(call: str) -> Iterator[None]:
     """Turn what would end the process (`exit()`, say) into an error; Ctrl-C and cancellation stay what they are."""
     try:
         yield
@@ -354,6 +354,6 @@ def _only_errors(what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         raise ContractError(
-            f"{what}: raised {describe_error(error)}, which would end the run; expected no exit. Return, or raise an "
+            f"{call}: raised {describe_error(error)}, which would end the run; expected no exit. Return, or raise an "
             "error."
         ) from error

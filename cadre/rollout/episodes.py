@@ -101,7 +101,7 @@ async def grow_many(
 
     async def play(position: int, task: Task) -> Tree | Failure:
         try:
-            counting = replace(rollout, failed=count, drawn=rollout.drawn - position)
+            counting = replace(rollout, failed=count, drawings=rollout.drawings - position)
             return await grow_tree(task, counting, random_keys.key(key, position))
         finally:
             progress()

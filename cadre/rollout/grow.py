@@ -98,7 +98,7 @@ class Rollout:
     """The settings that all trees of a step share: how an episode is made, who acts, how a tree grows.
 
     Branches are selected by `alpha * team + the sum of the local rewards`. `limits` bound the time and the failures of
-    episodes; `failed` is called with every failure. The first `drawn` trees keep drawings of their states; `contain`
+    episodes; `failed` is called with every failure. The first `drawings` trees keep drawings of their states; `contain`
     is set for each tree. `ablation` and `signs` are what the credit needs: steps without some roles, and the signatures
     of states; `parts` are the parts of the reward that it trains on.
     """
@@ -109,7 +109,7 @@ class Rollout:
     alpha: float
     limits: EpisodesConfig = NO_LIMITS
     failed: Callable[[Any], None] = lambda failure: None
-    drawn: int = 0
+    drawings: int = 0
     contain: Contain = raise_error
     ablation: Ablation = "none"
     signs: bool = False
@@ -156,8 +156,8 @@ class Path:
         history = dict(self.history)
         for role, sample in action.items():
             if sample.failure is None:
-                seen = observations[role]
-                history[role, seen.conversation] = PreviousTurn(seen.messages, sample, seen.tools)
+                observation = observations[role]
+                history[role, observation.conversation] = PreviousTurn(observation.messages, sample, observation.tools)
         turns = {**self.turns, **{role: self.turns.get(role, 0) + 1 for role in action}}
         return Path((*self.branches, branch), turns, history, round_number, acted, weight)
 
@@ -258,7 +258,7 @@ async def expand(env: Env, rollout: Rollout, key: int, path: Path) -> Expansion 
     rewards = [Reward() if isinstance(outcome, BranchFailure) else outcome for outcome in outcomes]
     # Draw each state once. A failed one has no drawing.
     shown = [env, *(None if index in failures else fork for index, fork in enumerate(forks))]
-    by_id = {id(state): state.render() if rollout.drawn > 0 and state is not None else None for state in shown}
+    by_id = {id(state): state.render() if rollout.drawings > 0 and state is not None else None for state in shown}
     drawings = tuple(by_id[id(state)] for state in shown)
     return Expansion(
         env, path, observations, samples, joint_actions, forks, rewards, failures, drawings=drawings, ablated=ablated
@@ -331,8 +331,8 @@ async def step_ablated(
         text, policy = env.default_action(role), rollout.team.assignment[role]
         message = Message("assistant", text) if observation.tools else None
         defaults[role] = Sample(role, policy, text, (), (), (), "stop", 0, message)
-    without = [{**action, **{role: defaults[role] for role in absent}} for action in actions for absent in absences]
-    forks, outcomes = await step_copies(env, without, rollout.contain)
+    steps = [{**action, **{role: defaults[role] for role in absent}} for action in actions for absent in absences]
+    forks, outcomes = await step_copies(env, steps, rollout.contain)
     for fork in {id(fork): fork for fork in forks}.values():
         fork.close()
 

@@ -94,11 +94,11 @@ class KeptTrees(list[KeptTree]):
     SHOWN = 5
 
     def __repr__(self) -> str:
-        steps = sorted({kept.step + 1 for kept in self})
+        steps = sorted({tree.step + 1 for tree in self})
         return f"KeptTrees({len(self)} trees{f' of steps {steps[0]} to {steps[-1]}' if steps else ''})"
 
     def _repr_html_(self) -> str:
-        shown = "".join(kept._repr_html_().replace("<details open>", "<details>", 1) for kept in self[-self.SHOWN :])
+        shown = "".join(tree._repr_html_().replace("<details open>", "<details>", 1) for tree in self[-self.SHOWN :])
         return f"<p>{len(self)} trees, the last {min(len(self), self.SHOWN)} of which are shown.</p>{shown}"
 
 

@@ -51,9 +51,9 @@ class NotebookConsole(Console):
             lines = list(self._lines)
             if self.bars is not None:
                 plain = Console(file=io.StringIO(), width=WIDTH, force_terminal=False, force_jupyter=False)
-                with plain.capture() as drawn:
+                with plain.capture() as capture:
                     plain.print(self.bars.get_renderable())
-                lines += drawn.get().rstrip().splitlines()
+                lines += capture.get().rstrip().splitlines()
             # Front ends without HTML show the last line alone.
             shown = {
                 "text/plain": "".join(list(self._lines)[-1:])[:WIDTH],

@@ -129,16 +129,16 @@ def decode_tree(value: Any) -> Tree:
     nodes: list[Any] = [None] * len(stored.nodes)
     # From the last to the first, so that each child is there before its parent.
     for number in reversed(range(len(nodes))):
-        given = stored.nodes[number]
-        for branch in given.branches:
+        record = stored.nodes[number]
+        for branch in record.branches:
             if (child := branch.get("child")) is not None:
                 if type(child) is not int or not number < child < len(nodes):
                     raise ValueError(f"nodes.{number}.branches: leads to {child!r}, no decision below it")
                 branch["child"] = nodes[child]
-        for role, prompt in given.prompts.items():
-            for sample in given.samples.get(role, ()):
+        for role, prompt in record.prompts.items():
+            for sample in record.samples.get(role, ()):
                 sample.setdefault("prompt_ids", prompt)
-        values = {**(given.model_extra or {}), "samples": given.samples, "branches": given.branches}
+        values = {**(record.model_extra or {}), "samples": record.samples, "branches": record.branches}
         node = nodes[number] = _validate(Node, values, f"nodes.{number}")
         if not node.samples or node.samples.keys() - node.observations.keys():
             raise ValueError(f"nodes.{number}.samples: not of the roles of observations")

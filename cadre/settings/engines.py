@@ -17,18 +17,18 @@ from cadre.settings.section import Given, Positive, ReadIf, Section, SetKeysOnly
 Packing = Literal["auto", "prefix_tree", "padded"]
 
 
-def _is_local(given: Given) -> bool:
-    return given.policy in given.experiment.models
+def _is_local(setting: Given) -> bool:
+    return setting.policy in setting.experiment.models
 
 
-def _is_sampled_by_torch(given: Given) -> bool:
-    return _is_local(given) and given.section.engine == "torch"
+def _is_sampled_by_torch(setting: Given) -> bool:
+    return _is_local(setting) and setting.section.engine == "torch"
 
 
-def _keeps_turns(given: Given) -> bool:
+def _keeps_turns(setting: Given) -> bool:
     """Return True if keys and values of earlier turns are kept, which those of images are not."""
-    model = given.experiment.models.get(given.policy, "")
-    return _is_sampled_by_torch(given) and read_model_type(Path(model)) not in MEDIA_MODELS
+    model = setting.experiment.models.get(setting.policy, "")
+    return _is_sampled_by_torch(setting) and read_model_type(Path(model)) not in MEDIA_MODELS
 
 
 LOCAL = ReadIf("the policy has no url", _is_local)

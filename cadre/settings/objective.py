@@ -23,9 +23,9 @@ from cadre.settings.user_code import load_function, one_of
 TreeWeight = Literal["alike", "by_decision", "by_sample", "by_episode"]
 
 
-def teaches_alone(given: Given) -> bool:
+def teaches_alone(setting: Given) -> bool:
     """Return True if a teacher gives all advantages (`teacher.alone`)."""
-    teacher = given.experiment.config.teacher
+    teacher = setting.experiment.config.teacher
     return teacher is not None and teacher.alone
 
 
@@ -298,8 +298,8 @@ class TeacherConfig(Section):
 # ---- KL
 
 
-def _reads_reference(given: Given) -> bool:
-    plan, teacher = given.experiment.plan, given.experiment.config.teacher
+def _reads_reference(setting: Given) -> bool:
+    plan, teacher = setting.experiment.plan, setting.experiment.config.teacher
     is_taught = teacher is not None and teacher.is_reference
     return plan.kl > 0.0 or plan.preference is not None or needs_reference(plan.loss) or is_taught
 

@@ -10,8 +10,8 @@ from cadre.settings.engines import SAMPLED_APART
 from cadre.settings.section import Given, Positive, ReadIf, Section
 
 
-def _evaluates_in_training(given: Given) -> bool:
-    evaluate = given.experiment.evaluate
+def _evaluates_in_training(setting: Given) -> bool:
+    evaluate = setting.experiment.evaluate
     return bool(evaluate.every and evaluate.tasks)
 
 

@@ -115,12 +115,12 @@ def quoting_advice(value: object, expected: str) -> str:
 
 def apply_changes(base: SectionT, changes: SectionT) -> SectionT:
     """Return the section `base` with the keys of `changes` that were set; its `alternatives` to these are unset."""
-    given = changes.model_fields_set
-    update = {name: getattr(changes, name) for name in given}
+    set_keys = changes.model_fields_set
+    update = {name: getattr(changes, name) for name in set_keys}
     for names in base.alternatives:
         if any(update.get(name) is not None for name in names):
             fields = type(base).model_fields
-            update |= {name: fields[name].get_default() for name in names if name not in given}
+            update |= {name: fields[name].get_default() for name in names if name not in set_keys}
     return base.model_copy(update=update)
 
 

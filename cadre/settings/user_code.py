@@ -78,13 +78,13 @@ def sources_of(references: Iterable[str]) -> dict[str, str]:
     digest."""
     sources = {}
     for reference in references:
-        if (found := _objects.get(reference)) is not None:
+        if (value := _objects.get(reference)) is not None:
             try:
-                sources[reference] = inspect.getsource(found)
+                sources[reference] = inspect.getsource(value)
             except (OSError, TypeError):
-                is_data = isinstance(found, list | tuple | dict)  # the repr of another object may have an address
-                digest = hashlib.sha256(repr(found).encode()).hexdigest() if is_data else ""
-                sources[reference] = f"{type(found).__name__} {digest}"
+                is_data = isinstance(value, list | tuple | dict)  # the repr of another object may have an address
+                digest = hashlib.sha256(repr(value).encode()).hexdigest() if is_data else ""
+                sources[reference] = f"{type(value).__name__} {digest}"
     return sources
 
 

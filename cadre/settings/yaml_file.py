@@ -59,12 +59,12 @@ class RecipeLoader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
-        seen = set()
+        names = set()
         for key, _ in node.value:
             name = self.construct_object(key)
-            if name in seen:
+            if name in names:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} stands twice", key.start_mark)
-            seen.add(name)
+            names.add(name)
         return mapping
 
     def construct_number(self, node: yaml.ScalarNode) -> int:

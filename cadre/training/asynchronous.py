@@ -73,8 +73,8 @@ class StepQueue:
     """The steps that are sampled, being sampled, or started next. Owned by the loop, lives as long as that.
 
     One step is sampled at a time. Where learners change the very weights that are sampled from, learning waits until no
-    step is being sampled. Where the team is `apart`, both run at once, and the samplers load new weights between two
-    steps.
+    step is being sampled. Where samplers have weights of their own, both run at once, and new ones are loaded between
+    two steps.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class StepQueue:
             self._started.append(StartedStep(step, version, task))
         # Learners that change the sampled weights in place must not run beside sampling. Shielded: an interrupt that
         # cancels the waiting does not cancel the sampling itself.
-        for started in self._started if not self._team.apart else ():
+        for started in self._started if not self._team.own_weights else ():
             await asyncio.shield(started.task)
         if not self._sampled:
             self._sampled.append(await asyncio.shield(self._started[0].task))

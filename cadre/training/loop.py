@@ -96,29 +96,29 @@ class RoleMonitor:
     def warnings(self, step_metrics: Mapping[str, float], groups: Iterable[AdvantageGroup]) -> list[str]:
         """Return the warnings that are due after a step with these metrics and groups."""
         self._absent = [role for role in self._absent if f"{role}/tokens" not in step_metrics]
-        held = {("absent", role): True for role in self._absent}
+        faults = {("absent", role): True for role in self._absent}
         signs: dict[str, set[str]] = defaultdict(set)
         if not self._has_teacher:
             for name, fraction in step_metrics.items():
                 if name.endswith(FRACTION_SUFFIX) and (role := name.removesuffix(FRACTION_SUFFIX)) != "rollout":
-                    held["zero variance", role] = fraction == 1.0
+                    faults["zero variance", role] = fraction == 1.0
             for group in groups:
                 if len({scored.sample.role for scored in group.samples}) > 1:
                     for scored in group.samples:
                         for advantage in filter(None, scored.advantages):
                             signs[scored.sample.role].add("positive" if advantage > 0.0 else "negative")
                         if scored.sample.role in self._trained:
-                            held["one sign", scored.sample.role] = len(signs[scored.sample.role]) == 1
+                            faults["one sign", scored.sample.role] = len(signs[scored.sample.role]) == 1
 
-        due = []
-        for fault, holds in held.items():
+        lines = []
+        for fault, holds in faults.items():
             kind, role = fault
             self._consecutive[fault] = self._consecutive[fault] + 1 if holds else 0
             if self._consecutive[fault] >= self._patience and fault not in self._warned:
                 self._warned.add(fault)
                 text = WARNINGS[kind].format(role=role, patience=self._patience, sign=" and ".join(signs[role]))
-                due.append(f"warning: {text}")
-        return due
+                lines.append(f"warning: {text}")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
     Sampling runs ahead of learning as far as `train.max_staleness` allows. After an interrupt, a step that is being
     sampled is dropped if it can be sampled again, a step that is learning is finished, and the state is saved.
     """
-    goal, every = training.experiment.train, training.experiment.evaluate.every
+    goal, interval = training.experiment.train, training.experiment.evaluate.every
     limit = StalenessLimit(goal.max_staleness, goal.steps)
     queue = StepQueue(partial(sample_step, training), training.team, limit, start.sampled_steps)
     checkpointer = Checkpointer(training.run, training.team, start, queue, interrupt)
@@ -273,7 +273,7 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
     has_complete_episode = start.step > 0  # the trees of a resumed run's earlier steps are not at hand
     async with status.writing(), checkpointer.save_on_exit():
         await queue.sync_weights()
-        if is_due(start.step, every) or start.step == 0:
+        if is_due(start.step, interval) or start.step == 0:
             await interrupt.stoppable(evaluate_step(training, start.step, queue))
         checkpointer.save()
         training.run.ended = find_end(training.run, checkpointer.state.step, tokens)
@@ -298,7 +298,7 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
             has_complete_episode = has_complete_episode or any(map(is_complete, branches))
 
             # Evaluate and save when due, and find out if this was the last step.
-            if is_due(checkpointer.state.step, every):
+            if is_due(checkpointer.state.step, interval):
                 await interrupt.stoppable(evaluate_step(training, checkpointer.state.step, queue))
             await checkpointer.save_if_due()
             training.run.ended = find_end(training.run, checkpointer.state.step, tokens)
@@ -358,7 +358,7 @@ def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
     return episodes.sample_step(
         tasks,
         Replacements(fresh, goal.replacements, is_useful(experiment.plan, team)),
-        replace(experiment.rollout(team, training.failed), drawn=goal.trees_kept),
+        replace(experiment.rollout(team, training.failed), drawings=goal.trees_kept),
         random_keys.key(goal.seed, "train", step),
         partial(training.progress.begin, "sampling"),
     )
@@ -366,8 +366,8 @@ def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
 
 def team_of_step(training: Training, step: int) -> Team:
     """Return the team of a step: its policies may exchange their roles, and some may be frozen by the schedule."""
-    every = training.experiment.config.team.exchange_every
-    team = training.team.exchanged(step // every) if every else training.team
+    interval = training.experiment.config.team.exchange_every
+    team = training.team.exchanged(step // interval) if interval else training.team
     return replace(team, frozen=training.experiment.frozen_at(step))
 
 
@@ -437,6 +437,6 @@ def pick_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[
     return [tasks[index] for index in random_keys.in_epochs(len(tasks), count, step, seed, "order")]
 
 
-def is_due(step: int, every: int) -> bool:
-    """Return True at every `every`-th step; 0 is never."""
-    return every > 0 and step % every == 0
+def is_due(step: int, interval: int) -> bool:
+    """Return True at every step that the interval divides; 0 is never."""
+    return interval > 0 and step % interval == 0

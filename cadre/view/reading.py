@@ -145,19 +145,19 @@ class RunReader:
     def tokens(self, number: int, only: SampleKey | None = None) -> dict[SampleKey, Json]:
         """Return the tokens of each sample of a tree, or of `only` one, prompt and completion, as texts, with their
         annotations."""
-        kept, annotations = self.kept_tree(number)
+        record, annotations = self.kept_tree(number)
         vocabularies, tokens = read_vocabulary(self.folder), {}
-        for node, _, role, index, sample in iterate_samples(kept.tree):
+        for node, _, role, index, sample in iterate_samples(record.tree):
             key = (node, role, index)
             if only is None or key == only:
-                words, own = vocabularies.get(sample.policy, {}), annotations.get(key, {})
+                words, annotation = vocabularies.get(sample.policy, {}), annotations.get(key, {})
                 tokens[key] = {
                     "prompt": [words.get(str(token), f"[{token}]") for token in sample.prompt_ids],
                     "tokens": [words.get(str(token), f"[{token}]") for token in sample.token_ids],
                     "logprobs": list(sample.logprobs),
-                    "learner": own.get("tokens", {}).get("logprobs"),
-                    "entropy": own.get("tokens", {}).get("entropy"),
-                    "advantages": own.get("credit", {}).get("advantages"),
+                    "learner": annotation.get("tokens", {}).get("logprobs"),
+                    "entropy": annotation.get("tokens", {}).get("entropy"),
+                    "advantages": annotation.get("credit", {}).get("advantages"),
                 }
         return tokens
 

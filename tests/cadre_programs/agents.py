@@ -39,7 +39,7 @@ def slow(task, client):
 
 
 def dialogue(task, client):
-    """The same as `Dialogue` in test_parity.py."""
+    """The same as `Dialogue` in test_program_parity.py."""
     import cadre_program
 
     heard = []

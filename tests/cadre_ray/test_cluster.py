@@ -24,7 +24,7 @@ from cadre_ray.ray_actors import SupervisedActor
 from cadre_ray.remote import RemoteEnvSpec, RemoteLearner, SamplerPool
 from tests.cadre.engines import tiny
 from tests.cadre.engines.vllm.fake_backend import FakeVllmSpec
-from tests.cadre.training.test_distillation import HINTED
+from tests.cadre.training.test_training_distillation import HINTED
 from tests.helpers.extras import skip_without
 from tests.helpers.training import configured, lines, play, weights
 

@@ -20,7 +20,7 @@ from tests.cadre.view.runs import synthetic
 from tests.docs.blocks import ROOT, Block, blocks
 
 # Blocks that a test of their own runs as printed.
-ELSEWHERE = dict.fromkeys(("README.md-4", "docs/python.md-0"), "tests/cadre/cli/test_examples.py")
+ELSEWHERE = dict.fromkeys(("README.md-4", "docs/python.md-0"), "tests/cadre/cli/test_cli_examples.py")
 BASE = {
     "env": "plan-path",
     "team": {"policies": {"shared": "seed"}, "roles": {"tool": "shared", "planner": "shared"}},

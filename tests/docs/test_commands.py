@@ -182,7 +182,7 @@ def first_value(over: str) -> str:
 
 def check_environment(target: str, pairs: list[str]) -> None:
     if target.endswith(".py") or ".py:" in target:
-        return  # a file of the reader's, or of examples/, which test_examples.py runs
+        return  # a file of the reader's, or of examples/, which test_cli_examples.py runs
     settings = {key: yaml.safe_load(value) for key, value in (pair.split("=", 1) for pair in pairs)}
     if target != "program":  # whose files are the reader's
         assert EnvSpec(target, settings).roles

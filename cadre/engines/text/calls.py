@@ -347,10 +347,10 @@ def _kinds(schema: Any, root: Any, depth: int = 0) -> set[str]:
     elif "const" in schema or isinstance(schema.get("enum"), list):
         kinds = {_kind(value) for value in ([schema["const"]] if "const" in schema else schema["enum"])}
     elif isinstance(schema.get("$ref"), str):
-        found = root  # the part that `#/$defs/Name` names
+        node = root  # what `#/$defs/Name` names
         for name in schema["$ref"].removeprefix("#/").split("/"):
-            found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
-        kinds = _kinds(found, root, depth + 1)
+            node = node.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
+        kinds = _kinds(node, root, depth + 1)
     else:
         unions = ("anyOf", "oneOf", "allOf")
         parts: list[Any] = next((schema[name] for name in unions if isinstance(schema.get(name), list)), [])

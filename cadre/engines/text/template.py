@@ -157,13 +157,13 @@ class Template:
     def check_kept(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> None:
         """Raise EngineError if the template drops messages of such a conversation. Calls and results of tools are
         checked when they are rendered."""
-        before, after, later = self._dropped_roles
+        before_answer, after_answer, later = self._dropped_roles
         lost, where = set[str](), ""
         if any(message.role == "system" for message in messages[1:]):
             lost, where = set(later), " that are not the first message"
         if not lost and not tools and not _uses_tools(messages):
             answered = any(message.role == "assistant" for message in messages)
-            lost |= {message.role for message in messages} & (after if answered else before)
+            lost |= {message.role for message in messages} & (after_answer if answered else before_answer)
             where = " where there is an earlier answer" if answered else ""
         if lost:
             raise EngineError(
@@ -179,12 +179,12 @@ class Template:
         first = [Message("system", "qzxsystem"), Message("user", "qzxfirst")]
         later = [*first, Message("assistant", "qzxanswer"), Message("user", "qzxsecond")]
         again = [*later[:3], Message("system", "qzxlater"), later[3]]
-        before, after, both = (self._try_to_write(turns, (), True, ToolUse()) for turns in (first, later, again))
+        texts = [self._try_to_write(turns, (), True, ToolUse()) for turns in (first, later, again)]
 
         def dropped(text: str | None, turns: Sequence[Message]) -> frozenset[str]:
             return frozenset(turn.role for turn in turns if text is not None and turn.content not in text)
 
-        return dropped(before, first), dropped(after, later), dropped(both, again[3:4])
+        return dropped(texts[0], first), dropped(texts[1], later), dropped(texts[2], again[3:4])
 
     def _write(self, messages: Sequence[Message], tools: Sequence[Tool], generation: bool, use: ToolUse) -> str:
         """Return the conversation as text with tools used in this way, without breaking control tokens. Raises whatever
@@ -491,14 +491,14 @@ class Template:
         """Return the answer with these calls, by the tools' real names, and ""; or the answer alone and what is wrong
         with a call."""
         names = dict(zip((tool.name for tool in self._broken_tools(tools)), (tool.name for tool in tools), strict=True))
-        made = list[ToolCall]()
+        parsed = list[ToolCall]()
         for name, arguments in calls if tools else ():
             if name not in names:
                 return answer, f"There is no tool {name[:64]}; expected one of {', '.join(names)}."
             if not isinstance(arguments, dict):
                 return answer, f'The arguments of {name} are no JSON object; expected one, as in {{"a": 1}}.'
-            made.append(ToolCall(f"call_{len(made)}", names[name], tool_calls.to_json(arguments)))
-        return (replace(answer, content=content.strip(), tool_calls=tuple(made)) if made else answer), ""
+            parsed.append(ToolCall(f"call_{len(parsed)}", names[name], tool_calls.to_json(arguments)))
+        return (replace(answer, content=content.strip(), tool_calls=tuple(parsed)) if parsed else answer), ""
 
     def _broken_tools(self, tools: Sequence[Tool]) -> list[Tool]:
         """Return the tools by the names that the prompt has for them."""

@@ -216,7 +216,7 @@ class TorchEngine:
                         self.sampled_tokens += len(batch)
                         for request, completions in batch.sample():
                             version = versions[request.policy]
-                            listener.finished(request, [replace(done, version=version) for done in completions])
+                            listener.finished(request, [replace(sample, version=version) for sample in completions])
                         batch.forward()
             del batch  # free its keys and values before the next one has its own
 

@@ -56,9 +56,9 @@ def choose_chunk(device: torch.device, kept_bytes: int, fused: bool) -> tuple[in
         return (FUSED_CHUNK, GPU_KEPT) if fused else (CHUNK, KEPT)
     free = free_memory(device)
     chunk = free // 4 // (FUSED_CHUNK_BYTES if fused else CHUNK_BYTES)
-    kept = free // 2 // kept_bytes
-    most = FUSED_CHUNK if fused else GPU_CHUNK
-    return min(most, floor_power_of_two(max(CHUNK, chunk))), min(GPU_KEPT, floor_power_of_two(max(1, kept)))
+    max_kept = free // 2 // kept_bytes
+    max_chunk = FUSED_CHUNK if fused else GPU_CHUNK
+    return min(max_chunk, floor_power_of_two(max(CHUNK, chunk))), min(GPU_KEPT, floor_power_of_two(max(1, max_kept)))
 
 
 def _soft_cap(logits: Tensor, cap: float) -> Tensor:
@@ -214,8 +214,8 @@ def compute_token_logprobs(
         logprobs, entropy = fused_logprobs(model, states, query, entropy_gradient=entropy_tokens > 0)
         return blank.index_put((order,), logprobs), blank.index_put((order,), entropy)
     all_tokens = entropy_tokens >= vocabulary  # the scores are kept, too, for the gradient of the entropy
-    most, most_kept = choose_chunk(device, kept_bytes=8 if all_tokens else 4, fused=False)
-    size = max(1, most // vocabulary)
+    chunk_scores, most_kept = choose_chunk(device, kept_bytes=8 if all_tokens else 4, fused=False)
+    size = max(1, chunk_scores // vocabulary)
     parts = []
     for number, chunk in enumerate(query.chunks(size), 1):
         arguments = (model, take(states, to_device(chunk.states, device)), chunk, entropy_tokens)
@@ -326,8 +326,8 @@ class ProjectedLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         device = states.device
         low_states, low_weight = states.to(dtype), weight.to(dtype)
-        most, most_kept = choose_chunk(device, kept_bytes=dtype.itemsize, fused=True)
-        size = max(1, most // len(weight))
+        chunk_scores, most_kept = choose_chunk(device, kept_bytes=dtype.itemsize, fused=True)
+        size = max(1, chunk_scores // len(weight))
         inverse = to_device(1.0 / query.temperatures, device)
         rows, tokens = to_device(query.rows, device), to_device(query.tokens, device)
         # The distributions and the tokens of each chunk, as slices.
@@ -338,21 +338,21 @@ class ProjectedLogprobs(torch.autograd.Function):
             spans.append((slice(first, first + len(chunk.states)), slice(start, end)))
             start = end
 
-        logprobs, log_zs, entropies, kept = [], [], [], []
+        logprobs, log_zs, entropies, kept_scores = [], [], [], []
         with torch.autocast(device.type, enabled=False):
-            for part, own in spans:
+            for part, targets in spans:
                 scores = low_states[part] @ low_weight.T
                 log_z, entropy = _compiled(_row_statistics, device)(scores, inverse[part])
-                own_rows = rows[own] - part.start
-                chosen = scores[own_rows, tokens[own]].float() * inverse[rows[own]]
+                own_rows = rows[targets] - part.start
+                chosen = scores[own_rows, tokens[targets]].float() * inverse[rows[targets]]
                 logprobs.append(chosen - log_z[own_rows])
                 log_zs.append(log_z)
                 entropies.append(entropy)
                 is_kept = any(ctx.needs_input_grad) and part.stop * scores.shape[1] <= most_kept
-                kept.append(scores if is_kept else None)
+                kept_scores.append(scores if is_kept else None)
         log_z, entropy = torch.cat(log_zs), torch.cat(entropies)
         ctx.save_for_backward(low_states, low_weight, inverse, rows, tokens, log_z, entropy)
-        ctx.kept, ctx.spans, ctx.entropy_gradient = kept, spans, entropy_gradient
+        ctx.kept, ctx.spans, ctx.entropy_gradient = kept_scores, spans, entropy_gradient
         ctx.dtypes = states.dtype, weight.dtype
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
@@ -368,16 +368,16 @@ class ProjectedLogprobs(torch.autograd.Function):
         slope = entropy_gradient if ctx.entropy_gradient else torch.zeros_like(of_rows)
         states_gradient = torch.empty_like(low_states)
         weight_gradient = torch.zeros(low_weight.shape, device=device) if ctx.needs_input_grad[1] else None
-        for number, (part, own) in enumerate(ctx.spans):
+        for number, (part, targets) in enumerate(ctx.spans):
             scores, ctx.kept[number] = ctx.kept[number], None
             if scores is None:
                 scores = low_states[part] @ low_weight.T
             scores = _compiled(_scores_gradient, device)(
                 scores, inverse[part], log_z[part], entropy[part], of_rows[part], slope[part]
             )
-            own_rows = rows[own] - part.start
-            change = (logprobs_gradient[own] * inverse[rows[own]]).to(scores.dtype)
-            add_at(scores.view(-1), own_rows * scores.shape[1] + tokens[own], change)
+            own_rows = rows[targets] - part.start
+            change = (logprobs_gradient[targets] * inverse[rows[targets]]).to(scores.dtype)
+            add_at(scores.view(-1), own_rows * scores.shape[1] + tokens[targets], change)
             states_gradient[part] = scores @ low_weight
             if weight_gradient is not None:
                 _add_product(weight_gradient, scores.T, low_states[part])

@@ -224,10 +224,10 @@ class UpdateMetrics:
 def read_metrics(metrics: Iterable[UpdateMetrics]) -> None:
     """Replace the tensors in metrics of several policies by Python's numbers, by one transfer."""
     metrics = list(metrics)
-    values = iter(read_numbers([number for own in metrics for number in (own.largest, *own.sums.values())]))
-    for own in metrics:
-        own.largest = next(values)
-        own.sums |= {name: next(values) for name in own.sums}
+    values = iter(read_numbers([number for update in metrics for number in (update.largest, *update.sums.values())]))
+    for update in metrics:
+        update.largest = next(values)
+        update.sums |= {name: next(values) for name in update.sums}
 
 
 def read_numbers(numbers: Sequence[Scalar]) -> list[float]:
@@ -325,12 +325,12 @@ class Trainer:
             optimiser.finish_update()
         return reports
 
-    def _mean_divergence(self, metrics: UpdateMetrics, before: Mapping[str, Scalar]) -> float:
+    def _mean_divergence(self, metrics: UpdateMetrics, snapshot: Mapping[str, Scalar]) -> float:
         """Return the mean KL(sampler || policy) (k3) of the tokens of all ranks that were run since a snapshot. The
         bound on it is the per-agent trust region of TeamTR (arXiv 2605.15207), whose estimator is not published."""
         names = ("kl3", "count/tokens")
-        own = read_numbers([numbers[name] for name in names for numbers in (metrics.sums, before)])
-        divergence, tokens = self._runner.ranks.sum([own[0] - own[1], own[2] - own[3]])
+        values = read_numbers([numbers[name] for name in names for numbers in (metrics.sums, snapshot)])
+        divergence, tokens = self._runner.ranks.sum([values[0] - values[1], values[2] - values[3]])
         return divergence / max(1.0, tokens)
 
     def _add_old_logprobs(self, sequences: list[TrainingSequence]) -> list[TrainingSequence]:
@@ -363,7 +363,7 @@ class Trainer:
         metrics: Mapping[str, UpdateMetrics],
     ) -> dict[str, StepNumbers]:
         """Do what `_backward` does, in smaller micro-batches where a GPU's memory is too short."""
-        before = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
+        snapshots = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
 
         def run() -> dict[str, StepNumbers]:
             if sequences:
@@ -375,7 +375,7 @@ class Trainer:
             for optimiser in self._optimisers.values():
                 optimiser.clear()
             for name, of_policy in metrics.items():
-                of_policy.restore(before[name])
+                of_policy.restore(snapshots[name])
 
         return self._runner.run_in_memory(run, undo)
 

@@ -33,7 +33,7 @@ def the_engine(resource_estimate: ResourceEstimate) -> EngineEstimate:
 
 
 def held(resource_estimate: ResourceEstimate) -> int:
-    return sum(engine.held for engine in resource_estimate.engines)
+    return sum(engine.resident for engine in resource_estimate.engines)
 
 
 def loaded(recipe: str, *more: str) -> Config:
@@ -52,7 +52,7 @@ def test_every_large_recipe(recipe: str) -> None:
     message = "\n".join(format_estimate(result))
     assert f"a step: {sum(result.samples.values()):,} samples" in message
     engine = the_engine(result)
-    assert engine.held == engine.parameters * 2 + engine.trained * 16
+    assert engine.resident == engine.parameters * 2 + engine.trained * 16
 
 
 @pytest.mark.parametrize("recipe", [name for name in recipes() if "qwen" in name or "smollm2" in name])
@@ -90,7 +90,7 @@ def test_adapters_of_one_base_share_it() -> None:
     lora = "{model: Qwen/Qwen3-8B, dtype: bfloat16, lora: {rank: 16}}"
     chosen = loaded("maths-qwen3-8b", f"team.policies.reasoner={lora}", f"team.policies.tool={lora}")
     engine = the_engine(estimate_resources(chosen))
-    assert engine.held == 2 * engine.parameters + 16 * engine.trained
+    assert engine.resident == 2 * engine.parameters + 16 * engine.trained
 
 
 def test_the_command() -> None:
@@ -111,14 +111,14 @@ def test_memory_by_hand() -> None:
     assert (found.samples, found.tokens) == ({"tool": 256, "planner": 256}, 512 * 96)
     engine = the_engine(found)
     assert (list(engine.names), engine.parameters) == (["coder", "mover"], 1_136_000)
-    assert (engine.held, engine.vllm) == (4 * 1_136_000 + 16 * engine.trained, 0)
+    assert (engine.resident, engine.vllm) == (4 * 1_136_000 + 16 * engine.trained, 0)
     # A quarter of 32 GiB, less what is taken, as a power of two.
     assert engine.cache == 4 * GIB
     coder = load("plan-path-lora").team.policies["coder"]
     adapted = sizes.measure(find_model("team", coder), coder)
     assert engine.microbatch == 4096
     assert engine.learning == 4096 * (adapted.activations(checkpointing=False) + 4 * adapted.vocabulary)
-    assert found.peaks("cpu") == (engine.held + 4 * GIB, engine.held + engine.learning)
+    assert found.peaks("cpu") == (engine.resident + 4 * GIB, engine.resident + engine.learning)
     told = "\n".join(format_estimate(found))
     assert "a step: 512 samples (256 by tool, 256 by planner), at most 49,152 tokens" in told
     assert "coder, mover (seed): 1,136,000 parameters, " in told

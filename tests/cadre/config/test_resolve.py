@@ -36,7 +36,7 @@ def test_auto_is_the_faster_data_type(
     monkeypatch.setattr(resolve_module, "SMALL_MODEL", size)
     monkeypatch.setattr(resolve_module, "count_gpus", lambda: gpus)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": instructions})
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **options: True)
     policies = {
         "whole": PolicyConfig(model="seed"),
         "adapter": PolicyConfig(model="seed", lora=LoraConfig()),

@@ -103,7 +103,7 @@ def test_a_server_that_was_started_again_is_lost(
 
     monkeypatch.setattr(mcp, "package", lambda *names: SimpleNamespace(MCPError=McpError))
     connection = object.__new__(mcp._Connection)
-    connection.launch, connection.opened, closed = mcp.Launch(url="http://x/mcp"), Future[Any](), []
+    connection.launch, connection.opened, closed = mcp.ServerLaunch(url="http://x/mcp"), Future[Any](), []
     connection.opened.set_result((SimpleNamespace(call_tool=call_tool), ()))
     monkeypatch.setattr(mcp._Connection, "close", lambda self: closed.append(self))
     if is_lost:

@@ -89,7 +89,7 @@ def parted(chosen: Config) -> Team:
     """The experiment's team with samplers that have weights of their own, in engines of their own."""
     experiment = resolve(chosen)
     learning, playing = build_team(experiment, train=True), build_team(experiment)
-    return Team(learning.assignment, playing.samplers, learning.sampling, learning.learners, apart=True)
+    return Team(learning.assignment, playing.samplers, learning.sampling, learning.learners, own_weights=True)
 
 
 @pytest.mark.slow  # samplers apart are held against the same run below, where they are stopped too
@@ -190,7 +190,7 @@ class Silent:
 
 def test_new_weights_wait_for_the_step_that_is_being_sampled() -> None:
     both, gate = Silent(), Gate()
-    ahead = StepQueue(gate, Team({}, {"p": both}, {}, [both], apart=True), StalenessLimit(1, end=9))
+    ahead = StepQueue(gate, Team({}, {"p": both}, {}, [both], own_weights=True), StalenessLimit(1, end=9))
 
     async def run() -> None:
         await ahead.sync_weights()
@@ -217,7 +217,7 @@ def test_new_weights_wait_for_the_step_that_is_being_sampled() -> None:
 def test_at_the_end_a_step_of_earlier_weights_is_waited_for(lost: bool) -> None:
     """One of the present weights is not: it can be sampled again."""
     both, gate = Silent(), Gate()
-    ahead = StepQueue(gate, Team({}, {"p": both}, {}, [both], apart=True), StalenessLimit(2, end=9))
+    ahead = StepQueue(gate, Team({}, {"p": both}, {}, [both], own_weights=True), StalenessLimit(2, end=9))
 
     async def run() -> tuple[bool, Sequence[int]]:
         gate.open[0] = asyncio.Event()

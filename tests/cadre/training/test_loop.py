@@ -133,7 +133,7 @@ def test_tasks_come_in_epochs_without_repetition(speaker: Path) -> None:
     assert first != second
 
 
-@pytest.mark.slow  # tests/cadre/training/test_signals.py stops a process too
+@pytest.mark.slow  # tests/cadre/training/test_interrupt_signals.py stops a process too
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_interrupting_saves_and_says_how_to_go_on(speaker: Path, tmp_path: Path) -> None:
     chosen = configured(speaker, train={"steps": 100_000, "tasks_per_step": 4})

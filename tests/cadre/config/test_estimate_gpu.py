@@ -51,7 +51,7 @@ def test_a_whole_model_with_vllm_by_hand(gpu: SimpleNamespace) -> None:
     found = estimated(*WHOLE, "learner.tokens_per_microbatch=2048", "sampling.memory=3")
     engine, count = the_engine(found), the_engine(found).parameters
     # float32 masters here, bfloat16 there; a gradient and two moments; a sleeping vLLM holds nothing.
-    assert (engine.held, engine.vllm, engine.cache, engine.asleep) == (16 * count, 2 * count, 3 * GIB, 0)
+    assert (engine.resident, engine.vllm, engine.cache, engine.asleep) == (16 * count, 2 * count, 3 * GIB, 0)
     # 2 MB of activations, and a score of two bytes for each of 151,936 words; a copy of the weights in bfloat16.
     assert engine.microbatch == LONGEST
     assert engine.learning == LONGEST * (2_000_000 + 2 * 151_936) + 2 * count

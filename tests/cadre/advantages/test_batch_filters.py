@@ -14,7 +14,7 @@ from cadre.advantages.returns import samples_of
 from cadre.learn.loss_functions import Denominators, sequence_sum
 from cadre.settings import CreditConfig, LossConfig, TreeWeight
 from cadre.types import Branch, Node, Sample, Sampling, Task, TrainingSequence, Tree
-from tests.cadre.algorithms.test_presets import named
+from tests.cadre.algorithms.test_algorithms_presets import named
 
 SAMPLING = {"a": Sampling(max_tokens=10), "b": Sampling(max_tokens=20)}
 GRADED = credit_of("step", "node", "mean", "none")

@@ -14,7 +14,7 @@ from cadre.runs.folder import Run
 from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.loop import run_training
 from cadre.types import Message, TrainingSequence
-from tests.cadre.training.test_distillation import HINTED
+from tests.cadre.training.test_training_distillation import HINTED
 from tests.helpers.training import configured
 
 

@@ -13,7 +13,7 @@ from cadre.advantages.returns import Credit, samples_of
 from cadre.errors import ConfigError
 from cadre.settings import CreditConfig
 from cadre.types import Branch, Node, Reward, Task, Tree
-from tests.cadre.algorithms.test_presets import named
+from tests.cadre.algorithms.test_algorithms_presets import named
 
 GDPO = credit_of("step", "node", "mean", "std", parts={"correct": 1.0, "format": 0.5})
 

@@ -28,7 +28,7 @@ from cadre.training.asynchronous import SampledStep, read_sampled_steps, write_s
 from cadre.training.metrics import tree_metrics
 from cadre.types import Branch, Message, Node, Observation, Reward, Sample, Task, Tool, Tree
 from cadre_analysis.audit import AuditSettings, execute_decisions, sample_decisions
-from tests.cadre.algorithms.test_presets import named
+from tests.cadre.algorithms.test_algorithms_presets import named
 from tests.helpers.games import Scripted, scripted_team
 
 TASK = Task("t", {})

@@ -13,7 +13,7 @@ from cadre.rollout import walk
 from cadre.rollout.grow import Rollout, grow
 from cadre.rollout.shapes import independent
 from cadre.types import Message, Node, Observation, Task, Tree
-from tests.cadre.algorithms.test_presets import named
+from tests.cadre.algorithms.test_algorithms_presets import named
 from tests.helpers.games import Relay, scripted_team
 
 PLAIN = credit_of("reward_to_go", "state", "state_value", "")

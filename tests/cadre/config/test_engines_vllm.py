@@ -139,10 +139,10 @@ def test_sampling_goes_on_beside_learning_but_for_one_card(
     monkeypatch.setattr(vllm_engine, "check_gpu_settings", lambda config, on_gpu: None)
     sections = {"vllm": {"colocated": colocated}, "train": {"steps": 4, "tasks_per_step": 4, "max_staleness": 1}}
     team = build_team(played(speaker, **sections), train=True)
-    assert team.apart is separate
+    assert team.own_weights is separate
     assert isinstance(team.learners[0], AsyncLearner if separate else ColocatedLearner)
     team.close()
-    assert not build_team(played(speaker, sampling={})).apart
+    assert not build_team(played(speaker, sampling={})).own_weights
 
 
 @pytest.mark.usefixtures("fake_vllm")

@@ -222,7 +222,7 @@ import asyncio, sys
 from pathlib import Path
 from cadre.engines.vllm import VllmSampler
 from tests.cadre.engines import tiny
-from tests.cadre.engines.vllm.test_real import OPTIONS, request
+from tests.cadre.engines.vllm.test_vllm_real import OPTIONS, request
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

@@ -204,7 +204,7 @@ def scored(make, part):
     return scores(learner)
 
 
-@pytest.mark.slow  # tests/cadre/training/test_kl_reference.py and test_distillation.py have a process alone
+@pytest.mark.slow  # test_training_kl_reference.py and test_training_distillation.py have a process alone
 @pytest.mark.parametrize("loras", [WHOLE, LORAS], ids=["whole", "adapters"])
 def test_ranks_score_by_the_start_of_training_and_by_the_present_as_one_process_does(pool, folders, tmp_path, loras):
     """What `kl.reference: start` and a teacher of the policy itself ask for."""
