@@ -11,6 +11,7 @@ import os
 import shutil
 import socket
 import tempfile
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,22 +37,37 @@ Outcome = list[Sample] | PromptError
 Bytes = NDArray[np.uint8]
 # Content by name relative to a folder.
 Files = dict[str, Bytes]
+# Name, content, dtype and shape of each tensor.
+Tensors = list[tuple[str, Bytes, Any, tuple[int, ...]]]
 
 
-def pack_weights(weights: Weights) -> Bytes | Files:
-    """Return the tensors of weights as one safetensors file, or the files of their folder.
+def pack_weights(weights: Weights) -> Tensors | Files:
+    """Return the tensors of weights, or the files of their folder.
 
-    Folders within it are left out: a sampler needs neither optimiser states nor value heads. Raises EngineError if the
-    weights have neither.
+    Tensors on a CPU are not copied: Ray stores their bytes before the caller has its result, and with it the next call
+    that may change them. Folders within the folder are left out: a sampler needs neither optimiser states nor value
+    heads. Raises EngineError if the weights have neither.
     """
     if weights.tensors is not None:
-        from safetensors.torch import save
-
-        tensors = {name: value.detach().cpu().contiguous() for name, value in weights.tensors.items()}
-        return np.frombuffer(save(tensors), np.uint8)
+        return [_pack_tensor(name, value.detach().cpu()) for name, value in weights.tensors.items()]
     if weights.folder is not None:
         return _read(weights.folder, weights.folder.iterdir())
     raise EngineError(f"Got weights of policy {weights.policy!r} without any; expected tensors or a folder.")
+
+
+def _pack_tensor(name: str, tensor: Any) -> tuple[str, Bytes, Any, tuple[int, ...]]:
+    import torch
+
+    # As bytes, since numpy has no bfloat16.
+    return name, tensor.contiguous().reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape)
+
+
+def unpack_tensors(packed: Tensors) -> dict[str, Any]:
+    """Return the tensors by name, to be read only: they are views of what Ray has in shared memory."""
+    import torch
+
+    with warnings.catch_warnings(action="ignore"):  # that such memory must not be written to
+        return {name: torch.from_numpy(content).view(dtype).view(shape) for name, content, dtype, shape in packed}
 
 
 def read_files(folder: Path) -> Files:
@@ -145,16 +161,14 @@ class SamplerProcess(Process):
                 await asyncio.wait([batch])
                 self._scope = None
 
-    async def load(self, policy: str, version: int, content: Bytes | Files) -> None:
+    async def load(self, policy: str, version: int, content: Tensors | Files) -> None:
         """Sample a policy from these weights."""
         if isinstance(content, dict):
             with host.temporary_scratch("files") as folder:
                 write_files(content, folder)
                 await self.sampler.load(Weights(policy, version, folder))
         else:
-            from safetensors.torch import load
-
-            await self.sampler.load(Weights(policy, version, tensors=load(content.tobytes())))
+            await self.sampler.load(Weights(policy, version, tensors=unpack_tensors(content)))
 
 
 class LearnerProcess(Process):
@@ -174,7 +188,7 @@ class LearnerProcess(Process):
             answer = await answer
         return answer if self.is_first else None
 
-    async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
+    async def publish(self, policy: str) -> tuple[int, Tensors | Files]:
         """Return the policy's version and its weights, as two objects: the caller keeps the second unread."""
         weights = await self.learner.publish(policy)
         return weights.version, pack_weights(weights)
@@ -234,7 +248,7 @@ class RankProcess(LearnerProcess):
         self.is_first, self.is_first_here = rank == 0, nodes.index(nodes[rank]) == rank
         self.learner = join_group(spec, rank, len(nodes), rendezvous)
 
-    async def publish(self, policy: str) -> tuple[int, Bytes | Files]:
+    async def publish(self, policy: str) -> tuple[int, Tensors | Files]:
         """Return the policy's version, and from the first rank its weights."""
         weights = self.learner.publish(policy)
         if weights.folder is None:

@@ -10,6 +10,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -45,16 +46,20 @@ def connect(address: str | None) -> None:
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+    if address and (Path.home() / ".ray" / "auth_token").exists():
+        # `ray start --head` then asks for the token, and Ray reads this variable when it is imported.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     ray = ray_module()
     if ray.is_initialized():
         return
     address = address or os.environ.get("RAY_ADDRESS")
     try:
         ray.init(address=address or "local", include_dashboard=None if address else False, log_to_driver=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         raise EngineError(
             f"cluster.address: got {address!r}, and Ray cannot be reached there ({error}); expected one that "
-            "runs. Start one with `ray start --head`, or leave the address out to start one here."
+            "runs. Start one with `ray start --head`, or leave the address out to start one here. If it runs, it may "
+            "ask for its token: set RAY_AUTH_MODE=token and copy ~/.ray/auth_token from its first machine."
         ) from None
 
 
@@ -73,9 +78,16 @@ def death_errors() -> tuple[type[Exception], ...]:
 
 
 def unwrap_error(error: Any) -> BaseException:
-    """Return the cause of an actor's error if it is one of ours, else the error with the actor's traceback."""
+    """Return the cause of an actor's error if it is one of ours, else the error with the actor's traceback.
+
+    A cause on another machine gets that machine's address: a file that it misses may well be on this one.
+    """
     cause = getattr(error, "cause", None)
-    return cause if isinstance(cause, CadreError) else error
+    if not isinstance(cause, CadreError):
+        return error
+    if error.ip != ray_module().util.get_node_ip_address():
+        cause.args = (f"On {error.ip}, which reads models and files from its own disk: {cause}", *cause.args[1:])
+    return cause
 
 
 def _summary(error: Exception) -> str:

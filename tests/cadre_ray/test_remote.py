@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -127,6 +128,18 @@ def test_whatever_goes_wrong_every_request_has_an_answer() -> None:
     once, *rest = drawn(Replaced(Actor(OutOfMemoryError("short"))), "one", "two", "three")
     assert once == "one"
     assert [str(error) for error in rest] == ["died too often"] * 2
+
+
+def test_an_error_on_another_machine_names_it() -> None:
+    import ray
+    from ray.exceptions import RayTaskError
+
+    from cadre_ray.ray_actors import unwrap_error
+
+    here = ray.util.get_node_ip_address()
+    for address, message in ((here, "no model"), ("10.9.9.9", "On 10.9.9.9, which reads .* own disk: no model")):
+        error = unwrap_error(RayTaskError("begin", "", EngineError("no model"), ip=address))
+        assert re.fullmatch(message, str(error))
 
 
 @pytest.mark.parametrize("teacher", [{"hint": True}, {"weights": "initial"}, {"policy": "two"}])
