@@ -331,7 +331,7 @@ def _estimate_engines(
         # A sequence that is longer than a micro-batch is one by itself. A policy that is only a critic, or does not act
         # in the task that was rolled out, is taken to read all prompts.
         learners = {name: experiment.learners[name] for name in names if name in experiment.learners}
-        tokens = learning = 0
+        tokens = learning = copies = 0
         if learners:
             longest = max(
                 -(-_count_characters(request) // CHARACTERS_PER_TOKEN) + experiment.sampling[request.role].max_tokens
@@ -344,11 +344,12 @@ def _estimate_engines(
             copies = first.parameters * itemsize if is_fully_trained(policy) and itemsize < 4 else 0
             learning = tokens * (max(activations) + itemsize * first.vocabulary) + copies
 
-        # Divided: FSDP2 shards all but adapters, and every sampler has the weights.
+        # Divided: FSDP2 shards all but adapters and rounds one layer at a time, and every sampler has the weights.
         held, ranks = first.base + copy + training, experiment.ranks(names) or 1
         tensor_parallel = experiment.config.vllm.gpus if on_vllm else 1
         on_sampler = int((vllm or first.base) / tensor_parallel) + cache
         on_learner = int(held / ranks if is_trained_whole else first.base / ranks + training) + learning
+        on_learner -= copies if ranks > 1 else 0
         if experiment.cluster is None:
             shares.append((max(ranks, tensor_parallel), on_sampler + on_learner))
         else:

@@ -23,6 +23,7 @@ from pathlib import Path
 import pytest
 
 from cadre.config.experiment import dump
+from tests.cadre.cli.calling import call
 from tests.docs.blocks import ROOT
 from tests.helpers.training import configured, lines, weights
 
@@ -38,6 +39,21 @@ def test_scripts_are_bash_and_end_alike(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
     ends = {path.read_text().partition("cadre train")[2].replace(" that it has started", "") for path in SCRIPTS}
     assert len({re.sub(r"#.*|^kill .*\n", "", end, flags=re.MULTILINE) for end in ends}) == 1
+
+
+@pytest.mark.slow  # a dry run for each row
+def test_the_memory_on_the_page_is_that_of_dry_runs() -> None:
+    page = (ROOT / "docs" / "several_nodes.md").read_text()
+    rows = re.findall(
+        r"^\| (plan-\S+) \| ([\w ]+) \| (?:(\d+), (\d+) )?\| ([\d.]+) \| (yes|no) \|$", page, re.MULTILINE
+    )
+    assert len(rows) == 9
+    for recipe, gpus, samplers, ranks, gib, fits in rows:
+        settings = [f"learner.ranks={ranks}", f"cluster.samplers={samplers}", f"cluster.learner_gpus={ranks}"]
+        changes = [*settings, "cluster.sampler_gpus=1"] if ranks else []
+        printed = call("train", recipe, "--dry-run", "--gpus", gpus, *changes).out.splitlines()[-1]
+        largest = max(map(float, re.findall(r"(\d+\.\d)(?: of \d+)?(?: GiB| while)", printed)))
+        assert (f"{largest:.1f}", "NOT" not in printed) == (gib, fits == "yes"), printed
 
 
 def free_ports(count: int) -> list[int]:
