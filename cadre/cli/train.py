@@ -47,6 +47,9 @@ def train(
     overrides: Overrides = None,
     folder: NewRun = None,
     resume: Annotated[bool, typer.Option("--resume", help="resume the run in --run")] = False,
+    resume_if_exists: Annotated[
+        bool, typer.Option("--resume-if-exists", help="--resume if --run holds a run, otherwise begin it")
+    ] = False,
     trust: Trust = False,
     force: Annotated[
         bool, typer.Option("--force", help="--resume although settings, tasks or models have changed")
@@ -54,22 +57,31 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="build all but the weights, and print what it takes")
     ] = False,
+    gpus: Annotated[
+        str | None, typer.Option("--gpus", help='with --dry-run: GPUs that are not here, such as "2x8 H100"')
+    ] = None,
 ) -> None:
     """Train a team."""
     changes = overrides or []
+    if resume_if_exists:  # one command for all starts of a job that a scheduler requeues
+        reject_beside(context, "--resume-if-exists", ["resume"])
+        if folder is None:
+            raise ConfigError("--resume-if-exists: got no --run; expected the folder to look in. Add --run DIR.")
+        resume = (folder / "config.yaml").is_file()
     if resume and "=" in recipe:  # the run has its recipe, so that the first argument is a change
         recipe, changes = "", [recipe, *changes]
     if not recipe and not resume:
         raise ConfigError(f"train: got no recipe; expected a bundled one or a YAML file, such as {example_recipe()}.")
-    if not resume:
+    if not (resume or resume_if_exists):
         reject_without(context, "--resume", ["force", "trust"])
 
     if dry_run:
-        reject_beside(context, "--dry-run", ["folder", "resume"])
+        reject_beside(context, "--dry-run", ["folder", "resume", "resume_if_exists"])
         from cadre.config.estimate import estimate_resources, format_estimate
 
-        print_lines(format_estimate(estimate_resources(load(recipe, changes), typed_keys(changes))))
+        print_lines(format_estimate(estimate_resources(load(recipe, changes), typed_keys(changes), gpus)))
         return
+    reject_without(context, "--dry-run", ["gpus"])
     if resume:
         if folder is None:
             raise ConfigError("--resume: got no --run; expected the folder to go on with. Add --run DIR.")

@@ -10,6 +10,8 @@ here.
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,11 +26,11 @@ from cadre.config.experiment import Config, Experiment
 from cadre.config.resolve import SMALL_MODEL, resolve, weight_bytes
 from cadre.engines.scripted import ScriptedSampler
 from cadre.envs.spec import EnvSpec
-from cadre.errors import ContractError, EngineError, NoSourceError
+from cadre.errors import ConfigError, ContractError, EngineError, NoSourceError
 from cadre.rollout import episodes
 from cadre.rollout.shapes import Shape, independent
 from cadre.settings.objective import needs_reference
-from cadre.settings.team import PolicyConfig
+from cadre.settings.team import PolicyConfig, TeamConfig
 from cadre.team import Team
 from cadre.types import Message, Request, Sampling, Task, Tool, media_of
 
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 # About what English and code have; other languages have fewer.
 CHARACTERS_PER_TOKEN = 3
 CHECKED_EPISODES = 16  # whose prompts are compared with the context of a model
+# GiB that torch finds on a GPU.
+GPU_GIB = {"B200": 178, "H200": 139, "H100": 79, "A100": 79, "L40S": 44, "RTX4090": 23, "L4": 22}
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,8 @@ class ResourceEstimate:
     totals        by device: its name for people, and its bytes
     is_divided    whether processes of a cluster, ranks or several GPUs divide the engines, so that no device need hold
                   them whole
+    divided       for other GPUs than those of this machine: how many the divided engines take of how many, the bytes on
+                  the fullest, and the bytes that it has
     """
 
     env: str
@@ -101,6 +107,7 @@ class ResourceEstimate:
     engines: Sequence[EngineEstimate]
     totals: Mapping[str, tuple[str, int]]
     is_divided: bool
+    divided: tuple[int, int, int, int] | None = None
 
     def peaks(self, device: str) -> tuple[int, int]:
         """Return the bytes in use on a device while sampling, and while learning, where engines learn in turn."""
@@ -111,23 +118,41 @@ class ResourceEstimate:
         return sampling, learning
 
 
-def estimate_resources(config: Config, typed: Collection[str] = ()) -> ResourceEstimate:
-    """Validate an experiment and estimate its resources.
+def parse_gpus(text: str) -> tuple[int, int]:
+    """Return the count and the bytes of each of "2x8 H100": nodes, GPUs of each, and their name or GiB."""
+    match = re.fullmatch(r"(?:(\d+)x)?(\d+) (?:(\d+)GiB|(\w+))", text)
+    gib = match and (match[3] or GPU_GIB.get(match[4]))
+    if not match or not gib:
+        expected = f'expected one such as "2x8 H100" or "4 40GiB". Names are {", ".join(GPU_GIB)}.'
+        raise ConfigError(f"--gpus: got {text!r}; {expected}")
+    return int(match[1] or 1) * int(match[2]), int(gib) * GIB
+
+
+def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | None = None) -> ResourceEstimate:
+    """Validate an experiment and estimate its resources, here or on other `gpus` ("2x8 H100").
 
     Raises what training would raise before it loads a model, except for data whose source is not set: an invented task
     replaces them.
     """
     example: Mapping[str, Any] = {}
+    count, size = parse_gpus(gpus) if gpus else (0, 0)
     try:
         EnvSpec(config.env, config.settings).tasks("train")
     except NoSourceError as error:
         example = error.example
-    experiment = resolve(config.model_copy(update={"settings": {**config.settings, **example}}), typed=typed)
+    team = _on_gpus(config.team) if gpus else config.team
+    changes = {"settings": {**config.settings, **example}, "team": team}
+    experiment = resolve(config.model_copy(update=changes), typed=typed)
     requests = collect_requests(experiment, experiment.training_tasks[0])
     samples: Counter[str] = Counter()
     for request in requests:
         samples[request.role] += request.count * config.train.tasks_per_step
-    engines, totals = _estimate_engines(experiment, requests)
+    engines, totals, shares = _estimate_engines(experiment, requests, size)
+    # Engines of one process are on the same GPUs, those of a cluster on others.
+    numbers, fullest = zip(*shares, strict=True)
+    taken = max(numbers), sum(fullest)
+    if experiment.cluster is not None:
+        taken = math.ceil(sum(numbers)), max(fullest)
     return ResourceEstimate(
         env=config.env,
         tasks=None if example else (len(experiment.training_tasks), len(experiment.held_out_tasks)),
@@ -141,6 +166,7 @@ def estimate_resources(config: Config, typed: Collection[str] = ()) -> ResourceE
         is_divided=experiment.cluster is not None
         or any(experiment.ranks(names) > 1 for names in experiment.engines)
         or (bool(experiment.vllm_policies) and config.vllm.gpus > 1),
+        divided=(taken[0], count, taken[1], size) if size else None,
     )
 
 
@@ -173,6 +199,12 @@ def format_estimate(estimate: ResourceEstimate) -> Iterator[str]:
         if engine.microbatch:
             more = f"{engine.learning / GIB:.1f} GiB more"
             yield f"  an update with micro-batches of {engine.microbatch:,} tokens: {more}"
+    if estimate.is_divided and estimate.divided:
+        taken, there, fullest, total = estimate.divided
+        verdict = "they fit" if taken <= there and fullest <= total else "they do NOT fit"
+        of_fullest = f"at least {fullest / GIB:.1f} of {total / GIB:.0f} GiB on the fullest"
+        yield f"the engines are divided among {taken} of {there} GPUs, with {of_fullest}: {verdict}"
+        return
     if estimate.is_divided:
         yield "the engines are divided among processes, so that it is not said whether a device holds them"
         return
@@ -258,9 +290,10 @@ def _count_characters(request: Request) -> int:
 
 
 def _estimate_engines(
-    experiment: Experiment, requests: Sequence[Request]
-) -> tuple[list[EngineEstimate], dict[str, tuple[str, int]]]:
-    """Return the engines, and the name and bytes of each device that they are on."""
+    experiment: Experiment, requests: Sequence[Request], gpu_size: int
+) -> tuple[list[EngineEstimate], dict[str, tuple[str, int]], list[tuple[float, int]]]:
+    """Return the engines, the name and bytes of each device that they are on, and of each engine the GPUs that it is
+    divided among with the bytes on the fullest. `gpu_size` is that of GPUs that are not here, or 0."""
     import torch
 
     from cadre.engines.torch.forward import DEFAULT_TOKENS, MIN_TOKENS
@@ -273,12 +306,17 @@ def _estimate_engines(
     needs_copy |= plan.teacher is not None and plan.teacher.is_reference
     engines: list[EngineEstimate] = []
     totals: dict[str, tuple[str, int]] = {}
+    shares: list[tuple[float, int]] = []
     for names in experiment.engines:
         policy = experiment.policies[names[0]]
-        device = with_number(pick_device(policy.device))
+        is_elsewhere = bool(gpu_size) and policy.device != "cpu"
+        device = with_number(torch.device("cuda") if is_elsewhere else pick_device(policy.device))
         is_gpu = device.type == "cuda"
-        name = torch.cuda.get_device_properties(device).name if is_gpu else "the memory of this machine"
-        totals[str(device)] = name, total_and_free(device)[0]
+        if is_elsewhere:
+            totals[str(device)] = "one of these GPUs", gpu_size
+        else:
+            name = torch.cuda.get_device_properties(device).name if is_gpu else "the memory of this machine"
+            totals[str(device)] = name, total_and_free(device)[0]
 
         # The base is held once, and a copy of it where a model that is trained whole needs one as its reference.
         sizes = {name: measure(experiment.models[name], experiment.policies[name]) for name in names}
@@ -291,7 +329,8 @@ def _estimate_engines(
         on_vllm = [name for name in names if name in experiment.vllm_policies]
         cache = sampling_memory_setting(experiment, on_vllm or names) or 0
         if not on_vllm and not cache and not {*names}.isdisjoint(experiment.roles.values()):
-            cache = choose_sampling_memory(device, first.base + training, count_memory_sharers(experiment))
+            sharers = count_memory_sharers(experiment)
+            cache = choose_sampling_memory(device, first.base + training, sharers, gpu_size if is_elsewhere else 0)
         vllm = first.parameters * itemsize if on_vllm else 0
         sleeps = experiment.colocated and experiment.config.vllm.sleep != "none"
 
@@ -299,7 +338,7 @@ def _estimate_engines(
         # A sequence that is longer than a micro-batch is one by itself. A policy that is only a critic, or does not act
         # in the task that was rolled out, is taken to read all prompts.
         learners = {name: experiment.learners[name] for name in names if name in experiment.learners}
-        tokens = learning = 0
+        tokens = learning = copies = 0
         if learners:
             longest = max(
                 -(-_count_characters(request) // CHARACTERS_PER_TOKEN) + experiment.sampling[request.role].max_tokens
@@ -311,6 +350,19 @@ def _estimate_engines(
             activations = [sizes[name].activations(bool(one.gradient_checkpointing)) for name, one in learners.items()]
             copies = first.parameters * itemsize if is_fully_trained(policy) and itemsize < 4 else 0
             learning = tokens * (max(activations) + itemsize * first.vocabulary) + copies
+
+        # Divided: FSDP2 shards all but adapters and rounds one layer at a time, and every sampler has the weights.
+        held, ranks = first.base + copy + training, experiment.ranks(names) or 1
+        tensor_parallel = experiment.config.vllm.gpus if on_vllm else 1
+        on_sampler = int((vllm or first.base) / tensor_parallel) + cache
+        on_learner = int(held / ranks if is_trained_whole else first.base / ranks + training) + learning
+        on_learner -= copies if ranks > 1 else 0
+        if experiment.cluster is None:
+            shares.append((max(ranks, tensor_parallel), on_sampler + on_learner))
+        else:
+            placed = experiment.cluster.place(names, bool(learners))
+            taken = placed.samplers * placed.sampler_gpus + placed.learner_gpus
+            shares.append((taken, (sum if placed.together else max)((on_sampler, on_learner))))
         engines.append(
             EngineEstimate(
                 names=names,
@@ -320,7 +372,7 @@ def _estimate_engines(
                 parameters=first.parameters,
                 trained=sum(size.trained for size in sizes.values()),
                 reach="; ".join(dict.fromkeys(size.reach for size in sizes.values() if size.reach)),
-                resident=first.base + copy + training,
+                resident=held,
                 vllm=vllm,
                 cache=cache,
                 asleep=0 if sleeps or not on_vllm else vllm + cache,
@@ -328,7 +380,18 @@ def _estimate_engines(
                 learning=learning,
             )
         )
-    return engines, totals
+    return engines, totals, shares
+
+
+def _on_gpus(team: TeamConfig) -> TeamConfig:
+    """Return the team with the data type that `auto` stands for on a GPU."""
+    policies = {
+        name: policy.model_copy(update={"dtype": "bfloat16"})
+        if policy.dtype == "auto" and policy.device != "cpu"
+        else policy
+        for name, policy in team.policies.items()
+    }
+    return team.model_copy(update={"policies": policies})
 
 
 def _precision(policy: PolicyConfig, model: str, parameters: int) -> str:

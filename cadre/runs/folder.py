@@ -31,8 +31,11 @@ import platform
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
@@ -367,41 +370,71 @@ def _package_version(package: str) -> str | None:
 # ---- One writer per run folder
 
 
+TOUCH_SECONDS = 2.0  # between two touches of a lock's file by its owner
+
+
 class RunLock:
     """Holds `FOLDER/.lock` from `__enter__` to `__exit__`; a second holder is refused. The lock goes with the process,
-    however it ends, kill -9 too."""
+    however it ends, kill -9 too.
+
+    Some shared file systems (Lustre, NFS) may have no locks, or locks that hold on one host only. So the owner writes
+    who it is into the file, touches it every few seconds, and empties it at the end. Of two processes that start there
+    at the same moment neither sees the other.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / ".lock"
-        self._descriptor: int | None = None
+        self._released = threading.Event()
+        self._toucher = threading.Thread(target=self._touch, daemon=True)
 
     def __enter__(self) -> Self:
+        here = f" on {socket.gethostname()}"
         with explain_disk_errors(self.path):  # a link would lead to a file of somebody else, which is written here
-            descriptor = os.open(
+            self._descriptor = os.open(
                 self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644
             )
+            owner = os.pread(self._descriptor, 300, 0).decode(errors="replace").strip()
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_held = owner != "" and not owner.endswith(here) and self._is_touched()
         except BlockingIOError:
-            # The holder wrote its process id into the file.
-            holder = os.read(descriptor, 32).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
-            got = f"{self.path.parent} is being written by another process ({holder})"
-            raise RunError(f"run: {got}; expected one at a time. Wait for it, stop it, or name another.") from None
-        self._descriptor = descriptor
+            is_held = True
+        except OSError:  # no locks here
+            is_held = owner != "" and self._is_touched()
+        if is_held:
+            os.close(self._descriptor)
+            got = f"{self.path.parent} is being written by another process ({owner or 'unknown'})"
+            raise RunError(f"run: {got}; expected one at a time. Wait for it, stop it, or name another.")
         try:
             with explain_disk_errors(self.path):
-                os.ftruncate(descriptor, 0)
-                os.write(descriptor, str(os.getpid()).encode())
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, f"{os.getpid()}{here}".encode(), 0)
         except RunError:
-            self.__exit__()
+            os.close(self._descriptor)
             raise
+        self._toucher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._descriptor is not None
+        self._released.set()
+        self._toucher.join()
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
-        self._descriptor = None
+
+    def _touch(self) -> None:
+        while not self._released.wait(TOUCH_SECONDS):
+            with suppress(OSError):
+                os.utime(self._descriptor)
+
+    def _is_touched(self) -> bool:
+        """Wait, and return whether the file was touched meanwhile."""
+        times = []
+        for seconds in (0, 3 * TOUCH_SECONDS):
+            time.sleep(seconds)
+            with open_plain(self.path) as file:  # opened anew, as a client of NFS then asks the server
+                times.append(os.fstat(file.fileno()).st_mtime_ns)
+        return times[0] != times[1]
 
 
 PACKAGE_FOLDER = Path(__file__).parents[1]

@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 from rich.console import Console
 
 from cadre.config import checks
-from cadre.config.experiment import Config
+from cadre.config.experiment import Config, dump
 from cadre.config.resolve import resolve
 from cadre.engines import factory
 from cadre.errors import ConfigError, EngineError
 from cadre.rollout.episodes import SampledTrees
+from cadre.runs import jsonl
 from cadre.runs.folder import Run
+from cadre.runs.records import StepLine
 from cadre.training import loop
 from cadre.training.loop import Training, sample_step
 from cadre_ray import ray_actors
@@ -26,6 +29,7 @@ from tests.cadre.engines import tiny
 from tests.cadre.engines.vllm.fake_backend import FakeVllmSpec
 from tests.cadre.training.test_training_distillation import HINTED
 from tests.helpers.extras import skip_without
+from tests.helpers.forked import Forked
 from tests.helpers.training import configured, lines, play, weights
 
 skip_without("ray")
@@ -101,6 +105,46 @@ def test_a_run_goes_on_elsewhere(speaker: Path, tmp_path: Path, single: Run, qui
     learner.export("shared", tmp_path / "out")
     assert (tmp_path / "out" / "model.safetensors").read_bytes() == weights(run.folder, "shared")
     team.close()
+
+
+@pytest.mark.slow
+def test_a_killed_driver_loses_the_updates_since_its_checkpoint(speaker: Path, tmp_path: Path, quiet: Console) -> None:
+    """The run that goes on is the undisturbed one to the bit, and the actors of the dead one have ended."""
+    longer = chosen(speaker, samplers=1)
+    longer = longer.model_copy(update={"train": longer.train.model_copy(update={"steps": 40})})
+    _, single = play(longer.model_copy(update={"cluster": None}), tmp_path / "single", quiet)
+    (tmp_path / "pair.yaml").write_text(dump(longer))
+    command, metrics = ["train", "pair.yaml", "--run", "run", "--resume-if-exists"], tmp_path / "run" / "metrics.jsonl"
+    driver = Forked(command, tmp_path, env={"CADRE_TEST_DRIVER": str(tmp_path)})
+    until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3)
+    driver.send_signal(signal.SIGKILL)
+    driver.communicate()
+    assert metrics.read_text().count("\n") < 40
+    until(lambda: not processes_with(str(tmp_path)))
+    resumed = Forked(command, tmp_path)
+    printed, _ = resumed.communicate(120)
+    assert resumed.returncode == 0, printed
+    assert jsonl.read_all(tmp_path / "run" / "resumed.jsonl", StepLine) == [{"step": 0}]  # its only checkpoint
+    for name in FILES:
+        assert lines(tmp_path / "run", name) == lines(single.folder, name)
+    assert weights(tmp_path / "run", "shared") == weights(single.folder, "shared")
+
+
+def processes_with(text: str) -> list[str]:
+    """Return the processes that have the text in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if text.encode() in path.read_bytes():
+                found.append(path.parent.name)
+    return found
+
+
+def until(true: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @pytest.mark.slow  # test_remote.py pretends the actor

@@ -62,8 +62,9 @@ PROGRAM = re.compile(rf"{BEFORE}(cadre|python3?|make|pip|pytest)(?: (.*))?$")
 
 
 def split_command(text: str) -> tuple[str, ...]:
-    """Return the words of a command from its program on; none if it is of no program of ours."""
-    match = PROGRAM.match(text)
+    """Return the words of a command from its program on; none if it is of no program of ours. Job scripts take the
+    arguments of `cadre train`."""
+    match = PROGRAM.match(re.sub(r"^sbatch \S+\.sbatch ", "cadre train ", text))
     return (match[1].replace("python3", "python"), *shlex.split(match[2] or "")) if match else ()
 
 

@@ -47,13 +47,13 @@ def free_memory(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] + unused
 
 
-def choose_sampling_memory(device: torch.device, reserved: int, engines: int) -> int:
+def choose_sampling_memory(device: torch.device, reserved: int, engines: int, size: int = 0) -> int:
     """Return the bytes that keys, values and scores of one batch may take, a power of two.
 
     `reserved` are the bytes of weights and their training, of each of the `engines` on the device. Rounding to a power
-    of two hides small changes in what else runs on the machine.
+    of two hides small changes in what else runs on the machine. `size` is that of an empty device that is not here.
     """
-    total, free = total_and_free(device)
+    total, free = (size, size) if size else total_and_free(device)
     by_total = TOTAL_FRACTION[device.type] * (total / engines - reserved)
     by_free = FREE_FRACTION[device.type] * free / engines
     return floor_power_of_two(max(MIN_SAMPLING, int(min(by_total, by_free))))

@@ -294,6 +294,8 @@ train PLAIN --run full
 train PLAIN --run RUN
 train PLAIN --run /proc/nowhere
 * train PLAIN --resume
+* train PLAIN --resume-if-exists
+train PLAIN --resume-if-exists --resume --run RUN
 * train PLAIN --resume --run nowhere
 train PLAIN --resume --run full
 train PLAIN --resume --run text.txt
@@ -361,6 +363,10 @@ train plan-path --dry-run algorithm.k=100000000
 train plan-path --dry-run team.policies.shared=nowhere
 train plan-path --dry-run --run new
 train plan-path --dry-run --run RUN --resume
+train plan-path --dry-run --run RUN --resume-if-exists
+* train plan-path --dry-run --gpus '2x8'
+train plan-path --dry-run --gpus '2x8 X100'
+train plan-path --gpus '2x8 H100'
 
 # eval.
 eval nowhere

@@ -70,6 +70,23 @@ def test_what_was_changed_when_a_run_went_on_stays_so(speaker: Path, tmp_path: P
     assert "No step was trained: the run has made 3, and train.steps=2 ends it." in ended.out
 
 
+def test_one_command_begins_a_run_and_goes_on_with_it(speaker: Path, tmp_path: Path) -> None:
+    """As in the script of a job that a scheduler starts again. A file in the folder is no run."""
+    run = tmp_path / "run"
+    job = ["train", recipe(tmp_path, speaker), "evaluate.tasks=2", "--run", str(run), "--resume-if-exists"]
+    assert call(*job).code == 0
+    first = (run / "metrics.jsonl").read_text()
+    again = call(*job, "train.steps=2")
+    assert again.code == 0, again.err
+    assert (run / "metrics.jsonl").read_text().startswith(first)
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+    assert "No step was trained: the run has made 2" in call(*job, "train.steps=2").out
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").touch()
+    taken = call(*job[:-2], str(tmp_path / "other"), "--resume-if-exists")
+    assert (taken.code, "exists and is not empty" in taken.err) == (2, True)
+
+
 def test_one_that_was_stopped_in_its_last_evaluation_is_not_done(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

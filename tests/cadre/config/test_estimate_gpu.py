@@ -121,3 +121,29 @@ def test_ranks_divide_a_model_so_that_nothing_is_said_of_one_gpu(gpu: SimpleName
     text = "\n".join(format_estimate(result))
     assert "the engines are divided among processes" in text
     assert "fit" not in text
+
+
+def of_other_gpus(gpus: str, *changes: str) -> str:
+    return list(format_estimate(estimate_resources(load(RECIPE, [*WHOLE, *changes]), gpus=gpus)))[-1]
+
+
+def test_gpus_of_another_machine_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A whole model of 1.7 billion parameters, 16 bytes each, on four of a cluster's GPUs, and two samplers."""
+    monkeypatch.setattr(sizes.Sizes, "activations", lambda self, checkpointing: 2_000_000)
+    count = 1_720_574_976
+    learning = LONGEST * (2_000_000 + 2 * 151_936)  # without a copy in bfloat16, of which ranks have one layer
+    cluster = ("learner.ranks=4", "cluster={samplers: 2, sampler_gpus: 1, learner_gpus: 4}", "sampling.memory=3")
+    on_learner = f"{(16 * count / 4 + learning) / GIB:.1f}"
+    expected = (
+        f"the engines are divided among 6 of 16 GPUs, with at least {on_learner} of 79 GiB on the fullest: they fit"
+    )
+    assert of_other_gpus("2x8 H100", *cluster) == expected
+    assert of_other_gpus("5 H100", *cluster).endswith("they do NOT fit")
+    assert of_other_gpus("2x8 15GiB", *cluster).endswith("of 15 GiB on the fullest: they do NOT fit")
+    # Ranks of one process share their GPUs with its samplers, which have the weights once more.
+    both = f"among 4 of 8 GPUs, with at least {(16 * count / 4 + learning + 4 * count) / GIB + 3:.1f} of 79 GiB"
+    assert both in of_other_gpus("8 H100", "learner.ranks=4", "sampling.memory=3")
+    # One process uses one of them, and a policy on the CPU none.
+    assert of_other_gpus("2x8 H100").startswith("it fits one of these GPUs (79 GiB): at least ")
+    on_cpu = WHOLE[0].replace("dtype", "device: cpu, dtype")
+    assert "the memory of this machine" in of_other_gpus("2x8 H100", on_cpu)
