@@ -117,6 +117,7 @@ def test_a_killed_driver_loses_the_updates_since_its_checkpoint(speaker: Path, t
     command, metrics = ["train", "pair.yaml", "--run", "run", "--resume-if-exists"], tmp_path / "run" / "metrics.jsonl"
     driver = Forked(command, tmp_path, env={"CADRE_TEST_DRIVER": str(tmp_path)})
     until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3)
+    assert len(processes_with(str(tmp_path))) > 2  # Ray's and the actors
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
     assert metrics.read_text().count("\n") < 40

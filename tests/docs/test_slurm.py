@@ -177,6 +177,7 @@ def slurm(speaker: Path) -> Iterator[Slurm]:
     cluster = None
     try:
         cluster = Slurm(folder)
+        assert len(processes_of(folder)) >= 4
         yield cluster
         cluster.close()
         cluster = None
