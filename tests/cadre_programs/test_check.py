@@ -24,8 +24,8 @@ def report(tmp_path, name, **settings):
 def test_a_program_that_asks_for_the_same(tmp_path):
     message = report(tmp_path, "relay")
     assert message.broken == ()
-    assert message.held[0] == "2 of 2 tasks, played again with the same answers, asked for the same."
-    assert message.held[1] == "4.0 calls an episode."
+    assert message.passed[0] == "2 of 2 tasks, played again with the same answers, asked for the same."
+    assert message.passed[1] == "4.0 calls an episode."
     assert set(message.prompts) == set(ROLES)
 
 
