@@ -89,7 +89,11 @@ class TensorBoard:
         self._file.close()
 
     def _write(self, **fields: Any) -> None:
-        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        try:
+            self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        except OSError:  # it is dropped
+            self.close()
+            raise
 
 
 class WeightsAndBiases:

@@ -28,7 +28,7 @@ def test_without_a_command_it_helps() -> None:
     [
         (["tran"], "error: No such command 'tran'. Did you mean 'train'? See cadre --help.\n"),
         (["train"], "error: train: got no recipe; expected a bundled one or a YAML file, such as plan-path.\n"),
-        (["train", "--bogus"], "error: train: No such option: --bogus. See cadre train --help.\n"),
+        (["train", "--unheard-of"], "error: train: No such option: --unheard-of. See cadre train --help.\n"),
     ],
 )
 def test_a_wrong_call_is_one_paragraph(arguments: list[str], expected: str) -> None:
