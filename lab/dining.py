@@ -1,11 +1,13 @@
 """A published benchmark of coordination: DPBench's dining philosophers, before and after training.
 
     python -m lab.dining rules                                  random play, and a rule by seat that never deadlocks
-    python -m lab.dining learn --model DIR [--seeds 0 1 2] [--levels L0 L1] [--steps 16] [--write]
+    python -m lab.dining learn [--model DIR] [--seeds 0 1 2] [--levels L0 L1] [--steps 40] [--write]
 
 The benchmark is the package as it is (`pip install dpbench`, 0.2.1): its `Benchmark.run`, five philosophers who act at
 once without messages, 30 rounds; deadlock rate, throughput (meals a round) and fairness are its own. Training plays the
-package's table for a few rounds (`Table`), with one adapter for all seats (L0) or an adapter a seat (L1).
+package's table for a few rounds (`Table`), with one policy for all seats (L0) or one a seat (L1): adapters of the model
+in DIR, or without one whole models of a quarter of a million parameters, which have read the benchmark's prompts with
+actions drawn at random as answers.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import argparse
 import random
 import re
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +33,7 @@ from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre.env import Env, Split
 from cadre.types import Message, Observation, Request, Reward, Task
+from lab.taught import teach
 from lab.trainings import console
 
 SYSTEM = "You are {philosopher_name}, one of {num_philosophers} at a round table. You eat once you hold both forks."
@@ -43,7 +46,7 @@ SIZE = {"episodes": 20, "max_timesteps": 30, "seed": 0}
 OTHER_SIZES = (3, 4, 6, 7)
 ACTIONS = ("GRAB_LEFT", "GRAB_RIGHT", "RELEASE", "WAIT")
 FIGURES = {"deadlock": "deadlock_rate", "throughput": "avg_throughput", "fairness": "avg_fairness"}
-POOL = 64
+POOL = 32
 Model = Callable[[str, str], str]
 
 
@@ -98,7 +101,7 @@ def seat_of(system: str) -> int:
 
 
 def random_play(system: str, user: str) -> str:
-    return f"ACTION: {random.choice(ACTIONS)}"  # noqa: S311
+    return f"ACTION: {random.choice(ACTIONS)}"
 
 
 def by_parity(system: str, user: str) -> str:
@@ -110,21 +113,21 @@ def by_parity(system: str, user: str) -> str:
 
 
 class Sampled:
-    """A team as the package's model. Answers to one prompt are independent, so they are drawn many at once."""
+    """A team as the package's model: an answer is drawn from POOL completions of the same prompt, as few prompts differ
+    and the package asks for one answer at a time."""
 
     def __init__(self, loaded: Any) -> None:
-        self.team, self.waiting, self.drawn = loaded.team, {}, Counter[tuple[str, str]]()
+        self.team, self.drawn = loaded.team, dict[tuple[str, str], list[str]]()
 
     def __call__(self, system: str, user: str) -> str:
-        texts = self.waiting.setdefault((system, user), [])
-        if not texts:
-            role, prompt = SEATS[seat_of(system) % len(SEATS)], (Message("system", system), Message("user", user))
-            self.drawn[system, user] += 1
-            key = random_keys.key(system, user, self.drawn[system, user])
-            policy = self.team.assignment[role]
+        if (system, user) not in self.drawn:
+            role = SEATS[seat_of(system) % len(SEATS)]
+            prompt = (Message("system", system), Message("user", user))
+            policy, key = self.team.assignment[role], random_keys.key(system, user)
             request = Request(role, policy, prompt, POOL, self.team.sampling[role], key)
-            texts += [sample.text for sample in run_coroutine(self.team.samplers[policy].sample(request))]
-        return texts.pop()
+            samples = run_coroutine(self.team.samplers[policy].sample(request))
+            self.drawn[system, user] = [sample.text for sample in samples]
+        return random.choice(self.drawn[system, user])
 
 
 def measure(model: Model, philosophers: int = len(SEATS)) -> dict[str, float]:
@@ -134,10 +137,22 @@ def measure(model: Model, philosophers: int = len(SEATS)) -> dict[str, float]:
     return {name: float(result[key]) for name, key in FIGURES.items()}
 
 
-def learn(model: str, level: str, seed: int, steps: int, rate: float) -> list[tuple[str, dict[str, float]]]:
+def teach_random_play(folder: Path) -> None:
+    """Write a tiny model that answers the benchmark's prompts at random."""
+    chosen, lines = random.Random(0), []
+    states = product(("nothing", "left fork", "right fork"), ("AVAILABLE", "TAKEN"), ("AVAILABLE", "TAKEN"))
+    for size, (holding, left, right) in product((5, *OTHER_SIZES), states):
+        user = DECISION.format(holding_status=holding, left_fork_status=left, right_fork_status=right)
+        for seat in range(size):
+            system = SYSTEM.format(philosopher_name=f"P{seat}", num_philosophers=size)
+            answers = (f"ACTION: {chosen.choice(ACTIONS)}" for _ in range(4))
+            lines += [{"before": [("system", system)], "prompt": user, "answer": answer} for answer in answers]
+    teach(lines, folder, 300)
+
+
+def learn(policy: Any, level: str, seed: int, steps: int, rate: float) -> Iterator[tuple[str, dict[str, float]]]:
     """The figures of one training, by what they are of."""
-    adapter = {"model": model, "lora": {"rank": 8, "alpha": 16}}
-    policies = {"all": adapter} if level == "L0" else dict.fromkeys(SEATS, adapter)
+    policies = {"all": policy} if level == "L0" else dict.fromkeys(SEATS, policy)
     roles = {seat: "all" if level == "L0" else seat for seat in SEATS}
     shared: dict[str, Any] = {
         "team": {"policies": policies, "roles": roles},
@@ -146,7 +161,7 @@ def learn(model: str, level: str, seed: int, steps: int, rate: float) -> list[tu
     }
     with tempfile.TemporaryDirectory() as folder:
         loaded = cadre.load(env=Table, **shared)
-        results = [("before", measure(Sampled(loaded)))]
+        yield "before", measure(Sampled(loaded))
         loaded.close()
         loaded = cadre.train(
             Table,
@@ -158,10 +173,10 @@ def learn(model: str, level: str, seed: int, steps: int, rate: float) -> list[tu
             **shared,
         )
         played = Sampled(loaded)
-        results += [("after", measure(played))]
-        results += [(f"other_sizes.{size}", measure(played, size)) for size in OTHER_SIZES]
+        yield "after", measure(played)
+        for size in OTHER_SIZES:
+            yield f"other_sizes.{size}", measure(played, size)
         loaded.close()
-    return results
 
 
 def main() -> None:
@@ -170,8 +185,8 @@ def main() -> None:
     parser.add_argument("--model", default="")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--levels", nargs="+", default=["L0", "L1"])
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()
     found: dict[str, list[float]] = {}
@@ -182,13 +197,15 @@ def main() -> None:
             found.setdefault(f"dpbench.{name}.{of}", []).append(value)
 
     if chosen.part == "rules":
-        for rule in (random_play, by_parity):
-            for size in (len(SEATS), *OTHER_SIZES):
-                note(f"{rule.__name__}.{size}", measure(rule, size))
+        for rule, size in product((random_play, by_parity), (len(SEATS), *OTHER_SIZES)):
+            note(f"{rule.__name__}.{size}", measure(rule, size))
     else:
-        for level in chosen.levels:
-            for seed in chosen.seeds:
-                for of, figures in learn(chosen.model, level, seed, chosen.steps, chosen.rate):
+        with tempfile.TemporaryDirectory() as folder:
+            if not chosen.model:
+                teach_random_play(Path(folder))
+            policy = {"model": chosen.model, "lora": {"rank": 8, "alpha": 16}} if chosen.model else folder
+            for level, seed in product(chosen.levels, chosen.seeds):
+                for of, figures in learn(policy, level, seed, chosen.steps, chosen.rate):
                     note(f"{level}.{of}", figures)
     if chosen.write:
         command = f"python -m lab.dining {chosen.part}{' --model DIR' if chosen.model else ''} --write"
