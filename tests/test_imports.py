@@ -41,8 +41,8 @@ LAYERS = [
 ]
 ENGINE_ONLY = {"transformers", "peft", "vllm", "ray"}
 WITHOUT_TORCH = {"envs", "env", "types", "rollout", "advantages", "team", "plugins"}
-# Scripts that make the embedded models, and the training of reward models.
-WITH_TORCH = {"models", "reward_models"}
+# Scripts that make the embedded models.
+WITH_TORCH = {"models"}
 
 
 @cache
