@@ -18,8 +18,6 @@ from cadre_tasks.worlds.plan import Grounded, Plan, PlanOneTurn, PlanSingleAgent
 from cadre_tasks.worlds.search import Search, SearchSingleAgent
 from cadre_tasks.worlds.sql import Sql, SqlOneTurn, SqlSingleAgent, by_sqlite, databases
 from cadre_tasks.worlds.sql_questions import swapped
-from cadre_tasks.worlds.verilog import Verilog, VerilogOneTurn, VerilogSingleAgent
-from lab.verilog_cases import VERILOG_EXPLOITS, VERILOG_HOSTILE, nearly_verilog, right_verilog
 
 Policy = Callable[[Any], str]
 CANARY = "canary-7d1f"  # what a file holds that hostile answers try to read
@@ -331,20 +329,4 @@ SEARCH = World(
     },
 )
 
-VERILOG = World(
-    Verilog,
-    (VerilogOneTurn, VerilogSingleAgent),
-    (
-        {"kind": "counter", "width": 4, "features": 0},
-        {"kind": "detector", "width": 5, "features": 1},
-        {"kind": "arbiter", "width": 4, "features": 2},
-        {"kind": "path", "width": 6, "features": 2},
-        {"width": 8, "features": 4},
-    ),
-    right_verilog,
-    nearly_verilog,
-    COMMON | VERILOG_EXPLOITS,
-    VERILOG_HOSTILE,
-)
-
-WORLDS: dict[str, World] = {"sql": SQL, "plan": PLAN, "search": SEARCH, "verilog": VERILOG}
+WORLDS: dict[str, World] = {"sql": SQL, "plan": PLAN, "search": SEARCH}
