@@ -4,7 +4,7 @@
 # Its packages are known to resolve; the image has not been built with a GPU yet.
 FROM python:3.12-slim
 
-RUN apt-get update && apt-get install -y --no-install-recommends build-essential git iverilog && rm -rf /var/lib/apt/lists/*
+RUN apt-get update && apt-get install -y --no-install-recommends build-essential git && rm -rf /var/lib/apt/lists/*
 WORKDIR /cadre
 COPY requirements-gpu.txt .
 RUN pip install --no-cache-dir -r requirements-gpu.txt

@@ -3,8 +3,8 @@
 A comment before a paragraph, a list or a table gives the line of each figure in it, in the order of the text:
 
     <!-- figures:
-    worlds.robots.base.success = 2%;
-    worlds.robots.team.success = 98% (97 to 99)
+    worlds.search.base.success = 0%;
+    worlds.search.success = 89% (80.5 to 92)
     -->
 
 The text has one number (the value), two (lowest and highest) or three (value, lowest and highest, in any order, as the

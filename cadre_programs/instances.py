@@ -32,13 +32,11 @@ from cadre_programs.processes import (
     ProgramDiverged,
     ProgramProcess,
     ProgramResult,
-    ProgramThread,
     RunningProgram,
     StartOrder,
     Stuck,
     find_process,
     is_asleep,
-    load_threaded_function,
     start_fork_server,
 )
 from cadre_programs.rewards import add_rewards
@@ -487,11 +485,7 @@ class Host:
             task = {"id": episode.task.id, **episode.task.data}
             url, key = self.server.url, instance.session.key
             running: RunningProgram
-            if launch.isolation == "thread":
-                folder = Path(tempfile.mkdtemp(dir=self.scratch))
-                instance.use_folder(folder)
-                running = ProgramThread(load_threaded_function(launch.words[0]), task, f"{url}/v1", key, folder)
-            elif launch.isolation == "container":
+            if launch.isolation == "container":
                 root = Path(tempfile.mkdtemp(dir=self.scratch))
                 running = ProgramContainer(self.process_table, launch, root)
                 await running.start(StartOrder(task, url, key, episode.memo, launch.limits, folder_copy))

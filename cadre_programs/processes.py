@@ -1,4 +1,4 @@
-"""Running programs: fork servers, processes and threads, their ends, and the detection that a program is blocked.
+"""Running programs: fork servers, processes and containers, their ends, and the detection that a program is blocked.
 
 A fork server (`inside/cadre_fork_server.py`) is one process for each way to start programs. It imports the program
 once, forks its instances, and kills whatever they leave behind. Everything here runs in the endpoint's event loop.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import inspect
 import itertools
 import json
 import os
@@ -30,8 +29,6 @@ from urllib.parse import urlsplit
 
 from cadre.errors import ConfigError, NotStarted, ProgramFailed, ReplayDiverged, SandboxUnavailable
 from cadre.file_limits import MIB, read_text
-from cadre.plugins import install_command
-from cadre.settings.user_code import count_positional, load_function
 from cadre_programs import inside
 from cadre_programs.containers import PROGRAM_USER, START_S, TAR_OVERHEAD, Container, find_runtime
 from cadre_programs.sessions import FOLDER
@@ -309,74 +306,6 @@ def _read_end(path: Path, length: int) -> str:
             return file.read().decode(errors="replace")
     except OSError:
         return ""
-
-
-class ProgramThread:
-    """A thread of this process that calls a function.
-
-    A thread cannot be killed: once its calls get errors it is left to itself. Only this one thread is watched, so a
-    function that makes calls from several threads needs a process.
-    """
-
-    def __init__(self, function: Any, task: Mapping[str, Any], url: str, key: str, folder: Path) -> None:
-        self.ended: asyncio.Future[ProgramResult] = asyncio.get_running_loop().create_future()
-        self.folder, self.root, self._loop = folder, folder, asyncio.get_running_loop()
-        self._native_id = 0
-        arguments = (function, task, url, key)
-        self._thread = threading.Thread(target=self._run, args=arguments, name="cadre-program", daemon=True)
-        self._thread.start()
-
-    def threads(self) -> ThreadActivity:
-        if not self._thread.is_alive():
-            return {}
-        return {self._native_id: _read_thread(f"/proc/self/task/{self._native_id}")}
-
-    def processes(self) -> int:
-        return 1
-
-    def copy_folder(self, target: Path) -> None:
-        shutil.copytree(self.folder, target, symlinks=True, dirs_exist_ok=True)
-
-    def kill(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _run(self, function: Any, task: Mapping[str, Any], url: str, key: str) -> None:
-        self._native_id = threading.get_native_id()
-        try:
-            import openai
-
-            client_type = openai.AsyncOpenAI if inspect.iscoroutinefunction(inspect.unwrap(function)) else openai.OpenAI
-            value = function(task, client_type(base_url=url, api_key=key))
-            result = ProgramResult(asyncio.run(value) if inspect.iscoroutine(value) else value)
-        except BaseException as error:  # noqa: BLE001 - whatever the program raises is its result
-            result = ProgramResult(error=f"{type(error).__name__}: {error}")
-
-        def end() -> None:
-            if not self.ended.done():
-                self.ended.set_result(result)
-
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(end)
-
-
-def load_threaded_function(reference: str) -> Any:
-    """Return the user's function for a thread. Raises ConfigError if there is none, or no client for it.
-
-    A function without a client is rejected: it would look for an address and a key in the environment of this process,
-    which are another server's, if any.
-    """
-    try:
-        import openai  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            f"settings.isolation: thread needs the package openai. Run: {install_command('remote')}"
-        ) from None
-    function: Any = load_function("settings.run", reference, {})
-    if count_positional(function) < 2:
-        raise ConfigError(
-            f"settings.isolation: thread hands a client, {reference} takes none; expected a function of (task, client)."
-        )
-    return function
 
 
 # Fork servers

@@ -57,8 +57,7 @@ class Program(Env):
     turn_reward  FILE.py:FUNCTION of task and one exchange, which alone pays: siblings need no run of their own
     errors       of a program that fails. lowest: its branch gets the lowest reward of its siblings less 0.1, or
                  less {margin: 0.5}; a number or {reward: -1}: that team reward; drop: its branch is left out
-    isolation    fork: a process for each instance; thread: a thread of this process, for quick functions;
-                 container: a container for each, without network, of docker or podman
+    isolation    fork: a process for each instance; container: one of docker or podman for each, without network
     container    its settings: image (or a field `image` of the task), runtime, network, cpus, disk, output
     replayable   false for a program that asks for something else each time: it needs a shape that is independent
     folder       fresh, or copied: a fork starts in a copy of the folder of what it is forked from

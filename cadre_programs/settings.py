@@ -20,7 +20,7 @@ from cadre_programs.calls import canonical_json
 from cadre_programs.containers import ContainerConfig
 from cadre_programs.inside.cadre_steady import parse_start
 
-Isolation = Literal["fork", "thread", "container"]
+Isolation = Literal["fork", "container"]
 GIB = 1 << 30
 # Where the clock of an instance stands unless a recipe says otherwise.
 CLOCK = "2026-01-01T12:00:00"
@@ -132,8 +132,6 @@ def make_launch(
             words, mounts = [f"{Path(file).absolute()}:{name}"], [str(Path(file).absolute().parent)]
     elif not run:
         raise ConfigError("settings.run: got no words; expected a command such as [bash, agents.sh]. Name it.")
-    elif isolation == "thread":
-        raise ConfigError("settings.isolation: got thread beside a command; expected a function. Remove it.")
     else:
         # Instances run in folders of their own, so a word that names a file from here needs its whole path.
         words = [str(Path(word).absolute()) if Path(word).is_file() else word for word in run]

@@ -1,4 +1,4 @@
-"""The commands of this package: warm-start, data, serve-env, and those of reward models."""
+"""The commands of this package: warm-start, preference-pairs, data and serve-env."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cadre.cli.terminal import AsJson, print_lines, reject_beside, reject_withou
 from cadre.errors import ConfigError
 from cadre.plugins import package
 from cadre.settings.yaml_file import parse_settings
-from cadre_tasks.reward_models.commands import preference_pairs, reward_model
+from cadre_tasks.preference_pairs import preference_pairs
 from cadre_tasks.warm_start import warm_start
 
 
@@ -89,6 +89,6 @@ def data(
 
 # By panel of `cadre --help`.
 COMMANDS = {
-    "Train": {"warm-start": warm_start, "preference-pairs": preference_pairs, "reward-model": reward_model},
+    "Train": {"warm-start": warm_start, "preference-pairs": preference_pairs},
     "Tasks": {"data": data, "serve-env": serve_env},
 }

@@ -14,13 +14,10 @@ from typing import Any
 
 from bench.hostile import texts
 from cadre.env import Env
-from cadre_tasks.worlds.lab import Lab, LabSingleAgent
 from cadre_tasks.worlds.plan import Grounded, Plan, PlanOneTurn, PlanSingleAgent
 from cadre_tasks.worlds.search import Search, SearchSingleAgent
 from cadre_tasks.worlds.sql import Sql, SqlOneTurn, SqlSingleAgent, by_sqlite, databases
 from cadre_tasks.worlds.sql_questions import swapped
-from cadre_tasks.worlds.verilog import Verilog, VerilogOneTurn, VerilogSingleAgent
-from lab.verilog_cases import VERILOG_EXPLOITS, VERILOG_HOSTILE, nearly_verilog, right_verilog
 
 Policy = Callable[[Any], str]
 CANARY = "canary-7d1f"  # what a file holds that hostile answers try to read
@@ -190,86 +187,6 @@ SQL = World(
 )
 
 
-def lab_honest(env: Lab) -> str:
-    if env.inquiring:
-        return {"formula": "Try: " + " ".join(f"{name}=1" for name in env.law.inputs), "causal": "Try: none"}.get(
-            env.law.kind, "Try: arn bel"
-        )
-    return f"Law:\n{env.law.statement}"
-
-
-def other_law(env: Lab, draw: random.Random) -> str | None:
-    """The law with one number or one word changed; the same experiments."""
-    if env.inquiring:
-        return lab_honest(env)
-    statement = env.law.statement
-    if env.law.kind != "causal":
-        return f"Law: {statement} + {draw.randint(1, 3)}"
-    line = draw.choice(statement.splitlines())
-    name, text = line.split(" = ", 1)
-    return "Law:\n" + statement.replace(line, f"{name} = not ({text})")
-
-
-def table_of_results(env: Lab) -> str:
-    """The results so far by heart: a case each."""
-    if env.inquiring or env.law.kind != "formula":
-        return lab_honest(env) if env.inquiring else "Law: 0"
-    number = env.results[-1][1]
-    return f"Law: {number}"
-
-
-LAB = World(
-    Lab,
-    (LabSingleAgent,),
-    (
-        {"variables": 1},
-        {"variables": 3, "depth": 2},
-        {"kind": "causal", "variables": 3},
-        {"kind": "causal", "variables": 6, "depth": 2},
-        {"kind": "chemistry"},
-        {"kind": "chemistry", "depth": 2},
-    ),
-    lab_honest,
-    other_law,
-    COMMON
-    | {
-        "echo the example": always("Law: C = A and not B"),
-        "nothing sets anything": lambda env: "Law:\n" + "\n".join(f"{name} = 0" for name in env.law.inputs),
-        "always zero": always("Law: 0"),
-        "the last result": table_of_results,
-        "first of the inputs": lambda env: f"Law: {env.law.inputs[0]}",
-        "read the judge": always("Law: self.truth"),
-    },
-    {
-        "bomb": lambda draw: "Law: " + "(" * draw.choice((50, 149, 5000)) + "x" + ")" * draw.choice((50, 149, 5000)),
-        "power": lambda draw: "Law: " + "((((((x**4)**4)**4)**4)**4)**4)**4" * draw.choice((1, 3)),
-        "digits": lambda draw: "Law: " + "9" * draw.choice((20, 250, 5000)) + " * x",
-        "python": lambda draw: (
-            "Law: "
-            + draw.choice(
-                (
-                    "__import__('os').system('id')",
-                    "open('/etc/passwd').read()",
-                    "x.__class__",
-                    "lambda: x",
-                    "[x for x in y]",
-                )
-            )
-        ),
-        "circle": lambda draw: "Law:\nA = B\nB = A\nC = C\nD = A and E\nE = D",
-        "signs": lambda draw: "Law: " + draw.choice("-+~") * draw.choice((100, 290)) + "x",
-        "many": lambda draw: "Law:\n" + "\n".join(f"{name} = 1" for name in "ABCDEF" * draw.choice((1, 500))),
-        "try": lambda draw: (
-            "Try: " + draw.choice(("x=999", "x=-1", "A=2", "x=1 " * 500, "arn " * 50, "9 " * 900, "x=٣"))
-        ),
-        "divide": lambda draw: (
-            "Law: " + draw.choice(("x // 0", "x % (x - x)", "1 // (q1 - q1)", "max()", "abs(1, 2)", "min(x)"))
-        ),
-        "endless": lambda draw: "Law: " + "max(" * 60 + "x" + ")" * 60,
-    },
-)
-
-
 def shortest(env: Any) -> list[str]:
     """A shortest plan, by the planner."""
     return list(plan_of(env.task.data["domain"], env.text))
@@ -412,20 +329,4 @@ SEARCH = World(
     },
 )
 
-VERILOG = World(
-    Verilog,
-    (VerilogOneTurn, VerilogSingleAgent),
-    (
-        {"kind": "counter", "width": 4, "features": 0},
-        {"kind": "detector", "width": 5, "features": 1},
-        {"kind": "arbiter", "width": 4, "features": 2},
-        {"kind": "path", "width": 6, "features": 2},
-        {"width": 8, "features": 4},
-    ),
-    right_verilog,
-    nearly_verilog,
-    COMMON | VERILOG_EXPLOITS,
-    VERILOG_HOSTILE,
-)
-
-WORLDS: dict[str, World] = {"sql": SQL, "lab": LAB, "plan": PLAN, "search": SEARCH, "verilog": VERILOG}
+WORLDS: dict[str, World] = {"sql": SQL, "plan": PLAN, "search": SEARCH}

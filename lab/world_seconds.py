@@ -11,14 +11,11 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from cadre_tasks.worlds.circuits import predicted
-from cadre_tasks.worlds.circuits_tasks import circuit_of, sequences
 from cadre_tasks.worlds.database import same
 from cadre_tasks.worlds.plan import PlanOneTurn, parse_plan
 from cadre_tasks.worlds.plan_domains import DOMAINS
 from cadre_tasks.worlds.sql import SqlOneTurn, by_sqlite, databases
 from cadre_tasks.worlds.sql_questions import swapped
-from cadre_tasks.worlds.verilog import VerilogOneTurn
 from lab.world_cases import PLAN, other_plan
 
 Second = Callable[[Any, random.Random], Awaitable[tuple[object, object]]]
@@ -61,13 +58,4 @@ def valid_by_unified_planning(env: PlanOneTurn, plan: list[str]) -> bool:
     return result.status == ValidationResultStatus.VALID
 
 
-async def verilog(env: VerilogOneTurn, draw: random.Random) -> tuple[object, object]:
-    """The share of hidden sequences in which a design, right or wrong, is right: simulated, and by its own model."""
-    circuit = circuit_of(draw.choice((env.task.data["circuit"], *env.task.data["wrong"])))
-    judged = await env.judged(circuit.verilog())
-    stimuli_list = sequences(env.circuit, env.task.data["seed"])
-    right = [predicted(circuit, it) == predicted(env.circuit, it) for it in stimuli_list]
-    return judged.worth, sum(right) / len(right)
-
-
-SECONDS: dict[str, Second] = {"sql": sql, "plan": plan, "verilog": verilog}
+SECONDS: dict[str, Second] = {"sql": sql, "plan": plan}

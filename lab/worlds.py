@@ -1,6 +1,6 @@
 """The worlds in figures: judges against references, against another implementation, against exploits and hostile texts.
 
-    python -m lab.worlds [references exploits hostile agreement] [--worlds sql lab] [--count 1000]
+    python -m lab.worlds [references exploits hostile agreement] [--worlds sql plan] [--count 1000]
 
 `references` plays so many tasks with the reference answer, which must solve each, and with an answer that is nearly
 right, which must not. `exploits` is the table of what lazy and cunning policies earn, as a share of an honest one.

@@ -41,8 +41,8 @@ LAYERS = [
 ]
 ENGINE_ONLY = {"transformers", "peft", "vllm", "ray"}
 WITHOUT_TORCH = {"envs", "env", "types", "rollout", "advantages", "team", "plugins"}
-# Scripts that make the embedded models, and the training of reward models.
-WITH_TORCH = {"models", "reward_models"}
+# Scripts that make the embedded models.
+WITH_TORCH = {"models"}
 
 
 @cache
@@ -152,7 +152,7 @@ def test_test_files_bear_the_name_of_what_they_test() -> None:
 
 # Lines (of *.py) that a package may have. A raise needs a line in CHANGELOG.md that says what a reader gets for it.
 BUDGETS = {
-    "cadre": 37_500,
+    "cadre": 36_000,
     "cadre/advantages": 2_500,
     "cadre/algorithms": 1_050,
     "cadre/cli": 1_530,
@@ -167,12 +167,12 @@ BUDGETS = {
     "cadre/training": 1_700,
     "cadre/view": 550,
     "cadre_analysis": 2_850,
-    "cadre_programs": 6_400,
+    "cadre_programs": 6_300,
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_000,
-    "cadre_tasks": 18_850,
+    "cadre_tasks": 15_250,
     "bench": 7_000,
-    "lab": 7_500,
+    "lab": 7_100,
 }
 
 

@@ -104,16 +104,7 @@ def examine(name: str, source: str = "") -> Examination:
     if not splits:
         # Raises, and says where files were expected.
         read.find_files(name, next(iter(spec.splits)), Path(source).expanduser())
-    reports = []
-    for split in splits:
-        rows = read.parse_rows(name, split, source)
-        judged = [record for _, record in rows if record is not None]
-        consistent = remove_contradictions(judged)
-        repeated = len(consistent) - len(remove_repetitions(consistent))
-        contradictory = len(judged) - len(consistent)
-        published = spec.splits[split][1]
-        reports.append(SplitReport(split, len(rows), len(judged), contradictory, repeated, published))
-
+    reports = tuple(clean_split(name, split, source)[0] for split in splits)
     leaks: dict[str, int] = {}
     unseen: tuple[str, ...] = ()
     if "train" in splits:
@@ -122,7 +113,18 @@ def examine(name: str, source: str = "") -> Examination:
             leaks[test_set] = len(find_leaks(train, read.load(test_set, "test", test_source)))
         unseen = tuple(test_set for test_set in comparable_test_sets(name) if test_set not in leaks)
     items = read.load(name, splits[-1], source)[:SHOWN_ITEMS]
-    return Examination(name, tuple(reports), leaks, unseen, items)
+    return Examination(name, reports, leaks, unseen, items)
+
+
+def clean_split(name: str, split: str, source: str) -> tuple[SplitReport, list[Record]]:
+    """Return the numbers of a split, and its records without contradictions and repetitions."""
+    rows = read.parse_rows(name, split, source)
+    judged = [record for _, record in rows if record is not None]
+    consistent = remove_contradictions(judged)
+    clean = remove_repetitions(consistent)
+    contradictory, repeated = len(judged) - len(consistent), len(consistent) - len(clean)
+    published = read.find_spec(name).splits[split][1]
+    return SplitReport(split, len(rows), len(judged), contradictory, repeated, published), clean
 
 
 # Test sets
@@ -192,26 +194,25 @@ def describe_item(item: Record) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class PreparedSplit:
-    """The numbers of rows that were written and left out: unjudged, contradictory, repeated, and leaks by test set.
+    """The numbers of a split that was written: its rows, how many remain, and what was left out.
 
+    leaks    items that were left out, by test set
     unseen   test sets of its kind that are not here, so that they were not compared
     """
 
-    rows: int
+    report: SplitReport
     written: int
-    unjudged: int
-    contradictory: int
-    repeated: int
     leaks: dict[str, int]
     unseen: tuple[str, ...]
 
     def line(self, out: Path) -> str:
+        report = self.report
         leaks = "".join(f", {count:,} that are in {name}" for name, count in self.leaks.items() if count)
         unseen = f"; {describe_unseen(self.unseen)}" if self.unseen else ""
         return (
-            f"wrote {self.written:,} of {self.rows:,} items to {out}; left out {self.unjudged:,} that cannot be "
-            f"judged, {self.contradictory:,} that contradict another, {self.repeated:,} that repeat another"
-            f"{leaks}{unseen}"
+            f"wrote {self.written:,} of {report.rows:,} items to {out}; left out {report.rows - report.judged:,} that "
+            f"cannot be judged, {report.contradictory:,} that contradict another, {report.repeated:,} that repeat "
+            f"another{leaks}{unseen}"
         )
 
 
@@ -222,17 +223,15 @@ def prepare(name: str, split: str, source: str, out: Path) -> PreparedSplit:
     """
     source = read.required_source(source)
     read.load(name, split, source)
-    records = [record for _, record in read.parse_rows(name, split, source)]
-    judged = [record for record in records if record is not None]
-    consistent = remove_contradictions(judged)
-    remaining = remove_repetitions(consistent)
-    contradictory, repeated = len(judged) - len(consistent), len(consistent) - len(remaining)
+    report, remaining = clean_split(name, split, source)
     leaks: dict[str, int] = {}
-    test_sets = available_test_sets(name, source) if split == "train" else {}
-    for test_set, test_source in test_sets.items():
-        leaking = {leak.train for leak in find_leaks(remaining, read.load(test_set, "test", test_source))}
-        leaks[test_set] = len(leaking)
-        remaining = [record for index, record in enumerate(remaining) if index not in leaking]
+    unseen: tuple[str, ...] = ()
+    if split == "train":
+        for test_set, test_source in available_test_sets(name, source).items():
+            leaking = {leak.train for leak in find_leaks(remaining, read.load(test_set, "test", test_source))}
+            leaks[test_set] = len(leaking)
+            remaining = [record for index, record in enumerate(remaining) if index not in leaking]
+        unseen = tuple(test_set for test_set in comparable_test_sets(name) if test_set not in leaks)
 
     # The fields of a user's file; those that are empty may be missing.
     lines = []
@@ -242,8 +241,4 @@ def prepare(name: str, split: str, source: str, out: Path) -> PreparedSplit:
         lines.append(f"{json.dumps(row, ensure_ascii=False)}\n")
     with publish_atomically(out) as (built,):
         built.write_text("".join(lines), "utf-8")
-    unseen = tuple(
-        test_set for test_set in comparable_test_sets(name) if split == "train" and test_set not in test_sets
-    )
-    unjudged = len(records) - len(judged)
-    return PreparedSplit(len(records), len(remaining), unjudged, contradictory, repeated, leaks, unseen)
+    return PreparedSplit(report, len(remaining), leaks, unseen)

@@ -25,14 +25,14 @@ from cadre.envs import drawings
 from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError, DataError
 from cadre.plugins import package
-from cadre.types import Drawing, Reward, Task
+from cadre.types import Drawing, Message, Reward, Task
 from cadre_tasks.answers import MARKS
 from cadre_tasks.data.tasks import DataSelection, load_data_tasks
 from cadre_tasks.data.user_file import is_user_file
 from cadre_tasks.from_data import HeldOut
-from cadre_tasks.worlds.inquiry import Inquiry, Single
+from cadre_tasks.turn_based import OneAgent, TurnBased
 from cadre_tasks.worlds.library import Library, Passage, library, question
-from cadre_tasks.worlds.relay import Prompts, Rewards
+from cadre_tasks.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards
 from cadre_tasks.worlds.search_servers import MAX_QUERY, SearchServer, check_server, search_server
 
 LISTED = 5  # passages that a search lists
@@ -85,7 +85,7 @@ def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
     return [i + 1 for i in ranked[:LISTED] if scores[i] > 0]
 
 
-class Search(Inquiry):
+class Search(TurnBased):
     """The team form. Settings: the number of `steps` of the searcher, `prompts` wording, `reward` shaped or by outcome;
     of the tasks the number of `hops` (facts that a question follows) and of `people` in the library; or a `backend`
     that searches, and the file `data` with questions and answers."""
@@ -105,8 +105,10 @@ class Search(Inquiry):
         backend: Backend = "local",
         **library: Any,
     ) -> None:
-        super().__init__(task, prompts, reward)
+        super().__init__(task)
+        self.prompts, self.reward = prompts, reward
         self.steps, self.taken = steps, 0
+        self.worth: float | None = None  # of the answer, from 0 to 1
         self.server: SearchServer | None = search_server(backend)
         self.passages: tuple[Passage, ...] = ()  # in order of their numbers; of a server those that it has returned
         self.needed: tuple[int, ...] = ()
@@ -171,9 +173,27 @@ class Search(Inquiry):
 
     @property
     def inquiring(self) -> bool:
+        """True if the next action is a command, not the answer."""
         return self.taken < self.steps
 
+    @property
+    def success(self) -> bool:
+        """True if the answer has the full value."""
+        return self.worth == 1.0
+
+    @property
+    def over(self) -> bool:
+        return self.worth is not None
+
+    @property
+    def acting(self) -> str:
+        return self.roles[0 if self.inquiring else 1]
+
+    def conversation(self) -> tuple[Message, ...]:
+        return (Message("user", self.ask()),)
+
     def ask(self) -> str:
+        """Return the prompt for the next command or for the answer."""
         query = self.task.data["question"]
         log = "\n".join(self.log if self.inquiring else map(self.shown, self.read))
         if self.prompts == "compact":
@@ -244,7 +264,11 @@ class Search(Inquiry):
     def judged(self, role: str, text: str) -> Reward:
         """Return the reward of the last answer in a text."""
         answers = (ANSWER if self.server is None else OPEN_ANSWER).findall(text)
-        return self.pay(role, self.worth_of(*answers[-1]) if answers else 0.0, bool(answers), "answer")
+        self.worth = self.worth_of(*answers[-1]) if answers else 0.0
+        parts = {"answer/worth": self.worth, "answer/formed": float(bool(answers))}
+        if self.reward == "outcome":
+            return Reward(TEAM * self.success, {role: TEAM * self.success}, parts)
+        return Reward(TEAM * self.worth, {role: FORM * bool(answers) + RIGHT * self.worth}, parts)
 
     def worth_of(self, name: str, cited: str) -> float:
         numbers = set(map(int, re.findall(r"\d{1,4}", cited)))
@@ -273,7 +297,11 @@ class Search(Inquiry):
         )
 
 
-class SearchSingleAgent(Single, Search):
+class SearchSingleAgent(OneAgent, Search):
     """One agent that searches and answers, in one conversation."""
 
     readers: ClassVar[str] = "to you, who will answer"
+
+    @property
+    def opening(self) -> bool:
+        return self.inquiring

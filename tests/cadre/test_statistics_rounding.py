@@ -20,7 +20,7 @@ from cadre.settings import CreditConfig
 from cadre.statistics import is_constant, is_rounding
 from cadre.types import Node, Task, Tree
 from cadre_analysis.audit import DecisionEffects, agreement_report, is_significant
-from cadre_tasks.reward_models.pairs import make_joint_pairs, make_pairs
+from cadre_tasks.preference_pairs import make_joint_pairs, make_pairs
 
 SCALES = [10.0**power for power in range(-12, 13, 3)]
 

@@ -32,7 +32,6 @@ from cadre_programs.rewards import compute_outcome
 from cadre_programs.settings import InstanceLimits
 from tests.helpers.games import scripted_team
 from tests.helpers.programs import AGENTS, ROLES
-from tests.helpers.slow import few_of
 
 TASK = Task("t", {"word": "fox"})
 
@@ -47,12 +46,12 @@ def impatient(monkeypatch):
 BY_SIGNATURE = ("swarm", "unaided")
 
 
-def program(name, task=TASK, isolation="fork", **settings):
+def program(name, task=TASK, **settings):
     """Make the environment of a function of agents.py."""
     if name in BY_SIGNATURE:
-        return Program(task, f"{AGENTS}:{name}", ROLES, isolation=isolation, **settings)
+        return Program(task, f"{AGENTS}:{name}", ROLES, **settings)
     named = replace(task, data={**task.data, "program": name})
-    return Program(named, f"{AGENTS}:run", ROLES, isolation=isolation, **settings)
+    return Program(named, f"{AGENTS}:run", ROLES, **settings)
 
 
 def play(env, *expected):
@@ -76,9 +75,8 @@ def grown(make, answer, shape, tasks=(TASK,), roles=ROLES):
     return asyncio.run(grow_many(tasks, Rollout(make, team, shape, 1.0), 7)), sampler
 
 
-@pytest.mark.parametrize("isolation", ["fork", "thread"])
-def test_a_program_is_observed_and_answered(isolation):
-    env = program("relay", isolation=isolation)
+def test_a_program_is_observed_and_answered():
+    env = program("relay")
     shown = env.observe()
     assert shown["planner"].messages == (Message("user", "turn 0 of fox"),)
     assert play(env, "a", "a", "b", "c") == [Reward(), Reward(), Reward(), Reward(team=0.5)]
@@ -160,10 +158,9 @@ def test_the_end_of_one_instance_leaves_the_processes_of_others_alone():
     assert play(first, "a") == [Reward(team=1.0)]
 
 
-@pytest.mark.parametrize("isolation", ["fork", "thread"])
-def test_a_fork_is_started_anew_and_leaves_its_origin_alone(isolation):
+def test_a_fork_is_started_anew_and_leaves_its_origin_alone():
     async def played():
-        env = program("relay", isolation=isolation)
+        env = program("relay")
         for text in ("a", "a"):
             await env.step(dict.fromkeys(env.observe(), text))
         forks = [env.fork() for _ in range(3)]
@@ -216,12 +213,11 @@ def test_trees_fork_at_every_decision():
     assert [request.previous is None for request in sampler.requests[:2]] == [True, True]
 
 
-@pytest.mark.parametrize("isolation", ["fork", "thread"])
-def test_each_completion_of_a_request_for_several_is_a_decision(isolation):
+def test_each_completion_of_a_request_for_several_is_a_decision():
     """Mistake: the first is not taken in before the second is there, which nobody asks for until then."""
     limits = InstanceLimits(seconds=10)
     (trees, failures), _ = grown(
-        lambda task: program("several", task, isolation, limits=limits),
+        lambda task: program("several", task, limits=limits),
         lambda request, index: request.messages[-1].content[:1] + "ab"[index],
         shapes.full(2),
     )
@@ -478,9 +474,8 @@ def test_a_function_of_the_users_may_be_a_coroutine_or_return_a_scalar_of_numpy(
     assert silent.outcome.reward == Reward(team=0.25)
 
 
-@pytest.mark.parametrize("isolation", ["fork", "thread"])
-def test_a_program_may_return_scalars_of_numpy(isolation):
-    env = program("scalars", isolation=isolation)
+def test_a_program_may_return_scalars_of_numpy():
+    env = program("scalars")
     assert env.observe() == {}
     assert env.outcome.reward == Reward(0.5, {"planner": 2.0})
     assert env.success is True
@@ -519,7 +514,6 @@ def test_models_may_go_by_other_names():
         ({"run": "nothing.py:main"}, "there is no file"),
         ({"run": "agents"}, "expected FILE.py:FUNCTION"),
         ({"run": []}, "got no words"),
-        ({"run": ["true"], "isolation": "thread"}, "beside a command"),
     ],
 )
 def test_what_cannot_be_started_is_refused(settings, words):
@@ -527,10 +521,7 @@ def test_what_cannot_be_started_is_refused(settings, words):
         Program(TASK, roles=ROLES, **settings)
 
 
-def test_a_function_without_a_client_is_no_thread():
-    """It would ask whoever the environment of this process names, with the user's own key."""
-    with pytest.raises(ConfigError, match=r"takes none; expected a function of \(task, client\)"):
-        program("unaided", isolation="thread").observe()
+def test_a_function_without_a_client_finds_the_endpoint():
     assert play(program("unaided"), "a", "a", "b", "b")[-1] == Reward(team=1.0)
 
 
@@ -582,17 +573,11 @@ def hidden(task, client):
 """
 
 
-@pytest.mark.parametrize(
-    ("function", "isolation"),
-    few_of(
-        [(function, isolation) for function in ("asks", "hidden") for isolation in ("fork", "thread")],
-        [("asks", "thread"), ("hidden", "fork")],
-    ),
-)
-def test_a_decorated_function_gets_the_client_that_it_takes(tmp_path, isolation, function):
+@pytest.mark.parametrize("function", ["asks", "hidden"])
+def test_a_decorated_function_gets_the_client_that_it_takes(tmp_path, function):
     """Mistake: the decorator hides that the function is a coroutine function, or that it takes a client at all."""
     (tmp_path / "decorated.py").write_text(DECORATED)
-    env = Program(TASK, f"{tmp_path}/decorated.py:{function}", ROLES, isolation=isolation)
+    env = Program(TASK, f"{tmp_path}/decorated.py:{function}", ROLES)
     assert play(env, "0.25") == [Reward(team=0.25)]
 
 

@@ -124,7 +124,7 @@ def test_an_answer_that_breaks_its_schema_is_asked_for_again_and_costs(file):
 
     def made(**settings):
         task = Task("t", {"program": "structured"})
-        return Program(task, f"{file}:run", ["planner"], isolation="thread", **settings)
+        return Program(task, f"{file}:run", ["planner"], **settings)
 
     def say(env, text):
         return asyncio.run(env.step({"planner": text}))

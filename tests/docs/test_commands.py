@@ -58,8 +58,6 @@ NEEDS = {
     "-m lab.openspiel": "openspiel",
     "-m lab.presets": "hours",
     "bench/repeat.py": "minutes",
-    "-m lab.robot_trainings": "mujoco|MuJoCo",
-    "-m lab.robots": "mujoco|MuJoCo",
     "bench/sandbox.py": "CADRE_DATA",
     "-m lab.search_trainings": "minutes",
     "-m lab.vllm_faults": "make vllm",

@@ -1,4 +1,4 @@
-"""The trainings of robots, cooks, Hanabi and signals: what their benches train, and the lines that they write."""
+"""The trainings of cooks, Hanabi and signals: what their benches train, and the lines that they write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cadre.config.recipes import read_recipe
 from cadre_tasks.models.make_seed import byte_level
 from cadre_tasks.worlds.search import Search
-from lab import hanabi_trainings, kitchen_trainings, melodies, robot_trainings, search_trainings, taught
+from lab import hanabi_trainings, kitchen_trainings, melodies, search_trainings, taught
 from lab.taught import example
 from tests.helpers.extras import skip_without
 
@@ -34,18 +34,6 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
 def run(monkeypatch: pytest.MonkeyPatch, bench: Any, line: str) -> None:
     monkeypatch.setattr(sys, "argv", ["bench", *line.split()])
     bench.main()
-
-
-def test_lines_of_robots(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
-    curves = {("team", 0): [0.1, 0.5, 0.9], ("team", 2): [0.1, 0.8], ("alone", 0): [0.2, 0.3], ("alone", 2): [0.2, 0.4]}
-    monkeypatch.setattr(robot_trainings, "train", lambda model, side, seed, *options: curves[side, seed])
-    run(monkeypatch, robot_trainings, "train models/robots --seeds 0 2 --write")
-    assert recorded == [
-        ("worlds.robots.base.success", [0.1, 0.1], 100, [0, 2]),
-        ("worlds.robots.team.success", [0.9, 0.8], 100, [0, 2]),
-        ("worlds.robots.alone.base.success", [0.2, 0.2], 100, [0, 2]),
-        ("worlds.robots.alone.success", [0.3, 0.4], 100, [0, 2]),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -169,12 +169,11 @@ class AnswerEncoder:
         return self._template.prompt_ids(prompt, None, (), tools), (*answer_ids, end)
 
     def encode_for_scoring(self, prompt: Sequence[Message], answer: str) -> tuple[int, ...]:
-        """Return the ids of both as one sequence, closed by the template's end of turn if it has one. The answer is
-        text throughout: control tokens that it spells out are not read."""
+        """Return the ids of both as one conversation, as trainers of reward models render it. The answer is text
+        throughout: control tokens that it spells out are not read."""
         self._template.check_kept(prompt)
-        end = self._template.end_of_turn
         answer_ids = self._template.plain_ids(answer)
-        return (*self._template.prompt_ids(prompt, None, ()), *answer_ids, *(() if end is None else (end,)))
+        return (*self._template.prompt_ids(prompt, None, ()), *answer_ids, *self._template.closing)
 
 
 @dataclass(frozen=True)

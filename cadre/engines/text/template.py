@@ -70,6 +70,7 @@ class Template:
     others.
 
     takes_system  whether it renders a system message; else the system text is put before the first user message
+    closing       ids of what follows the answer of the last turn: its end, and in many templates a line break
     end_of_turn   id of the token that closes an assistant's turn; None if the template closes it with ordinary text
     extends       whether a plain answer stays in a later prompt as it was sampled; if not, every turn starts a new
                   sequence, and the log says so once
@@ -113,7 +114,7 @@ class Template:
         self.takes_system = text is not None and PROBE in text
         self._control = ControlTokens(tokenizer, self._added_words())
         text = self.render([Message("user", "x"), Message("assistant", PROBE)], generation=False)
-        ending = self._encode(text.partition(PROBE)[2])
+        self.closing = ending = self._encode(text.partition(PROBE)[2])
         special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
         self.end_of_turn: int | None = ending[0] if ending and ending[0] in special else None
         self.extends = self._extends_answers()

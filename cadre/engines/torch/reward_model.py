@@ -1,10 +1,9 @@
 """A trained reward model: a causal model with a head of one number, which scores answers beside engines.
 
-The scored sequence is the prompt as the chat template renders it with the answer opened, the tokens of the answer, and
-the token that ends a turn if the template has one; the head is read at its end. A score is the head's number less the
-mean over answers that it was trained on (InstructGPT, arXiv 2203.02155, section 3.5), which the folder's configuration
-holds as `reward_mean`, 0 if it has none. A model is a plain Hugging Face folder (AutoModelForSequenceClassification
-with one label, safetensors). `cadre_tasks.reward_models` trains one.
+The scored sequence is the conversation with the answer as the chat template renders it; the head is read at its last
+token that is no padding, as in TRL's RewardTrainer. A score is the head's number less `reward_mean` of the folder's
+configuration, 0 if it has none (InstructGPT, arXiv 2203.02155, section 3.5). A model is a plain Hugging Face folder
+(AutoModelForSequenceClassification with one label, safetensors); docs/reward_models.md trains one.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class RewardModel:
         if config.num_labels != 1 or not is_classifier(config):
             raise EngineError(
                 f"The reward model {source!r} is a {', '.join(config.architectures or ['none'])} with "
-                f"{config.num_labels} labels; expected a sequence classifier with one. Train one: cadre reward-model "
-                "PAIRS.jsonl --model MODEL --out DIR."
+                f"{config.num_labels} labels; expected a sequence classifier with one "
+                "(docs/reward_models.md)."
             )
         thread = ComputeThread(pick_device("auto"))
         return cls(*thread.work(load_classifier, source), thread=thread)
@@ -87,7 +86,7 @@ class RewardModel:
         return ids
 
     def forward(self, sequences: Sequence[tuple[int, ...]]) -> Tensor:
-        """Return the head's output for B sequences, padded on the right: float32 [B]. Carries the gradient."""
+        """Return the head's output for B sequences, padded on the right: float32 [B]."""
         unpadded = [torch.tensor(ids) for ids in sequences]
         mask = pad_sequence([torch.ones_like(ids) for ids in unpadded], batch_first=True)
         ids = pad_sequence(unpadded, batch_first=True, padding_value=self.pad)
@@ -109,8 +108,7 @@ def split_by_size(order: Sequence[Item], size: Callable[[Item], int], tokens: in
 
 
 def load_classifier(source: str) -> tuple[Any, Any]:
-    """Return model and tokenizer. A head that the folder does not have is drawn from torch's generator. transformers
-    reads the head at the last token that is no padding."""
+    """Return model and tokenizer."""
     disable_progress_bar()
     with wrap_load_errors(source, "reward model"):
         tokenizer = AutoTokenizer.from_pretrained(source)

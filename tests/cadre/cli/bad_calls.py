@@ -26,7 +26,6 @@ export
 check
 data
 preference-pairs
-reward-model
 
 # train: which recipe.
 * train
@@ -245,7 +244,6 @@ play plan-path evaluate.first=9
 play plan-path evaluate={tasks: 9}
 play plan-path train.seed=4
 check plan-path --model some/model
-reward-model pairs-good.jsonl --model some/model --out judge
 train plan-path team.policies.shared=''
 train plan-path team.policies.shared=3
 train plan-path team.policies.shared.dtype=float8
@@ -511,25 +509,6 @@ preference-pairs PLAIN --out pairs.jsonl --tasks 0
 * preference-pairs plan-path --out pairs.jsonl --joint
 preference-pairs PLAIN train.steps=x --out pairs.jsonl
 
-# reward-model.
-* reward-model nowhere.jsonl --model seed --out judge
-reward-model full --model seed --out judge
-reward-model text.txt --model seed --out judge
-reward-model bytes.yaml --model seed --out judge
-reward-model empty.yaml --model seed --out judge
-* reward-model fields.jsonl --model seed --out judge
-reward-model equal.jsonl --model seed --out judge
-reward-model half-character.jsonl --model seed --out judge
-reward-model pairs-good.jsonl --out judge
-reward-model pairs-good.jsonl --model nowhere --out judge
-* reward-model pairs-good.jsonl --model empty-model --out judge
-reward-model pairs-good.jsonl --model seed --out full
-reward-model pairs-good.jsonl --model seed --out text.txt/below
-reward-model pairs-good.jsonl --model seed --out judge --steps 0
-reward-model pairs-good.jsonl --model seed --out judge --learning-rate 0
-reward-model pairs-good.jsonl --model seed --out judge --learning-rate x
-reward-model pairs-good.jsonl --model seed --out judge --validate 1
-reward-model pairs-good.jsonl --model seed --out judge --pairs-per-step 0
 """
 
 FILES = {
@@ -581,10 +560,6 @@ FILES = {
     "damaged/status.json": "{",
     "other/status.json": "{}",
     "fields.jsonl": '{"prompt": "a", "better": "b"}\n',
-    "equal.jsonl": '{"prompt": "a", "chosen": "b", "rejected": "b"}\n',
-    "pairs-good.jsonl": "".join(
-        json.dumps({"prompt": f"p{i}", "chosen": "1R", "rejected": "1L"}) + "\n" for i in range(20)
-    ),
     "full/something.txt": "here\n",
     "empty-model/config.json": "{}\n",
     "broken-run/config.yaml": "env: [\n",

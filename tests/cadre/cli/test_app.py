@@ -19,7 +19,7 @@ def test_version() -> None:
 def test_without_a_command_it_helps() -> None:
     result = call()
     assert result.code == 0
-    assert "reward-model" in result.out
+    assert "preference-pairs" in result.out
     assert "train" in result.out
 
 

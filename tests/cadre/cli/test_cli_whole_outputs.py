@@ -19,7 +19,6 @@ from tests.cadre.cli.calling import call
 from tests.helpers import forked
 from tests.helpers.slow import few_of
 
-PAIRS = "".join(json.dumps({"prompt": str(number), "chosen": "1", "rejected": "2"}) + "\n" for number in range(8))
 OUTPUTS = {
     "export": ["export", "RUN", "shared", "OUT"],
     "fork": ["fork", "RUN", "--at", "1", "--run", "OUT"],
@@ -28,18 +27,15 @@ OUTPUTS = {
     "trees": ["trees", "RUN", "--out", "OUT"],
     "episodes": ["eval", "RUN", "--tasks", "2", "--episodes", "OUT"],
     "preference-pairs": ["preference-pairs", "RECIPE", "algorithm.k=4", "--tasks", "8", "--out", "OUT"],
-    "reward-model": ["reward-model", "PAIRS", "--model", "MODEL", "--steps", "1", "--validate", "0", "--out", "OUT"],
     "warm-start": ["warm-start", "RECIPE", "--on", "ANSWERS", "--steps", "1", "--run", "OUT"],
 }
 
 
 @pytest.fixture(scope="module")
 def prepared(speaker: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run, a recipe, a model, pairs and answers."""
+    """A folder with a run, a recipe and answers."""
     folder = tmp_path_factory.mktemp("outputs")
     (folder / "RECIPE").write_text(plain_recipe(speaker))
-    (folder / "MODEL").symlink_to(speaker)
-    (folder / "PAIRS").write_text(PAIRS)
     (folder / "ANSWERS").write_text(json.dumps({"role": "left", "prompt": "1", "answer": "2"}) + "\n")
     assert call("train", str(folder / "RECIPE"), "--run", str(folder / "RUN")).code == 0
     return folder

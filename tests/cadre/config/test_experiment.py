@@ -28,8 +28,6 @@ GOOD = {
 @pytest.mark.parametrize("name", recipes())
 def test_every_recipe_is_sound(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CADRE_DATA", folder(tmp_path))
-    if name.startswith("robots"):
-        pytest.importorskip("mujoco")
     if name == "signals-compact":  # its models are made by a bench
         monkeypatch.chdir(tmp_path)
         for model in ("ears", "eyes", "hands"):

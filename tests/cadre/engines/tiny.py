@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import torch
 from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
     Gemma2Config,
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
@@ -74,6 +77,16 @@ def build(folder: Path, architecture: str = "llama", template: str | None = CHAT
     settings = {"vocab_size": 260, **SHAPE, **family_settings, **changes}
     save(lambda: kind(config_kind(**settings)), folder)
     byte_tokenizer(template).save_pretrained(folder)
+    return folder
+
+
+def judge(source: Path, folder: Path, **config: object) -> Path:
+    """A reward model in `folder`: model and tokenizer of `source` with a head, and more in its configuration."""
+    torch.manual_seed(0)
+    model = AutoModelForSequenceClassification.from_pretrained(source, num_labels=1)
+    model.config.update(config)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
     return folder
 
 

@@ -68,7 +68,7 @@ def test_equal_words_with_another_answer_are_no_repetition(tmp_path: Path) -> No
     lines = [json.dumps({"question": question, "answer": f"#### {answer}"}) for question, answer in rows]
     (tmp_path / "gsm8k" / "train.jsonl").write_text("\n".join(lines))
     prepared = prepare("gsm8k", "train", str(tmp_path), tmp_path / "clean.jsonl")
-    assert (prepared.written, prepared.contradictory, prepared.repeated) == (2, 2, 1)
+    assert (prepared.written, prepared.report.contradictory, prepared.report.repeated) == (2, 2, 1)
     again = load_user_file(str(tmp_path / "clean.jsonl"), "problem", {})
     assert [record.answer for record in again] == ["1", "-1"]
     assert "2 contradict another, 1 repeat another" in call("data", "gsm8k", "--from", str(tmp_path)).out
@@ -82,7 +82,7 @@ def test_programs_of_one_statement_may_have_other_tests(tmp_path: Path) -> None:
     (tmp_path / "mbpp").mkdir()
     (tmp_path / "mbpp" / "mbpp.jsonl").write_text("\n".join(map(json.dumps, rows)))
     prepared = prepare("mbpp", "test", str(tmp_path), tmp_path / "clean.jsonl")
-    assert (prepared.written, prepared.contradictory, prepared.repeated) == (2, 0, 1)
+    assert (prepared.written, prepared.report.contradictory, prepared.report.repeated) == (2, 0, 1)
     again = load_user_file(str(tmp_path / "clean.jsonl"), "program", {})
     assert [record.id for record in again] == ["mbpp-11", "mbpp-12"]
 
@@ -103,7 +103,7 @@ def test_an_item_that_asks_nothing_cannot_be_judged(tmp_path: Path) -> None:
     rows = [{"prompt": "A fox.", "story": text} for text in ("", " ", "It ran.")]
     (tmp_path / "stories" / "test.jsonl").write_text("\n".join(map(json.dumps, rows)))
     prepared = prepare("stories", "test", str(tmp_path), tmp_path / "clean.jsonl")
-    assert (prepared.written, prepared.unjudged) == (1, 2)
+    assert (prepared.written, prepared.report.rows, prepared.report.judged) == (1, 3, 1)
     assert len(load_user_file(str(tmp_path / "clean.jsonl"), "article", {})) == 1
 
 

@@ -1,6 +1,5 @@
 """Recipes by name: every task of real size with every model at every level is sound, and fits the card it names."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -20,11 +19,10 @@ from cadre.settings.models import KNOWN_MODELS
 from tests.cadre.cli.calling import call
 from tests.helpers.playing import source
 
-SIMULATED = pytest.mark.skipif(shutil.which("vvp") is None, reason="Icarus Verilog (package iverilog) is not here")
 # A dry run of each kind of task; the others differ in their prompts and data.
 QUICK = ("maths", "pairs-humaneval")
 TASKS = [
-    pytest.param(form, marks=[pytest.mark.slow] * (form not in QUICK) + [SIMULATED] * (task == "verilog"))
+    pytest.param(form, marks=[pytest.mark.slow] * (form not in QUICK))
     for task in real_tasks()
     for form in task_variants(task)
 ]

@@ -3,9 +3,7 @@
 import pytest
 
 from cadre.types import Task
-from cadre_tasks.worlds import verilog_judge
 from cadre_tasks.worlds.relay import Judged, Relay, RelayOneTurn, RelaySingleAgent, answer_in
-from cadre_tasks.worlds.verilog import Bench, Design, VerilogSingleAgent
 from tests.helpers.playing import play, seen, total
 
 
@@ -100,30 +98,6 @@ def test_one_agent_has_both_steps_in_one_conversation() -> None:
         assert observe[1].content == " So:\n```\n2\n```\n"  # as it was sampled, so that its ids are kept
         assert "What came of your answer:\nit is 2" in observe[2].content
         play(env, "1")
-
-
-class Unsimulated(VerilogSingleAgent):
-    """Designs and benches that nobody runs."""
-
-    async def judged(self, text: str) -> Design:
-        return Design(text, 0.5, "")
-
-    async def tested(self, text: str) -> Bench:
-        return Bench(text, passed=False, feedback="FAIL")
-
-
-def test_one_agent_of_a_circuit_sees_in_every_turn_what_it_was_asked_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verilog_judge, "tools", lambda: None)
-    env = Unsimulated(Unsimulated.tasks("test", "detector")[0])
-    for turn in range(2):
-        requests = env.observe()["agent"].messages
-        assert ("The last design was:\nmodule 0" in requests[0].content) is (turn == 1)
-        play(env, f" Mine:\n```verilog\nmodule {turn}\n```\n")
-        observe = env.observe()["agent"].messages
-        assert observe[:1] == requests
-        assert observe[1].content == f" Mine:\n```verilog\nmodule {turn}\n```\n"
-        assert f"to be tested:\nmodule {turn}" in observe[2].content
-        play(env, "a bench")
 
 
 def test_the_answer_is_the_last_block_or_the_text() -> None:

@@ -1,7 +1,7 @@
-"""Preference pairs, the training data of a reward model: read from files, and made of a team's samples.
+"""`cadre preference-pairs`: pairs of a team's samples, of which the first earned more, to train a reward model on.
 
-A pair is one line of JSON: `{"prompt": "2 + 2?", "chosen": "4", "rejected": "5"}`. The prompt may also be a list of
-chat messages.
+A pair is one line of JSON in TRL's conversational preference format: `prompt`, `chosen` and `rejected` are lists of
+chat messages. docs/reward_models.md trains a model on such a file, and `algorithm.reward_model` scores answers with it.
 """
 
 from __future__ import annotations
@@ -10,80 +10,64 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from cadre import random_keys
 from cadre.advantages.groups import compute_returns
 from cadre.advantages.preferences import joint_answer, unequal_branches
 from cadre.advantages.returns import Comparison, ScoredSample, samples_of
+from cadre.cli.terminal import Overrides, console, require_new
 from cadre.concurrency import run_coroutine
 from cadre.config.engines import build_team
-from cadre.config.experiment import Experiment
+from cadre.config.experiment import Experiment, load
+from cadre.config.resolve import resolve_for_trees
 from cadre.engines.text.tools import to_template_dicts
 from cadre.envs.wrappers import joint_prompt
-from cadre.errors import ConfigError, DataError, RunError, nearest
+from cadre.errors import ConfigError, DataError, RunError
 from cadre.files import publish_atomically
 from cadre.plugins import configure_sandbox
 from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
-from cadre.rows import read_json_lines
+from cadre.settings.yaml_file import typed_keys
 from cadre.statistics import is_rounding
 from cadre.types import Message, Observation, Tree, media_of
-from cadre_tasks.warm_start import read_prompt
-
-FIELDS = ("prompt", "chosen", "rejected")
-EXPECTED = 'expected {"prompt": text or messages, "chosen": text, "rejected": text}'
 
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """Two answers to one conversation, the first preferred; `where` is the file and line it was read from."""
+    """Two answers to one conversation, the first preferred."""
 
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str
-    where: str = field(default="", compare=False)
 
     @property
     def opposite(self) -> PreferencePair:
         """The pair that prefers the other answer."""
         return PreferencePair(self.prompt, self.rejected, self.chosen)
 
-
-# ---- Files
-
-
-def read_pairs(path: Path) -> list[PreferencePair]:
-    """Return the pairs of a file; repeated ones count once. Raises DataError that names the first bad line."""
-    if not path.is_file():
-        raise DataError(f"pairs: there is no file {path}; expected one JSON object a line. Fix the path.")
-    pairs: dict[PreferencePair, None] = {}
-    for number, raw in read_json_lines(path):
-        where = f"pairs: {path}, line {number}"
-        if sorted(raw) != sorted(FIELDS):
-            unknown = [key for key in raw if key not in FIELDS]
-            hint = nearest(unknown[0], FIELDS) if unknown else ""
-            raise DataError(f"{where}: got {list(raw)}; {EXPECTED}. Fix the line.{hint}")
-        chosen, rejected = raw["chosen"], raw["rejected"]
-        if not (isinstance(chosen, str) and isinstance(rejected, str) and chosen.strip() and chosen != rejected):
-            raise DataError(
-                f"{where}: got chosen {chosen!r:.80} and rejected {rejected!r:.80}; expected two texts that differ, "
-                "the first of them not blank. Fix or remove the line."
-            )
-        pairs.setdefault(PreferencePair(read_prompt(raw["prompt"], where), chosen, rejected, where))
-    if not pairs:
-        raise DataError(f"pairs: {path} is empty; expected one JSON object a line.")
-    return list(pairs)
+    def to_json(self) -> str:
+        """Return the pair as a line of a file."""
+        chosen, rejected = ([{"role": "assistant", "content": text}] for text in (self.chosen, self.rejected))
+        return json.dumps({"prompt": to_template_dicts(self.prompt), "chosen": chosen, "rejected": rejected})
 
 
-def pair_to_json(pair: PreferencePair) -> str:
-    """Return a pair as a line that `read_pairs` reads."""
-    prompt = to_template_dicts(pair.prompt, arguments_as_text=True)
-    return json.dumps({"prompt": prompt, "chosen": pair.chosen, "rejected": pair.rejected})
-
-
-# ---- Samples
+def preference_pairs(
+    recipe: Annotated[str, typer.Argument(help="a bundled recipe or a YAML file; its models are the untrained team")],
+    out: Annotated[Path, typer.Option(help="the JSONL file to write; must be new")],
+    overrides: Overrides = None,
+    tasks: Annotated[int, typer.Option(min=1, help="tasks of the training split")] = 100,
+    joint: Annotated[bool, typer.Option("--joint", help="pairs of joint actions, for a team")] = False,
+) -> None:
+    """Sample completions of the untrained team and write them as pairs, the higher reward first; ties are left out."""
+    experiment = resolve_for_trees(load(recipe, overrides or []), typed=typed_keys(overrides or []))
+    require_new(out, "preference-pairs --out")
+    pairs, trees = write_pairs(experiment, tasks, out, joint)
+    console.print(f"wrote {pairs} pairs of {trees} tasks to {out}", markup=False, highlight=False)
 
 
 def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = False) -> tuple[int, int]:
@@ -115,7 +99,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
             "algorithm.k."
         )
     with publish_atomically(out) as (partial,):
-        partial.write_text("".join(pair_to_json(pair) + "\n" for pair in pairs), encoding="utf-8")
+        partial.write_text("".join(pair.to_json() + "\n" for pair in pairs), encoding="utf-8")
     return len(pairs), len(trees)
 
 
