@@ -192,6 +192,7 @@ API: dict[str, tuple[str, ...]] = {
         "cadre.types:Image",
         "cadre.types:Sound",
         "cadre.envs.check:check_env",
+        "cadre_analysis.exploit:find_exploits",
     ),
     "Tools": (
         "cadre.envs.tools:tool",

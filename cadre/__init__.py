@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cadre.envs.tools import tool
     from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
     from cadre_analysis.api import compare, prove, sweep
+    from cadre_analysis.exploit import find_exploits
     from cadre_analysis.plots import plot
 
 __version__ = "0.1.0"
@@ -42,6 +43,7 @@ __all__ = [
     "compare",
     "episode",
     "evaluate",
+    "find_exploits",
     "image",
     "load",
     "plot",
@@ -67,6 +69,7 @@ HOMES = {
     "compare": "cadre_analysis.api",
     "episode": "cadre.envs.episode",
     "evaluate": "cadre.api",
+    "find_exploits": "cadre_analysis.exploit",
     "image": "cadre.envs.images",
     "load": "cadre.api",
     "plot": "cadre_analysis.plots",

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import keyword
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from cadre.cli.terminal import console, print_error, print_lines, reject_beside, require_new, visible
+import cadre
+from cadre.cli.terminal import (
+    AsJson,
+    console,
+    print_error,
+    print_lines,
+    reject_beside,
+    reject_without,
+    require_new,
+    visible,
+)
 from cadre.concurrency import run_coroutine
 from cadre.envs.check import ExaminedByOwnRules, examine, tasks_by_process
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
-from cadre.files import publish_atomically
+from cadre.files import publish_atomically, to_json
 from cadre.plugins import program_sandbox
 from cadre.settings import PolicyConfig
 from cadre.settings.yaml_file import parse_settings
@@ -36,23 +46,37 @@ def check(
     model: Annotated[
         str, typer.Option(help="model whose template writes the prompts: seed, a folder, a name")
     ] = "seed",
+    exploit: Annotated[
+        float | None, typer.Option(min=0.001, metavar="MINUTES", help="search for rewards without success, for so long")
+    ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Test an environment against the contract, or show what the sandbox confines on this machine."""
     if target == "sandbox":
-        reject_beside(context, "sandbox", ["settings", "step_seconds", "model"])
-        _print_sandbox()
+        reject_beside(context, "sandbox", ["settings", "step_seconds", "model", "exploit", "as_json"])
+        sandbox = program_sandbox()
+        if sandbox is None:
+            raise ConfigError("check sandbox: no installed package brings one; expected one. Install cadre-rl anew.")
+        table = Table("what", "here", "detail")
+        for row in sandbox.table():
+            table.add_row(row.name, "yes" if row.given else "no", row.detail)
+        console.print(table)
         return
     env_settings = parse_settings(settings or [])
+    if exploit is not None:
+        reject_beside(context, "--exploit", ["step_seconds", "model"])
+        found = cadre.find_exploits(target, exploit, env_settings, report=sys.stderr.write)
+        print_lines([to_json(asdict(found))] if as_json else map(visible, found.lines()))
+        raise typer.Exit(int(found.is_exploitable))
+    reject_without(context, "--exploit", ["as_json"])
     env_spec = EnvSpec(target, env_settings)
     declared = env_spec.declared
-    if isinstance(declared, ExaminedByOwnRules):
-        reject_beside(context, f"{target}, whose settings have limits", ["step_seconds"])
-
     from cadre.config.estimate import render_first_prompts
     from cadre.config.resolve import find_model
 
     source = find_model("--model", PolicyConfig(model=model))
     if isinstance(declared, ExaminedByOwnRules):
+        reject_beside(context, f"{target}, whose settings have limits", ["step_seconds"])
         report = run_coroutine(declared.examine(env_spec))
     else:
         report = run_coroutine(examine(env_spec, step_seconds=step_seconds))
@@ -84,16 +108,6 @@ def check(
         print_lines(f"    {visible(line)}" for line in lines)
     if report.broken or faults:
         raise typer.Exit(2)
-
-
-def _print_sandbox() -> None:
-    sandbox = program_sandbox()
-    if sandbox is None:
-        raise ConfigError("check sandbox: no installed package brings one; expected one. Install cadre-rl anew.")
-    table = Table("what", "here", "detail")
-    for row in sandbox.table():
-        table.add_row(row.name, "yes" if row.given else "no", row.detail)
-    console.print(table)
 
 
 # ---- cadre init

@@ -369,12 +369,12 @@ class CheckedEpisode:
             return None
 
         for action in actions:
-            await try_one({role: _said(role, action) for role in observations})
+            await try_one({role: sample_of(role, action) for role in observations})
         for role, observation in observations.items():
             for tool in observation.tools:
                 for variant in range(ARGUMENTS_TRIED):
                     sample = _call(role, tool, variant)
-                    outcome = await try_one({**{name: _said(name, "") for name in observations}, role: sample})
+                    outcome = await try_one({**{name: sample_of(name, "") for name in observations}, role: sample})
                     if outcome is None or not outcome[1].parts.get("tools/errors"):
                         self.working.add(tool.name)
                         break
@@ -512,7 +512,7 @@ def shortened(messages: Sequence[Message], actions: Sequence[str]) -> tuple[Mess
     return tuple(short)
 
 
-def _said(role: str, text: str) -> Sample:
+def sample_of(role: str, text: str) -> Sample:
     """Return a sample of a text, as from a model."""
     message = Message("assistant", text)
     return Sample(role, "check", text, (0,), (0,), (0.0,), "stop", 0, message)
@@ -529,14 +529,14 @@ def _call(role: str, tool: Tool, variant: int = 0) -> Sample:
     arguments = json.dumps(example_of(tool.parameters, variant) if tool.parameters else {})
     text = json.dumps({"name": tool.name, "arguments": json.loads(arguments)})
     message = Message("assistant", "", (ToolCall("call_0", tool.name, arguments),))
-    return replace(_said(role, text), message=message)
+    return replace(sample_of(role, text), message=message)
 
 
 def _answer(role: str, observation: Observation, actions: Sequence[str], generator: random.Random) -> Sample:
     """Return a drawn text, or if tools are offered as often a call of one."""
     if observation.tools and generator.random() < 0.5:
         return _call(role, generator.choice(observation.tools))
-    return _said(role, generator.choice(actions))
+    return sample_of(role, generator.choice(actions))
 
 
 def _shown(sample: Sample) -> str:

@@ -95,6 +95,7 @@ SAYS = re.compile(
     r"verdict[*_`]{0,3} ?[:\uff1a][^a-z0-9]{0,9}(?:boxed\W{1,2}|text\W{1,2}){0,2}[^a-z0-9]{0,6}"
     r"(right|wrong|correct|incorrect)(?![a-z0-9])(?!\W{0,6}or\b)"
 )
+OFFER = re.compile(r"verdict[^a-z0-9]{1,12}right\W{1,6}or\W{1,6}verdict\W{1,12}wrong(?![a-z0-9])")
 MEANS: dict[str, Literal["right", "wrong"]] = {
     "correct": "right",
     "incorrect": "wrong",
@@ -105,6 +106,6 @@ MEANS: dict[str, Literal["right", "wrong"]] = {
 
 def verdict(text: str) -> Literal["right", "wrong"] | None:
     """Return the last verdict of a judge, in a box, quotes, brackets, marks of emphasis or in none of them; None if
-    there is no verdict or both words are offered."""
-    verdicts = SAYS.findall(text.lower())
+    there is no verdict or both words are offered, as where a judge repeats what it was asked."""
+    verdicts = SAYS.findall(OFFER.sub("", text.lower()))
     return MEANS[verdicts[-1]] if verdicts else None

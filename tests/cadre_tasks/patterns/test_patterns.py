@@ -8,7 +8,7 @@ from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.types import Reward, Task
 from cadre_tasks.patterns import Debate, Gather, Lead, Question, Refine, Review
-from cadre_tasks.patterns.question import verdict
+from cadre_tasks.patterns.question import VERDICT, verdict
 from tests.helpers.playing import check, play, seen, source, total
 from tests.helpers.slow import few_of
 
@@ -115,6 +115,8 @@ def test_a_verdict_is_read_as_people_would(text: str, intended: str | None) -> N
 def test_a_verdict_is_the_last_one() -> None:
     assert verdict("Verdict: right ... no. VERDICT:  wrong.") == "wrong"
     assert verdict("right") is None
+    assert verdict(VERDICT) is verdict("Verdict: right or Verdict: wrong") is None  # what was asked, repeated
+    assert verdict(f"{VERDICT}\nVerdict: wrong") == "wrong"
 
 
 @pytest.mark.parametrize(
