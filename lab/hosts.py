@@ -5,7 +5,7 @@
 
 A disturbed run (40 updates, staleness 1, sampler and learner of a tiny model in Ray's processes) is compared with one
 of a single process: metrics, evaluations and weights have to be equal to the bit, and no update may be missing.
-`links` has the sampler on one host and the learner on the other. L0 trains an adapter of the model for both roles, L1
+`links` has samplers on the second host and learners on the first. L0 trains an adapter of the model for both roles, L1
 one for each role, L2 a whole model for each; counted is what the link carries from the second update to the last.
 """
 
@@ -50,10 +50,10 @@ def ip(command: str) -> None:
 
 
 class Hosts:
-    """Two hosts of a Ray cluster. The first runs the training; the second, and if `both` the first too, has a GPU in
-    Ray's books, so that actors that ask for one are there."""
+    """Two hosts of a Ray cluster. The first runs the training; the second has GPUs in Ray's books, so that actors that
+    ask for one are there."""
 
-    def __init__(self, folder: Path, both: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder, self.names = folder, [f"cadre-{os.getpid()}-{number}" for number in range(2)]
         for name in self.names:
             ip(f"netns add {name}")
@@ -65,8 +65,7 @@ class Hosts:
                 ip(f"-n {name} link set {device} up")
         # Unix sockets in it have paths of at most 107 characters.
         self.temporary = Path(f"/tmp/{first}")
-        gpus = int(both)
-        self.start(0, f"--head --port 6379 --num-gpus {gpus} --include-dashboard false --temp-dir {self.temporary}")
+        self.start(0, f"--head --port 6379 --include-dashboard false --temp-dir {self.temporary}")
 
     def start(self, number: int, options: str) -> None:
         """Start Ray on a host, in a mount namespace of its own."""
@@ -82,7 +81,7 @@ class Hosts:
         output.write_text("")
 
     def join(self) -> None:
-        self.start(1, "--address 10.77.0.1:6379 --num-gpus 1")
+        self.start(1, "--address 10.77.0.1:6379 --num-gpus 2")
 
     def run(self, number: int, *command: str, output: IO[str]) -> subprocess.Popen[bytes]:
         inside = ["ip", "netns", "exec", self.names[number], *command]
@@ -201,7 +200,7 @@ def links(folder: Path, model: str, write: bool) -> None:
         "L1": {"one": adapter, "other": adapter},
         "L2": {"one": {"model": model}, "other": {"model": model}},
     }
-    with closing(Hosts(folder, both=True)) as hosts:
+    with closing(Hosts(folder)) as hosts:
         hosts.join()
         for level, policies in levels.items():
             roles = dict(zip(("first", "second"), list(policies) * 2, strict=False))
@@ -213,7 +212,7 @@ def links(folder: Path, model: str, write: bool) -> None:
                 "sampling": {"max_tokens": 1},
                 "train": {"steps": UPDATES, "tasks_per_step": 1, "checkpoint_minutes": 0.0},
                 "evaluate": {"tasks": 0},
-                "cluster": {"address": "10.77.0.1:6379", "sampler_gpus": 1, "learner_gpus": 1, "learner_kept": 1000},
+                "cluster": {"address": "10.77.0.1:6379", "sampler_gpus": 1, "learner_kept": 1000},
             }
             recipe, run = folder / f"{level}.yml", folder / level
             recipe.write_text(yaml.safe_dump(sections))
