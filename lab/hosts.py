@@ -6,7 +6,8 @@
 A disturbed run (40 updates, staleness 1, sampler and learner of a tiny model in Ray's processes) is compared with one
 of a single process: metrics, evaluations and weights have to be equal to the bit, and no update may be missing.
 `links` has samplers on the second host and learners on the first. L0 trains an adapter of the model for both roles, L1
-one for each role, L2 a whole model for each; counted is what the link carries from the second update to the last.
+one for each role, L2 a whole model for each; counted is what the link carries from the second update to the sixth of
+eight, so that neither start nor the last checkpoint is in it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ ENVIRONMENT = os.environ | {
 }
 # Shorter ones end before Ray and its workers notice; longer than about a minute, Ray gives the host up for good.
 CUT_S = 30
-STEPS, UPDATES = 40, 6
+STEPS, UPDATES = 40, 8
 
 
 def ip(command: str) -> None:
@@ -220,9 +221,9 @@ def links(folder: Path, model: str, write: bool) -> None:
                 driver = hosts.run(0, *command(recipe, run), output=log)
             wait_for(driver, run, 2)
             before, first = hosts.carried(), steps(run)
-            wait_for(driver, run, UPDATES)
-            carried = (hosts.carried() - before) / (UPDATES - first)
-            keep(f"link.bytes_per_update.{level}", carried, "bytes", UPDATES - first, "links --model DIR", write)
+            wait_for(driver, run, UPDATES - 2)
+            carried, counted = hosts.carried() - before, steps(run) - first
+            keep(f"link.bytes_per_update.{level}", carried / counted, "bytes", counted, "links --model DIR", write)
             driver.wait(300)
 
 
