@@ -51,8 +51,8 @@ Model = Callable[[str, str], str]
 
 
 class Table(Env):
-    """The package's table of five, with a reward: a meal is worth 1 to the team, a deadlock -2. A fork in the hand of a
-    hungry philosopher is worth 0.25 while it is held, a potential, so that taking and putting down earns nothing."""
+    """The package's table of five, with a reward: a meal is worth 1 to the team, a deadlock -2. Who is one free fork
+    away from a meal has 0.5 as long as that is so, a potential, so that taking and putting down earns nothing."""
 
     roles = SEATS
 
@@ -76,17 +76,18 @@ class Table(Env):
             observations[name] = Observation(name, (Message("system", system), Message("user", user)))
         return observations
 
-    def held(self, seat: int) -> float:
-        """The potential of a seat."""
-        philosopher = self.table.philosophers[seat]
-        return 0.25 * (philosopher.has_left_fork + philosopher.has_right_fork)
+    def close_to_eating(self, seat: int) -> float:
+        """The potential of a seat: one fork in the hand and the other one free."""
+        seen = get_observation(self.table, seat)
+        free = seen.right_fork_available if seen.holding_left else seen.left_fork_available
+        return 0.5 * (seen.holding_left != seen.holding_right and free)
 
     async def step(self, actions: dict[str, str]) -> Reward:
-        before = [self.held(seat) for seat in range(len(SEATS))]
+        before = [self.close_to_eating(seat) for seat in range(len(SEATS))]
         decisions = [AgentDecision(seat, prompts.parse_action(actions[name])) for seat, name in enumerate(SEATS)]
         result = step(self.table, decisions)
         self.table, self.deadlock = result.new_state, result.deadlock
-        gained = {name: self.held(seat) - before[seat] for seat, name in enumerate(SEATS)}
+        gained = {name: self.close_to_eating(seat) - before[seat] for seat, name in enumerate(SEATS)}
         meals, deadlock = float(result.meals_this_step), float(result.deadlock)
         return Reward(meals - 2.0 * deadlock, gained, {"meals": meals, "deadlock": deadlock})
 
