@@ -213,6 +213,7 @@ class Team:
     own_weights   True if samplers have weights of their own, so that they may sample while the learners train
     frozen        policies that could be trained, and are not at the present step
     activity      counts the samples, if somebody watches
+    seats         changes of the assignment in the episodes of a task, by its position in the step
     """
 
     assignment: Mapping[str, str]
@@ -224,6 +225,7 @@ class Team:
     own_weights: bool = False
     frozen: frozenset[str] = frozenset()
     activity: SamplingActivity | None = None
+    seats: Callable[[int], Mapping[str, str]] = field(default=lambda position: {})
 
     async def sample(
         self, observation: Observation, count: int, key: int, previous: PreviousTurn | None
@@ -305,8 +307,12 @@ class Team:
 
     def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation as a trained policy's prompt."""
+        return self.owner(policy).encode(policy, messages, tools)
+
+    def owner(self, policy: str) -> Learner:
+        """Return the learner that trains the policy."""
         (owner,) = (learner for learner in self.learners if policy in learner.policies)
-        return owner.encode(policy, messages, tools)
+        return owner
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the values of the heads named in `targets` at their positions, in the order of the sequences."""

@@ -210,8 +210,13 @@ class Experiment:
     @property
     def vllm_policies(self) -> list[str]:
         """The policies with weights on this machine that vLLM samples; the torch engine samples the others."""
-        playing = set(self.roles.values()) & set(self.models)
+        playing = self.playing & set(self.models)
         return [name for name, sampler in self.samplers.items() if name in playing and sampler.engine == "vllm"]
+
+    @property
+    def playing(self) -> set[str]:
+        """The policies that play a role, and the members of the pool of opponents, which may."""
+        return {*self.roles.values(), *self.config.team.members} & set(self.policies)
 
     @cached_property
     def training_tasks(self) -> Sequence[Task]:

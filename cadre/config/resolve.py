@@ -143,7 +143,7 @@ def resolve(config: Config, env: type[Env] | None = None, typed: Collection[str]
 
 def resolve_for_trees(config: Config, env: type[Env] | None = None, typed: Collection[str] = ()) -> Experiment:
     """Return all that growing the trees of a training needs, for a team of which no policy need be trained."""
-    experiment = _add_teacher(_add_critics(_resolve_players(config, env)))
+    experiment = _add_teacher(_add_critics(_add_opponents(_resolve_players(config, env))))
     check_typed_are_read(experiment, typed)
     raise_first(experiment, TREES)
     return experiment
@@ -307,6 +307,14 @@ def resolve_environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec,
         return spec, make({**config.settings, **changes})
     except ConfigError as error:
         raise ConfigError(f"evaluate.{error}") from None
+
+
+def _add_opponents(players: Experiment) -> Experiment:
+    """Return the experiment with a policy for each member of the pool, which is sampled as the one that learns is."""
+    kinds = {"policies": players.policies, "models": players.models, "samplers": players.samplers}
+    members = players.config.team.members
+    copies = {kind: {**own, **{name: part for name in members for part in own.values()}} for kind, own in kinds.items()}
+    return replace(players, **copies)
 
 
 def _add_critics(players: Experiment) -> Experiment:
