@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -311,10 +312,14 @@ def resolve_environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec,
 
 def _add_opponents(players: Experiment) -> Experiment:
     """Return the experiment with a policy for each member of the pool, which is sampled as the one that learns is."""
-    kinds = {"policies": players.policies, "models": players.models, "samplers": players.samplers}
-    members = players.config.team.members
-    copies = {kind: {**own, **{name: part for name in members for part in own.values()}} for kind, own in kinds.items()}
-    return replace(players, **copies)
+    for name, member in product(players.policies, players.config.team.members):
+        players = replace(
+            players,
+            policies={**players.policies, member: players.policies[name]},
+            models={**players.models, member: players.models[name]},
+            samplers={**players.samplers, member: players.samplers[name]},
+        )
+    return players
 
 
 def _add_critics(players: Experiment) -> Experiment:
