@@ -15,6 +15,7 @@ tensorboard/        the same metrics for TensorBoard, rewritten from the files a
 wandb/              of the tracker of that name, where it is on
 status.json         the current state of the run, see `cadre.runs.progress`
 checkpoints/        step-000030/: what `cadre.training.checkpoint` saves
+opponents/          weights of the present members of the pool in self-play (team.opponents)
 .lock               held by the one process that writes here
 
 A run may be moved: files that it was started from are found where they were, or where they were moved together with it.

@@ -30,6 +30,7 @@ from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
 from cadre.settings.yaml_file import apply_overrides, flatten, typed_keys
 from cadre.training.checkpoint import (
+    OPPONENTS,
     WARM_START,
     WARM_START_SETTINGS,
     TrainingState,
@@ -328,7 +329,7 @@ def repair_logs(run: Run) -> Iterator[str]:
     The caller holds the run's lock. Raises RunError if a log or a folder of logs is a link.
     """
     folder = run.folder
-    for name in (kept_trees.ANNOTATIONS, "pictures", "sounds", "checkpoints", "tensorboard"):
+    for name in (kept_trees.ANNOTATIONS, "pictures", "sounds", "checkpoints", OPPONENTS, "tensorboard"):
         require_no_link(folder / name)
     files = {folder / name: model for name, model in LOGS.items()}
     files |= dict.fromkeys(kept_trees.annotation_files(folder), AnnotationLine)
