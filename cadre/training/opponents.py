@@ -64,11 +64,7 @@ class OpponentPool:
         self, experiment: Experiment, config: OpponentsConfig, folder: Path, ratings: dict[str, Rating]
     ) -> None:
         self.config, self._folder, self._ratings = config, folder, ratings
-        self._slots, self._roles, self._seed = (
-            experiment.config.team.members,
-            [*experiment.roles],
-            experiment.train.seed,
-        )
+        self._slots, self._experiment = experiment.config.team.members, experiment
         (self._learner,) = set(experiment.roles.values())
         for name in ratings.keys() - {self._learner, *self._slots}:  # of a fork that keeps fewer
             del ratings[name]
@@ -107,9 +103,9 @@ class OpponentPool:
 
     def seats(self, step: int, position: int) -> Mapping[str, str]:
         """Return who plays beside the learner in the episodes of a task: the learner's seat alternates."""
-        roles, members = self._roles, self.members
+        roles, members = [*self._experiment.roles], self.members
         own = roles[(step + position) % len(roles)]
-        generator = random_keys.generator(self._seed, OPPONENTS, step, position)
+        generator = random_keys.generator(self._experiment.train.seed, OPPONENTS, step, position)
         weights = draw_weights([*members.values()], self.config.draw)
         return {role: generator.choices([*members], weights)[0] for role in roles if role != own}
 
