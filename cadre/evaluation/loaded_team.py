@@ -136,10 +136,6 @@ class LoadedTeam:
         """Return the same policies in other roles: `tool=planner,planner=tool` swaps two."""
         return replace(self, team=self.team.assigned(parse_assignment(self.experiment, text)))
 
-    def beside_untrained(self, roles: str) -> LoadedTeam:
-        """Return the team with the named roles, by comma, played by their models as they were before training."""
-        return replace(self, team=add_untrained(self.experiment, self.team, roles))
-
     def close(self) -> None:
         """Free the models' memory and threads. May be called more than once."""
         self.team.close()
@@ -225,7 +221,9 @@ def open_evaluation(target: Target, request: EvaluationRequest) -> tuple[LoadedT
     parse_untrained_roles(experiment.roles, request.untrained)
     tasks = select_tasks(experiment.held_out_tasks, request.count, request.first)
     loaded = load_team(experiment, target.run, request.base, request.checkpoint).assigned(request.assign)
-    return loaded.beside_untrained(request.untrained) if request.untrained else loaded, tasks
+    if request.untrained:
+        loaded = replace(loaded, team=add_untrained(experiment, loaded.team, request.untrained))
+    return loaded, tasks
 
 
 def run_evaluation(

@@ -20,23 +20,8 @@ from cadre.view.reading import RunReader
 
 # In the order in which they need each other.
 MODULES = (
-    "dom",
-    "colours",
-    "route",
-    "texts",
-    "store",
-    "difference",
-    "filter",
-    "series",
-    "plotfile",
-    "about",
-    "drawing",
-    "sample",
-    "tree",
-    "trees",
-    "curves",
-    "left",
-    "main",
+    *("dom", "colours", "route", "texts", "store", "difference", "filter", "series", "plotfile", "about", "drawing"),
+    *("sample", "tree", "trees", "curves", "left", "main"),
 )
 # Modules that other modules import as a namespace, and the names that they use of it: `about.show`.
 NAMESPACES = {"about": "show", "curves": "show", "left": "show", "trees": "show turn"}
