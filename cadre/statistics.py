@@ -1,11 +1,9 @@
 """Numbers that are computed from rewards: when two are equal, and the 95% intervals of rates and means over tasks.
 
-One rule of equality serves groups, pairs, ties, critics and audits. It is relative, as rewards may be 1e-10 or 1e6.
-`size` is always the sum of the absolute rewards that a number was made of, which is larger than the number itself if
-rewards cancel: 0.3 + 0.4 - 0.7 is no reward of 1e-17.
+One rule of equality serves groups, pairs, ties, critics and audits. It is relative, as rewards may be 1e-10 or 1e6:
+`size` is the sum of the absolute rewards that a number was made of, as 0.3 + 0.4 - 0.7 is no reward of 1e-17.
 
-No interval of equal values has width zero: if twenty tasks are all solved in half of their episodes, the next one may
-still differ.
+No interval of equal values has width zero: of twenty tasks that are all solved the next one may still differ.
 """
 
 from __future__ import annotations
