@@ -50,10 +50,8 @@ def rate_interval(values: Sequence[float], z: float = Z) -> Interval:
 
 
 def mean_interval(values: Sequence[float], z: float = Z) -> Interval:
-    """Return the mean of numbers of any size, one a task, with the interval of their standard error and a floor.
-
-    With one task it is infinite. Raises ValueError for no values and for values that are not finite.
-    """
+    """Return the mean of numbers of any size, one a task, with the interval of their standard error and a floor. With
+    one task it is infinite. Raises ValueError for no values and for values that are not finite."""
     if not values or not all(map(math.isfinite, values)):
         raise ValueError(f"An interval needs one or more finite values, one a task; got {list(values)}.")
     count, mean = len(values), fmean(values)
@@ -65,9 +63,7 @@ def mean_interval(values: Sequence[float], z: float = Z) -> Interval:
 
 def with_floor(interval: Interval, count: int, size: float = 1.0) -> Interval:
     """Return an interval over `count` tasks that is wide enough for one more task of the largest value, `size`.
-
-    Resampling equal values would give an interval without width.
-    """
+    Resampling equal values would give an interval without width."""
     value, low, high = interval
     floor = size / (count + 1)
     return value, min(low, value - floor), max(high, value + floor)

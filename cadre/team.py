@@ -42,10 +42,8 @@ class Sampler(Protocol):
     """Draws completions. An engine batches the requests of all running episodes."""
 
     async def sample(self, request: Request) -> list[Sample]:
-        """Return `request.count` completions with the version of the weights at the start.
-
-        Completion k depends on the weights, the prompt and `fold(request.key, k)` alone.
-        """
+        """Return `request.count` completions with the version of the weights at the start. Completion k depends on the
+        weights, the prompt and `fold(request.key, k)` alone."""
 
     async def load(self, weights: Weights) -> None:
         """Sample the policy from these weights from now on. Raises EngineError if that is impossible."""
@@ -230,10 +228,8 @@ class Team:
     async def sample(
         self, observation: Observation, count: int, key: int, previous: PreviousTurn | None
     ) -> list[Sample]:
-        """Return `count` completions from the policy of the observation's role.
-
-        Raises EngineError for any failure of the sampler: that is no failure of an episode.
-        """
+        """Return `count` completions from the policy of the observation's role. Raises EngineError for any failure of
+        the sampler: that is no failure of an episode."""
         role = observation.role
         policy, sampling = self.assignment[role], narrowed(self.sampling[role], observation)
         request = Request(role, policy, observation.messages, count, sampling, key, previous, observation.tools)

@@ -129,11 +129,8 @@ def parse_gpus(text: str) -> tuple[int, int]:
 
 
 def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | None = None) -> ResourceEstimate:
-    """Validate an experiment and estimate its resources, here or on other `gpus` ("2x8 H100").
-
-    Raises what training would raise before it loads a model, except for data whose source is not set: an invented task
-    replaces them.
-    """
+    """Validate an experiment and estimate its resources, here or on other `gpus` ("2x8 H100"). Raises what training
+    would raise before it loads a model, except for data whose source is not set: an invented task replaces them."""
     example: Mapping[str, Any] = {}
     count, size = parse_gpus(gpus) if gpus else (0, 0)
     try:
@@ -410,10 +407,8 @@ def _precision(policy: PolicyConfig, model: str, parameters: int) -> str:
 def render_first_prompts(
     prompts: Mapping[str, Sequence[Message]], source: str, name: str, tools: Mapping[str, Sequence[Tool]] | None = None
 ) -> tuple[dict[str, PromptPreview], list[str]]:
-    """Return the first prompt of every role, with its tools, and a paragraph for every fault.
-
-    `source` is the folder or the hub name of the model that is called `name`. Loads a tokenizer, no weights.
-    """
+    """Return the first prompt of every role, with its tools, and a paragraph for every fault. `source` is the folder or
+    the hub name of the model that is called `name`. Loads a tokenizer, no weights."""
     from cadre.engines.text.model import Previewer
 
     previewer, faults = Previewer(source), []

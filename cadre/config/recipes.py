@@ -97,10 +97,8 @@ def compose_recipe(name: str) -> Raw | None:
 
 
 def task_groups() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return, by distribution, the groups of tasks that it declares in `groups.yml` beside its recipes.
-
-    They are for `cadre list`. A task stands for all names of its distribution that are its own or continue it.
-    """
+    """Return, by distribution, the groups of tasks that it declares in `groups.yml` beside its recipes. They are for
+    `cadre list`. A task stands for all names of its distribution that are its own or continue it."""
     files = {distribution: folder / "groups.yml" for folder, distribution in recipe_folders().items()}
     return {
         distribution: {group: tuple(tasks) for group, tasks in read_yaml(file).items()}
@@ -220,11 +218,8 @@ def describe_root(run: Path) -> dict[str, str]:
 
 
 def find_roots(run: Path) -> tuple[Path, Path] | None:
-    """Return the folder that a run was started in, and where that is now.
-
-    They differ if the folder was moved together with the run, which then has the same path in it still. None if the run
-    stores no root.
-    """
+    """Return the folder that a run was started in, and where that is now. They differ if the folder was moved together
+    with the run, which then has the same path in it still. None if the run stores no root."""
     try:
         record = read_record(run / "command.json", RootRecord)
     except RunError:

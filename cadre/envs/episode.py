@@ -238,10 +238,8 @@ class Call(_Coroutine):
 
 
 def random() -> random_module.Random:
-    """Return the random numbers of the running episode: equal in every run of it, so that it can branch.
-
-    Raises ContractError outside of an episode.
-    """
+    """Return the random numbers of the running episode: equal in every run of it, so that it can branch. Raises
+    ContractError outside of an episode."""
     run = _run.get()
     if run is None:
         raise ContractError("cadre.random: called outside of an episode; expected a call in a team's function.")

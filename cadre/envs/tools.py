@@ -354,9 +354,7 @@ async def answer_calls(
 
 def check_tools(env: type[Env], roles: Sequence[str]) -> None:
     """Raise ConfigError for tools of unknown roles, entries that are no tools, and objects that cannot be copied.
-
-    Starts no server.
-    """
+    Starts no server."""
     for role, entries in _entries_by_role(env).items():
         if role not in (*roles, ""):
             expected = f"expected roles of it: {', '.join(roles)}"

@@ -232,11 +232,9 @@ def run_evaluation(
     repeats: Repeats,
     begin: Callable[[int, SamplingActivity], Callable[[], None]] = lambda episodes, activity: lambda: None,
 ) -> tuple[dict[str, Any], list[Tree]]:
-    """Return the report by name, and all trees: each task once at temperature 0, or as often as `repeats` says.
-
-    `begin` is called with the number of episodes and a count of what is sampled, and returns a callback for each
-    finished one. The traceback of the first failure is written to stderr, as there is no run folder for it.
-    """
+    """Return the report by name, and all trees: each task once at temperature 0, or as often as `repeats` says. `begin`
+    is called with the number of episodes and a count of what is sampled, and returns a callback for each finished one.
+    The traceback of the first failure is written to stderr, as there is no run folder for it."""
     loaded, tasks = open_evaluation(target, request)
     failures: list[Failure] = []
 
@@ -267,10 +265,7 @@ def run_evaluation(
 def count_trained_on(run: Path | None, evaluated: EnvSpec, tasks: Sequence[Task]) -> dict[str, int | None]:
     """Return how many of the tasks the run was trained on, by their words as leaks are found; None if its training data
     is not on this machine. Empty if no run was trained, and if the held-out tasks are those that the run itself kept
-    apart.
-
-    Nothing is downloaded for it.
-    """
+    apart. Nothing is downloaded for it."""
     if run is None or not evaluated.declared.splits_data:
         return {}
     with only_reading():

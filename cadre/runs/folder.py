@@ -107,11 +107,8 @@ class Run:
         fill: Callable[[Run], None] = lambda run: None,
     ) -> Run:
         """Create a new run; `forked_at` is the step after which it begins if it is a fork, and `fill` writes what else
-        it begins with.
-
-        It appears whole, so that of runs started at the same moment each sees the other or not. Raises TakenError for a
-        folder that holds anything, and for one that another process is making.
-        """
+        it begins with. It appears whole, so that of runs started at the same moment each sees the other or not. Raises
+        TakenError for a folder that holds anything, and for one that another process is making."""
         check_folder_free(folder)
         with publish_atomically(folder) as (partial,):
             check_folder_free(folder)  # another process may have made it before the lock was ours

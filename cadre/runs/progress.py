@@ -300,10 +300,7 @@ class StatusWriter:
 
 def read_status(folder: Path) -> dict[str, Any]:
     """Return what the run in `folder` was doing when it last wrote its status, whether it still `runs`, and its last
-    `evaluation`.
-
-    Raises RunError if no run ever trained there.
-    """
+    `evaluation`. Raises RunError if no run ever trained there."""
     path = folder / STATUS
     if not path_exists(path):
         raise RunError(f"status: {folder} holds no {STATUS}; expected the folder of a run that has begun to train.")

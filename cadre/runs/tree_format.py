@@ -118,11 +118,9 @@ class StoredTree(OpenRecord):
 
 
 def decode_tree(value: Any) -> Tree:
-    """Return a tree from its JSON form; its images and sounds are without their bytes (`load_media`).
-
-    Raises ValueError with a message of one line for a tree that does not fit the types or contradicts itself: a branch
-    that chooses what is not there or leads back, or a node that is reached twice or never.
-    """
+    """Return a tree from its JSON form; its images and sounds are without their bytes (`load_media`). Raises ValueError
+    with a message of one line for a tree that does not fit the types or contradicts itself: a branch that chooses what
+    is not there or leads back, or a node that is reached twice or never."""
     stored = validate_record(restore_numbers(value), StoredTree)
     nodes: list[Any] = [None] * len(stored.nodes)
     # From the last to the first, so that each child is there before its parent.

@@ -47,10 +47,8 @@ class StalenessLimit:
 
     def capacity(self, version: int, started: int) -> int:
         """Return how many more steps may be started after `version` updates: max_staleness + version + 1 - started.
-
         That is (max_staleness + version + 1) * batch - (samples taken) in whole steps, so that no group is cut. After a
-        resume, `started` counts the sampled steps of the checkpoint too.
-        """
+        resume, `started` counts the sampled steps of the checkpoint too."""
         return max(0, min(self.max_staleness + version + 1, self.end) - started)
 
 

@@ -134,11 +134,9 @@ def checkpoint_name(step: int) -> str:
 def save_checkpoint(
     folder: Path, state: TrainingState, team: Team, config: str = "", weights: Mapping[str, Path] | None = None
 ) -> Path:
-    """Write the state, and the configuration that made it, to `folder/step-NNNNNN`: all of it, or nothing.
-
-    An intact checkpoint of that step is kept as it is. `weights` are folders of policies whose weights replace the
-    team's, or stand beside them; optimizers and value heads stay the team's.
-    """
+    """Write the state, and the configuration that made it, to `folder/step-NNNNNN`: all of it, or nothing. An intact
+    checkpoint of that step is kept as it is. `weights` are folders of policies whose weights replace the team's, or
+    stand beside them; optimizers and value heads stay the team's."""
     final = folder / checkpoint_name(state.step)
     # After a resume the same step may be saved again; a damaged folder of that name is replaced.
     if final.exists():

@@ -164,10 +164,8 @@ def run_training(
     experiment: Experiment, run: Run, console: Console, resume: bool = False, force: bool = False
 ) -> tuple[Team, int]:
     """Train in `run`, with `resume` from its latest checkpoint; return the team and the number of updates made in all.
-
     A team that could not be trained to the end is closed. Raises RunError where another process trains in the run, and
-    where the tasks or the models of a resumed run have changed, unless forced.
-    """
+    where the tasks or the models of a resumed run have changed, unless forced."""
 
     def tell(paragraphs: Iterable[str]) -> None:
         for paragraph in paragraphs:
@@ -235,11 +233,9 @@ def make_vocabulary(experiment: Experiment) -> Vocabulary:
 
 
 def restore_state(run: Run, team: Team) -> TrainingState:
-    """Return the state of the latest checkpoint, or the initial state where none was written yet.
-
-    Log lines after that step are removed. Steps that were sampled under other settings are dropped and sampled again.
-    Raises RunError where there are logged steps and no checkpoint.
-    """
+    """Return the state of the latest checkpoint, or the initial state where none was written yet. Log lines after that
+    step are removed. Steps that were sampled under other settings are dropped and sampled again. Raises RunError where
+    there are logged steps and no checkpoint."""
     folder = run.folder / "checkpoints"
     if not checkpoint_steps(folder):
         # A fork begins with a checkpoint, and one is written before the first step.

@@ -110,11 +110,8 @@ class OpponentPool:
         return {role: generator.choices([*members], weights)[0] for role in roles if role != own}
 
     def rate(self, trees: Sequence[Tree]) -> Metrics:
-        """Rate the learner and its opponents by a step's games, and return the ratings as metrics.
-
-        The games against one member count as one result, their mean, by which both move from where they were before
-        the step.
-        """
+        """Rate the learner and its opponents by a step's games, and return the ratings as metrics. The games against
+        one member count as one result, their mean, by which both move from where they were before the step."""
         scores: dict[str, list[float]] = defaultdict(list)
         for path in (path for tree in trees for path in walk.episodes(tree.root)):
             for name, score in game_scores(path, self._learner):

@@ -110,10 +110,8 @@ def make_html(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def make_script(modules: Sequence[str] = MODULES) -> str:
-    """Return modules as one script with one scope, so without their imports.
-
-    The modules that are namespaces all have a `show`, so each becomes an object of its functions.
-    """
+    """Return modules as one script with one scope, so without their imports. The modules that are namespaces all have a
+    `show`, so each becomes an object of its functions."""
     parts = []
     for name in modules:
         source = IMPORT.sub("", (PAGE / f"{name}.js").read_text(encoding="utf-8"))
