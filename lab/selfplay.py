@@ -1,32 +1,35 @@
-"""Self-play at TicTacToe against a pool of earlier weights: `python -m lab.selfplay [--seeds 0 1 2 3 4] [--steps 256]`.
+"""Self-play at TicTacToe against a pool of earlier weights: `python -m lab.selfplay [--seeds 0 1] [--write]`.
 
-TextArena's game, shown in nine words. A model of 100,000 parameters that has read legal random play is trained in both
-seats; every tenth step it plays 1,000 greedy games, half of them in each seat, against exact minimax, which takes any
-of its best moves: a draw is the most that anybody gets. `--present` is the control, whose opponent is its present self.
+TextArena's game (the extra textarena), its board in nine words. A model of 100,000 parameters, which has read that a
+player takes one of the best moves four times of ten and else any legal one, is trained in both seats. Every tenth step
+gives the exact share of draws, at temperature 1, against minimax, which takes any of its best moves: nobody gets more
+than a draw. `--present` is the control, whose opponent is its present self. Complete runs are kept, others go on.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import random
-import tempfile
-from collections.abc import Mapping
 from functools import cache
+from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Self
 
 import torch
+from transformers import AutoTokenizer, LlamaForCausalLM
 
 import cadre
-from cadre import random_keys
+from bench.common import record
+from cadre.training.checkpoint import checkpoint_name, checkpoint_steps
 from cadre.types import Message, Observation, Reward, Task
 from cadre_tasks.integrations.textarena import TextArena
-from cadre_tasks.models.make_seed import byte_level, pretrain, tiny_llama
-from lab.taught import batches, example
+from cadre_tasks.models.make_games import descend
+from cadre_tasks.models.make_seed import byte_level, tiny_llama
 
 LINES = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]
 FREE, OWN, OTHER = ".", "+", "-"
+SWAP = str.maketrans(OWN + OTHER, OTHER + OWN)
+EVERY, EARLY = 10, 40  # steps between two evaluations; the step of the first figure
 
 
 def free(board: str) -> list[int]:
@@ -35,7 +38,7 @@ def free(board: str) -> list[int]:
 
 def moved(board: str, cell: int) -> str:
     """Return the board after a move, as the other player sees it."""
-    return (board[:cell] + OWN + board[cell + 1 :]).translate(str.maketrans(OWN + OTHER, OTHER + OWN))
+    return (board[:cell] + OWN + board[cell + 1 :]).translate(SWAP)
 
 
 def lost(board: str) -> bool:
@@ -50,115 +53,137 @@ def value(board: str) -> int:
 
 
 def best(board: str) -> list[int]:
+    """Return the best moves."""
     return [cell for cell in free(board) if -value(moved(board, cell)) == value(board)]
-
-
-class TicTacToe(TextArena):
-    """TextArena's game, the board in nine words; with `minimax` that plays the seat that is not the task's."""
-
-    def __init__(self, task: Task, minimax: bool = False, moves: tuple[str, ...] = ()) -> None:
-        super().__init__(task)
-        self.minimax, self.moves, self.seat = minimax, moves, int(task.data["deal"].rpartition("-")[2]) % 2
-        for move in moves:
-            self.game.step(move)
-        self.seen = self.game.get_observation()
-
-    @property
-    def board(self) -> str:
-        cells = [cell for row in self.game.state.game_state["board"] for cell in row]
-        own = "OX"[self.seen[0]]
-        return "".join(FREE if not cell else OWN if cell == own else OTHER for cell in cells)
-
-    def observe(self) -> dict[str, Observation]:
-        return {role: Observation(role, (Message("user", words(self.board)),)) for role in super().observe()}
-
-    async def until_ready(self) -> None:
-        while self.minimax and not self.over and self.seen[0] != self.seat:
-            draw = random_keys.generator("minimax", self.task.data["deal"], self.turns)
-            await self.step({"": str(draw.choice(best(self.board)))})
-
-    async def step(self, actions: dict[str, str]) -> Reward:
-        self.moves += tuple(actions.values())
-        return await super().step(actions)
-
-    def fork(self) -> Self:
-        """Return the same state, by the same moves: a deep copy of the game's logs takes five times as long."""
-        twin = type(self)(self.task, self.minimax, self.moves)
-        twin.turns = self.turns
-        return twin
-
-    @property
-    def success(self) -> bool:
-        """Return True for a draw."""
-        return self.over and not any(self.paid.values())
 
 
 def words(board: str) -> str:
     return " ".join(f"{cell}{mark}" for cell, mark in enumerate(board))
 
 
+class TicTacToe(TextArena):
+    """TextArena's game, the board in nine words."""
+
+    def __init__(self, task: Task, moves: tuple[str, ...] = ()) -> None:
+        super().__init__(task)
+        self.moves = moves
+        for move in moves:
+            self.game.step(move)
+        self.seen = self.game.get_observation()
+
+    def observe(self) -> dict[str, Observation]:
+        marks = {"": FREE, "OX"[self.seen[0]]: OWN}
+        board = "".join(marks.get(cell, OTHER) for row in self.game.state.game_state["board"] for cell in row)
+        return {role: Observation(role, (Message("user", words(board)),)) for role in super().observe()}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        self.moves += tuple(actions.values())
+        return await super().step(actions)
+
+    def fork(self) -> Self:
+        """Return the same state, by the same moves: a deep copy of the game with its logs takes five times as long."""
+        return type(self)(self.task, self.moves)
+
+
+@cache
+def boards() -> list[str]:
+    """Return every board on which there is a move to make, as the player to move sees it."""
+    found, waiting = dict[str, None](), [FREE * 9]
+    while waiting:
+        board = waiting.pop()
+        if board not in found and free(board) and not lost(board):
+            found[board] = None
+            waiting += [moved(board, cell) for cell in free(board)]
+    return list(found)
+
+
+def prompts(tokenizer: Any) -> torch.Tensor:
+    """Return the token ids of all boards as prompts, which are equally long."""
+    talks = [[{"role": "user", "content": words(board)}] for board in boards()]
+    return torch.tensor(tokenizer.apply_chat_template(talks, add_generation_prompt=True, return_dict=False))
+
+
+def moves(model: Any, ids: torch.Tensor, cells: list[int]) -> torch.Tensor:
+    """Return the log-probabilities of the nine answers."""
+    return model(input_ids=ids).logits[:, -1].log_softmax(-1)[:, cells]
+
+
+def draws(folder: Path) -> float:
+    """Return the share of games, half of them in each seat, that the model of a folder draws at temperature 1."""
+    model, tokenizer = LlamaForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    cells = tokenizer.convert_tokens_to_ids([*"012345678"])
+    with torch.inference_mode():
+        shares = torch.cat([moves(model, part, cells).exp() for part in prompts(tokenizer).split(512)]).tolist()
+    play = dict(zip(boards(), shares, strict=True))
+
+    @cache
+    def drawn(board: str, is_models_turn: bool) -> float:
+        if lost(board) or not free(board):
+            return float(not lost(board))
+        if is_models_turn:  # an illegal answer loses
+            return sum(play[board][cell] * drawn(moved(board, cell), False) for cell in free(board))
+        return fmean(drawn(moved(board, cell), True) for cell in best(board))
+
+    return (drawn(FREE * 9, True) + drawn(FREE * 9, False)) / 2
+
+
 def write_base(folder: Path) -> None:
-    """Write a model that plays any legal move."""
-    generator = random.Random(0)
-    lines: dict[str, dict[str, Any]] = {}
-    for _ in range(4000):
-        board = FREE * 9
-        while free(board) and not lost(board):
-            for cell in free(board):
-                lines[f"{board}{cell}"] = {"prompt": words(board), "answer": str(cell)}
-            board = moved(board, generator.choice(free(board)))
+    """Write the model, half a minute of a core."""
+    target = torch.zeros(len(boards()), 9)
+    for row, board in zip(target, boards(), strict=True):
+        row[free(board)] += 0.6 / len(free(board))
+        row[best(board)] += 0.4 / len(best(board))
     torch.manual_seed(0)
-    tokenizer = byte_level(r"\d[.+-]|\d| ", (f"{line['prompt']} {line['answer']}" for line in lines.values()), 320)
+    tokenizer = byte_level(r" ?\d[.+-]|\d", (f"{words(board)}{cell}" for board in boards() for cell in range(9)), 320)
     model = tiny_llama(tokenizer, len(tokenizer), hidden=64, mlp=128, layers=2, context=64)
-    print(f"{model.num_parameters():,} parameters, {len(lines):,} moves")
-    rows = [example(line, tokenizer) for line in lines.values()]
-    pretrain(model, batches(rows, 256, generator), 400, 3e-3)
-    for part in (model, tokenizer):
-        part.save_pretrained(folder)
+    ids, cells = prompts(tokenizer), tokenizer.convert_tokens_to_ids([*"012345678"])
+    parts = (torch.randint(len(target), (256,)) for _ in count())
+    descend(model, (-(target[part] * moves(model, ids[part], cells)).sum(1).mean() for part in parts), 500, 3e-3)
+    for made in (model, tokenizer):
+        made.save_pretrained(folder)
 
 
-def experiment(base: Path, seed: int, steps: int, present: bool) -> dict[str, Any]:
-    pool = {} if present else {"opponents": {"every": 10, "kept": 8, "draw": "results"}}
-    return {
-        "env": "lab/selfplay.py:TicTacToe",
-        "team": {"policies": {"player": str(base)}, "roles": {f"player_{n}": "player" for n in (0, 1)}} | pool,
-        "algorithm": {"name": "grpo_by_role", "k": 8},
-        "loss": {"entropy": 0.01},
+def curve(folder: Path, base: Path, seed: int, steps: int, present: bool) -> dict[int, float]:
+    """Return the share of draws by step of a training in this folder, which is made, or goes on, if it is not there."""
+    pool = {} if present else {"opponents": {"every": EVERY, "kept": 8, "draw": "results"}}
+    sections: dict[str, Any] = {
+        "env": f"{__file__}:TicTacToe",
+        "team": {"policies": {"player": str(base)}, "roles": dict.fromkeys(TicTacToe.roles, "player"), **pool},
+        "algorithm": {"name": "spiral", "k": 1},
+        "loss": {"kl": 0.2},
         "sampling": {"max_tokens": 1},
-        "learner": {"learning_rate": 1e-3},
-        "train": {"steps": steps, "tasks_per_step": 8, "seed": seed, "trees_kept": 0, "checkpoint_minutes": 0},
-        "evaluate": {"every": 10, "tasks": 1000, "settings": {"minimax": True}},
+        "learner": {"learning_rate": 3e-4},
+        "train": {"steps": steps, "tasks_per_step": 48, "seed": seed, "trees_kept": 0, "checkpoint_every": EVERY},
+        "evaluate": {"tasks": 0},
     }
+    saved = folder / "checkpoints"
+    if steps not in checkpoint_steps(saved):
+        cadre.train(**({} if folder.exists() else sections), run=folder, resume=folder.exists(), quiet=True).close()
+    return {step: draws(saved / checkpoint_name(step) / "player") for step in checkpoint_steps(saved)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/selfplay"), help="of the model and the runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--steps", type=int, default=256)
+    parser.add_argument("--present", action="store_true", help="the control without a pool")
+    parser.add_argument("--write", action="store_true", help="append to results/")
+    chosen = parser.parse_args()
+    if not (chosen.folder / "base").exists():
+        write_base(chosen.folder / "base")
+    name = "selfplay.present" if chosen.present else "selfplay"
+    curves = []
+    for seed in chosen.seeds:
+        run = chosen.folder / f"{name}-{seed}"
+        curves.append(curve(run, chosen.folder / "base", seed, chosen.steps, chosen.present))
+        print(f"{run.name}: {', '.join(f'{share:.3f}' for share in curves[-1].values())}", flush=True)
+    figures = {f"draws.step{step}": [shares[step] for shares in curves] for step in (EARLY, chosen.steps)}
+    figures["end_of_best"] = [shares[chosen.steps] / max(shares.values()) for shares in curves]
+    for figure, values in figures.items() if chosen.write else ():
+        command = "python -m lab.selfplay" + " --present" * chosen.present
+        record("prove", f"{name}.{figure}", values, "share", command, 1, chosen.seeds)
 
 
 if __name__ == "__main__":
-    import sys
-
-    if not Path("/tmp/ttt").exists():
-        write_base(Path("/tmp/ttt"))
-    from lab.taught import train_with_metrics
-    import yaml, time
-
-    chosen = experiment(Path("/tmp/ttt"), 100, 40, "present" in sys.argv)
-    for pair in sys.argv[1:]:
-        if "=" in pair:
-            key, _, val = pair.partition("=")
-            at = chosen
-            *path, last = key.split(".")
-            for part in path:
-                at = at.setdefault(part, {})
-            at[last] = yaml.safe_load(val)
-    began = time.monotonic()
-    evaluations, metrics = train_with_metrics(chosen)
-    print(sys.argv[1:], f"{time.monotonic() - began:.0f} s")
-    print([round(report["success"], 3) for report in evaluations])
-    for line in metrics[:: max(1, len(metrics) // 6)]:
-        print(
-            {k: round(v, 3) for k, v in line.items() if k.startswith(("time/", "player")) or k == "rollout/episodes"}
-            if line is metrics[0]
-            else {
-                k: round(v, 3)
-                for k, v in line.items()
-                if any(s in k for s in ("elo", "score", "entropy", "time/", "decisions"))
-            }
-        )
+    main()
