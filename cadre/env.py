@@ -67,10 +67,8 @@ class Env:
         raise NotImplementedError
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        """Apply one completion from every acting role: by default `step` with their texts.
-
-        Override it if an answer is more than its text, as with tool calls.
-        """
+        """Apply one completion from every acting role: by default `step` with their texts. Override it if an answer is
+        more than its text, as with tool calls."""
         return await self.step(actions_of(self, samples))
 
     async def compare(
@@ -91,10 +89,8 @@ class Env:
         return copy.deepcopy(self)
 
     def close(self) -> None:
-        """Release resources: this state will not be stepped or forked again, but it may still be observed.
-
-        Closing the first state of an episode closes all of its forks.
-        """
+        """Release resources: this state will not be stepped or forked again, but it may still be observed. Closing the
+        first state of an episode closes all of its forks."""
 
     @property
     def success(self) -> bool:
@@ -103,16 +99,12 @@ class Env:
 
     def privileged(self) -> str:
         """Return a text for critics and teachers in training (`critic.privileged`, `teacher.hint`), such as a solution.
-
-        No role ever sees it. Changes nothing.
-        """
+        No role ever sees it. Changes nothing."""
         return ""
 
     def default_action(self, role: str) -> str:
         """Return the action that stands for the absence of a role that acts now, such as a no-op. Changes nothing.
-
-        Credit by ablation steps a fork with it in place of the role's answer (docs/algorithms/counterfactual.md).
-        """
+        Credit by ablation steps a fork with it in place of the role's answer (docs/algorithms/counterfactual.md)."""
         return ""
 
     def signature(self) -> str:

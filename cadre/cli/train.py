@@ -112,10 +112,8 @@ def train(
 
 
 def _print_result(run: Run, steps_done: int, held_out: int) -> None:
-    """Print the success before and after, and what to try next; for a stopped run, the command that resumes it.
-
-    Raises typer.Exit with code STOPPED if the run or its last evaluation was stopped.
-    """
+    """Print the success before and after, and what to try next; for a stopped run, the command that resumes it. Raises
+    typer.Exit with code STOPPED if the run or its last evaluation was stopped."""
     settings, reports = run.train, run.evaluations()
     stopped = ""
     if not run.ended:

@@ -135,6 +135,10 @@ def turns_of_policies(experiment: Experiment) -> Iterator[str]:
     if interval and (len(played) < 2 or played != set(experiment.learners) or not is_alike):
         expected = "expected several policies, all trained and sampled alike, without a critic"
         yield f"team.exchange_every: got {interval}; {expected}. Set it to 0, or change the team."
+    whole = [name for name in experiment.vllm_policies if experiment.policies[name].lora is None]
+    if experiment.config.team.opponents and (train.max_staleness or experiment.cluster or whole):
+        expected = "expected neither train.max_staleness nor a cluster, and with vLLM an adapter (lora)"
+        yield f"team.opponents: {expected}: members are loaded between two steps, into this process. Change that."
     if experiment.schedule == "together":
         return
     if train.max_staleness and experiment.schedule == experiment.plan.schedule:
@@ -613,10 +617,8 @@ def _merged(setting: Given) -> list[tuple[Section, str]]:
 
 
 def find_training_warnings(experiment: Experiment) -> list[str]:
-    """Return all warnings about a training.
-
-    Raises the error of making the first task of a split, as where settings leave none.
-    """
+    """Return all warnings about a training. Raises the error of making the first task of a split, as where settings
+    leave none."""
     _first_tasks(experiment.training_tasks, 0, 1)
     if experiment.evaluate.tasks:
         _first_tasks(experiment.held_out_tasks, 0, 1)

@@ -164,11 +164,9 @@ def check_hub_models(experiment: Experiment) -> None:
 
 
 def _can_sample_while_learning(experiment: Experiment) -> bool:
-    """Return True if sampling need not wait for the learners.
-
-    That is so in a cluster, and if every trained policy is sampled with other weights than the learner's and does not
-    wait for the learner's GPU, or is trained by ranks, which are other processes.
-    """
+    """Return True if sampling need not wait for the learners. That is so in a cluster, and if every trained policy is
+    sampled with other weights than the learner's and does not wait for the learner's GPU, or is trained by ranks, which
+    are other processes."""
     if experiment.cluster is not None:
         return True
     separate = [] if experiment.colocated else experiment.vllm_policies

@@ -129,11 +129,8 @@ def parse_gpus(text: str) -> tuple[int, int]:
 
 
 def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | None = None) -> ResourceEstimate:
-    """Validate an experiment and estimate its resources, here or on other `gpus` ("2x8 H100").
-
-    Raises what training would raise before it loads a model, except for data whose source is not set: an invented task
-    replaces them.
-    """
+    """Validate an experiment and estimate its resources, here or on other `gpus` ("2x8 H100"). Raises what training
+    would raise before it loads a model, except for data whose source is not set: an invented task replaces them."""
     example: Mapping[str, Any] = {}
     count, size = parse_gpus(gpus) if gpus else (0, 0)
     try:
@@ -321,14 +318,14 @@ def _estimate_engines(
         # The base is held once, and a copy of it where a model that is trained whole needs one as its reference.
         sizes = {name: measure(experiment.models[name], experiment.policies[name]) for name in names}
         first, itemsize = sizes[names[0]], DTYPES[policy.dtype].itemsize
-        training = sum(size.training for size in sizes.values())
+        training = sum(size.training for name, size in sizes.items() if name in experiment.learners)
         is_trained_whole = is_fully_trained(policy) and not {*names}.isdisjoint(experiment.trained_roles.values())
         copy = 4 * first.parameters if needs_copy and is_trained_whole else 0
 
         # Sampling: the memory that is set, or by the torch engine's rule. vLLM takes what is left of its share.
         on_vllm = [name for name in names if name in experiment.vllm_policies]
         cache = sampling_memory_setting(experiment, on_vllm or names) or 0
-        if not on_vllm and not cache and not {*names}.isdisjoint(experiment.roles.values()):
+        if not on_vllm and not cache and not {*names}.isdisjoint(experiment.playing):
             sharers = count_memory_sharers(experiment)
             cache = choose_sampling_memory(device, first.base + training, sharers, gpu_size if is_elsewhere else 0)
         vllm = first.parameters * itemsize if on_vllm else 0
@@ -370,7 +367,7 @@ def _estimate_engines(
                 device=str(device),
                 precision=_precision(policy, experiment.models[names[0]], first.parameters),
                 parameters=first.parameters,
-                trained=sum(size.trained for size in sizes.values()),
+                trained=sum(size.trained for name, size in sizes.items() if name in experiment.learners),
                 reach="; ".join(dict.fromkeys(size.reach for size in sizes.values() if size.reach)),
                 resident=held,
                 vllm=vllm,
@@ -410,10 +407,8 @@ def _precision(policy: PolicyConfig, model: str, parameters: int) -> str:
 def render_first_prompts(
     prompts: Mapping[str, Sequence[Message]], source: str, name: str, tools: Mapping[str, Sequence[Tool]] | None = None
 ) -> tuple[dict[str, PromptPreview], list[str]]:
-    """Return the first prompt of every role, with its tools, and a paragraph for every fault.
-
-    `source` is the folder or the hub name of the model that is called `name`. Loads a tokenizer, no weights.
-    """
+    """Return the first prompt of every role, with its tools, and a paragraph for every fault. `source` is the folder or
+    the hub name of the model that is called `name`. Loads a tokenizer, no weights."""
     from cadre.engines.text.model import Previewer
 
     previewer, faults = Previewer(source), []

@@ -85,18 +85,14 @@ class Config(Section):
 
 
 def load(recipe: str, overrides: Sequence[str] = ()) -> Config:
-    """Return the configuration of a recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML).
-
-    Raises ConfigError if there is no such file, or if its content is invalid.
-    """
+    """Return the configuration of a recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML). Raises
+    ConfigError if there is no such file, or if its content is invalid."""
     return parse(apply_overrides(read_recipe(recipe), overrides))
 
 
 def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
-    """Return a validated configuration. Raises ConfigError, one paragraph about the first thing that is wrong.
-
-    `env` is the class that `raw` names, if it need not be searched for.
-    """
+    """Return a validated configuration. Raises ConfigError, one paragraph about the first thing that is wrong. `env` is
+    the class that `raw` names, if it need not be searched for."""
     try:
         located = resolve_from_folder(raw, Path.cwd())
         config = Config.model_validate(_fill_in_roles(apply_adapter_settings(located), env))
@@ -210,8 +206,13 @@ class Experiment:
     @property
     def vllm_policies(self) -> list[str]:
         """The policies with weights on this machine that vLLM samples; the torch engine samples the others."""
-        playing = set(self.roles.values()) & set(self.models)
+        playing = self.playing & set(self.models)
         return [name for name, sampler in self.samplers.items() if name in playing and sampler.engine == "vllm"]
+
+    @property
+    def playing(self) -> set[str]:
+        """The policies that play a role, and the members of the pool of opponents, which may."""
+        return {*self.roles.values(), *self.config.team.members} & set(self.policies)
 
     @cached_property
     def training_tasks(self) -> Sequence[Task]:
@@ -331,11 +332,9 @@ def explain_error(error: ValidationError) -> str:
 
 
 def _join_alternatives(errors: Sequence[Details]) -> tuple[Details, int]:
-    """Return the first error, and how many of all are about the same value.
-
-    A value that may be one of several plain types, such as a number or `auto`, has an error for each, at the setting's
-    location and the type's name. They become one, at the setting.
-    """
+    """Return the first error, and how many of all are about the same value. A value that may be one of several plain
+    types, such as a number or `auto`, has an error for each, at the setting's location and the type's name. They become
+    one, at the setting."""
     first, location = errors[0], errors[0]["loc"][:-1]
     section = _section_at([str(part) for part in location[:-1]]) if len(location) > 1 else None
     field = section.model_fields.get(str(location[-1])) if section is not None else None
@@ -366,11 +365,9 @@ def _wrong_value(error: Details, location: Sequence[str]) -> str:
 
 
 def suggest(name: str, names: Collection[str], sections: Mapping[str, Collection[str]]) -> str:
-    """Return " Did you mean SETTING?" for an unknown `name` in a place that takes `names`, or "".
-
-    In this order: the setting that another library calls so; the setting of that name in another of the `sections`
-    (`train`, or the only one that has it); the nearest of `names`.
-    """
+    """Return " Did you mean SETTING?" for an unknown `name` in a place that takes `names`, or "". In this order: the
+    setting that another library calls so; the setting of that name in another of the `sections` (`train`, or the only
+    one that has it); the nearest of `names`."""
     homes = [section for section, keys in sections.items() if name in keys]
     our_name = OUR_NAMES.get(name)
     if our_name is None and homes and ("train" in homes or len(homes) == 1):

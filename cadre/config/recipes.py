@@ -1,14 +1,11 @@
 """Find recipes by name: bundled files, a user's YAML file, and tasks of real size composed with a model and a level.
 
 `plan-path-qwen3-1.7b-L1` is no file: it is `recipes/real/plan-path.yaml` (the task with the prompts and settings of its
-paper) with Qwen3-1.7B at level L1. Levels are those of AT-GRPO (arXiv 2510.11062): L0 one model for all roles, L1 one
-adapter per role on one frozen model, L2 one whole model per role, which is the default. A variant of the task goes in
-between: `plan-path-single-agent-qwen3-8b` is its environment `plan-path-single-agent`. A bundled file of the same name
-comes first.
+paper) with Qwen3-1.7B at level L1 of AT-GRPO (arXiv 2510.11062): L0 one model for all roles, L1 one adapter per role on
+one frozen model, L2, the default, one whole model per role. A bundled file of the same name comes first.
 
-Relative paths in a YAML file start from its folder, all others from the current folder. A run stores absolute paths, so
-that it can be resumed from any folder, and beside them the folder that it was started in (`root`) and its own path from
-there, so that it can be resumed after both were moved.
+Relative paths in a YAML file start from its folder, all others from the current folder. A run stores absolute paths,
+and beside them the folder that it was started in (`root`) and its own path from there, so that both may be moved.
 """
 
 from __future__ import annotations
@@ -100,10 +97,8 @@ def compose_recipe(name: str) -> Raw | None:
 
 
 def task_groups() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return, by distribution, the groups of tasks that it declares in `groups.yml` beside its recipes.
-
-    They are for `cadre list`. A task stands for all names of its distribution that are its own or continue it.
-    """
+    """Return, by distribution, the groups of tasks that it declares in `groups.yml` beside its recipes. They are for
+    `cadre list`. A task stands for all names of its distribution that are its own or continue it."""
     files = {distribution: folder / "groups.yml" for folder, distribution in recipe_folders().items()}
     return {
         distribution: {group: tuple(tasks) for group, tasks in read_yaml(file).items()}
@@ -223,11 +218,8 @@ def describe_root(run: Path) -> dict[str, str]:
 
 
 def find_roots(run: Path) -> tuple[Path, Path] | None:
-    """Return the folder that a run was started in, and where that is now.
-
-    They differ if the folder was moved together with the run, which then has the same path in it still. None if the run
-    stores no root.
-    """
+    """Return the folder that a run was started in, and where that is now. They differ if the folder was moved together
+    with the run, which then has the same path in it still. None if the run stores no root."""
     try:
         record = read_record(run / "command.json", RootRecord)
     except RunError:

@@ -32,9 +32,7 @@ log = logging.getLogger(__name__)
 
 def name_of(env: type[Env]) -> str:
     """Return a class's name in YAML: its bundled name, `file.py:Class`, or `package.module:Class` of an installed one.
-
-    Only a class at the top of a file or module is found again by it.
-    """
+    Only a class at the top of a file or module is found again by it."""
     path = f"{env.__module__}:{env.__qualname__}"
     bundled = {target: name for name, target in environments().items()}
     module = sys.modules.get(env.__module__)

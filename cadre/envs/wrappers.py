@@ -180,11 +180,8 @@ def with_prompts(env_class: type[Env], prompts: Mapping[str, str]) -> type[Env]:
 
 
 def add_prompt(observation: Observation, prompts: Mapping[str, str]) -> Observation:
-    """Return an observation with the system message of its role, if there is one.
-
-    A conversation that begins with a system message gets both in one, the experiment's first, as chat templates take
-    only one.
-    """
+    """Return an observation with the system message of its role, if there is one. A conversation that begins with a
+    system message gets both in one, the experiment's first, as chat templates take only one."""
     prompt = prompts.get(observation.role, "")
     if not prompt or not observation.messages:  # no message is a fault of the environment, which is found later
         return observation

@@ -7,15 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field, FiniteFloat, JsonValue
 
 from cadre.settings.engines import SAMPLED_APART
-from cadre.settings.section import Given, Positive, ReadIf, Section
+from cadre.settings.section import Positive, ReadIf, Section
 
-
-def _evaluates_in_training(setting: Given) -> bool:
-    evaluate = setting.experiment.evaluate
-    return bool(evaluate.every and evaluate.tasks)
-
-
-EVALUATED = ReadIf("evaluate.every and evaluate.tasks are above 0", _evaluates_in_training)
+EVALUATED = ReadIf(
+    "evaluate.every and evaluate.tasks are above 0",
+    lambda given: bool(given.experiment.evaluate.every and given.experiment.evaluate.tasks),
+)
 
 
 class TrainConfig(Section):

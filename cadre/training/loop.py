@@ -61,6 +61,7 @@ from cadre.training.checkpoint import (
 )
 from cadre.training.interrupt import Interrupt
 from cadre.training.metrics import GpuMeter, make_gpu_meter
+from cadre.training.opponents import OpponentPool
 from cadre.types import Task
 
 PATIENCE = 5  # steps
@@ -130,6 +131,7 @@ class Training:
     team: Team
     progress: Progress
     notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
+    pool: OpponentPool | None = None
 
     @cached_property
     def tasks(self) -> Sequence[Task]:
@@ -162,10 +164,8 @@ def run_training(
     experiment: Experiment, run: Run, console: Console, resume: bool = False, force: bool = False
 ) -> tuple[Team, int]:
     """Train in `run`, with `resume` from its latest checkpoint; return the team and the number of updates made in all.
-
     A team that could not be trained to the end is closed. Raises RunError where another process trains in the run, and
-    where the tasks or the models of a resumed run have changed, unless forced.
-    """
+    where the tasks or the models of a resumed run have changed, unless forced."""
 
     def tell(paragraphs: Iterable[str]) -> None:
         for paragraph in paragraphs:
@@ -218,7 +218,8 @@ def run_training(
                 interrupt.on_signals(),
             ):
                 progress.activity = SamplingActivity(team.samplers.values())
-                training = Training(experiment, run, team.watched(progress.activity), progress, notes=notes)
+                pool = OpponentPool.restored(experiment, run.folder, state)
+                training = Training(experiment, run, team.watched(progress.activity), progress, notes, pool)
                 updates = run_coroutine(train_loop(training, state, interrupt), interrupt)
     return team, updates
 
@@ -232,11 +233,9 @@ def make_vocabulary(experiment: Experiment) -> Vocabulary:
 
 
 def restore_state(run: Run, team: Team) -> TrainingState:
-    """Return the state of the latest checkpoint, or the initial state where none was written yet.
-
-    Log lines after that step are removed. Steps that were sampled under other settings are dropped and sampled again.
-    Raises RunError where there are logged steps and no checkpoint.
-    """
+    """Return the state of the latest checkpoint, or the initial state where none was written yet. Log lines after that
+    step are removed. Steps that were sampled under other settings are dropped and sampled again. Raises RunError where
+    there are logged steps and no checkpoint."""
     folder = run.folder / "checkpoints"
     if not checkpoint_steps(folder):
         # A fork begins with a checkpoint, and one is written before the first step.
@@ -273,6 +272,8 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
     has_complete_episode = start.step > 0  # the trees of a resumed run's earlier steps are not at hand
     async with status.writing(), checkpointer.save_on_exit():
         await queue.sync_weights()
+        if training.pool is not None:
+            await training.pool.load(training.team, start.step)
         if is_due(start.step, interval) or start.step == 0:
             await interrupt.stoppable(evaluate_step(training, start.step, queue))
         checkpointer.save()
@@ -293,6 +294,8 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
                     waited["gpu/sampling_peak_gb"] = training.gpu.peak_gb()
                     training.gpu.reset_peak()
                 status.metrics = learned = await learn_step(training, checkpointer.state, sampled, queue, waited)
+                if training.pool is not None and is_due(checkpointer.state.step + 1, training.pool.config.every):
+                    await training.pool.admit(training.team, checkpointer.state.step + 1)
             tokens += learned["rollout/tokens"]
             branches = (branch for tree in sampled.sampled.trees for branch in tree.root.branches)
             has_complete_episode = has_complete_episode or any(map(is_complete, branches))
@@ -365,10 +368,12 @@ def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
 
 
 def team_of_step(training: Training, step: int) -> Team:
-    """Return the team of a step: its policies may exchange their roles, and some may be frozen by the schedule."""
+    """Return the team of a step: its policies may exchange their roles, members of a pool may take seats of theirs, and
+    some may be frozen by the schedule."""
     interval = training.experiment.config.team.exchange_every
     team = training.team.exchanged(step // interval) if interval else training.team
-    return replace(team, frozen=training.experiment.frozen_at(step))
+    seats = team.seats if training.pool is None else partial(training.pool.seats, step)
+    return replace(team, frozen=training.experiment.frozen_at(step), seats=seats)
 
 
 async def learn_step(
@@ -400,6 +405,8 @@ async def learn_step(
     trained_roles = training.experiment.trained_roles
     step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan, trained_roles)
     step_metrics = step_metrics | staleness | seconds
+    if training.pool is not None:
+        step_metrics |= training.pool.rate(sampled.trees)
     if training.experiment.schedule != "together":
         policies = dict.fromkeys(trained_roles.values())
         step_metrics |= {f"{policy}/learned": float(policy not in team.frozen) for policy in policies}
