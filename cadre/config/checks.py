@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -128,6 +129,25 @@ def algorithm_team(experiment: Experiment) -> Iterator[str]:
             yield f"algorithm: {algorithm.name} {expected}; got {assigned}. {remedy}"
 
 
+def mixture(experiment: Experiment) -> Iterator[str]:
+    """Nothing is compared over a batch where the policy of a batch plays in several environments of a mixture."""
+    members, plan, central = experiment.env_spec.members, experiment.plan, experiment.algorithm.central
+    homes = {f"{name}-{role}": name for name, spec in members.items() for role in spec.roles}
+    played = {(policy, homes.get(role, "")) for role, policy in experiment.trained_roles.items()}
+    if len(members) == 1 or (len(played) == len(set(experiment.trained_roles.values())) and not central):
+        return
+    compared = {
+        f"algorithm: {experiment.algorithm.name} has one role for all, and": central,
+        f"algorithm: {experiment.algorithm.name} normalises over a batch, and": plan.credit.sums == "normalised",
+        "credit.drop_groups ranks the groups of a batch, and": plan.selection.drop_groups != "none",
+    }
+    for what in (what for what, is_so in compared.items() if is_so):
+        yield (
+            f"{what} a policy plays in several of {', '.join(members)}, whose returns would be compared; expected "
+            "policies that play in one environment each. Give each its own, or take another algorithm."
+        )
+
+
 def turns_of_policies(experiment: Experiment) -> Iterator[str]:
     """Only policies that are trained alike exchange their roles, and a schedule returns some of them at every step."""
     played, interval, train = set(experiment.roles.values()), experiment.config.team.exchange_every, experiment.train
@@ -227,8 +247,9 @@ def critic(experiment: Experiment) -> Iterator[str]:
         "algorithm.critic.privileged": judge is not None and judge.config.privileged,
         "teacher.hint": taught is not None and taught.hint,
     }
+    played = experiment.env_spec.members.values()
     for option, is_set in readers.items():
-        if is_set and experiment.env_spec.env_class.privileged is Env.privileged:
+        if is_set and all(spec.env_class.privileged is Env.privileged for spec in played):
             yield f"{option}: {experiment.env} has no text for it; expected one with privileged(). Write that method."
     if judge is None:
         return
@@ -463,7 +484,8 @@ def cluster(experiment: Experiment) -> Iterator[str]:
     config = experiment.cluster
     if config is None:
         return
-    if config.environments and experiment.env_spec.declared.starts_processes:
+    members = experiment.env_spec.members.values()
+    if config.environments and any(spec.declared.starts_processes for spec in members):
         yield f"cluster.environments: got {config.environments} for a program, which has its own; expected 0."
     for name in config.policies:
         if name not in experiment.policies:
@@ -517,7 +539,7 @@ def _media(model_type: str) -> str:
 EVALUATION: tuple[Check, ...] = (environment, quantization, vllm)
 TREES: tuple[Check, ...] = (
     *(*EVALUATION, cluster, learners, tasks, siblings, algorithm_team, turns_of_policies, critic, teacher),
-    *(sampling, preference, costs, stale_samples, own_functions, credit, leaves),
+    *(mixture, sampling, preference, costs, stale_samples, own_functions, credit, leaves),
 )
 TRAINING: tuple[Check, ...] = (trained_policies, group_size)
 
@@ -633,8 +655,8 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
 
 def find_warnings(experiment: Experiment) -> list[str]:
     """Warn if an embedded model plays an environment, or has settings, that it was not trained on. Needs no tasks."""
-    spec = experiment.env_spec
-    for name, policy in experiment.policies.items():
+    pairs = product(experiment.env_spec.members.items(), experiment.policies.items())
+    for (member, spec), (name, policy) in pairs:
         trained = trained_on(policy.model)
         if trained is None:
             continue
@@ -645,7 +667,8 @@ def find_warnings(experiment: Experiment) -> list[str]:
         if is_known and not changed:
             continue
         settings = ", ".join(f"settings.{key}={value}" for key, value in trained["settings"].items())
-        wording = f"{experiment.env} without {settings}" if is_known else experiment.env
+        wording = member or experiment.env
+        wording = f"{wording} without {settings}" if is_known else wording
         advice = f"Set {settings}." if is_known else "Name another model, such as Qwen/Qwen3-1.7B."
         return [
             f"warning: {name} is the embedded model {policy.model}, which was trained on "

@@ -59,7 +59,7 @@ TEACHER = "teacher"
 class Config(Section):
     """One experiment as the user wrote it."""
 
-    env: str = Field(description="a bundled environment's name, or file.py:Class")
+    env: str = Field(description="a bundled environment's name, file.py:Class, or a list of several")
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
     team: TeamConfig = Field(description="who plays")
     algorithm: Annotated[

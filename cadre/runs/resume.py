@@ -264,8 +264,9 @@ def task_digests(experiment: Experiment) -> dict[str, str]:
         splits["test"] = experiment.held_out_tasks
     digests = {}
     for split, tasks in splits.items():
-        if tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple):
-            digests[split] = hash_tasks(tasks)
+        read = tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple)
+        if read:
+            digests[split] = hash_tasks(tasks if read is True else read)
     return digests
 
 
