@@ -20,7 +20,7 @@ from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs.spec import EnvSpec
 from cadre.envs.validation import ROLE, declaration_faults, raise_first
 from cadre.envs.wrappers import Wrapper
-from cadre.errors import ConfigError, nearest
+from cadre.errors import ConfigError, NoSourceError, nearest
 from cadre.types import Observation, Reward, Sample, Task
 
 KEYS = ("name", "as", "weight", "settings")
@@ -192,19 +192,31 @@ class Mixture(Wrapper):
         return self.env.default_action(self.member.inner(role))
 
     @classmethod
-    def roles_of(cls, envs: list[Any]) -> tuple[str, ...]:
+    def roles_of(cls, envs: Any = None, **settings: Any) -> tuple[str, ...]:
         return tuple(member.outer(role) for member in read_members(envs).values() for role in member.spec.roles)
 
     @classmethod
-    def members(cls, envs: list[Any]) -> Mapping[str, EnvSpec]:
+    def members(cls, envs: Any = None, **settings: Any) -> Mapping[str, EnvSpec]:
         return {name: member.spec for name, member in read_members(envs).items()}
 
     @classmethod
-    def tasks(cls, split: Split, envs: list[Any]) -> Sequence[Task]:
+    def tasks(cls, split: Split, envs: Any = None, **settings: Any) -> Sequence[Task]:
         """Return the tasks of a split: for training by weight, until the longest split has been dealt; for testing one
         of each environment in turn, until the shortest has."""
-        members = read_members(envs)
-        splits = {name: member.spec.tasks(split) for name, member in members.items()}
+        members, splits, unread = read_members(envs), dict[str, Sequence[Task]](), dict[str, NoSourceError]()
+        for name, member in members.items():
+            try:
+                splits[name] = member.spec.tasks(split)
+            except NoSourceError as error:
+                unread[name] = error
+        if unread:
+            changed = []
+            for name, entry in zip(members, envs, strict=True):
+                written: dict[str, Any] = {"name": entry} if isinstance(entry, str) else entry
+                settings = {**written.get("settings", {}), **(unread[name].example if name in unread else {})}
+                changed.append({**written, "settings": settings})
+            name, first = next(iter(unread.items()))
+            raise NoSourceError(f"env: {name}: {first}", {"envs": changed})
         if split == "test":
             return Deal(splits, dict.fromkeys(splits, 1), min(map(len, splits.values())))
         weights = {name: member.weight for name, member in members.items()}

@@ -25,6 +25,7 @@ from cadre.config.engines import GIB, count_memory_sharers, sampling_memory_sett
 from cadre.config.experiment import Config, Experiment
 from cadre.config.resolve import SMALL_MODEL, resolve, weight_bytes
 from cadre.engines.scripted import ScriptedSampler
+from cadre.env import period_of
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, ContractError, EngineError, NoSourceError
 from cadre.rollout import episodes
@@ -143,10 +144,13 @@ def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | 
     team = _on_gpus(config.team) if gpus else config.team
     changes = {"settings": {**config.settings, **example}, "team": team}
     experiment = resolve(config.model_copy(update=changes), typed=typed)
-    requests = collect_requests(experiment, experiment.training_tasks[0])
-    samples: Counter[str] = Counter()
+    split = experiment.training_tasks
+    block = split[: min(period_of(split), CHECKED_EPISODES)]  # of a mixture, the tasks of all environments
+    requests = [request for task in block for request in collect_requests(experiment, task)]
+    totals_by_role: Counter[str] = Counter()
     for request in requests:
-        samples[request.role] += request.count * config.train.tasks_per_step
+        totals_by_role[request.role] += request.count * config.train.tasks_per_step
+    samples = {role: math.ceil(total / len(block)) for role, total in totals_by_role.items()}
     engines, totals, shares = _estimate_engines(experiment, requests, size)
     # Engines of one process are on the same GPUs, those of a cluster on others.
     numbers, fullest = zip(*shares, strict=True)
@@ -156,7 +160,7 @@ def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | 
     return ResourceEstimate(
         env=config.env,
         tasks=None if example else (len(experiment.training_tasks), len(experiment.held_out_tasks)),
-        samples=dict(samples),
+        samples=samples,
         tokens=sum(count * experiment.sampling[role].max_tokens for role, count in samples.items()),
         characters=max(map(_count_characters, requests)),
         offers_tools=any(request.tools for request in requests),

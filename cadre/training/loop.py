@@ -24,7 +24,7 @@ from cadre.concurrency import run_coroutine
 from cadre.config.checks import find_training_warnings
 from cadre.config.engines import build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
-from cadre.env import GeneratedTasks
+from cadre.env import period_of
 from cadre.errors import ContractError, RunError
 from cadre.evaluation.evaluate import evaluate, exact_field
 from cadre.learn.token_notes import TokenNotes
@@ -435,8 +435,7 @@ async def evaluate_step(training: Training, step: int, queue: StepQueue) -> None
 
 def pick_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
     """Return the tasks of a step: epochs of the training split, each shuffled by its own key."""
-    period = tasks.period if isinstance(tasks, GeneratedTasks) else 1
-    return [tasks[index] for index in random_keys.in_epochs(len(tasks), count, step, seed, "order", period)]
+    return [tasks[index] for index in random_keys.in_epochs(len(tasks), count, step, seed, "order", period_of(tasks))]
 
 
 def is_due(step: int, interval: int) -> bool:
