@@ -99,12 +99,12 @@ def train_on(
         experiment = resolve(parse(raw, env), env, typed)
         check_hub_models(experiment)
         folder = Path(run).expanduser() if run else None
-        name = str(recipe) if isinstance(recipe, str | Path) else experiment.env.rpartition(":")[2].lower()
+        name = str(recipe) if isinstance(recipe, str | Path) else experiment.config.env.rpartition(":")[2].lower()
         new_run = create_in_free_folder(folder, name, lambda new: Run.create(new, experiment.config))
     for warning in _record_objects(new_run):
         console.print(warning, markup=False, highlight=False)
     counts = f"{len(experiment.training_tasks):,} tasks to train on"
-    if experiment.evaluate.tasks:
+    if experiment.config.evaluate.tasks:
         counts += f", {len(experiment.held_out_tasks):,} held out"
     console.print(f"run {new_run.folder}: {counts}", markup=False, highlight=False)
     team, _ = run_training(experiment, new_run, console, resume)

@@ -155,7 +155,7 @@ def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | 
     # Engines of one process are on the same GPUs, those of a cluster on others.
     numbers, fullest = zip(*shares, strict=True)
     taken = max(numbers), sum(fullest)
-    if experiment.cluster is not None:
+    if experiment.config.cluster is not None:
         taken = math.ceil(sum(numbers)), max(fullest)
     return ResourceEstimate(
         env=config.env,
@@ -167,7 +167,7 @@ def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | 
         long_prompts=check_prompts(experiment, requests),
         engines=engines,
         totals=totals,
-        is_divided=experiment.cluster is not None
+        is_divided=experiment.config.cluster is not None
         or any(experiment.ranks(names) > 1 for names in experiment.engines)
         or (bool(experiment.vllm_policies) and config.vllm.gpus > 1),
         divided=(taken[0], count, taken[1], size) if size else None,
@@ -361,10 +361,10 @@ def _estimate_engines(
         on_sampler = int((vllm or first.base) / tensor_parallel) + cache
         on_learner = int(held / ranks if is_trained_whole else first.base / ranks + training) + learning
         on_learner -= copies if ranks > 1 else 0
-        if experiment.cluster is None:
+        if experiment.config.cluster is None:
             shares.append((max(ranks, tensor_parallel), on_sampler + on_learner))
         else:
-            placed = experiment.cluster.place(names, bool(learners))
+            placed = experiment.config.cluster.place(names, bool(learners))
             taken = placed.samplers * placed.sampler_gpus + placed.learner_gpus
             shares.append((taken, (sum if placed.together else max)((on_sampler, on_learner))))
         engines.append(

@@ -106,5 +106,6 @@ class CheckpointState(BaseModel):
 
     step: Step
     baselines: dict[str, Finite] = {}
+    curriculum: dict[str, Finite] = {}
     best_step: Step | None = None
     best: Finite = 0.0

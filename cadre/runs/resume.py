@@ -260,7 +260,7 @@ def task_digests(experiment: Experiment) -> dict[str, str]:
     """Return, by split, a digest of its tasks' content in order; only of splits that are used, and that are read from
     data rather than generated."""
     splits = {"train": experiment.training_tasks}
-    if experiment.evaluate.tasks:
+    if experiment.config.evaluate.tasks:
         splits["test"] = experiment.held_out_tasks
     digests = {}
     for split, tasks in splits.items():

@@ -43,6 +43,7 @@ class TrainingState:
 
     step           updates made so far
     baselines      the running baselines by name
+    curriculum     its level, and the tasks and successes that are counted on it
     best_step      the step of the best evaluation so far, None before the first
     best           its success rate
     sampled_steps  the next steps, as far as they are sampled
@@ -50,6 +51,7 @@ class TrainingState:
 
     step: int = 0
     baselines: dict[str, float] = field(default_factory=dict)
+    curriculum: dict[str, float] = field(default_factory=dict)
     best_step: int | None = None
     best: float = 0.0
     sampled_steps: tuple[SampledStep, ...] = ()
@@ -316,7 +318,7 @@ def find_start(experiment: Experiment, run: Run) -> dict[str, str] | None:
     home, folder = run.folder / WARM_START, run.folder / WARM_START / "checkpoints"
     if not path_exists(home):
         return dict.fromkeys(names, "")
-    if experiment.cluster is not None:
+    if experiment.config.cluster is not None:
         raise ConfigError(
             "kl.reference: got start with a cluster, after a warm start whose weights are on this machine alone; "
             "expected base. Train without cluster, or take the warmed model as the base: cadre export it and name it "
