@@ -200,8 +200,3 @@ class GeneratedTasks(Sequence[Task]):
 
     def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(self.size))
-
-
-def period_of(tasks: Sequence[Task]) -> int:
-    """Return how many tasks of a split training keeps together."""
-    return tasks.period if isinstance(tasks, GeneratedTasks) else 1

@@ -160,7 +160,8 @@ def _check_same_tasks(method: Experiment, held_out: Sequence[Task], request: Req
         )
         raise ConfigError(
             f"prove: held-out task {request.first + index} of {method.config.env} is {name}; expected "
-            f"{expected[index]}, as the team is tested on it, in the same order. Give both the same tasks, or name another --agent."
+            f"{expected[index]}, as the team is tested on it, in the same order. Give both the same tasks, or name "
+            "another --agent."
         )
 
 

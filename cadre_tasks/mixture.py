@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from cadre.env import Env, GeneratedTasks, Split
 from cadre.envs.spec import EnvSpec
@@ -25,6 +27,7 @@ from cadre.types import Observation, Reward, Sample, Task
 
 KEYS = ("name", "as", "weight", "settings")
 MAX_WEIGHT = 1_000
+Weight = Annotated[int, Field(ge=0, le=MAX_WEIGHT)]
 EXAMPLE = "[{name: maths, weight: 2}, {name: code}]"
 
 
@@ -132,6 +135,8 @@ class Mixture(Wrapper):
     as        its name in the mixture, by default its own
     weight    how many of its tasks are dealt for one of an environment of weight 1
     settings  its own settings
+
+    `weights` replace the weights of training by name, as the levels of a curriculum do; 0 leaves an environment out.
     """
 
     def __init__(self, task: Task, envs: list[Any]) -> None:
@@ -200,7 +205,9 @@ class Mixture(Wrapper):
         return {name: member.spec for name, member in read_members(envs).items()}
 
     @classmethod
-    def tasks(cls, split: Split, envs: Any = None, **settings: Any) -> Sequence[Task]:
+    def tasks(
+        cls, split: Split, envs: Any = None, weights: dict[str, Weight] | None = None, **settings: Any
+    ) -> Sequence[Task]:
         """Return the tasks of a split: for training by weight, until the longest split has been dealt; for testing one
         of each environment in turn, until the shortest has."""
         members, splits, unread = read_members(envs), dict[str, Sequence[Task]](), dict[str, NoSourceError]()
@@ -219,8 +226,13 @@ class Mixture(Wrapper):
             raise NoSourceError(f"env: {name}: {first}", {"envs": changed})
         if split == "test":
             return Deal(splits, dict.fromkeys(splits, 1), min(map(len, splits.values())))
-        weights = {name: member.weight for name, member in members.items()}
-        for name, tasks in splits.items():
-            if not len(tasks):
+        for name in weights or ():
+            if name not in members:
+                got = f"settings.weights: got {name!r}, which is no environment of the mixture"
+                raise ConfigError(f"{got}; expected some of {', '.join(members)}. Fix it.{nearest(name, members)}")
+        dealt = {name: count for name in splits if (count := (weights or {}).get(name, members[name].weight))}
+        for name in dealt:
+            if not len(splits[name]):
                 raise ConfigError(f"env: {name} has no training tasks; expected at least one. Change its settings.")
-        return Deal(splits, weights, max(ceil(len(tasks) / weights[name]) for name, tasks in splits.items()))
+        splits = {name: splits[name] for name in dealt}
+        return Deal(splits, dealt, max((ceil(len(splits[name]) / count) for name, count in dealt.items()), default=0))

@@ -96,18 +96,15 @@ def tasks(experiment: Experiment) -> Iterator[str]:
 
 def curriculum(experiment: Experiment) -> Iterator[str]:
     """Every level has tasks for the same roles, and the level of a step is known when it is sampled."""
-    config, levels = experiment.config.curriculum, experiment.levels
-    if config is None:
-        return
-    if config.down >= config.up:
+    config, levels, cluster = experiment.config.curriculum, experiment.levels, experiment.config.cluster
+    if config is not None and config.down >= config.up:
         yield f"curriculum.down: got {config.down:g} with up={config.up:g}; expected less. Lower it."
-    if experiment.config.train.max_staleness or (experiment.config.cluster and experiment.config.cluster.environments):
+    if config is not None and (experiment.config.train.max_staleness or (cluster and cluster.environments)):
         got = "got it with train.max_staleness or cluster.environments"
         yield f"curriculum: {got}; expected both to be 0, as a step's tasks follow from the step before. Set them so."
-    for number, level in enumerate(levels):
+    for number, level in enumerate(levels, 1):
         if level.env_spec.roles != experiment.env_spec.roles or not len(level.training_tasks):
-            roles = f"roles {', '.join(level.env_spec.roles)} and {len(level.training_tasks):,} tasks"
-            yield f"curriculum.levels: number {number + 1} has the {roles}; expected the roles of settings, and tasks."
+            yield f"curriculum.levels: level {number} has other roles than settings or no tasks; expected both. Mend it."
 
 
 # ---- Policies and roles
@@ -147,30 +144,26 @@ def algorithm_team(experiment: Experiment) -> Iterator[str]:
 
 def mixture(experiment: Experiment) -> Iterator[str]:
     """Nothing is compared over a batch where the policy of a batch plays in several environments of a mixture."""
-    members, plan, central = experiment.env_spec.members, experiment.plan, experiment.config.algorithm.central
-    homes = {f"{name}-{role}": name for name, spec in members.items() for role in spec.roles}
-    played = {(policy, homes.get(role, "")) for role, policy in experiment.trained_roles.items()}
-    if len(members) == 1 or (len(played) == len(set(experiment.trained_roles.values())) and not central):
-        return
+    members, plan, name = experiment.env_spec.members, experiment.plan, f"algorithm: {experiment.config.algorithm.name}"
+    homes = {f"{member}-{role}": member for member, spec in members.items() for role in spec.roles}
+    played = {(policy, homes.get(role)) for role, policy in experiment.trained_roles.items()}
+    is_shared = len(played) > len({policy for policy, _ in played}) or experiment.config.algorithm.central
+    groups = [one.group for one, _ in plan.credit.comparisons if one.group.scope in ("batch", None)]
     compared = {
-        f"algorithm: {experiment.config.algorithm.name} has one role for all, and": central,
-        f"algorithm: {experiment.config.algorithm.name} normalises over a batch, and": plan.credit.sums == "normalised",
+        f"{name} has one role for all, and": experiment.config.algorithm.central,
+        f"{name} normalises over a batch, and": plan.credit.sums == "normalised",
+        f"{name} has groups of more than one task, and": any(group.name != "role" for group in groups),
         "credit.drop_groups ranks the groups of a batch, and": plan.selection.drop_groups != "none",
     }
-    for what in (what for what, is_so in compared.items() if is_so):
-        yield (
-            f"{what} a policy plays in several of {', '.join(members)}, whose returns would be compared; expected "
-            "policies that play in one environment each. Give each its own, or take another algorithm."
-        )
+    for what in [what for what, is_so in compared.items() if is_so and is_shared and len(members) > 1]:
+        got = f"a policy plays in several of {', '.join(members)}, whose returns would be compared"
+        yield f"{what} {got}; expected one that plays in one of them. Give each its own, or take another algorithm."
 
 
 def turns_of_policies(experiment: Experiment) -> Iterator[str]:
     """Only policies that are trained alike exchange their roles, and a schedule returns some of them at every step."""
-    played, interval, train = (
-        set(experiment.roles.values()),
-        experiment.config.team.exchange_every,
-        experiment.config.train,
-    )
+    played, train = set(experiment.roles.values()), experiment.config.train
+    interval = experiment.config.team.exchange_every
     is_alike = len(set(experiment.sampling.values())) == 1 and experiment.plan.critic is None
     if interval and (len(played) < 2 or played != set(experiment.learners) or not is_alike):
         expected = "expected several policies, all trained and sampled alike, without a critic"

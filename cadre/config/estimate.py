@@ -25,7 +25,7 @@ from cadre.config.engines import GIB, count_memory_sharers, sampling_memory_sett
 from cadre.config.experiment import Config, Experiment
 from cadre.config.resolve import SMALL_MODEL, resolve, weight_bytes
 from cadre.engines.scripted import ScriptedSampler
-from cadre.env import period_of
+from cadre.env import GeneratedTasks
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, ContractError, EngineError, NoSourceError
 from cadre.rollout import episodes
@@ -145,7 +145,8 @@ def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | 
     changes = {"settings": {**config.settings, **example}, "team": team}
     experiment = resolve(config.model_copy(update=changes), typed=typed)
     split = experiment.training_tasks
-    block = split[: min(period_of(split), CHECKED_EPISODES)]  # of a mixture, the tasks of all environments
+    period = split.period if isinstance(split, GeneratedTasks) else 1  # of a mixture, tasks of all environments
+    block = split[: min(period, CHECKED_EPISODES)]
     requests = [request for task in block for request in collect_requests(experiment, task)]
     totals_by_role: Counter[str] = Counter()
     for request in requests:

@@ -25,7 +25,7 @@ from cadre.concurrency import run_coroutine
 from cadre.config.checks import find_training_warnings
 from cadre.config.engines import build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
-from cadre.env import period_of
+from cadre.env import GeneratedTasks
 from cadre.errors import ContractError, RunError
 from cadre.evaluation.evaluate import evaluate, exact_field
 from cadre.learn.token_notes import TokenNotes
@@ -217,9 +217,8 @@ def run_training(
                 interrupt.on_signals(),
             ):
                 progress.activity = SamplingActivity(team.samplers.values())
-                training = Training(
-                    experiment, run, team.watched(progress.activity), progress, notes=notes, curriculum=state.curriculum
-                )
+                watched = team.watched(progress.activity)
+                training = Training(experiment, run, watched, progress, notes, state.curriculum)
                 updates = run_coroutine(train_loop(training, state, interrupt), interrupt)
     return team, updates
 
@@ -351,10 +350,8 @@ def call_on_step(reference: str, step: int, step_metrics: Metrics) -> bool:
 def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
     """Begin to sample one tree per task of the step, and return the awaitable of all of them; with
     `train.replacements` also trees of other tasks in place of those that have no gradient."""
-    experiment, goal = (
-        training.experiment.levels[int(training.curriculum.get("level", 0))],
-        training.experiment.config.train,
-    )
+    experiment = training.experiment.levels[int(training.curriculum.get("level", 0))]
+    goal = experiment.config.train
     team = team_of_step(training, step)
     training.failed.begin(step)
     tasks = pick_tasks(experiment.training_tasks, goal.tasks_per_step, step, goal.seed)
@@ -451,7 +448,8 @@ async def evaluate_step(training: Training, step: int, queue: StepQueue) -> None
 
 def pick_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
     """Return the tasks of a step: epochs of the training split, each shuffled by its own key."""
-    return [tasks[index] for index in random_keys.in_epochs(len(tasks), count, step, seed, "order", period_of(tasks))]
+    period = tasks.period if isinstance(tasks, GeneratedTasks) else 1
+    return [tasks[index] for index in random_keys.in_epochs(len(tasks), count, step, seed, "order", period)]
 
 
 def is_due(step: int, interval: int) -> bool:
