@@ -104,7 +104,7 @@ def curriculum(experiment: Experiment) -> Iterator[str]:
         yield f"curriculum: {got}; expected both to be 0, as a step's tasks follow from the step before. Set them so."
     for number, level in enumerate(levels, 1):
         if level.env_spec.roles != experiment.env_spec.roles or not len(level.training_tasks):
-            yield f"curriculum.levels: level {number} has other roles than settings or no tasks; expected both. Mend it."
+            yield f"curriculum.levels: number {number} has other roles than settings, or no tasks; expected both. Mend."
 
 
 # ---- Policies and roles

@@ -129,6 +129,9 @@ def find_access(raw: Mapping[str, Any], folder: Path) -> Iterator[CodeReference]
             for entry in value:
                 member = entry if isinstance(entry, Mapping) else {"name": entry}
                 yield from find_access({"env": member.get("name"), "settings": member.get("settings")}, folder)
+        elif key == ("curriculum", "levels") and isinstance(value, list):
+            for level in value:
+                yield from find_access({"env": raw.get("env"), "settings": level}, folder)
         elif key[:1] == ("settings",) or key[:2] == ("evaluate", "settings"):
             name = key[1 + (key[0] == "evaluate") :]
             if asking := _environment_texts(raw.get("env"), name, value):
