@@ -38,7 +38,7 @@ def mixed(**sections: Any) -> dict[str, Any]:
     return {
         "env": GAMES,
         "team": "seed",
-        "algorithm": {"name": "at_grpo", "k": 6},
+        "algorithm": {"name": "at_grpo", "k": 4},
         "sampling": {"max_tokens": 48},
         "learner": {"learning_rate": 1e-3},
         "train": {"steps": 2, "tasks_per_step": 4},
