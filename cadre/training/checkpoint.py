@@ -43,18 +43,18 @@ class TrainingState:
 
     step           updates made so far
     baselines      the running baselines by name
-    curriculum     its level, and the tasks and successes that are counted on it
     best_step      the step of the best evaluation so far, None before the first
     best           its success rate
     sampled_steps  the next steps, as far as they are sampled
+    curriculum     its level, and the tasks and successes that are counted on it
     """
 
     step: int = 0
     baselines: dict[str, float] = field(default_factory=dict)
-    curriculum: dict[str, float] = field(default_factory=dict)
     best_step: int | None = None
     best: float = 0.0
     sampled_steps: tuple[SampledStep, ...] = ()
+    curriculum: dict[str, float] = field(default_factory=dict)
 
 
 class Checkpointer:
