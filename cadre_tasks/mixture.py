@@ -139,6 +139,8 @@ class Mixture(Wrapper):
     `weights` replace the weights of training by name, as the levels of a curriculum do; 0 leaves an environment out.
     """
 
+    plain_text = {"weights": ""}  # numbers by name
+
     def __init__(self, task: Task, envs: list[Any]) -> None:
         super().__init__(task)
         members = read_members(envs)

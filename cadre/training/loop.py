@@ -350,8 +350,8 @@ def call_on_step(reference: str, step: int, step_metrics: Metrics) -> bool:
 def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
     """Begin to sample one tree per task of the step, and return the awaitable of all of them; with
     `train.replacements` also trees of other tasks in place of those that have no gradient."""
-    experiment = training.experiment.levels[int(training.curriculum.get("level", 0))]
-    goal = experiment.config.train
+    levels, level = training.experiment.levels, int(training.curriculum.get("level", 0))
+    experiment, goal = levels[min(level, len(levels) - 1)], training.experiment.config.train  # a fork may have fewer
     team = team_of_step(training, step)
     training.failed.begin(step)
     tasks = pick_tasks(experiment.training_tasks, goal.tasks_per_step, step, goal.seed)
@@ -419,13 +419,14 @@ async def learn_step(
 def count_solved(state: dict[str, float], config: CurriculumConfig, trees: Sequence[Tree]) -> Metrics:
     """Count the trees of a step in the state of the curriculum, each as the fraction of its episodes that succeeded;
     move by a level if the window is full; return the step's metrics."""
-    level = int(state.get("level", 0))
-    solved = (fmean(path[-1][1].success for path in walk.episodes(tree.root)) for tree in trees)
-    counts = {"tasks": state.get("tasks", 0.0) + len(trees), "solved": state.get("solved", 0.0) + sum(solved)}
+    highest = len(config.levels) - 1
+    level, ends = min(int(state.get("level", 0)), highest), [[*walk.episodes(tree.root)] for tree in trees]
+    solved = sum(fmean(path[-1][1].success for path in paths) for paths in ends if paths)
+    counts = {"tasks": state.get("tasks", 0.0) + len(trees), "solved": state.get("solved", 0.0) + solved}
     rate = counts["solved"] / counts["tasks"] if counts["tasks"] else 0.0
     if counts["tasks"] >= config.window:
         moved = level + (rate >= config.up) - (rate <= config.down)
-        counts = {"level": min(max(moved, 0), len(config.levels) - 1)}
+        counts = {"level": min(max(moved, 0), highest)}
         state.clear()
     state.update(counts)
     return {"curriculum/level": level, "curriculum/success": rate}

@@ -406,6 +406,7 @@ def test_what_asks(change: dict[str, Any], named: str, tmp_path: Path) -> None:
     [
         {"env": "plan-path", "settings": {"size": 8, "prompts": "full", "reward": "shaped"}},
         {"env": [{"name": "plan-path", "weight": 2, "settings": {"size": 8, "prompts": "full"}}, "sokoban"]},
+        {"env": ["plan-path", "sokoban"], "curriculum": {"levels": [{"weights": {"sokoban": 0}}, {"weights": {}}]}},
         {"env": "mixture", "settings": {"envs": [{"name": "tldr", "settings": {"data": "scitldr"}}, "maths"]}},
         {"env": "plan-path", "curriculum": {"levels": [{"size": 3}, {"size": 4, "prompts": "full"}]}},
         {"env": "tldr", "settings": {"reward": "faithful", "data": "scitldr", "held_out": 3}},
