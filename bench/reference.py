@@ -66,6 +66,8 @@ METRICS = {
     "rollout/history_new": "later prompts that are tokenised anew, and so start a new training sequence",
     "rollout/dropped": "samples left out of the update (credit.without_std, credit.truncated, rules of algorithms)",
     "rollout/overlong": "length penalty of the samples near max_tokens, mean (credit.overlong_buffer)",
+    "curriculum/level": "level of the curriculum that the step was sampled at, counted from 0",
+    "curriculum/success": "success of the tasks that are counted in the present window (curriculum.window)",
     "preference/loss": "-log sigmoid of the team's margin, mean over pairs (ma_dpo)",
     "preference/accuracy": "fraction of pairs in which the team prefers the better joint action",
     "preference/pairs": "pairs of joint actions with different returns",

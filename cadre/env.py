@@ -135,6 +135,11 @@ class Env:
         return cls.roles
 
     @classmethod
+    def members(cls, **settings: Any) -> Mapping[str, Any]:
+        """Return the `EnvSpec` of each environment of a mixture by name; none for all other classes."""
+        return {}
+
+    @classmethod
     def count_trained_on(
         cls, settings: Mapping[str, Any], tasks: Sequence[Task], trained: type[Env], trained_settings: Mapping[str, Any]
     ) -> int | None:
@@ -156,11 +161,20 @@ def actions_of(env: Env, samples: Mapping[str, Sample]) -> dict[str, str]:
 class GeneratedTasks(Sequence[Task]):
     """A split of `count` tasks made on demand by `make(index)`, so that a large split costs nothing.
 
-    With `read` they come from files that may change, and a resumed run compares them with those it began with.
+    With `read` they, or those in it, come from files that may change, and a resumed run compares them with those it
+    began with. Training keeps blocks of `period` tasks together when it shuffles them.
     """
 
-    def __init__(self, count: int, make: Callable[[int], Mapping[str, Any]], name: str, read: bool = False) -> None:
+    period = 1
+
+    def __init__(
+        self, count: int, make: Callable[[int], Mapping[str, Any]], name: str, read: bool | Sequence[Task] = False
+    ) -> None:
         self.size, self.make, self.name, self.read = count, make, name, read
+
+    def task(self, index: int) -> Task:
+        """Return the task of an index from 0 on."""
+        return Task(f"{self.name}-{index}", self.make(index))
 
     def __len__(self) -> int:
         return self.size
@@ -174,7 +188,7 @@ class GeneratedTasks(Sequence[Task]):
             return [self[i] for i in range(*index.indices(self.size))]
         if not -self.size <= index < self.size:
             raise IndexError(index)
-        return Task(f"{self.name}-{index % self.size}", self.make(index % self.size))
+        return self.task(index % self.size)
 
     def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(self.size))

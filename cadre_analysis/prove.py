@@ -93,16 +93,16 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
         )
     if len(experiment.roles) < 2:
         raise ConfigError(
-            f"prove: {experiment.env} has the one role {', '.join(experiment.roles)}; expected a team of two or more "
-            "roles, which is compared with one agent. Name the team's task."
+            f"prove: {experiment.config.env} has the one role {', '.join(experiment.roles)}; expected a team of two or "
+            "more roles, which is compared with one agent. Name the team's task."
         )
     policies = {name: experiment.policies[name] for name in experiment.roles.values()}
     kinds = {policy.model_dump_json(exclude={"sampling", "learner"}) for policy in policies.values()}
     if len(kinds) > 1 or any(policy.frozen for policy in policies.values()):
         raise ConfigError(
-            f"prove: {experiment.env} has the policies {', '.join(policies)}, some of them frozen or of other models; "
-            "expected policies that are alike and all learn, as the methods give every role the same model. Give the "
-            "roles one policy."
+            f"prove: {experiment.config.env} has the policies {', '.join(policies)}, some of them frozen or of other "
+            "models; expected policies that are alike and all learn, as the methods give every role the same model. "
+            "Give the roles one policy."
         )
     held_out = select_tasks(experiment.held_out_tasks, request.held_out, request.first)
     if len(held_out) < request.held_out:
@@ -123,7 +123,7 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
     rate = experiment.learners[next(iter(experiment.roles.values()))].learning_rate
     longest = max(sampling.max_tokens for sampling in experiment.sampling.values())
     return Plan(
-        task=experiment.env,
+        task=experiment.config.env,
         methods=methods,
         left_out=left_out,
         rates=sorted({float(f"{rate * factor:.6g}") for factor in request.rates}),
@@ -148,8 +148,9 @@ def _check_same_tasks(method: Experiment, held_out: Sequence[Task], request: Req
             ((at, name) for at, name in enumerate(names) if expected[at : at + 1] != [name]), (len(names), "no more")
         )
         raise ConfigError(
-            f"prove: held-out task {request.first + index} of {method.env} is {name}; expected {expected[index]}, as "
-            "the team is tested on it, in the same order. Give both the same tasks, or name another --agent."
+            f"prove: held-out task {request.first + index} of {method.config.env} is {name}; expected "
+            f"{expected[index]}, as the team is tested on it, in the same order. Give both the same tasks, or name "
+            "another --agent."
         )
 
 
@@ -198,7 +199,7 @@ def _agents(experiment: Experiment, chosen: str | None, env: type[Env] | None) -
     if name:
         settings = raw.get("settings", {})
     else:
-        of = experiment.env if env is None else reference_to(env, env.__name__)
+        of = experiment.config.env if env is None else reference_to(env, env.__name__)
         name, settings = ONE_AGENT, {"of": of, "settings": raw.get("settings", {})}
         settings |= {"prompts": raw["team"]["prompts"]} if raw["team"].get("prompts") else {}
     roles = EnvSpec(name, settings).roles
@@ -208,7 +209,7 @@ def _agents(experiment: Experiment, chosen: str | None, env: type[Env] | None) -
             "whole task. Name one."
         )
     algorithm = raw["algorithm"]
-    k = algorithm.get("k", experiment.algorithm.k)
+    k = algorithm.get("k", experiment.config.algorithm.k)
     # Widths by decision are those of the team's decisions.
     k = max(k) if isinstance(k, list | tuple) else max(k.values()) if isinstance(k, dict) else k
     team = {"policies": {"agent": _policy(experiment, raw)}, "roles": dict.fromkeys(roles, "agent")}

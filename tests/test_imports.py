@@ -170,7 +170,7 @@ BUDGETS = {
     "cadre_programs": 6_300,
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_000,
-    "cadre_tasks": 15_250,
+    "cadre_tasks": 15_450,
     "bench": 7_000,
     "lab": 7_700,
 }

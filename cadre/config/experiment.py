@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -46,6 +46,7 @@ from cadre.settings import (
     VllmConfig,
 )
 from cadre.settings.engines import SAMPLED_APART
+from cadre.settings.run import CurriculumConfig
 from cadre.settings.section import PLAIN_TYPES, SetKeysOnly, quoting_advice
 from cadre.settings.trust import is_only_reading
 from cadre.settings.yaml_file import apply_overrides, dump_yaml, expand_short_form
@@ -59,7 +60,7 @@ TEACHER = "teacher"
 class Config(Section):
     """One experiment as the user wrote it."""
 
-    env: str = Field(description="a bundled environment's name, or file.py:Class")
+    env: str = Field(description="a bundled environment's name, file.py:Class, or a list of several")
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
     team: TeamConfig = Field(description="who plays")
     algorithm: Annotated[
@@ -79,6 +80,7 @@ class Config(Section):
     train: TrainConfig = Field(TrainConfig(), description="the loop")
     episodes: EpisodesConfig = Field(EpisodesConfig(), description="failures of episodes")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), description="held-out tasks")
+    curriculum: CurriculumConfig | None = Field(None, description="training by levels; unset: none")
     trackers: TrackersConfig = Field(TrackersConfig(), description="where metrics are drawn")
     cluster: ClusterConfig | None = Field(None, description="Ray actors; unset: all in this process")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="how programs that a model wrote are confined")
@@ -137,7 +139,6 @@ class Experiment:
     samplers    by policy: the experiment's sampling settings, merged with the policy's
     sampling    by role: the part of these that says what is drawn
     colocated   vLLM and the learner take turns in the memory of one GPU
-    suits_any_engine  the recipe leaves the engine of some policy open (`engine: auto`), to suit several machines
     """
 
     config: Config
@@ -151,42 +152,11 @@ class Experiment:
     samplers: Mapping[str, SamplingConfig]
     sampling: Mapping[str, Sampling]
     colocated: bool
-    suits_any_engine: bool
-
-    @property
-    def env(self) -> str:
-        """The environment's name, as the user wrote it."""
-        return self.config.env
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The settings of the algorithm, of which `plan` was made."""
-        return self.config.algorithm
 
     @property
     def roles(self) -> Mapping[str, str]:
         """The policy of each role."""
         return self.config.team.roles
-
-    @property
-    def train(self) -> TrainConfig:
-        """The settings of the loop."""
-        return self.config.train
-
-    @property
-    def evaluate(self) -> EvaluateConfig:
-        """The settings of evaluations in training."""
-        return self.config.evaluate
-
-    @property
-    def cluster(self) -> ClusterConfig | None:
-        """The settings of Ray actors, None if all runs in this process."""
-        return self.config.cluster
-
-    @property
-    def sandbox(self) -> SandboxConfig:
-        """The settings of the sandbox for programs that a model wrote."""
-        return self.config.sandbox
 
     @property
     def trained_roles(self) -> dict[str, str]:
@@ -196,12 +166,12 @@ class Experiment:
     @property
     def schedule(self) -> str:
         """The schedule by which policies learn: that of `train`, or the algorithm's own."""
-        return self.train.schedule or self.plan.schedule
+        return self.config.train.schedule or self.plan.schedule
 
     def frozen_at(self, step: int) -> frozenset[str]:
         """Return the trained policies that the schedule leaves as they are at a step."""
         policies = list(dict.fromkeys(self.trained_roles.values()))
-        return frozenset(policies) - learning_policies(self.schedule, self.train.schedule_period, step, policies)
+        return frozenset(policies) - learning_policies(self.schedule, self.config.train.schedule_period, step, policies)
 
     @property
     def vllm_policies(self) -> list[str]:
@@ -218,6 +188,15 @@ class Experiment:
     def training_tasks(self) -> Sequence[Task]:
         """The training split, read once."""
         return self.env_spec.tasks("train")
+
+    @cached_property
+    def levels(self) -> Sequence[Experiment]:
+        """The experiment at each level of its curriculum; without one, itself."""
+        if (curriculum := self.config.curriculum) is None:
+            return [self]
+        make = partial(EnvSpec, self.env_spec.declared, central=self.env_spec.central, prompts=self.env_spec.prompts)
+        specs = [make({**self.config.settings, **changes}) for changes in curriculum.levels]
+        return [replace(self, env_spec=spec) for spec in specs]
 
     @cached_property
     def held_out_tasks(self) -> Sequence[Task]:

@@ -34,6 +34,7 @@ from cadre.settings.yaml_file import ONLY_POLICY, Raw, merge_sections, read_yaml
 LEVELS = {"L0": "one shared model", "L1": "an adapter per role", "L2": "a model per role"}
 DEFAULT_LEVEL = "L2"
 ROWS = "rows"  # the environment of rows and reward functions
+MIXTURE = "mixture"  # the environment of several
 LORA = {"rank": 16, "alpha": 32}
 HEAD = ("env", "settings", "team")  # sections that stand first in a composed recipe
 LORA_RATE_FACTOR = 10  # an adapter's learning rate over that of the whole model
@@ -51,7 +52,7 @@ def real_tasks() -> dict[str, Path]:
 
 def _read_real_task(task: str) -> Raw:
     file = real_tasks()[task]
-    return merge_with_base(read_yaml(file), file)
+    return dict(expand_mixture(merge_with_base(read_yaml(file), file)))
 
 
 def task_variants(task: str) -> dict[str, str]:
@@ -85,7 +86,8 @@ def compose_recipe(name: str) -> Raw | None:
     raw = _read_real_task(task)
     central = ALGORITHMS[raw["algorithm"]["name"]].central
     roles = EnvSpec(env, raw["settings"], central=central).roles
-    played = {role: "shared" if level == "L0" else role for role in roles}
+    named = raw.get("team", {}).get("roles", {})  # roles of a mixture that one policy plays
+    played = {role: "shared" if level == "L0" else named.get(role, role) for role in roles}
     team: Raw = {"policies": {}, "roles": played}
     for name in dict.fromkeys(played.values()):
         lora = {"lora": dict(LORA)} if level == "L1" else {}
@@ -250,7 +252,15 @@ def relocate(raw: Mapping[str, Any], run: Path) -> dict[str, Any]:
 
 def _replace_paths(raw: Mapping[str, Any], find: Callable[[Key, str], str | None]) -> dict[str, Any]:
     """Return a configuration with what `find` returns for each setting that may be a path, if that is not None."""
-    return {name: _walk(value, (str(name),), find) for name, value in raw.items()}
+    return {name: _walk(value, (str(name),), find) for name, value in expand_mixture(raw).items()}
+
+
+def expand_mixture(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration whose `env` is a list as one whose `env` is the mixture of these environments."""
+    settings = raw.get("settings", {})
+    if not isinstance(raw.get("env"), list) or not isinstance(settings, Mapping):
+        return raw
+    return {**raw, "env": MIXTURE, "settings": {**settings, "envs": raw["env"]}}
 
 
 def _walk(value: Any, key: Key, find: Callable[[Key, str], str | None]) -> Any:

@@ -189,10 +189,6 @@ def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
         samplers=samplers,
         sampling={role: distributions[name] for role, name in config.team.roles.items()},
         colocated=is_colocated(config, engines, learners),
-        suits_any_engine=any(
-            "engine" in sampling.model_fields_set and sampling.engine == "auto"
-            for sampling in (config.sampling, *(policy.sampling for policy in policies.values()))
-        ),
     )
 
 

@@ -149,6 +149,11 @@ class EnvSpec:
         with describe_errors(f"{self.declared.__name__}.roles_of"):
             return self.env_class.roles_of(**self._taken_by(self.env_class.roles_of))
 
+    @cached_property
+    def members(self) -> Mapping[str, EnvSpec]:
+        """The environments of a mixture by name; for any other this one."""
+        return self.declared.members(**self._taken_by(self.declared.members)) or {"": self}
+
     def make(self, task: Task) -> Env:
         """Return a new episode of the task."""
         return self.env_class(task, **self._arguments)

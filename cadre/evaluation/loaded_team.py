@@ -67,7 +67,7 @@ class LoadedTeam:
         """Return what a notebook shows, by name: the folder, updates, held-out success before and after, reward by
         role in the last step."""
         if self.run is None:
-            return [("of", self.experiment.env), ("roles", ", ".join(self.experiment.roles))]
+            return [("of", self.experiment.config.env), ("roles", ", ".join(self.experiment.roles))]
         metrics, reports = self.run.metrics(), self.run.evaluations()
         rows = [("run", str(self.folder)), ("updates", str(len(metrics)))]
         for index in dict.fromkeys((0, len(reports) - 1)) if reports else ():
@@ -175,7 +175,7 @@ def load_team(
     `untrained`. Warnings are written to stderr."""
     for paragraph in find_warnings(experiment):
         sys.stderr.write(f"{paragraph}\n")
-    configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
+    configure_sandbox(experiment.config.sandbox.level, experiment.config.sandbox.cgroup)
     run = None if folder is None else Run(folder, experiment.config)
     # Found before models load, since a missing checkpoint is an error.
     saved = None if run is None or untrained else choice.find(run.folder)

@@ -118,6 +118,7 @@ class CheckpointState(BaseModel):
 
     step: Step
     baselines: dict[str, Finite] = {}
+    curriculum: dict[str, Finite] = {}
     best_step: Step | None = None
     best: Finite = 0.0
     ratings: dict[str, Rating] = {}

@@ -257,12 +257,13 @@ def task_digests(experiment: Experiment) -> dict[str, str]:
     """Return, by split, a digest of its tasks' content in order; only of splits that are used, and that are read from
     data rather than generated."""
     splits = {"train": experiment.training_tasks}
-    if experiment.evaluate.tasks:
+    if experiment.config.evaluate.tasks:
         splits["test"] = experiment.held_out_tasks
     digests = {}
     for split, tasks in splits.items():
-        if tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple):
-            digests[split] = hash_tasks(tasks)
+        read = tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple)
+        if read:
+            digests[split] = hash_tasks(tasks if read is True else read)
     return digests
 
 

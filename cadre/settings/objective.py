@@ -143,7 +143,9 @@ class LossConfig(Section):
         float | None,
         ReadIf(
             "an update has several optimiser steps, or train.max_staleness is above 0",
-            lambda given: can_leave_bound(given.experiment.train.max_staleness, given.experiment.learners.values()),
+            lambda given: can_leave_bound(
+                given.experiment.config.train.max_staleness, given.experiment.learners.values()
+            ),
         ),
     ] = Field(
         None,

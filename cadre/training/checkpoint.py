@@ -48,6 +48,7 @@ class TrainingState:
     best           its success rate
     ratings        of the learner and of the members of its pool of opponents
     sampled_steps  the next steps, as far as they are sampled
+    curriculum     its level, and the tasks and successes that are counted on it
     """
 
     step: int = 0
@@ -56,6 +57,7 @@ class TrainingState:
     best: float = 0.0
     ratings: dict[str, Rating] = field(default_factory=dict)
     sampled_steps: tuple[SampledStep, ...] = ()
+    curriculum: dict[str, float] = field(default_factory=dict)
 
 
 class Checkpointer:
@@ -319,7 +321,7 @@ def find_start(experiment: Experiment, run: Run) -> dict[str, str] | None:
     home, folder = run.folder / WARM_START, run.folder / WARM_START / "checkpoints"
     if not path_exists(home):
         return dict.fromkeys(names, "")
-    if experiment.cluster is not None:
+    if experiment.config.cluster is not None:
         raise ConfigError(
             "kl.reference: got start with a cluster, after a warm start whose weights are on this machine alone; "
             "expected base. Train without cluster, or take the warmed model as the base: cadre export it and name it "

@@ -105,7 +105,7 @@ class OpponentPool:
         """Return who plays beside the learner in the episodes of a task: the learner's seat alternates."""
         roles, members = [*self._experiment.roles], self.members
         own = roles[(step + position) % len(roles)]
-        generator = random_keys.generator(self._experiment.train.seed, OPPONENTS, step, position)
+        generator = random_keys.generator(self._experiment.config.train.seed, OPPONENTS, step, position)
         weights = draw_weights([*members.values()], self.config.draw)
         return {role: generator.choices([*members], weights)[0] for role in roles if role != own}
 

@@ -23,7 +23,8 @@ ELSEWHERE |= {"POLICY/elo", "POLICY/score", "POLICY/from_step"}
 ELSEWHERE |= {"time/sync_s", "time/sleep_s", "time/wake_s", "time/update_s"}
 ELSEWHERE |= {name for name in reference.METRICS if name.startswith("gpu/")}
 EXPERIMENTS = {
-    "groups": {"algorithm": {"name": "dr_mamr", "k": 4, "kl": 0.1}, "credit": {"overlong_buffer": 2}},
+    "groups": {"algorithm": {"name": "dr_mamr", "k": 4, "kl": 0.1}, "credit": {"overlong_buffer": 2}}
+    | {"curriculum": {"levels": [{}, {}]}},
     "critics": {"algorithm": {"name": "ippo", "k": 2}, "loss": {"kl": 0.1}},
     "schedules": {
         "algorithm": {"name": "grpo", "k": 2},
