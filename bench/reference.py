@@ -30,6 +30,7 @@ from cadre.envs.spec import declared_settings, env_class
 from cadre.plugins import environments
 from cadre.settings import CriticConfig, LoraConfig, PolicyConfig, Section
 from cadre.settings.section import ReadIf
+from cadre.settings.team import OpponentsConfig
 from cadre_tasks.from_data import FromData
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -65,6 +66,8 @@ METRICS = {
     "rollout/history_new": "later prompts that are tokenised anew, and so start a new training sequence",
     "rollout/dropped": "samples left out of the update (credit.without_std, credit.truncated, rules of algorithms)",
     "rollout/overlong": "length penalty of the samples near max_tokens, mean (credit.overlong_buffer)",
+    "curriculum/level": "level of the curriculum that the step was sampled at, counted from 0",
+    "curriculum/success": "success of the tasks that are counted in the present window (curriculum.window)",
     "preference/loss": "-log sigmoid of the team's margin, mean over pairs (ma_dpo)",
     "preference/accuracy": "fraction of pairs in which the team prefers the better joint action",
     "preference/pairs": "pairs of joint actions with different returns",
@@ -103,6 +106,9 @@ METRICS = {
     "ROLE/logprob_diff": "absolute difference of learner's and sampler's log-probability per token before the update",
     "POLICY/learning_rate": "learning rate of the last optimiser step",
     "POLICY/learned": "1 if the policy was trained at this step, 0 if train.schedule froze it; only with a schedule",
+    "POLICY/elo": "Elo rating of the learner or of a member of its pool, after the step's games (team.opponents)",
+    "POLICY/score": "of the learner against this member: 1 wins all games, 0.5 draws; a mean that forgets",
+    "POLICY/from_step": "updates that this member's weights had",
     "POLICY/kl_checked": "KL(sampler, policy) per token (k3) before the last optimiser step, with loss.kl_bound",
     "POLICY/kl_stopped": "1 if it exceeded the bound, so that the optimiser step was skipped",
     "POLICY/updates": "optimiser steps",
@@ -286,6 +292,8 @@ def _settings() -> Iterator[str]:
         section = _section(Config.model_fields[name].annotation)
         yield from (f"## {name}", "", _about(section), "")
         yield from _table(f"{name}.", section, section.model_fields)
+    yield from ("## A pool of opponents: team.opponents", "", _about(OpponentsConfig), "")
+    yield from _table("team.opponents.", OpponentsConfig, OpponentsConfig.model_fields)
     yield from ("## A policy: team.policies.NAME", "", _about(PolicyConfig), "")
     yield from _table("", PolicyConfig, PolicyConfig.model_fields)
     yield from ("## An adapter: team.policies.NAME.lora", "", _about(LoraConfig), "")

@@ -99,12 +99,12 @@ def train_on(
         experiment = resolve(parse(raw, env), env, typed)
         check_hub_models(experiment)
         folder = Path(run).expanduser() if run else None
-        name = str(recipe) if isinstance(recipe, str | Path) else str(raw["env"]).rpartition(":")[2].lower()
+        name = str(recipe) if isinstance(recipe, str | Path) else experiment.config.env.rpartition(":")[2].lower()
         new_run = create_in_free_folder(folder, name, lambda new: Run.create(new, experiment.config))
     for warning in _record_objects(new_run):
         console.print(warning, markup=False, highlight=False)
     counts = f"{len(experiment.training_tasks):,} tasks to train on"
-    if experiment.evaluate.tasks:
+    if experiment.config.evaluate.tasks:
         counts += f", {len(experiment.held_out_tasks):,} held out"
     console.print(f"run {new_run.folder}: {counts}", markup=False, highlight=False)
     team, _ = run_training(experiment, new_run, console, resume)
@@ -231,6 +231,8 @@ def _with_references(value: Any, name: str) -> Any:
     """Return a setting as a configuration has it: a function or rows by reference, tuples as lists."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, type) and issubclass(value, Env):  # of a mixture
+        return name_of(value)
     is_rows = name in ("tasks", "held_out") and not isinstance(value, str | Path | int | float)
     if is_rows or (callable(value) and not isinstance(value, type)):
         return reference_to(value, name)
@@ -248,7 +250,7 @@ def _typed_keys(sections: Section) -> list[str]:
 def _env_class(recipe: Any, sections: Section) -> type[Env] | None:
     """Return the class of the environment that is given as an object."""
     env = sections.get("env", recipe)
-    return None if env is None or isinstance(env, str | Path | Mapping) else _player_class(env)
+    return None if env is None or isinstance(env, str | Path | Mapping | list) else _player_class(env)
 
 
 def _player_class(player: Any) -> type[Env]:

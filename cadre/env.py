@@ -67,10 +67,8 @@ class Env:
         raise NotImplementedError
 
     async def step_samples(self, samples: Mapping[str, Sample]) -> Reward:
-        """Apply one completion from every acting role: by default `step` with their texts.
-
-        Override it if an answer is more than its text, as with tool calls.
-        """
+        """Apply one completion from every acting role: by default `step` with their texts. Override it if an answer is
+        more than its text, as with tool calls."""
         return await self.step(actions_of(self, samples))
 
     async def compare(
@@ -91,10 +89,8 @@ class Env:
         return copy.deepcopy(self)
 
     def close(self) -> None:
-        """Release resources: this state will not be stepped or forked again, but it may still be observed.
-
-        Closing the first state of an episode closes all of its forks.
-        """
+        """Release resources: this state will not be stepped or forked again, but it may still be observed. Closing the
+        first state of an episode closes all of its forks."""
 
     @property
     def success(self) -> bool:
@@ -103,16 +99,12 @@ class Env:
 
     def privileged(self) -> str:
         """Return a text for critics and teachers in training (`critic.privileged`, `teacher.hint`), such as a solution.
-
-        No role ever sees it. Changes nothing.
-        """
+        No role ever sees it. Changes nothing."""
         return ""
 
     def default_action(self, role: str) -> str:
         """Return the action that stands for the absence of a role that acts now, such as a no-op. Changes nothing.
-
-        Credit by ablation steps a fork with it in place of the role's answer (docs/algorithms/counterfactual.md).
-        """
+        Credit by ablation steps a fork with it in place of the role's answer (docs/algorithms/counterfactual.md)."""
         return ""
 
     def signature(self) -> str:
@@ -143,6 +135,11 @@ class Env:
         return cls.roles
 
     @classmethod
+    def members(cls, **settings: Any) -> Mapping[str, Any]:
+        """Return the `EnvSpec` of each environment of a mixture by name; none for all other classes."""
+        return {}
+
+    @classmethod
     def count_trained_on(
         cls, settings: Mapping[str, Any], tasks: Sequence[Task], trained: type[Env], trained_settings: Mapping[str, Any]
     ) -> int | None:
@@ -164,11 +161,20 @@ def actions_of(env: Env, samples: Mapping[str, Sample]) -> dict[str, str]:
 class GeneratedTasks(Sequence[Task]):
     """A split of `count` tasks made on demand by `make(index)`, so that a large split costs nothing.
 
-    With `read` they come from files that may change, and a resumed run compares them with those it began with.
+    With `read` they, or those in it, come from files that may change, and a resumed run compares them with those it
+    began with. Training keeps blocks of `period` tasks together when it shuffles them.
     """
 
-    def __init__(self, count: int, make: Callable[[int], Mapping[str, Any]], name: str, read: bool = False) -> None:
+    period = 1
+
+    def __init__(
+        self, count: int, make: Callable[[int], Mapping[str, Any]], name: str, read: bool | Sequence[Task] = False
+    ) -> None:
         self.size, self.make, self.name, self.read = count, make, name, read
+
+    def task(self, index: int) -> Task:
+        """Return the task of an index from 0 on."""
+        return Task(f"{self.name}-{index}", self.make(index))
 
     def __len__(self) -> int:
         return self.size
@@ -182,7 +188,7 @@ class GeneratedTasks(Sequence[Task]):
             return [self[i] for i in range(*index.indices(self.size))]
         if not -self.size <= index < self.size:
             raise IndexError(index)
-        return Task(f"{self.name}-{index % self.size}", self.make(index % self.size))
+        return self.task(index % self.size)
 
     def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(self.size))

@@ -28,9 +28,7 @@ LEAST_DESCRIPTORS = 64
 
 def open_untrusted(path: Path | str, flags: int = os.O_RDONLY, follow_links: bool = True) -> BinaryIO:
     """Open a regular file without waiting. Raises OSError for anything else, and for a link that is not to be followed.
-
-    This is the one place where files of somebody else are opened.
-    """
+    This is the one place where files of somebody else are opened."""
     flags |= os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     try:
         # A pipe without a writer would be waited for, and a terminal could become the process's own.
@@ -115,10 +113,8 @@ def size_of(count: int) -> str:
 
 
 def raise_descriptor_limit(target: int = 65_536) -> int:
-    """Raise this process's limit of open files as far as its user may, up to `target`, and return it.
-
-    Shells give 1,024 where the system allows many times that.
-    """
+    """Raise this process's limit of open files as far as its user may, up to `target`, and return it. Shells give 1,024
+    where the system allows many times that."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = target if hard == resource.RLIM_INFINITY else min(target, hard)
     if soft == resource.RLIM_INFINITY or soft >= limit:

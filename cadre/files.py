@@ -312,10 +312,8 @@ class Manifest(OpenRecord):
 
 
 def write_with_manifest(final: Path, fill: Callable[[Path], None]) -> Path:
-    """Let `fill` write a folder, add a manifest, and let it appear as `final`, whole or not at all.
-
-    Raises RunError if the disk refuses.
-    """
+    """Let `fill` write a folder, add a manifest, and let it appear as `final`, whole or not at all. Raises RunError if
+    the disk refuses."""
     with publish_atomically(final) as (built,), explain_disk_errors(final):
         built.mkdir()
         fill(built)

@@ -109,10 +109,8 @@ def command_packages() -> list[dict[str, dict[str, Callable[..., None]]]]:
 
 @functools.cache
 def cluster_class() -> Any:
-    """Return the class that runs samplers, learners and environments in other processes.
-
-    Raises ConfigError if no package has one.
-    """
+    """Return the class that runs samplers, learners and environments in other processes. Raises ConfigError if no
+    package has one."""
     point = next(iter(_declared("cadre.cluster").values()), None)
     if point is None:
         advice = "Install cadre-rl anew, or remove the section cluster."
@@ -161,10 +159,7 @@ def install_command(*extras: str) -> str:
 
 def package(module: str, extra: str = "", where: str = "") -> Any:
     """Return the module of an optional package. Raises ConfigError, with the command that installs it or the extra that
-    has it, if it is missing.
-
-    `where` names what needs it, `env: EXTRA` by default.
-    """
+    has it, if it is missing. `where` names what needs it, `env: EXTRA` by default."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

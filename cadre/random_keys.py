@@ -32,10 +32,12 @@ def generator(*parts: str | int) -> random.Random:
     return random.Random(key(*parts))
 
 
-def in_epochs(size: int, count: int, step: int, seed: int, name: str) -> list[int]:
-    """Return the `count` of `size` indices that a step uses: epochs, each in an order keyed by seed and name."""
-    positions = range(step * count, (step + 1) * count)
-    return [_order(size, seed, name, position // size)[position % size] for position in positions]
+def in_epochs(size: int, count: int, step: int, seed: int, name: str, period: int = 1) -> list[int]:
+    """Return the `count` of `size` indices that a step uses: epochs, each in an order keyed by seed and name, in which
+    blocks of `period` indices stay together."""
+    blocks = size // period
+    positions = (divmod(position, period) for position in range(step * count, (step + 1) * count))
+    return [_order(blocks, seed, name, n // blocks)[n % blocks] * period + offset for n, offset in positions]
 
 
 @lru_cache(maxsize=2)

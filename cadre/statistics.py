@@ -1,11 +1,9 @@
 """Numbers that are computed from rewards: when two are equal, and the 95% intervals of rates and means over tasks.
 
-One rule of equality serves groups, pairs, ties, critics and audits. It is relative, as rewards may be 1e-10 or 1e6.
-`size` is always the sum of the absolute rewards that a number was made of, which is larger than the number itself if
-rewards cancel: 0.3 + 0.4 - 0.7 is no reward of 1e-17.
+One rule of equality serves groups, pairs, ties, critics and audits. It is relative, as rewards may be 1e-10 or 1e6:
+`size` is the sum of the absolute rewards that a number was made of, as 0.3 + 0.4 - 0.7 is no reward of 1e-17.
 
-No interval of equal values has width zero: if twenty tasks are all solved in half of their episodes, the next one may
-still differ.
+No interval of equal values has width zero: of twenty tasks that are all solved the next one may still differ.
 """
 
 from __future__ import annotations
@@ -52,10 +50,8 @@ def rate_interval(values: Sequence[float], z: float = Z) -> Interval:
 
 
 def mean_interval(values: Sequence[float], z: float = Z) -> Interval:
-    """Return the mean of numbers of any size, one a task, with the interval of their standard error and a floor.
-
-    With one task it is infinite. Raises ValueError for no values and for values that are not finite.
-    """
+    """Return the mean of numbers of any size, one a task, with the interval of their standard error and a floor. With
+    one task it is infinite. Raises ValueError for no values and for values that are not finite."""
     if not values or not all(map(math.isfinite, values)):
         raise ValueError(f"An interval needs one or more finite values, one a task; got {list(values)}.")
     count, mean = len(values), fmean(values)
@@ -67,9 +63,7 @@ def mean_interval(values: Sequence[float], z: float = Z) -> Interval:
 
 def with_floor(interval: Interval, count: int, size: float = 1.0) -> Interval:
     """Return an interval over `count` tasks that is wide enough for one more task of the largest value, `size`.
-
-    Resampling equal values would give an interval without width.
-    """
+    Resampling equal values would give an interval without width."""
     value, low, high = interval
     floor = size / (count + 1)
     return value, min(low, value - floor), max(high, value + floor)

@@ -42,10 +42,8 @@ class Sampler(Protocol):
     """Draws completions. An engine batches the requests of all running episodes."""
 
     async def sample(self, request: Request) -> list[Sample]:
-        """Return `request.count` completions with the version of the weights at the start.
-
-        Completion k depends on the weights, the prompt and `fold(request.key, k)` alone.
-        """
+        """Return `request.count` completions with the version of the weights at the start. Completion k depends on the
+        weights, the prompt and `fold(request.key, k)` alone."""
 
     async def load(self, weights: Weights) -> None:
         """Sample the policy from these weights from now on. Raises EngineError if that is impossible."""
@@ -213,6 +211,7 @@ class Team:
     own_weights   True if samplers have weights of their own, so that they may sample while the learners train
     frozen        policies that could be trained, and are not at the present step
     activity      counts the samples, if somebody watches
+    seats         changes of the assignment in the episodes of a task, by its position in the step
     """
 
     assignment: Mapping[str, str]
@@ -224,14 +223,13 @@ class Team:
     own_weights: bool = False
     frozen: frozenset[str] = frozenset()
     activity: SamplingActivity | None = None
+    seats: Callable[[int], Mapping[str, str]] = field(default=lambda position: {})
 
     async def sample(
         self, observation: Observation, count: int, key: int, previous: PreviousTurn | None
     ) -> list[Sample]:
-        """Return `count` completions from the policy of the observation's role.
-
-        Raises EngineError for any failure of the sampler: that is no failure of an episode.
-        """
+        """Return `count` completions from the policy of the observation's role. Raises EngineError for any failure of
+        the sampler: that is no failure of an episode."""
         role = observation.role
         policy, sampling = self.assignment[role], narrowed(self.sampling[role], observation)
         request = Request(role, policy, observation.messages, count, sampling, key, previous, observation.tools)
@@ -305,8 +303,12 @@ class Team:
 
     def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation as a trained policy's prompt."""
+        return self.owner(policy).encode(policy, messages, tools)
+
+    def owner(self, policy: str) -> Learner:
+        """Return the learner that trains the policy."""
         (owner,) = (learner for learner in self.learners if policy in learner.policies)
-        return owner.encode(policy, messages, tools)
+        return owner
 
     def values(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
         """Return the values of the heads named in `targets` at their positions, in the order of the sequences."""

@@ -134,8 +134,8 @@ def check_auditable(experiment: Experiment) -> None:
     plan = experiment.plan
     if plan.critic is not None or plan.reward_model is not None or plan.preference is not None:
         raise ConfigError(
-            f"audit: the advantages of {experiment.algorithm.name} come from a critic, a reward model or preferences; "
-            "expected credit by comparison, as in cadre audit RUN algorithm=magrpo"
+            f"audit: the advantages of {experiment.config.algorithm.name} come from a critic, a reward model or "
+            "preferences; expected credit by comparison, as in cadre audit RUN algorithm=magrpo"
         )
     if plan.teacher is not None and plan.teacher.alone:
         raise ConfigError(

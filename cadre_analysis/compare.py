@@ -34,13 +34,9 @@ RESAMPLES = 10_000
 CHUNK = 1 << 22  # draws that are held in memory at once
 CONFIDENCE = 0.95
 # Settings in which runs of one method may differ: the seed, and what changes no weights.
-NOT_OF_A_METHOD = (
-    "train.seed",
-    "train.checkpoint",
-    "train.trees_",
-    "trackers",
-    "evaluate.every",
-)
+NOT_OF_A_METHOD = ("train.seed", "train.checkpoint", "train.trees_", "trackers", "evaluate.every")
+# Settings that tell methods apart in a reader's eyes, the most telling first.
+TELLING = ("algorithm.name", "env", "team.roles", "algorithm.", "loss.", "learner.", "sampling.", "train.")
 MEASURES = ("success", "reward")
 
 Table = NDArray[np.float64]
@@ -48,16 +44,13 @@ Table = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """One evaluation of a run: `values` by task, after `step` updates, for which `tokens` were sampled in training.
+    """One evaluation of a run."""
 
-    `tie_breaker` is the mean of the measure that is not compared, by which evaluations of equal `values` are ranked.
-    """
-
-    step: int
-    tokens: float
+    step: int  # updates before it
+    tokens: float  # sampled in training before it
     tasks_sha256: str
-    values: Mapping[str, float]
-    tie_breaker: float = 0.0
+    values: Mapping[str, float]  # by task
+    tie_breaker: float = 0.0  # mean of the measure that is not compared, which ranks evaluations of equal values
 
     @property
     def mean(self) -> float:
@@ -66,17 +59,14 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A run with its evaluations, first to last, all of its settings by name, and the commits of its code.
-
-    `forked_at` is the step after which it begins if it is a fork.
-    """
+    """A run with its evaluations, first to last."""
 
     folder: Path
     seed: int
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # by full name
     evaluations: tuple[Evaluation, ...]
-    code: str = ""
-    forked_at: int | None = None
+    code: str = ""  # its commits
+    forked_at: int | None = None  # the step after which a fork begins
 
     def select(self, at: str, max_tokens: float | None) -> Evaluation:
         """Return the evaluation that `at` names ("last", "best" or a step), among those within `max_tokens` sampled
@@ -109,51 +99,42 @@ class Method:
 
 @dataclass(frozen=True)
 class MethodResult:
-    """A method's held-out result. Intervals are (value, low, high) at 95%, over seeds and tasks.
-
-    before   the mean over the evaluations before training; None if these were not made
-    value    the mean over the selected evaluations
-    by_seed  the mean of each seed's
-    gain     value - before, paired over seeds and tasks
-    steps, tokens   of the selected evaluations, by seed
-    curve    (step, mean of sampled tokens, value with its interval) at the steps at which every seed was evaluated
-    """
+    """A method's held-out result. Intervals are (value, low, high) at 95%, over seeds and tasks."""
 
     name: str
     seeds: tuple[int, ...]
     folders: tuple[str, ...]
-    before: Interval | None
-    value: Interval
-    by_seed: tuple[float, ...]
-    gain: Interval | None
-    steps: tuple[int, ...]
-    tokens: tuple[float, ...]
+    before: Interval | None  # mean over the evaluations before training, if these were made
+    value: Interval  # mean over the selected evaluations
+    by_seed: tuple[float, ...]  # the mean of each seed's
+    gain: Interval | None  # value - before, paired over seeds and tasks
+    steps: tuple[int, ...]  # of the selected evaluations, by seed
+    tokens: tuple[float, ...]  # of the selected evaluations, by seed
+    # (step, mean of sampled tokens, value) at the steps at which every seed was evaluated
     curve: tuple[tuple[int, float, Interval], ...]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`value` is the second method's mean minus the first's, with its interval; `paired_seeds` if both have the same
-    seeds, which are then drawn together."""
+    """The second method's mean minus the first's."""
 
     first: str
     second: str
     value: Interval
-    paired_seeds: bool
+    paired_seeds: bool  # both have the same seeds, which are then drawn together
     paired_tasks: bool
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """The results of all methods, and each one's difference from the first. `code` are the commits of the runs' code,
-    each once; `forks` are (folder, step) of runs that are forks and share another run's training up to that step."""
+    """The results of all methods, and each one's difference from the first."""
 
     measure: str
     tasks: int
     methods: tuple[MethodResult, ...]
     differences: tuple[Difference, ...]
-    code: tuple[str, ...] = ()
-    forks: tuple[tuple[str, int], ...] = ()
+    code: tuple[str, ...] = ()  # the commits of the runs' code, each once
+    forks: tuple[tuple[str, int], ...] = ()  # (folder, step) of runs that share another's training up to that step
 
     def __repr__(self) -> str:
         rows = comparison_rows(self)[1:]
@@ -163,11 +144,6 @@ class RunComparison:
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{escape(note)}</p>" for note in comparison_notes(self))
         return table_html(comparison_rows(self)) + notes
-
-    @property
-    def is_over_seeds(self) -> bool:
-        """True if every method has two seeds or more, so that intervals hold the variance of training."""
-        return all(len(method.seeds) > 1 for method in self.methods)
 
 
 def compare_runs(
@@ -189,12 +165,10 @@ def compare_runs(
     runs = [read_run(folder, measure) for folder in dict.fromkeys(map(Path, folders))]
     methods = group_runs(runs)
     selected = {method.name: [run.select(at, max_tokens) for run in method.runs] for method in methods}
-    for method in methods:
-        _check_same_tasks(method.name, method.name, selected[method.name], selected[method.name])
     first = methods[0]
-    if not unpaired:
-        for method in methods[1:]:
-            _check_same_tasks(first.name, method.name, selected[first.name], selected[method.name])
+    for method in methods:
+        for other in (method,) if unpaired else (method, first):
+            _check_same_tasks(other.name, method.name, selected[other.name], selected[method.name])
 
     generator = np.random.default_rng(seed)
     results = tuple(_summarise(method, selected[method.name], generator) for method in methods)
@@ -247,26 +221,17 @@ def group_runs(runs: Sequence[TrainedRun]) -> list[Method]:
     groups: dict[tuple[tuple[str, str], ...], list[TrainedRun]] = defaultdict(list)
     for run in runs:
         settings = sorted((n, repr(v)) for n, v in run.settings.items() if not n.startswith(NOT_OF_A_METHOD))
-        groups[tuple(settings)].append(run)
-    for members in groups.values():
-        by_seed: dict[int, Path] = {}
-        for run in members:
-            if run.seed in by_seed:
+        members = groups[tuple(settings)]
+        for other in members:
+            if other.seed == run.seed:
                 raise RunError(
-                    f"compare: {by_seed[run.seed]} and {run.folder} have the same settings and the same seed, "
-                    f"{run.seed}; expected other seeds. Leave one out."
+                    f"compare: {other.folder} and {run.folder} have the same settings and the same seed, {run.seed}; "
+                    "expected other seeds. Leave one out."
                 )
-            by_seed[run.seed] = run.folder
-    members_of = list(groups.values())
-    names = _name_methods([members[0] for members in members_of])
-    return [
-        Method(name, tuple(sorted(members, key=lambda run: run.seed)))
-        for name, members in zip(names, members_of, strict=True)
-    ]
-
-
-# Settings that tell methods apart in a reader's eyes, the most telling first.
-TELLING = ("algorithm.name", "env", "team.roles", "algorithm.", "loss.", "learner.", "sampling.", "train.")
+        members.append(run)
+    names = _name_methods([members[0] for members in groups.values()])
+    by_seed = [tuple(sorted(members, key=lambda run: run.seed)) for members in groups.values()]
+    return [Method(name, members) for name, members in zip(names, by_seed, strict=True)]
 
 
 def _name_methods(runs: Sequence[TrainedRun]) -> list[str]:
@@ -279,19 +244,12 @@ def _name_methods(runs: Sequence[TrainedRun]) -> list[str]:
     def rank(name: str) -> int:
         return next((index for index, prefix in enumerate(TELLING) if name.startswith(prefix)), len(TELLING))
 
-    chosen: list[str] = []
-    labels = ["" for _ in runs]
-    for name in sorted(differing, key=rank)[:3]:
-        if len(set(labels)) == len(runs):
-            break
-        chosen.append(name)
-        labels = [
-            ", ".join(f"{n.removesuffix('.name').split('.')[-1]}={run.settings.get(n, 'unset')}" for n in chosen)
-            for run in runs
-        ]
-    if len(set(labels)) < len(runs):
-        return distinct_names([run.folder for run in runs])
-    return labels
+    labels, telling = [""] * len(runs), sorted(differing, key=rank)[:3]
+    for count in range(1, len(telling) + 1):
+        if len(set(labels)) < len(runs):
+            shown = [(name, name.removesuffix(".name").split(".")[-1]) for name in telling[:count]]
+            labels = [", ".join(f"{short}={run.settings.get(name, 'unset')}" for name, short in shown) for run in runs]
+    return labels if len(set(labels)) == len(runs) else distinct_names([run.folder for run in runs])
 
 
 def _check_same_tasks(name: str, second_name: str, first: Sequence[Evaluation], second: Sequence[Evaluation]) -> None:
@@ -542,15 +500,14 @@ def comparison_notes(comparison: RunComparison) -> list[str]:
             lines.append(f"{shorten_path(method.name)} by seed: {by_seed}")
 
     for difference in comparison.differences:
-        pairs = [
-            name for name, paired in (("tasks", difference.paired_tasks), ("seeds", difference.paired_seeds)) if paired
-        ]
+        kinds = {"tasks": difference.paired_tasks, "seeds": difference.paired_seeds}
+        pairs = [name for name, is_paired in kinds.items() if is_paired]
         paired = f", paired over {' and '.join(pairs)}" if pairs else ", unpaired"
         names = f"{shorten_path(difference.second)} - {shorten_path(difference.first)}"
         lines.append(f"{names}: {format_value(comparison, difference.value, signed=True)}{paired}")
 
     notes = [f"{comparison.tasks:,} held-out tasks; 95% intervals by bootstrap over seeds and tasks."]
-    if not comparison.is_over_seeds:
+    if any(len(method.seeds) < 2 for method in comparison.methods):
         notes.append(
             "A method with one seed: its interval leaves out what another training would give. Train more seeds."
         )

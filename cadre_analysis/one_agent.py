@@ -18,7 +18,7 @@ from pydantic import JsonValue
 
 from cadre.env import Env, Split
 from cadre.envs.spec import EnvSpec, env_class
-from cadre.envs.wrappers import OneRole, mark
+from cadre.envs.wrappers import Wrapper, mark
 from cadre.settings.user_code import NOTEBOOK, find_object
 from cadre.types import Message, Observation, Reward, Sample, Task, answer_text, join_media
 
@@ -36,7 +36,7 @@ def team_spec(of: str, settings: Mapping[str, Any] | None, prompts: Mapping[str,
     return _find_team(of, json.dumps(settings or {}, sort_keys=True), json.dumps(prompts or {}))
 
 
-class OneAgent(OneRole):
+class OneAgent(Wrapper):
     """Owns one episode of the environment `of`, and is shown in one conversation what each acting role of it sees.
 
     Roles that act at once are asked one after the other, and act together. A part of the conversation begins with the

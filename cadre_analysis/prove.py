@@ -47,9 +47,8 @@ from cadre.runs.folder import git_commits
 from cadre.runs.tree_format import encode
 from cadre.settings.user_code import reference_to
 from cadre.settings.yaml_file import Raw, flatten
-from cadre.statistics import Interval
 from cadre.types import Task, Tree, answer_text
-from cadre_analysis.compare import Table, difference_interval, table_interval
+from cadre_analysis.compare import difference_interval, table_interval
 from cadre_analysis.prove_report import TEAM, UNTRAINED, MethodFigures, Plan, Result, plan_lines, write_result
 from cadre_analysis.trainings import train_to_end
 from cadre_analysis.verdict import decide
@@ -67,20 +66,15 @@ NOT_OF_A_METHOD = ("steps", "max_tokens", "seed", "stop_at_success", "patience")
 
 @dataclass(frozen=True)
 class Request:
-    """The options of a call; None for what follows from the task.
-
-    agent        the environment of the single agent
-    rates        factors of the recipe's learning rate that are tried
-    test_tokens  for each held-out task
-    """
+    """The options of a call; None for what follows from the task."""
 
     seeds: int
     tokens: int
     held_out: int
     first: int
-    rates: tuple[float, ...]
-    agent: str | None
-    test_tokens: int | None
+    rates: tuple[float, ...]  # factors of the recipe's learning rate that are tried
+    agent: str | None  # the environment of the single agent
+    test_tokens: int | None  # for each held-out task
 
 
 # ---- The plan
@@ -90,13 +84,8 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
     """Return the plan of a team's experiment. Raises ConfigError for a task that a single agent plays already, and for
     what no method can be trained with."""
     usable_rates = request.rates and all(0.0 < rate < math.inf for rate in request.rates)
-    sizes = (
-        request.seeds - 1,
-        request.tokens,
-        request.held_out - 1,
-        1 if request.test_tokens is None else request.test_tokens,
-    )
-    if min(sizes) < 1 or not usable_rates:
+    test_tokens = 1 if request.test_tokens is None else request.test_tokens
+    if min(request.seeds - 1, request.tokens, request.held_out - 1, test_tokens) < 1 or not usable_rates:
         raise ConfigError(
             f"prove: got {request.seeds} seeds, {request.tokens} tokens, {request.held_out} held-out tasks, "
             f"{request.test_tokens} tokens for testing and the rates {', '.join(map(str, request.rates)) or 'none'}; "
@@ -104,16 +93,16 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
         )
     if len(experiment.roles) < 2:
         raise ConfigError(
-            f"prove: {experiment.env} has the one role {', '.join(experiment.roles)}; expected a team of two or more "
-            "roles, which is compared with one agent. Name the team's task."
+            f"prove: {experiment.config.env} has the one role {', '.join(experiment.roles)}; expected a team of two or "
+            "more roles, which is compared with one agent. Name the team's task."
         )
     policies = {name: experiment.policies[name] for name in experiment.roles.values()}
     kinds = {policy.model_dump_json(exclude={"sampling", "learner"}) for policy in policies.values()}
     if len(kinds) > 1 or any(policy.frozen for policy in policies.values()):
         raise ConfigError(
-            f"prove: {experiment.env} has the policies {', '.join(policies)}, some of them frozen or of other models; "
-            "expected policies that are alike and all learn, as the methods give every role the same model. Give the "
-            "roles one policy."
+            f"prove: {experiment.config.env} has the policies {', '.join(policies)}, some of them frozen or of other "
+            "models; expected policies that are alike and all learn, as the methods give every role the same model. "
+            "Give the roles one policy."
         )
     held_out = select_tasks(experiment.held_out_tasks, request.held_out, request.first)
     if len(held_out) < request.held_out:
@@ -134,7 +123,7 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
     rate = experiment.learners[next(iter(experiment.roles.values()))].learning_rate
     longest = max(sampling.max_tokens for sampling in experiment.sampling.values())
     return Plan(
-        task=experiment.env,
+        task=experiment.config.env,
         methods=methods,
         left_out=left_out,
         rates=sorted({float(f"{rate * factor:.6g}") for factor in request.rates}),
@@ -159,8 +148,9 @@ def _check_same_tasks(method: Experiment, held_out: Sequence[Task], request: Req
             ((at, name) for at, name in enumerate(names) if expected[at : at + 1] != [name]), (len(names), "no more")
         )
         raise ConfigError(
-            f"prove: held-out task {request.first + index} of {method.env} is {name}; expected {expected[index]}, as "
-            "the team is tested on it, in the same order. Give both the same tasks, or name another --agent."
+            f"prove: held-out task {request.first + index} of {method.config.env} is {name}; expected "
+            f"{expected[index]}, as the team is tested on it, in the same order. Give both the same tasks, or name "
+            "another --agent."
         )
 
 
@@ -191,12 +181,13 @@ def _teams(experiment: Experiment) -> dict[str, Raw]:
     """Return the team with one policy for all roles, and with one for each."""
     raw, roles = _common(experiment), list(experiment.roles)
     policy = _policy(experiment, raw)
-    team_settings = {key: value for key, value in raw["team"].items() if key not in ("policies", "roles")}
-    separate = "team-L1" if isinstance(policy, dict) and policy.get("lora") else "team-L2"
+    team = {key: value for key, value in raw["team"].items() if key not in ("policies", "roles")}
+    shared = {"policies": {"shared": policy}, "roles": dict.fromkeys(roles, "shared")}
+    separate = {"policies": dict.fromkeys(roles, policy), "roles": {role: role for role in roles}}
+    has_adapters = isinstance(policy, dict) and policy.get("lora")
     return {
-        TEAM: raw | {"team": team_settings | {"policies": {"shared": policy}, "roles": dict.fromkeys(roles, "shared")}},
-        separate: raw
-        | {"team": team_settings | {"policies": dict.fromkeys(roles, policy), "roles": {role: role for role in roles}}},
+        TEAM: raw | {"team": team | shared},
+        "team-L1" if has_adapters else "team-L2": raw | {"team": team | separate},
     }
 
 
@@ -208,7 +199,7 @@ def _agents(experiment: Experiment, chosen: str | None, env: type[Env] | None) -
     if name:
         settings = raw.get("settings", {})
     else:
-        of = experiment.env if env is None else reference_to(env, env.__name__)
+        of = experiment.config.env if env is None else reference_to(env, env.__name__)
         name, settings = ONE_AGENT, {"of": of, "settings": raw.get("settings", {})}
         settings |= {"prompts": raw["team"]["prompts"]} if raw["team"].get("prompts") else {}
     roles = EnvSpec(name, settings).roles
@@ -217,16 +208,12 @@ def _agents(experiment: Experiment, chosen: str | None, env: type[Env] | None) -
             f"--agent: {name} has the roles {', '.join(roles)}; expected an environment of one role, which does the "
             "whole task. Name one."
         )
-    policy = _policy(experiment, raw)
     algorithm = raw["algorithm"]
-    k = algorithm.get("k", experiment.algorithm.k)
+    k = algorithm.get("k", experiment.config.algorithm.k)
     # Widths by decision are those of the team's decisions.
     k = max(k) if isinstance(k, list | tuple) else max(k.values()) if isinstance(k, dict) else k
-    agent = raw | {
-        "env": name,
-        "settings": settings,
-        "team": {"policies": {"agent": policy}, "roles": dict.fromkeys(roles, "agent")},
-    }
+    team = {"policies": {"agent": _policy(experiment, raw)}, "roles": dict.fromkeys(roles, "agent")}
+    agent = raw | {"env": name, "settings": settings, "team": team}
     return {
         "agent": agent | {"algorithm": algorithm | {"k": k}},
         "agent-grpo": agent | {"algorithm": {"name": "grpo", "k": k}},
@@ -271,8 +258,8 @@ class Work:
 
     def run(self) -> Result:
         """Do all that is not done yet, and return the result."""
-        self.untrained_outcomes("team", TEAM)
-        self.untrained_outcomes("agent", self.plan.agents[-1])
+        self.play_untrained("team", TEAM)
+        self.play_untrained("agent", self.plan.agents[-1])
         rates, outcomes = {}, {}
         for name in self.plan.methods:
             rates[name], steps = self.search(name)
@@ -299,23 +286,20 @@ class Work:
         that is done."""
         file = self.folder / name / f"{run_name}.json"
         if not file.exists():
-            is_search = seed == SEARCH_SEED
-            run = file.with_suffix("")
-            goal = {"max_tokens": self.plan.search_tokens if is_search else self.plan.tokens, "steps": steps}
-            with closing(self._train(name, run, rate, goal | {"seed": seed})) as trained:
+            self.say(f"{name}, {run_name}")
+            is_search, raw = seed == SEARCH_SEED, self.plan.methods[name]
+            tokens = self.plan.search_tokens if is_search else self.plan.tokens
+            train = raw["train"] | {"max_tokens": tokens, "steps": steps, "seed": seed}
+            learner = raw.get("learner", {}) | {"learning_rate": rate}
+            env = _class_for(raw, self.env)
+            sections = {} if env is None else {"env": env}
+            method, run = raw | {"learner": learner, "train": train}, file.with_suffix("")
+            with closing(train_to_end(self.console, method, sections, run)) as trained:
                 tasks = trained.experiment.training_tasks[-SEARCH_TASKS:] if is_search else self._held_out(trained)
                 metrics = trained.metrics()
                 spent = {"sampled": sum(line["rollout/tokens"] for line in metrics), "updates": len(metrics)}
                 self._play(trained, tasks, file, spent | {"rate": rate})
         return read_json(file)
-
-    def _train(self, name: str, run: Path, rate: float, goal: Raw) -> LoadedTeam:
-        """Train a run to its end, from where it stands."""
-        raw = self.plan.methods[name]
-        learner = raw.get("learner", {}) | {"learning_rate": rate}
-        sections = {"env": env} if (env := _class_for(raw, self.env)) is not None else {}
-        self.say(f"{name}, {run.name}")
-        return train_to_end(self.console, raw | {"learner": learner, "train": raw["train"] | goal}, sections, run)
 
     def _held_out(self, team: LoadedTeam) -> Sequence[Task]:
         return select_tasks(team.experiment.held_out_tasks, self.plan.held_out, self.plan.first)
@@ -331,14 +315,13 @@ class Work:
         env = _class_for(raw, self.env)
         return load_team(resolve(parse(raw, env), env), None)
 
-    def untrained_outcomes(self, side: str, name: str) -> Raw:
-        """Return the report of a side before training."""
+    def play_untrained(self, side: str, name: str) -> None:
+        """Write the report of a side before training."""
         file = self.folder / "untrained" / f"{side}.json"
         if not file.exists():
             self.say(f"{side}, untrained")
             with closing(self._untrained(name)) as team:
                 self._play(team, self._held_out(team), file, {})
-        return read_json(file)
 
     def draw(self, name: str) -> Raw:
         """Return by task whether one of the untrained agent's episodes succeeds, and whether its most frequent answer
@@ -354,16 +337,11 @@ class Work:
                 count = max(1, min(MAX_DRAWS, int(self.plan.test_tokens / max(1.0, first.tokens))))
                 report, trees = run_coroutine(evaluate_sampled(rollout, tasks, Repeats(count, temperature)))
                 played = group_by_task(trees, tasks, count)
-                best = {task: float(any(map(has_won, paths))) for task, paths in played.items()}
+                best = {task: float(any(path[-1][1].success for path in paths)) for task, paths in played.items()}
                 votes = {task: vote(paths) for task, paths in played.items()}
                 fields = {"draws": count, "best-of-n": best, "vote": votes, "tokens": report.tokens * count}
                 publish_outcome(file, report.as_dict() | fields, trees)
         return read_json(file)
-
-
-def has_won(path: TreePath) -> bool:
-    """Return whether an episode solved its task."""
-    return path[-1][1].success
 
 
 def vote(paths: Sequence[TreePath]) -> float:
@@ -380,7 +358,7 @@ def vote(paths: Sequence[TreePath]) -> float:
     if not paths:
         return 0.0
     ((winner, _),) = Counter(map(answer, paths)).most_common(1)
-    return float(next(has_won(path) for path in paths if answer(path) == winner))
+    return float(next(path[-1][1].success for path in paths if answer(path) == winner))
 
 
 def publish_outcome(file: Path, report: Raw, trees: Sequence[Tree]) -> None:
@@ -404,32 +382,23 @@ def make_result(
         for name, reports in outcomes.items()
     }
     tables |= {name: np.array([[draws[name][task] for task in names]]) for name in UNTRAINED}
-
-    def interval(table: Table) -> Interval:
-        return table_interval(table, np.random.default_rng(0))
-
-    methods = {
-        name: MethodFigures(
-            interval(tables[name]),
-            tuple(tables[name].mean(axis=1).tolist()),
-            rates.get(name),
-            fmean(report["sampled"] for report in outcomes[name]) if name in outcomes else None,
-            fmean(report["tokens"] for report in outcomes.get(name, [draws])),
+    methods = {}
+    for name, table in tables.items():
+        methods[name] = MethodFigures(
+            success=table_interval(table, np.random.default_rng(0)),
+            by_seed=tuple(table.mean(axis=1).tolist()),
+            rate=rates.get(name),
+            tokens=fmean(report["sampled"] for report in outcomes[name]) if name in outcomes else None,
+            test_tokens=fmean(report["tokens"] for report in outcomes.get(name, [draws])),
         )
-        for name in tables
-    }
     untrained = {side: read_json(folder / "untrained" / f"{side}.json") for side in ("team", "agent")}
-    return Result(
-        folder,
-        plan,
-        methods,
-        {side: (report["success"], report["low"], report["high"]) for side, report in untrained.items()},
-        decide(tables[TEAM], {name: tables[name] for name in plan.agents}),
-        {
-            name: difference_interval(tables[TEAM], tables[name], np.random.default_rng(0), False, True)
-            for name in UNTRAINED
-        },
-    )
+    before = {side: (report["success"], report["low"], report["high"]) for side, report in untrained.items()}
+    verdict = decide(tables[TEAM], {name: tables[name] for name in plan.agents})
+    beside = {
+        name: difference_interval(tables[TEAM], tables[name], np.random.default_rng(0), False, True)
+        for name in UNTRAINED
+    }
+    return Result(folder, plan, methods, before, verdict, beside)
 
 
 def prove_on(console: Console, experiment: Experiment, folder: Path, request: Request, env: type[Env] | None) -> Result:

@@ -20,27 +20,19 @@ UNTRAINED = ("best-of-n", "vote")
 
 
 class Plan(OpenRecord):
-    """The design of a comparison, which is fixed before anything runs.
-
-    methods        by name, the whole configuration of its trainings but learning rate, tokens and seed
-    left_out       by name, why a method cannot be trained here
-    rates          learning rates that are tried for every method
-    tokens         sampled in each training; `search_tokens` in those that choose a rate
-    test_tokens    for each held-out task, of the untrained agent; trained methods play one episode
-    comparison     what the verdict is about
-    """
+    """The design of a comparison, which is fixed before anything runs."""
 
     task: str
-    methods: dict[str, Raw]
-    left_out: dict[str, str]
-    rates: list[float]
+    methods: dict[str, Raw]  # by name, the configuration of its trainings but learning rate, tokens and seed
+    left_out: dict[str, str]  # by name, why a method cannot be trained here
+    rates: list[float]  # learning rates that are tried for every method
     seeds: list[int]
-    tokens: int
-    search_tokens: int
-    test_tokens: int
+    tokens: int  # sampled in each training
+    search_tokens: int  # sampled in each training that chooses a rate
+    test_tokens: int  # for each held-out task, of the untrained agent; trained methods play one episode
     held_out: int
     first: int
-    comparison: str
+    comparison: str  # what the verdict is about
     code: dict[str, str] = {}
 
     @property
@@ -51,27 +43,25 @@ class Plan(OpenRecord):
 
 @dataclass(frozen=True)
 class MethodFigures:
-    """A method's held-out success with its 95% interval over seeds and tasks, success by seed, the learning rate, and
-    means of sampled tokens in training and of tokens a held-out task; None where there was no training."""
+    """A method's figures; None where there was no training."""
 
-    success: Interval
+    success: Interval  # held-out, with its 95% interval over seeds and tasks
     by_seed: tuple[float, ...]
     rate: float | None
-    tokens: float | None
-    test_tokens: float
+    tokens: float | None  # mean of those sampled in training
+    test_tokens: float  # mean of those of a held-out task
 
 
 @dataclass(frozen=True)
 class Result:
-    """The findings of `cadre prove`: figures by method, success before training by side (team, agent), the verdict, and
-    the team's success minus that of the untrained methods, which do not count for it."""
+    """The findings of `cadre prove`."""
 
     folder: Path
     plan: Plan
     methods: dict[str, MethodFigures]
-    before: dict[str, Interval]
+    before: dict[str, Interval]  # success before training by side: team, agent
     verdict: Verdict
-    beside: dict[str, Interval]
+    beside: dict[str, Interval]  # the team's success minus that of the untrained methods, which do not count
 
     def __repr__(self) -> str:
         return shorten(f"Result({verdict_line(self)})")

@@ -22,7 +22,7 @@ def train_to_end(
     new_recipe = None if begun and isinstance(recipe, str | Path | Mapping) else recipe
     trained = train_on(console, new_recipe, sections, folder, resume=begun)
     evaluations, steps = trained.evaluations(), len(trained.metrics())
-    is_evaluated = not trained.experiment.evaluate.tasks or (evaluations and evaluations[-1]["step"] >= steps)
+    is_evaluated = not trained.experiment.config.evaluate.tasks or (evaluations and evaluations[-1]["step"] >= steps)
     if trained.run is None or not trained.run.ended or not is_evaluated:
         trained.close()
         raise KeyboardInterrupt(f"The training in {folder} is stopped and saved; the same call goes on.")

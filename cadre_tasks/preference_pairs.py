@@ -80,12 +80,12 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     plan = experiment.plan
     if joint and not plan.shape.selects_all:
         raise ConfigError(
-            f"preference-pairs --joint: got {experiment.algorithm.name}, which does not play every branch out. Add "
-            "algorithm=magrpo, or leave out --joint."
+            f"preference-pairs --joint: got {experiment.config.algorithm.name}, which does not play every branch out. "
+            "Add algorithm=magrpo, or leave out --joint."
         )
-    configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
+    configure_sandbox(experiment.config.sandbox.level, experiment.config.sandbox.cgroup)
     rollout = experiment.rollout(build_team(experiment))
-    key = random_keys.key(experiment.train.seed, "pairs")
+    key = random_keys.key(experiment.config.train.seed, "pairs")
     trees, _ = run_coroutine(grow_many(experiment.training_tasks[:tasks], rollout, key))
     # A pair is text: images, tools and tool calls have no place in it.
     for tree in trees:

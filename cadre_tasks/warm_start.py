@@ -315,9 +315,9 @@ def remove_repeated(examples: Iterable[Example]) -> list[Example]:
 def sample_successes(experiment: Experiment, tasks: int, attempts: int = 8) -> tuple[list[Example], int]:
     """Return the untrained team's answers in the episodes that succeed, and the number of episodes: so many training
     tasks, `attempts` times each, sampled as in training. Raises RunError if no episode succeeds."""
-    configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
+    configure_sandbox(experiment.config.sandbox.level, experiment.config.sandbox.cgroup)
     team = build_team(experiment)
-    key = random_keys.key(experiment.train.seed, "own successes")
+    key = random_keys.key(experiment.config.train.seed, "own successes")
     rollout = replace(experiment.rollout(team), shape=shapes.independent(attempts), ablation="none", signs=False)
     trees, _ = run_coroutine(grow_many(experiment.training_tasks[:tasks], rollout, key))
     team.close()

@@ -103,7 +103,7 @@ def build_batch(
         rewards = [branch.reward for tree in trees for node in walk.nodes(tree.root) for branch in node.branches]
         scores = (score for r in rewards for score in ([r.team] if plan.joint_reward else r.local.values()))
         metrics = {"reward_model/score": fmean(scores)}
-    samples, cost_metrics = charge_costs(samples_of(trees), plan, team)
+    samples, cost_metrics = charge_costs(own_samples(trees, team), plan, team)
     groups: list[AdvantageGroup] = []
     critic_sequences: list[TrainingSequence] = []
     judged_metrics: Metrics = {}
@@ -152,6 +152,12 @@ def build_batch(
     return TrainingBatch(sequences, groups, judged, learned, metrics)
 
 
+def own_samples(trees: Sequence[Tree], team: Team) -> list[ScoredSample]:
+    """Return the samples of the policies that the team's roles have: those of opponents from a pool, which play in
+    their place, are compared with nobody and move no baseline."""
+    return [scored for scored in samples_of(trees) if scored.sample.policy in team.assignment.values()]
+
+
 def score_trees(trees: Sequence[Tree], plan: Plan, team: Team) -> list[Tree]:
     """Return the trees with the reward model's scores as rewards. Raises ConfigError if the team has none."""
     if team.reward_model is None:
@@ -172,7 +178,7 @@ def is_useful(plan: Plan, team: Team) -> Callable[[Tree], bool]:
     def has_advantage(tree: Tree) -> bool:
         if plan.reward_model is not None:
             (tree,) = score_trees([tree], plan, team)
-        samples, _ = charge_costs(samples_of([tree]), replace(plan, kl=0.0), team)
+        samples, _ = charge_costs(own_samples([tree], team), replace(plan, kl=0.0), team)
         selected = weight_by_role(select_samples(compare_samples(samples, plan.credit), selection), selection)
         trained = (scored for scored in selected if team.trains(scored.sample.policy))
         return any(scored.advantages[0] * scored.weight != 0.0 for scored in trained)

@@ -2,11 +2,10 @@
 
     A_t <- A_t - coefficient * (log pi(a_t) - log teacher(a_t))        with `alone`: A_t = 0 before
 
-This is the reverse KL, token by token and without what follows (discount 0): on tokens sampled from pi the term times
-the gradient of log pi is, in expectation, -coefficient times the gradient of KL(pi || teacher) at that token. It is
-added after samples are compared, so that no deviation of rewards scales it (on-policy distillation, Thinking Machines,
-https://thinkingmachines.ai/blog/on-policy-distillation). log pi is the sampler's. Both sides are of the distribution
-that was sampled from, temperature applied. Nothing is differentiated through the teacher.
+This is the reverse KL, token by token and without what follows: its expected gradient is -coefficient times that of
+KL(pi || teacher) at the token (https://thinkingmachines.ai/blog/on-policy-distillation). It is added after samples are
+compared, so that no deviation of rewards scales it. log pi is the sampler's, and both sides are of the distribution
+that was sampled from, temperature applied.
 """
 
 from __future__ import annotations

@@ -46,10 +46,8 @@ class StopHandler:
 
 @contextmanager
 def stoppable() -> Iterator[StopHandler]:
-    """End the process with 128 + the signal's number at the first signal within this context.
-
-    It does not wait for threads. Outside of the main thread, where no handler can be set, the context does nothing.
-    """
+    """End the process with 128 + the signal's number at the first signal within this context. It does not wait for
+    threads. Outside of the main thread, where no handler can be set, the context does nothing."""
     handler = StopHandler()
     if threading.current_thread() is not threading.main_thread():
         yield handler

@@ -98,10 +98,8 @@ def _print_episode(tree: Tree) -> None:
 
 
 def text_with_calls(sample: Sample) -> str:
-    """Return a completion's text with a line `name(arguments)` for each call that is no part of it.
-
-    A text that was sampled here has its calls; endpoints send them apart.
-    """
+    """Return a completion's text with a line `name(arguments)` for each call that is no part of it. A text that was
+    sampled here has its calls; endpoints send them apart."""
     calls = sample.message.tool_calls if sample.message else ()
     lines = [f"{call.name}({call.arguments})" for call in calls if not (sample.token_ids and call.name in sample.text)]
     return "\n".join([*([sample.text] if sample.text or not lines else []), *lines])
@@ -115,10 +113,8 @@ PROMPT_LINES = 6
 
 
 def format_tree(entry: KeptTree) -> Iterator[str]:
-    """Yield the lines of a kept tree: at each decision the prompts, the completions and their rewards.
-
-    `>` marks the branches that sampling selected.
-    """
+    """Yield the lines of a kept tree: at each decision the prompts, the completions and their rewards. `>` marks the
+    branches that sampling selected."""
     yield visible(f"step {entry.step + 1}, task {entry.tree.task.id}; > marks the selected branches")
     waiting = [(entry.tree.root, 0, "")]
     while waiting:

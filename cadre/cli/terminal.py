@@ -76,11 +76,6 @@ def complete_run(incomplete: str) -> list[str]:
     return _starting_with(incomplete, [str(path.parent) for path in parent.glob("*/config.yaml")])
 
 
-def complete_target(incomplete: str) -> list[str]:
-    """Return run folders and recipes."""
-    return [*complete_run(incomplete), *complete_recipe(incomplete)]
-
-
 def _starting_with(prefix: str, names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if name.startswith(prefix))
 
@@ -89,7 +84,8 @@ RunFolder = Annotated[Path, typer.Argument(help="the folder of a run", autocompl
 Target = Annotated[
     str,
     typer.Argument(
-        help="a run, a recipe, a YAML file, or a model (then with env=NAME)", autocompletion=complete_target
+        help="a run, a recipe, a YAML file, or a model (then with env=NAME)",
+        autocompletion=lambda incomplete: [*complete_run(incomplete), *complete_recipe(incomplete)],
     ),
 ]
 Overrides = Annotated[list[str] | None, typer.Argument(help="changes, such as train.steps=20 algorithm.k=8")]

@@ -99,10 +99,10 @@ def train(
     team = f"{policies} policies" if policies > 1 else "1 policy"
     if any(policy.dtype == "bfloat16" for policy in experiment.policies.values()):
         team += " in bfloat16"
-    algorithm = f"{experiment.algorithm.name}, {experiment.plan.shape.name}"
-    held_out = len(experiment.held_out_tasks) if experiment.evaluate.tasks else 0
+    algorithm = f"{experiment.config.algorithm.name}, {experiment.plan.shape.name}"
+    held_out = len(experiment.held_out_tasks) if experiment.config.evaluate.tasks else 0
     counts = f"{len(experiment.training_tasks):,} tasks, {held_out:,} held out"
-    print_lines([f"run {run.folder}: {shorten_path(experiment.env)}, {algorithm}, {team}, {counts}"])
+    print_lines([f"run {run.folder}: {shorten_path(experiment.config.env)}, {algorithm}, {team}, {counts}"])
     steps_before, reports_before = max(checkpoint_steps(run.folder / "checkpoints"), default=0), len(run.evaluations())
     trained, steps_done = run_training(experiment, run, console, resume, force)
     trained.close()
@@ -112,10 +112,8 @@ def train(
 
 
 def _print_result(run: Run, steps_done: int, held_out: int) -> None:
-    """Print the success before and after, and what to try next; for a stopped run, the command that resumes it.
-
-    Raises typer.Exit with code STOPPED if the run or its last evaluation was stopped.
-    """
+    """Print the success before and after, and what to try next; for a stopped run, the command that resumes it. Raises
+    typer.Exit with code STOPPED if the run or its last evaluation was stopped."""
     settings, reports = run.train, run.evaluations()
     stopped = ""
     if not run.ended:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -49,7 +50,7 @@ COMPARED_TASKS, COMPARED_LISTED = 100, 100_000
 
 def environment(experiment: Experiment) -> Iterator[str]:
     """The environment has its settings, its class is complete, and every role has a policy."""
-    env, roles, played = experiment.env, experiment.env_spec.roles, experiment.roles
+    env, roles, played = experiment.config.env, experiment.env_spec.roles, experiment.roles
     if unset := experiment.env_spec.missing:
         yield f"settings.{unset[0]}: missing, and {env} has no default for it; expected a value. Add it under settings."
     if faults := env_validation.declaration_faults(experiment.env_spec):
@@ -61,17 +62,17 @@ def environment(experiment: Experiment) -> Iterator[str]:
         if role not in roles:
             remedy = f"Rename it to {missing[0]}." if len(missing) == 1 else "Rename or remove it."
             yield (
-                f"team.roles.{role}: {env} under {experiment.algorithm.name} has no such role; expected "
+                f"team.roles.{role}: {env} under {experiment.config.algorithm.name} has no such role; expected "
                 f"{', '.join(roles)}. {remedy}{nearest(role, missing or roles)}"
             )
     for role in missing:
         yield (
-            f"team.roles: role {role!r} of {env} under {experiment.algorithm.name} has no policy; expected a policy "
+            f"team.roles: role {role!r} of {env} under {experiment.config.algorithm.name} has no policy; expected one "
             f"for each of {', '.join(roles)}. Add `{role}: {next(iter(experiment.policies))}`."
         )
 
     # Changes on held-out tasks leave the roles and the training data as they are.
-    changes, held_out_roles = experiment.evaluate.settings, experiment.held_out.roles
+    changes, held_out_roles = experiment.config.evaluate.settings, experiment.held_out.roles
     for name in ("train", "data", "held_out"):
         if name in changes:
             got = f"got {changes[name]!r}, which would change what is trained on"
@@ -83,7 +84,7 @@ def environment(experiment: Experiment) -> Iterator[str]:
 
 def tasks(experiment: Experiment) -> Iterator[str]:
     """There are tasks to train on, and held-out tasks if some are to be played. Reads the splits."""
-    env, settings = experiment.env, experiment.evaluate
+    env, settings = experiment.config.env, experiment.config.evaluate
     if not len(experiment.training_tasks):
         yield f"{env}: got no training tasks; expected at least one. Make tasks('train') return some, or set others."
     if settings.tasks and (count := len(experiment.held_out_tasks)) <= settings.first:
@@ -91,6 +92,19 @@ def tasks(experiment: Experiment) -> Iterator[str]:
             f"evaluate.tasks: got {settings.tasks} from number {settings.first} on, but {env} has {count} held-out "
             "tasks; expected more. Make tasks('test') return some, lower evaluate.first, or set evaluate.tasks=0."
         )
+
+
+def curriculum(experiment: Experiment) -> Iterator[str]:
+    """Every level has tasks for the same roles, and the level of a step is known when it is sampled."""
+    config, levels, cluster = experiment.config.curriculum, experiment.levels, experiment.config.cluster
+    if config is not None and config.down >= config.up:
+        yield f"curriculum.down: got {config.down:g} with up={config.up:g}; expected less. Lower it."
+    if config is not None and (experiment.config.train.max_staleness or (cluster and cluster.environments)):
+        got = "got it with train.max_staleness or cluster.environments"
+        yield f"curriculum: {got}; expected both to be 0, as a step's tasks follow from the step before. Set them so."
+    for number, level in enumerate(levels, 1):
+        if level.env_spec.roles != experiment.env_spec.roles or not len(level.training_tasks):
+            yield f"curriculum.levels: number {number} has other roles than settings, or no tasks; expected both. Mend."
 
 
 # ---- Policies and roles
@@ -117,9 +131,9 @@ POLICIES: Mapping[str, tuple[str, str, Callable[[int, int], bool]]] = {
 
 def algorithm_team(experiment: Experiment) -> Iterator[str]:
     """An algorithm that is about a team trains such a team, and one for a single agent trains that."""
-    algorithm, trained, roles = experiment.algorithm, experiment.trained_roles, experiment.env_spec.roles
+    algorithm, trained, roles = experiment.config.algorithm, experiment.trained_roles, experiment.env_spec.roles
     if algorithm.single_agent and len(roles) > 1:
-        got = f"trains a single agent, and {experiment.env} has the roles {', '.join(roles)}"
+        got = f"trains a single agent, and {experiment.config.env} has the roles {', '.join(roles)}"
         yield f"algorithm: {algorithm.name} {got}; expected one. Use ippo with critic.level=token."
     if algorithm.policies in POLICIES:
         expected, remedy, is_wrong = POLICIES[algorithm.policies]
@@ -128,17 +142,40 @@ def algorithm_team(experiment: Experiment) -> Iterator[str]:
             yield f"algorithm: {algorithm.name} {expected}; got {assigned}. {remedy}"
 
 
+def mixture(experiment: Experiment) -> Iterator[str]:
+    """Nothing is compared over a batch where the policy of a batch plays in several environments of a mixture."""
+    members, plan, name = experiment.env_spec.members, experiment.plan, f"algorithm: {experiment.config.algorithm.name}"
+    homes = {f"{member}-{role}": member for member, spec in members.items() for role in spec.roles}
+    played = {(policy, homes.get(role)) for role, policy in experiment.trained_roles.items()}
+    is_shared = len(played) > len({policy for policy, _ in played}) or experiment.config.algorithm.central
+    groups = [one.group for one, _ in plan.credit.comparisons if one.group.scope in ("batch", None)]
+    compared = {
+        f"{name} has one role for all, and": experiment.config.algorithm.central,
+        f"{name} normalises over a batch, and": plan.credit.sums == "normalised",
+        f"{name} has groups of more than one task, and": any(group.name != "role" for group in groups),
+        "credit.drop_groups ranks the groups of a batch, and": plan.selection.drop_groups != "none",
+    }
+    for what in [what for what, is_so in compared.items() if is_so and is_shared and len(members) > 1]:
+        got = f"a policy plays in several of {', '.join(members)}, whose returns would be compared"
+        yield f"{what} {got}; expected one that plays in one of them. Give each its own, or take another algorithm."
+
+
 def turns_of_policies(experiment: Experiment) -> Iterator[str]:
     """Only policies that are trained alike exchange their roles, and a schedule returns some of them at every step."""
-    played, interval, train = set(experiment.roles.values()), experiment.config.team.exchange_every, experiment.train
+    played, train = set(experiment.roles.values()), experiment.config.train
+    interval = experiment.config.team.exchange_every
     is_alike = len(set(experiment.sampling.values())) == 1 and experiment.plan.critic is None
     if interval and (len(played) < 2 or played != set(experiment.learners) or not is_alike):
         expected = "expected several policies, all trained and sampled alike, without a critic"
         yield f"team.exchange_every: got {interval}; {expected}. Set it to 0, or change the team."
+    whole = [name for name in experiment.vllm_policies if experiment.policies[name].lora is None]
+    if experiment.config.team.opponents and (train.max_staleness or experiment.config.cluster or whole):
+        expected = "expected neither train.max_staleness nor a cluster, and with vLLM an adapter (lora)"
+        yield f"team.opponents: {expected}: members are loaded between two steps, into this process. Change that."
     if experiment.schedule == "together":
         return
     if train.max_staleness and experiment.schedule == experiment.plan.schedule:
-        got = f"got {train.max_staleness} with {experiment.algorithm.name}, whose updates follow each other's rollouts"
+        got = f"got {train.max_staleness} with {experiment.config.algorithm.name}, whose updates follow each other"
         yield f"train.max_staleness: {got}; expected 0. Remove it."
     for step in range(min(train.steps, 1_000)):
         experiment.frozen_at(step)  # raises what a function of the user's raises, or would return at that step
@@ -161,12 +198,12 @@ def trained_policies(experiment: Experiment) -> Iterator[str]:
 
 def siblings(experiment: Experiment) -> Iterator[str]:
     """Every role has a number of siblings, and none has more than a tree may have leaves."""
-    k, roles = experiment.algorithm.k, experiment.env_spec.roles
+    k, roles = experiment.config.algorithm.k, experiment.env_spec.roles
     by_role = k if isinstance(k, Mapping) else {}
     for role in by_role:
         if role not in roles:
             expected = f"expected {', '.join(roles)}. Remove it.{nearest(role, roles)}"
-            yield f"algorithm.k.{role}: {experiment.env} has no such role; {expected}"
+            yield f"algorithm.k.{role}: {experiment.config.env} has no such role; {expected}"
     for role in roles:
         if by_role and role not in by_role:
             expected = f"expected one for each of {', '.join(roles)}. Add `{role}: {next(iter(by_role.values()))}`."
@@ -182,7 +219,7 @@ def leaves(experiment: Experiment) -> Iterator[str]:
     shape, first = experiment.plan.shape, experiment.env_spec.roles[0]
     longest_episode = [[first]] * MAX_DECISIONS
     if (
-        isinstance(experiment.algorithm.k, int)
+        isinstance(experiment.config.algorithm.k, int)
         and shapes.count_leaves(shape, longest_episode, range(MAX_DECISIONS)) <= MAX_LEAVES
     ):
         return
@@ -195,7 +232,7 @@ def leaves(experiment: Experiment) -> Iterator[str]:
     for unit, count in counts.items():
         if count > MAX_LEAVES:
             yield (
-                f"algorithm: {shape.name} of {experiment.env} needs {count:,} {unit}; expected at most "
+                f"algorithm: {shape.name} of {experiment.config.env} needs {count:,} {unit}; expected at most "
                 f"{MAX_LEAVES:,}. Lower algorithm.k, its lookahead or the environment's turns, use greedy or "
                 "algorithm.joint=aligned, or declare in a Shape of your own how many branches continue (selects=1)."
             )
@@ -227,9 +264,10 @@ def critic(experiment: Experiment) -> Iterator[str]:
         "algorithm.critic.privileged": judge is not None and judge.config.privileged,
         "teacher.hint": taught is not None and taught.hint,
     }
+    played = experiment.env_spec.members.values()
     for option, is_set in readers.items():
-        if is_set and experiment.env_spec.env_class.privileged is Env.privileged:
-            yield f"{option}: {experiment.env} has no text for it; expected one with privileged(). Write that method."
+        if is_set and all(spec.env_class.privileged is Env.privileged for spec in played):
+            yield f"{option}: {experiment.config.env} has no text for it; expected one by privileged(). Write it."
     if judge is None:
         return
     critic_policy = judge.config.policy
@@ -259,13 +297,13 @@ def teacher(experiment: Experiment) -> Iterator[str]:
     if taught.policy is not None and set(experiment.trained_roles.values()) <= {taught.policy}:
         yield f"teacher.policy: got {taught.policy}, beside which no policy is trained; expected one. Train another."
     is_local = taught.model.url is None if taught.model else taught.policy in policies.keys() - experiment.learners
-    if is_local and experiment.cluster is not None:
+    if is_local and experiment.config.cluster is not None:
         yield "teacher: got a model that is not trained, with a cluster; expected an endpoint. Set teacher.model.url."
     for role in experiment.trained_roles if taught.model and taught.model.url else ():
         if (temperature := experiment.sampling[role].temperature) != 1.0:
             fault = f"got {temperature:g} for {role} with teacher.model.url, which scores at temperature 1"
             yield f"sampling.temperature: {fault}; expected 1. Set it, or load the teacher here."
-    name, selection = experiment.algorithm.name, plan.selection
+    name, selection = experiment.config.algorithm.name, plan.selection
     if taught.alone and (plan.critic is not None or plan.reward_model is not None or plan.influence):
         fault = f"got true with algorithm.name={name}, which computes values, scores or influences that are not used"
         yield f"teacher.alone: {fault}; expected an algorithm that compares rewards. Set algorithm.name=grpo."
@@ -303,21 +341,21 @@ def preference(experiment: Experiment) -> Iterator[str]:
     these alone."""
     loss = experiment.plan.loss
     options: dict[str, tuple[object, object]] = {
-        "train.max_staleness": (experiment.train.max_staleness, 0),
+        "train.max_staleness": (experiment.config.train.max_staleness, 0),
         "loss.ratio": (loss.ratio, "none"),
         "loss.function": (loss.function, None),
         "loss.correction": (loss.correction, "none"),
     }
     for option, (got, expected) in options.items():
         if experiment.plan.preference is not None and got != expected:
-            fault = f"with {experiment.algorithm.name}, whose gradient is right at the policies that sampled alone"
+            fault = f"with {experiment.config.algorithm.name}, whose gradient is right at the sampling policies alone"
             yield f"{option}: got {got} {fault}; expected {expected}. Remove it."
 
 
 def costs(experiment: Experiment) -> Iterator[str]:
     """A penalty on the whole reward neither hides in one of the parts that are normalised apart, nor decides which
     samples passed."""
-    plan, name = experiment.plan, experiment.algorithm.name
+    plan, name = experiment.plan, experiment.config.algorithm.name
     penalties = {"algorithm.kl": plan.kl, "credit.overlong_buffer": plan.selection.overlong_buffer}
     costs = {option: value for option, value in penalties.items() if value}
     if plan.credit.sums == "normalised":
@@ -333,7 +371,7 @@ def costs(experiment: Experiment) -> Iterator[str]:
 
 def stale_samples(experiment: Experiment) -> Iterator[str]:
     """A loss corrects for samples of earlier weights if there are some."""
-    loss, max_staleness = experiment.plan.loss, experiment.train.max_staleness
+    loss, max_staleness = experiment.plan.loss, experiment.config.train.max_staleness
     if loss.function is not None or loss.ratio != "none":  # a function has tokens.old, and is responsible
         return
     # The first optimiser step makes the samples of the others stale, which a ratio corrects for.
@@ -353,8 +391,8 @@ def stale_samples(experiment: Experiment) -> Iterator[str]:
 def own_functions(experiment: Experiment) -> Iterable[str]:
     """A loss of the user's returns finite numbers for made-up tokens, and the function of every step can be loaded."""
     loss = experiment.plan.loss
-    if experiment.train.on_step is not None:
-        load_function("train.on_step", experiment.train.on_step, {})
+    if experiment.config.train.on_step is not None:
+        load_function("train.on_step", experiment.config.train.on_step, {})
     if loss.function is not None:
         from cadre.learn.loss import check_loss  # imports torch
 
@@ -383,7 +421,7 @@ def credit(experiment: Experiment) -> Iterator[str]:
 
 def group_size(experiment: Experiment) -> Iterator[str]:
     """A sample that is compared with itself alone has no advantage: a baseline of the group needs two."""
-    plan, name, shape = experiment.plan, experiment.algorithm.name, experiment.plan.shape
+    plan, name, shape = experiment.plan, experiment.config.algorithm.name, experiment.plan.shape
     positions = [(turn, depth) for depth in range(DEPTHS) for turn in range(depth + 1)]
     is_single = not shape.revisits_decisions and all(
         shape.count(role, *position) == 1 for role in experiment.trained_roles for position in positions
@@ -392,7 +430,7 @@ def group_size(experiment: Experiment) -> Iterator[str]:
         return
     if plan.preference is not None:
         yield f"algorithm.k: got 1 with {name}, which prefers one sample of a decision to another. Raise it."
-    if all(_has_zero_advantages(one, experiment.train.tasks_per_step) for one, _ in plan.credit.comparisons):
+    if all(_has_zero_advantages(one, experiment.config.train.tasks_per_step) for one, _ in plan.credit.comparisons):
         single_task = " and train.tasks_per_step=1" if plan.credit.first.group.scope == "batch" else ""
         yield (
             f"algorithm.k: got 1{single_task} with {name}, whose baseline ({plan.credit.first.baseline.name}) is that "
@@ -460,10 +498,11 @@ def vllm(experiment: Experiment) -> Iterator[str]:
 
 def cluster(experiment: Experiment) -> Iterator[str]:
     """The policies of one base model have one placement, and nothing is placed that cannot be in another process."""
-    config = experiment.cluster
+    config = experiment.config.cluster
     if config is None:
         return
-    if config.environments and experiment.env_spec.declared.starts_processes:
+    members = experiment.env_spec.members.values()
+    if config.environments and any(spec.declared.starts_processes for spec in members):
         yield f"cluster.environments: got {config.environments} for a program, which has its own; expected 0."
     for name in config.policies:
         if name not in experiment.policies:
@@ -516,8 +555,8 @@ def _media(model_type: str) -> str:
 
 EVALUATION: tuple[Check, ...] = (environment, quantization, vllm)
 TREES: tuple[Check, ...] = (
-    *(*EVALUATION, cluster, learners, tasks, siblings, algorithm_team, turns_of_policies, critic, teacher),
-    *(sampling, preference, costs, stale_samples, own_functions, credit, leaves),
+    *(*EVALUATION, cluster, learners, tasks, curriculum, siblings, algorithm_team, turns_of_policies, critic, teacher),
+    *(mixture, sampling, preference, costs, stale_samples, own_functions, credit, leaves),
 )
 TRAINING: tuple[Check, ...] = (trained_policies, group_size)
 
@@ -605,7 +644,7 @@ def _merged(setting: Given) -> list[tuple[Section, str]]:
                 policies = [key for key in merged if setting.name not in changes[key]]
             return [(merged[key], key) for key in policies if key in merged]
         case PlacementConfig() if policy:
-            return [(apply_changes(experiment.cluster, section), policy)]
+            return [(apply_changes(experiment.config.cluster, section), policy)]
     return [(section, policy)]
 
 
@@ -613,12 +652,10 @@ def _merged(setting: Given) -> list[tuple[Section, str]]:
 
 
 def find_training_warnings(experiment: Experiment) -> list[str]:
-    """Return all warnings about a training.
-
-    Raises the error of making the first task of a split, as where settings leave none.
-    """
+    """Return all warnings about a training. Raises the error of making the first task of a split, as where settings
+    leave none."""
     _first_tasks(experiment.training_tasks, 0, 1)
-    if experiment.evaluate.tasks:
+    if experiment.config.evaluate.tasks:
         _first_tasks(experiment.held_out_tasks, 0, 1)
     return [
         *find_warnings(experiment),
@@ -633,8 +670,8 @@ def find_training_warnings(experiment: Experiment) -> list[str]:
 
 def find_warnings(experiment: Experiment) -> list[str]:
     """Warn if an embedded model plays an environment, or has settings, that it was not trained on. Needs no tasks."""
-    spec = experiment.env_spec
-    for name, policy in experiment.policies.items():
+    pairs = product(experiment.env_spec.members.items(), experiment.policies.items())
+    for (member, spec), (name, policy) in pairs:
         trained = trained_on(policy.model)
         if trained is None:
             continue
@@ -645,7 +682,8 @@ def find_warnings(experiment: Experiment) -> list[str]:
         if is_known and not changed:
             continue
         settings = ", ".join(f"settings.{key}={value}" for key, value in trained["settings"].items())
-        wording = f"{experiment.env} without {settings}" if is_known else experiment.env
+        wording = member or experiment.config.env
+        wording = f"{wording} without {settings}" if is_known else wording
         advice = f"Set {settings}." if is_known else "Name another model, such as Qwen/Qwen3-1.7B."
         return [
             f"warning: {name} is the embedded model {policy.model}, which was trained on "
@@ -658,7 +696,7 @@ def _warn_learners(experiment: Experiment) -> Iterator[str]:
     """Warn of roles that are compared with nothing, of learning rates that never reach their peak, of a bound on the
     updates of one step, and of a KL penalty on a policy that starts from an adapter if the reference is the plain base.
     """
-    plan, k, steps = experiment.plan, experiment.algorithm.k, experiment.train.steps
+    plan, k, steps = experiment.plan, experiment.config.algorithm.k, experiment.config.train.steps
     learners = experiment.learners
     compares_decisions = plan.credit.first.group.scope == "decision" and plan.credit.first.baseline.needs_group
     if compares_decisions and plan.critic is None and plan.teacher is None and isinstance(k, Mapping):
@@ -669,7 +707,7 @@ def _warn_learners(experiment: Experiment) -> Iterator[str]:
         if learner.warmup_steps > steps:
             warmup = f"rises for {learner.warmup_steps} steps (learner.warmup_steps) of {steps} (train.steps)"
             yield f"warning: the learning rate of {name} {warmup}, and never reaches its peak. Lower it."
-    if plan.loss.kl_bound is not None and not can_leave_bound(experiment.train.max_staleness, learners.values()):
+    if plan.loss.kl_bound is not None and not can_leave_bound(experiment.config.train.max_staleness, learners.values()):
         yield "warning: loss.kl_bound is checked before an optimiser step, and each update is one. Set learner.epochs."
     uses_reference = plan.kl or needs_reference(plan.loss) or (plan.teacher is not None and plan.teacher.is_reference)
     for name in learners if uses_reference and experiment.config.kl.reference == "base" else ():
@@ -686,14 +724,14 @@ def _warn_shared_tasks(experiment: Experiment) -> list[str]:
     training draws from, or the first where tasks are made on demand. Data sets are checked for leaks where they are
     read, and bundled tasks divide their problems.
     """
-    spec, settings = experiment.env_spec, experiment.evaluate
+    spec, settings = experiment.env_spec, experiment.config.evaluate
     if not settings.tasks or spec.declared.splits_data or name_of(spec.declared) in environments():
         return []
     training, tested = experiment.training_tasks, experiment.held_out_tasks
     held_out = _first_tasks(tested, settings.first, min(settings.tasks, _most_compared(tested)))
     shared = shared_tasks(_first_tasks(training, 0, _most_compared(training)), held_out)
     return shared and [
-        f"warning: {experiment.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
+        f"warning: {experiment.config.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
         f"{len(held_out)} are (by their data); expected disjoint splits. Divide the problems by the split in tasks."
     ]
 

@@ -97,8 +97,8 @@ def build_team(
         experiment.roles, samplers, experiment.sampling, learners, own_weights=_can_sample_while_learning(experiment)
     )
     cluster: Cluster | None = None
-    if experiment.cluster is not None:
-        cluster = cluster_class()(experiment.cluster)
+    if experiment.config.cluster is not None:
+        cluster = cluster_class()(experiment.config.cluster)
     with closed_on_failure() as failed:
         failed.callback(team.close)  # the samplers and learners built by then
         for names in experiment.engines:
@@ -164,12 +164,10 @@ def check_hub_models(experiment: Experiment) -> None:
 
 
 def _can_sample_while_learning(experiment: Experiment) -> bool:
-    """Return True if sampling need not wait for the learners.
-
-    That is so in a cluster, and if every trained policy is sampled with other weights than the learner's and does not
-    wait for the learner's GPU, or is trained by ranks, which are other processes.
-    """
-    if experiment.cluster is not None:
+    """Return True if sampling need not wait for the learners. That is so in a cluster, and if every trained policy is
+    sampled with other weights than the learner's and does not wait for the learner's GPU, or is trained by ranks, which
+    are other processes."""
+    if experiment.config.cluster is not None:
         return True
     separate = [] if experiment.colocated else experiment.vllm_policies
     trained = {*experiment.trained_roles.values()} - {*separate}
@@ -184,7 +182,7 @@ def make_engine_spec(
 ) -> EngineSpec:
     """Return the specification of the engine of these policies. `memory` are bytes to sample in."""
     policies = {name: experiment.policies[name] for name in names}
-    model, staleness = experiment.models[names[0]], experiment.train.max_staleness
+    model, staleness = experiment.models[names[0]], experiment.config.train.max_staleness
     vllm_names = [name for name in names if name in experiment.vllm_policies]
     vllm = VllmSpec(
         model=model,
@@ -193,13 +191,13 @@ def make_engine_spec(
         # It has memory of its own, set by the policies that it samples.
         memory=sampling_memory_setting(experiment, vllm_names),
         max_staleness=staleness,
-        deterministic=experiment.train.deterministic,
+        deterministic=experiment.config.train.deterministic,
     )
     graphs = {experiment.samplers[name].graphs for name in names} - {None}  # of one engine: if any policy asks for it
     engine = TorchSpec(
         model,
         policies,
-        experiment.train.seed,
+        experiment.config.train.seed,
         memory,
         count_memory_sharers(experiment),
         _least_bytes(experiment.samplers[name].turns_memory for name in names),
@@ -221,7 +219,7 @@ def training_settings(
     return TrainingSettings(
         learners={name: learner for name, learner in experiment.learners.items() if name in names},
         loss=experiment.plan.loss,
-        total_steps=experiment.train.steps,
+        total_steps=experiment.config.train.steps,
         heads={name: heads for name, heads in experiment.heads.items() if name in names},
         critic=critic.config if critic else CriticConfig(),
         notes=notes,
@@ -244,7 +242,7 @@ def _least_bytes(settings: Iterable[float | None]) -> int | None:
 def count_memory_sharers(experiment: Experiment) -> int:
     """Return how many engines share a device's memory: one per base model, or in a cluster one per process that has no
     GPU of its own."""
-    config = experiment.cluster
+    config = experiment.config.cluster
     if config is None:
         return len(experiment.engines)
     sharers = 0
@@ -309,11 +307,11 @@ def build_in_cluster(cluster: Cluster, spec: EngineSpec) -> SamplersAndLearner:
 
 def host_environments(experiment: Experiment) -> Experiment:
     """Return the experiment with environments that step in its cluster, if that has processes for them."""
-    config = experiment.cluster
+    config = experiment.config.cluster
     if config is None or not config.environments:
         return experiment
     cluster: Cluster = cluster_class()(config)
-    return replace(experiment, env_spec=cluster.host_environment(experiment.env_spec, experiment.sandbox))
+    return replace(experiment, env_spec=cluster.host_environment(experiment.env_spec, experiment.config.sandbox))
 
 
 # ---- Other policies for roles: `cadre eval --assign` and `--untrained`

@@ -25,6 +25,7 @@ from cadre.config.engines import GIB, count_memory_sharers, sampling_memory_sett
 from cadre.config.experiment import Config, Experiment
 from cadre.config.resolve import SMALL_MODEL, resolve, weight_bytes
 from cadre.engines.scripted import ScriptedSampler
+from cadre.env import GeneratedTasks
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, ContractError, EngineError, NoSourceError
 from cadre.rollout import episodes
@@ -129,11 +130,8 @@ def parse_gpus(text: str) -> tuple[int, int]:
 
 
 def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | None = None) -> ResourceEstimate:
-    """Validate an experiment and estimate its resources, here or on other `gpus` ("2x8 H100").
-
-    Raises what training would raise before it loads a model, except for data whose source is not set: an invented task
-    replaces them.
-    """
+    """Validate an experiment and estimate its resources, here or on other `gpus` ("2x8 H100"). Raises what training
+    would raise before it loads a model, except for data whose source is not set: an invented task replaces them."""
     example: Mapping[str, Any] = {}
     count, size = parse_gpus(gpus) if gpus else (0, 0)
     try:
@@ -143,27 +141,31 @@ def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | 
     team = _on_gpus(config.team) if gpus else config.team
     changes = {"settings": {**config.settings, **example}, "team": team}
     experiment = resolve(config.model_copy(update=changes), typed=typed)
-    requests = collect_requests(experiment, experiment.training_tasks[0])
-    samples: Counter[str] = Counter()
+    split = experiment.training_tasks
+    period = split.period if isinstance(split, GeneratedTasks) else 1  # of a mixture, tasks of all environments
+    block = split[: min(period, CHECKED_EPISODES)]
+    requests = [request for task in block for request in collect_requests(experiment, task)]
+    totals_by_role: Counter[str] = Counter()
     for request in requests:
-        samples[request.role] += request.count * config.train.tasks_per_step
+        totals_by_role[request.role] += request.count * config.train.tasks_per_step
+    samples = {role: math.ceil(total / len(block)) for role, total in totals_by_role.items()}
     engines, totals, shares = _estimate_engines(experiment, requests, size)
     # Engines of one process are on the same GPUs, those of a cluster on others.
     numbers, fullest = zip(*shares, strict=True)
     taken = max(numbers), sum(fullest)
-    if experiment.cluster is not None:
+    if experiment.config.cluster is not None:
         taken = math.ceil(sum(numbers)), max(fullest)
     return ResourceEstimate(
         env=config.env,
         tasks=None if example else (len(experiment.training_tasks), len(experiment.held_out_tasks)),
-        samples=dict(samples),
+        samples=samples,
         tokens=sum(count * experiment.sampling[role].max_tokens for role, count in samples.items()),
         characters=max(map(_count_characters, requests)),
         offers_tools=any(request.tools for request in requests),
         long_prompts=check_prompts(experiment, requests),
         engines=engines,
         totals=totals,
-        is_divided=experiment.cluster is not None
+        is_divided=experiment.config.cluster is not None
         or any(experiment.ranks(names) > 1 for names in experiment.engines)
         or (bool(experiment.vllm_policies) and config.vllm.gpus > 1),
         divided=(taken[0], count, taken[1], size) if size else None,
@@ -321,14 +323,14 @@ def _estimate_engines(
         # The base is held once, and a copy of it where a model that is trained whole needs one as its reference.
         sizes = {name: measure(experiment.models[name], experiment.policies[name]) for name in names}
         first, itemsize = sizes[names[0]], DTYPES[policy.dtype].itemsize
-        training = sum(size.training for size in sizes.values())
+        training = sum(size.training for name, size in sizes.items() if name in experiment.learners)
         is_trained_whole = is_fully_trained(policy) and not {*names}.isdisjoint(experiment.trained_roles.values())
         copy = 4 * first.parameters if needs_copy and is_trained_whole else 0
 
         # Sampling: the memory that is set, or by the torch engine's rule. vLLM takes what is left of its share.
         on_vllm = [name for name in names if name in experiment.vllm_policies]
         cache = sampling_memory_setting(experiment, on_vllm or names) or 0
-        if not on_vllm and not cache and not {*names}.isdisjoint(experiment.roles.values()):
+        if not on_vllm and not cache and not {*names}.isdisjoint(experiment.playing):
             sharers = count_memory_sharers(experiment)
             cache = choose_sampling_memory(device, first.base + training, sharers, gpu_size if is_elsewhere else 0)
         vllm = first.parameters * itemsize if on_vllm else 0
@@ -357,10 +359,10 @@ def _estimate_engines(
         on_sampler = int((vllm or first.base) / tensor_parallel) + cache
         on_learner = int(held / ranks if is_trained_whole else first.base / ranks + training) + learning
         on_learner -= copies if ranks > 1 else 0
-        if experiment.cluster is None:
+        if experiment.config.cluster is None:
             shares.append((max(ranks, tensor_parallel), on_sampler + on_learner))
         else:
-            placed = experiment.cluster.place(names, bool(learners))
+            placed = experiment.config.cluster.place(names, bool(learners))
             taken = placed.samplers * placed.sampler_gpus + placed.learner_gpus
             shares.append((taken, (sum if placed.together else max)((on_sampler, on_learner))))
         engines.append(
@@ -370,7 +372,7 @@ def _estimate_engines(
                 device=str(device),
                 precision=_precision(policy, experiment.models[names[0]], first.parameters),
                 parameters=first.parameters,
-                trained=sum(size.trained for size in sizes.values()),
+                trained=sum(size.trained for name, size in sizes.items() if name in experiment.learners),
                 reach="; ".join(dict.fromkeys(size.reach for size in sizes.values() if size.reach)),
                 resident=held,
                 vllm=vllm,
@@ -410,10 +412,8 @@ def _precision(policy: PolicyConfig, model: str, parameters: int) -> str:
 def render_first_prompts(
     prompts: Mapping[str, Sequence[Message]], source: str, name: str, tools: Mapping[str, Sequence[Tool]] | None = None
 ) -> tuple[dict[str, PromptPreview], list[str]]:
-    """Return the first prompt of every role, with its tools, and a paragraph for every fault.
-
-    `source` is the folder or the hub name of the model that is called `name`. Loads a tokenizer, no weights.
-    """
+    """Return the first prompt of every role, with its tools, and a paragraph for every fault. `source` is the folder or
+    the hub name of the model that is called `name`. Loads a tokenizer, no weights."""
     from cadre.engines.text.model import Previewer
 
     previewer, faults = Previewer(source), []

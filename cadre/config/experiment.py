@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -46,6 +46,7 @@ from cadre.settings import (
     VllmConfig,
 )
 from cadre.settings.engines import SAMPLED_APART
+from cadre.settings.run import CurriculumConfig
 from cadre.settings.section import PLAIN_TYPES, SetKeysOnly, quoting_advice
 from cadre.settings.trust import is_only_reading
 from cadre.settings.yaml_file import apply_overrides, dump_yaml, expand_short_form
@@ -59,7 +60,7 @@ TEACHER = "teacher"
 class Config(Section):
     """One experiment as the user wrote it."""
 
-    env: str = Field(description="a bundled environment's name, or file.py:Class")
+    env: str = Field(description="a bundled environment's name, file.py:Class, or a list of several")
     settings: dict[str, JsonValue] = Field(default_factory=dict, description="keyword arguments of the environment")
     team: TeamConfig = Field(description="who plays")
     algorithm: Annotated[
@@ -79,24 +80,21 @@ class Config(Section):
     train: TrainConfig = Field(TrainConfig(), description="the loop")
     episodes: EpisodesConfig = Field(EpisodesConfig(), description="failures of episodes")
     evaluate: EvaluateConfig = Field(EvaluateConfig(), description="held-out tasks")
+    curriculum: CurriculumConfig | None = Field(None, description="training by levels; unset: none")
     trackers: TrackersConfig = Field(TrackersConfig(), description="where metrics are drawn")
     cluster: ClusterConfig | None = Field(None, description="Ray actors; unset: all in this process")
     sandbox: SandboxConfig = Field(SandboxConfig(), description="how programs that a model wrote are confined")
 
 
 def load(recipe: str, overrides: Sequence[str] = ()) -> Config:
-    """Return the configuration of a recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML).
-
-    Raises ConfigError if there is no such file, or if its content is invalid.
-    """
+    """Return the configuration of a recipe or a YAML file, with `key.sub=value` pairs applied (values are YAML). Raises
+    ConfigError if there is no such file, or if its content is invalid."""
     return parse(apply_overrides(read_recipe(recipe), overrides))
 
 
 def parse(raw: Mapping[str, Any], env: type[Env] | None = None) -> Config:
-    """Return a validated configuration. Raises ConfigError, one paragraph about the first thing that is wrong.
-
-    `env` is the class that `raw` names, if it need not be searched for.
-    """
+    """Return a validated configuration. Raises ConfigError, one paragraph about the first thing that is wrong. `env` is
+    the class that `raw` names, if it need not be searched for."""
     try:
         located = resolve_from_folder(raw, Path.cwd())
         config = Config.model_validate(_fill_in_roles(apply_adapter_settings(located), env))
@@ -141,7 +139,6 @@ class Experiment:
     samplers    by policy: the experiment's sampling settings, merged with the policy's
     sampling    by role: the part of these that says what is drawn
     colocated   vLLM and the learner take turns in the memory of one GPU
-    suits_any_engine  the recipe leaves the engine of some policy open (`engine: auto`), to suit several machines
     """
 
     config: Config
@@ -155,42 +152,11 @@ class Experiment:
     samplers: Mapping[str, SamplingConfig]
     sampling: Mapping[str, Sampling]
     colocated: bool
-    suits_any_engine: bool
-
-    @property
-    def env(self) -> str:
-        """The environment's name, as the user wrote it."""
-        return self.config.env
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The settings of the algorithm, of which `plan` was made."""
-        return self.config.algorithm
 
     @property
     def roles(self) -> Mapping[str, str]:
         """The policy of each role."""
         return self.config.team.roles
-
-    @property
-    def train(self) -> TrainConfig:
-        """The settings of the loop."""
-        return self.config.train
-
-    @property
-    def evaluate(self) -> EvaluateConfig:
-        """The settings of evaluations in training."""
-        return self.config.evaluate
-
-    @property
-    def cluster(self) -> ClusterConfig | None:
-        """The settings of Ray actors, None if all runs in this process."""
-        return self.config.cluster
-
-    @property
-    def sandbox(self) -> SandboxConfig:
-        """The settings of the sandbox for programs that a model wrote."""
-        return self.config.sandbox
 
     @property
     def trained_roles(self) -> dict[str, str]:
@@ -200,23 +166,37 @@ class Experiment:
     @property
     def schedule(self) -> str:
         """The schedule by which policies learn: that of `train`, or the algorithm's own."""
-        return self.train.schedule or self.plan.schedule
+        return self.config.train.schedule or self.plan.schedule
 
     def frozen_at(self, step: int) -> frozenset[str]:
         """Return the trained policies that the schedule leaves as they are at a step."""
         policies = list(dict.fromkeys(self.trained_roles.values()))
-        return frozenset(policies) - learning_policies(self.schedule, self.train.schedule_period, step, policies)
+        return frozenset(policies) - learning_policies(self.schedule, self.config.train.schedule_period, step, policies)
 
     @property
     def vllm_policies(self) -> list[str]:
         """The policies with weights on this machine that vLLM samples; the torch engine samples the others."""
-        playing = set(self.roles.values()) & set(self.models)
+        playing = self.playing & set(self.models)
         return [name for name, sampler in self.samplers.items() if name in playing and sampler.engine == "vllm"]
+
+    @property
+    def playing(self) -> set[str]:
+        """The policies that play a role, and the members of the pool of opponents, which may."""
+        return {*self.roles.values(), *self.config.team.members} & set(self.policies)
 
     @cached_property
     def training_tasks(self) -> Sequence[Task]:
         """The training split, read once."""
         return self.env_spec.tasks("train")
+
+    @cached_property
+    def levels(self) -> Sequence[Experiment]:
+        """The experiment at each level of its curriculum; without one, itself."""
+        if (curriculum := self.config.curriculum) is None:
+            return [self]
+        make = partial(EnvSpec, self.env_spec.declared, central=self.env_spec.central, prompts=self.env_spec.prompts)
+        specs = [make({**self.config.settings, **changes}) for changes in curriculum.levels]
+        return [replace(self, env_spec=spec) for spec in specs]
 
     @cached_property
     def held_out_tasks(self) -> Sequence[Task]:
@@ -331,11 +311,9 @@ def explain_error(error: ValidationError) -> str:
 
 
 def _join_alternatives(errors: Sequence[Details]) -> tuple[Details, int]:
-    """Return the first error, and how many of all are about the same value.
-
-    A value that may be one of several plain types, such as a number or `auto`, has an error for each, at the setting's
-    location and the type's name. They become one, at the setting.
-    """
+    """Return the first error, and how many of all are about the same value. A value that may be one of several plain
+    types, such as a number or `auto`, has an error for each, at the setting's location and the type's name. They become
+    one, at the setting."""
     first, location = errors[0], errors[0]["loc"][:-1]
     section = _section_at([str(part) for part in location[:-1]]) if len(location) > 1 else None
     field = section.model_fields.get(str(location[-1])) if section is not None else None
@@ -366,11 +344,9 @@ def _wrong_value(error: Details, location: Sequence[str]) -> str:
 
 
 def suggest(name: str, names: Collection[str], sections: Mapping[str, Collection[str]]) -> str:
-    """Return " Did you mean SETTING?" for an unknown `name` in a place that takes `names`, or "".
-
-    In this order: the setting that another library calls so; the setting of that name in another of the `sections`
-    (`train`, or the only one that has it); the nearest of `names`.
-    """
+    """Return " Did you mean SETTING?" for an unknown `name` in a place that takes `names`, or "". In this order: the
+    setting that another library calls so; the setting of that name in another of the `sections` (`train`, or the only
+    one that has it); the nearest of `names`."""
     homes = [section for section, keys in sections.items() if name in keys]
     our_name = OUR_NAMES.get(name)
     if our_name is None and homes and ("train" in homes or len(homes) == 1):

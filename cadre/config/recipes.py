@@ -1,14 +1,11 @@
 """Find recipes by name: bundled files, a user's YAML file, and tasks of real size composed with a model and a level.
 
 `plan-path-qwen3-1.7b-L1` is no file: it is `recipes/real/plan-path.yaml` (the task with the prompts and settings of its
-paper) with Qwen3-1.7B at level L1. Levels are those of AT-GRPO (arXiv 2510.11062): L0 one model for all roles, L1 one
-adapter per role on one frozen model, L2 one whole model per role, which is the default. A variant of the task goes in
-between: `plan-path-single-agent-qwen3-8b` is its environment `plan-path-single-agent`. A bundled file of the same name
-comes first.
+paper) with Qwen3-1.7B at level L1 of AT-GRPO (arXiv 2510.11062): L0 one model for all roles, L1 one adapter per role on
+one frozen model, L2, the default, one whole model per role. A bundled file of the same name comes first.
 
-Relative paths in a YAML file start from its folder, all others from the current folder. A run stores absolute paths, so
-that it can be resumed from any folder, and beside them the folder that it was started in (`root`) and its own path from
-there, so that it can be resumed after both were moved.
+Relative paths in a YAML file start from its folder, all others from the current folder. A run stores absolute paths,
+and beside them the folder that it was started in (`root`) and its own path from there, so that both may be moved.
 """
 
 from __future__ import annotations
@@ -37,6 +34,7 @@ from cadre.settings.yaml_file import ONLY_POLICY, Raw, merge_sections, read_yaml
 LEVELS = {"L0": "one shared model", "L1": "an adapter per role", "L2": "a model per role"}
 DEFAULT_LEVEL = "L2"
 ROWS = "rows"  # the environment of rows and reward functions
+MIXTURE = "mixture"  # the environment of several
 LORA = {"rank": 16, "alpha": 32}
 HEAD = ("env", "settings", "team")  # sections that stand first in a composed recipe
 LORA_RATE_FACTOR = 10  # an adapter's learning rate over that of the whole model
@@ -54,7 +52,7 @@ def real_tasks() -> dict[str, Path]:
 
 def _read_real_task(task: str) -> Raw:
     file = real_tasks()[task]
-    return merge_with_base(read_yaml(file), file)
+    return dict(expand_mixture(merge_with_base(read_yaml(file), file)))
 
 
 def task_variants(task: str) -> dict[str, str]:
@@ -88,7 +86,8 @@ def compose_recipe(name: str) -> Raw | None:
     raw = _read_real_task(task)
     central = ALGORITHMS[raw["algorithm"]["name"]].central
     roles = EnvSpec(env, raw["settings"], central=central).roles
-    played = {role: "shared" if level == "L0" else role for role in roles}
+    named = raw.get("team", {}).get("roles", {})  # roles of a mixture that one policy plays
+    played = {role: "shared" if level == "L0" else named.get(role, role) for role in roles}
     team: Raw = {"policies": {}, "roles": played}
     for name in dict.fromkeys(played.values()):
         lora = {"lora": dict(LORA)} if level == "L1" else {}
@@ -100,10 +99,8 @@ def compose_recipe(name: str) -> Raw | None:
 
 
 def task_groups() -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return, by distribution, the groups of tasks that it declares in `groups.yml` beside its recipes.
-
-    They are for `cadre list`. A task stands for all names of its distribution that are its own or continue it.
-    """
+    """Return, by distribution, the groups of tasks that it declares in `groups.yml` beside its recipes. They are for
+    `cadre list`. A task stands for all names of its distribution that are its own or continue it."""
     files = {distribution: folder / "groups.yml" for folder, distribution in recipe_folders().items()}
     return {
         distribution: {group: tuple(tasks) for group, tasks in read_yaml(file).items()}
@@ -223,11 +220,8 @@ def describe_root(run: Path) -> dict[str, str]:
 
 
 def find_roots(run: Path) -> tuple[Path, Path] | None:
-    """Return the folder that a run was started in, and where that is now.
-
-    They differ if the folder was moved together with the run, which then has the same path in it still. None if the run
-    stores no root.
-    """
+    """Return the folder that a run was started in, and where that is now. They differ if the folder was moved together
+    with the run, which then has the same path in it still. None if the run stores no root."""
     try:
         record = read_record(run / "command.json", RootRecord)
     except RunError:
@@ -258,7 +252,15 @@ def relocate(raw: Mapping[str, Any], run: Path) -> dict[str, Any]:
 
 def _replace_paths(raw: Mapping[str, Any], find: Callable[[Key, str], str | None]) -> dict[str, Any]:
     """Return a configuration with what `find` returns for each setting that may be a path, if that is not None."""
-    return {name: _walk(value, (str(name),), find) for name, value in raw.items()}
+    return {name: _walk(value, (str(name),), find) for name, value in expand_mixture(raw).items()}
+
+
+def expand_mixture(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a configuration whose `env` is a list as one whose `env` is the mixture of these environments."""
+    settings = raw.get("settings", {})
+    if not isinstance(raw.get("env"), list) or not isinstance(settings, Mapping):
+        return raw
+    return {**raw, "env": MIXTURE, "settings": {**settings, "envs": raw["env"]}}
 
 
 def _walk(value: Any, key: Key, find: Callable[[Key, str], str | None]) -> Any:

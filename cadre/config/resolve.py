@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -131,11 +132,9 @@ def resolve_recipe(recipe: str, overrides: Sequence[str] = ()) -> Experiment:
 
 
 def resolve(config: Config, env: type[Env] | None = None, typed: Collection[str] = ()) -> Experiment:
-    """Return all that training needs. Raises ConfigError or DataError for what cannot be trained.
-
-    `env` is the class that the configuration names, if it need not be searched for. `typed` are the dotted keys of the
-    settings that the user gave in the command or the call, of which each must have an effect.
-    """
+    """Return all that training needs. Raises ConfigError or DataError for what cannot be trained. `env` is the class
+    that the configuration names, if it need not be searched for. `typed` are the dotted keys of the settings that the
+    user gave in the command or the call, of which each must have an effect."""
     experiment = resolve_for_trees(config, env, typed)
     raise_first(experiment, TRAINING)
     return experiment
@@ -143,7 +142,7 @@ def resolve(config: Config, env: type[Env] | None = None, typed: Collection[str]
 
 def resolve_for_trees(config: Config, env: type[Env] | None = None, typed: Collection[str] = ()) -> Experiment:
     """Return all that growing the trees of a training needs, for a team of which no policy need be trained."""
-    experiment = _add_teacher(_add_critics(_resolve_players(config, env)))
+    experiment = _add_teacher(_add_critics(_add_opponents(_resolve_players(config, env))))
     check_typed_are_read(experiment, typed)
     raise_first(experiment, TREES)
     return experiment
@@ -190,10 +189,6 @@ def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
         samplers=samplers,
         sampling={role: distributions[name] for role, name in config.team.roles.items()},
         colocated=is_colocated(config, engines, learners),
-        suits_any_engine=any(
-            "engine" in sampling.model_fields_set and sampling.engine == "auto"
-            for sampling in (config.sampling, *(policy.sampling for policy in policies.values()))
-        ),
     )
 
 
@@ -208,11 +203,8 @@ def choose_engines(
     learners: Mapping[str, LearnerConfig],
 ) -> dict[str, str]:
     """Return the engine that samples each policy: `auto` is vLLM if that is installed, has a GPU and can do what is
-    asked for, else the torch engine.
-
-    Small models stay with torch, as vLLM takes a minute or two to start; so do those in a cluster, where vLLM is chosen
-    by hand.
-    """
+    asked for, else the torch engine. Small models stay with torch, as vLLM takes a minute or two to start; so do those
+    in a cluster, where vLLM is chosen by hand."""
 
     def suits_vllm(name: str, sampler: SamplingConfig) -> bool:
         policy, model = policies[name], models.get(name)
@@ -259,11 +251,9 @@ def weight_bytes(model: str) -> int:
 
 
 def _choose_dtypes(policies: Mapping[str, PolicyConfig], models: Mapping[str, str]) -> dict[str, PolicyConfig]:
-    """Return the policies with the data type that `auto` stands for on this machine.
-
-    A processor gains by bfloat16 if it has instructions for it, and if the weights are rounded once: those of a model
-    that is trained whole are rounded at every step.
-    """
+    """Return the policies with the data type that `auto` stands for on this machine. A processor gains by bfloat16 if
+    it has instructions for it, and if the weights are rounded once: those of a model that is trained whole are rounded
+    at every step."""
 
     def choose(policy: PolicyConfig, model: str) -> str:
         if weight_bytes(model) < SMALL_MODEL:
@@ -291,10 +281,8 @@ def count_gpus() -> int:
 
 
 def resolve_environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec, EnvSpec]:
-    """Return the environment to learn in, and that of held-out tasks.
-
-    A data set that is held out is given to both, so that what leaks from it is left out of training.
-    """
+    """Return the environment to learn in, and that of held-out tasks. A data set that is held out is given to both, so
+    that what leaks from it is left out of training."""
     changes = config.evaluate.settings
     make = partial(EnvSpec, env, central=config.algorithm.central, prompts=config.team.prompts)
     spec = make(config.settings)
@@ -307,6 +295,18 @@ def resolve_environments(config: Config, env: str | type[Env]) -> tuple[EnvSpec,
         return spec, make({**config.settings, **changes})
     except ConfigError as error:
         raise ConfigError(f"evaluate.{error}") from None
+
+
+def _add_opponents(players: Experiment) -> Experiment:
+    """Return the experiment with a policy for each member of the pool, which is sampled as the one that learns is."""
+    for name, member in product(players.policies, players.config.team.members):
+        players = replace(
+            players,
+            policies={**players.policies, member: players.policies[name]},
+            models={**players.models, member: players.models[name]},
+            samplers={**players.samplers, member: players.samplers[name]},
+        )
+    return players
 
 
 def _add_critics(players: Experiment) -> Experiment:

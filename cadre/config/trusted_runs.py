@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from cadre.config.recipes import apply_adapter_settings
+from cadre.config.recipes import MIXTURE, apply_adapter_settings, expand_mixture
 from cadre.envs.spec import declared_settings, env_class
 from cadre.errors import ConfigError, one_line
 from cadre.plugins import embedded_models, environments
@@ -67,11 +67,9 @@ def check_trusted(
 
 
 def record_begun_run(built: Path, folder: Path, raw: Mapping[str, Any]) -> None:
-    """Record, outside of all runs, that the user begins a run with what this configuration names on this machine.
-
-    The run lies at `built` while it is made and at `folder` afterwards. If the record cannot be written, the user is
-    asked for --trust later.
-    """
+    """Record, outside of all runs, that the user begins a run with what this configuration names on this machine. The
+    run lies at `built` while it is made and at `folder` afterwards. If the record cannot be written, the user is asked
+    for --trust later."""
     for access in find_access(raw, folder):
         with suppress(OSError):
             path = _begun_record(built, folder, access)
@@ -106,10 +104,9 @@ def _begun_record(built: Path, folder: Path, access: CodeReference) -> Path:
 
 
 def find_access(raw: Mapping[str, Any], folder: Path) -> Iterator[CodeReference]:
-    """Yield what a configuration of the run in `folder` names that is not known to be harmless.
-
-    `raw` is any YAML: nothing about its types is taken for granted.
-    """
+    """Yield what a configuration of the run in `folder` names that is not known to be harmless. `raw` is any YAML:
+    nothing about its types is taken for granted."""
+    raw = expand_mixture(raw)
     for key, value in _leaves(raw, ()):
         policy = _policy_key(key)
         if key in (policy, ("team",)):
@@ -124,6 +121,13 @@ def find_access(raw: Mapping[str, Any], folder: Path) -> Iterator[CodeReference]
         elif key == ("trackers", "names"):
             trackers = [name for name in _texts(value) if name != "tensorboard"]
             yield from (CodeReference(setting, f"the tracker {name}") for name in trackers)
+        elif key[-1] == "envs" and raw.get("env") == MIXTURE and isinstance(value, list):
+            for entry in value:
+                member = entry if isinstance(entry, Mapping) else {"name": entry}
+                yield from find_access({"env": member.get("name"), "settings": member.get("settings")}, folder)
+        elif key == ("curriculum", "levels") and isinstance(value, list):
+            for level in value:
+                yield from find_access({"env": raw.get("env"), "settings": level}, folder)
         elif key[:1] == ("settings",) or key[:2] == ("evaluate", "settings"):
             name = key[1 + (key[0] == "evaluate") :]
             if asking := _environment_texts(raw.get("env"), name, value):
@@ -188,11 +192,9 @@ def _is_plain(key: Key, policy: Key, text: str, raw: Mapping[str, Any], folder: 
 
 
 def _environment_texts(env: Any, name: Key, value: Any) -> list[str]:
-    """Return the texts of a setting of an environment that are not known to be harmless.
-
-    These are names of a fixed list (`Literal`) and what the environment's class lists in `plain_text`. A mapping that
-    it does not list is not harmless even if it is one of numbers.
-    """
+    """Return the texts of a setting of an environment that are not known to be harmless. These are names of a fixed
+    list (`Literal`) and what the environment's class lists in `plain_text`. A mapping that it does not list is not
+    harmless even if it is one of numbers."""
     env = env if isinstance(env, str) else None
     plain, declared = _plain_settings(env) if env in environments() else ({}, {})
     if name and name[0] in plain:

@@ -282,10 +282,8 @@ class Findings:
 
     @contextmanager
     def calling(self, rule: str, call: str, advice: str = "Fix that line.", when: str = "") -> Iterator[None]:
-        """Turn an exception of the user's code in the block into `Broken`, with `when` it was raised.
-
-        A call that does not end in time ends the check, as those that follow might take as long.
-        """
+        """Turn an exception of the user's code in the block into `Broken`, with `when` it was raised. A call that does
+        not end in time ends the check, as those that follow might take as long."""
         try:
             with describe_errors(call, when, advice):
                 yield
@@ -327,10 +325,8 @@ class CheckedEpisode:
         self.repeatable = True
 
     async def play(self, actions: Sequence[str], generator: random.Random, thorough: bool = False) -> None:
-        """Play one episode of random actions, then the same once more. Raises `Broken` if it cannot continue.
-
-        If `thorough`, every action is tried on a fork of the first decisions.
-        """
+        """Play one episode of random actions, then the same once more. Raises `Broken` if it cannot continue. If
+        `thorough`, every action is tried on a fork of the first decisions."""
         self._task_before = task_state(self.task)
         env = await self._made()
         self.repeatable = env.repeatable
@@ -407,10 +403,8 @@ class CheckedEpisode:
         return observations
 
     async def _stepped(self, env: Env, chosen: dict[str, Sample]) -> Reward:
-        """Take one step, by samples if the environment overrides `step_samples`.
-
-        A step that returns no awaitable is a fault of the declaration, and is played all the same.
-        """
+        """Take one step, by samples if the environment overrides `step_samples`. A step that returns no awaitable is a
+        fault of the declaration, and is played all the same."""
         answers = ", ".join(f"{_shown(sample)} by {role}" for role, sample in chosen.items())
         method = "step" if type(env).step_samples is Env.step_samples else "step_samples"
         calling = self.findings.calling("reward", f"{self.name}.{method}", ANY_TEXT, f", given {answers}")
@@ -502,10 +496,8 @@ class CheckedEpisode:
 
 
 def shortened(messages: Sequence[Message], actions: Sequence[str]) -> tuple[Message, ...]:
-    """Return the messages with the long texts among the actions cut short.
-
-    A prompt that quotes another role is as long as a model's answer, not as the texts that try the environment.
-    """
+    """Return the messages with the long texts among the actions cut short. A prompt that quotes another role is as long
+    as a model's answer, not as the texts that try the environment."""
     short = list(messages)
     for text in (action.strip() for action in actions if len(action) > QUOTED):
         short = [replace(message, content=message.content.replace(text, f"{text[:QUOTED]}...")) for message in short]

@@ -5,12 +5,9 @@
         notes = await critic(f"Criticise this paragraph: {draft}")
         return quality(await writer(f"Rewrite it. Notes: {notes}"))
 
-    cadre.train(essay, tasks=rows, model="Qwen/Qwen3-0.6B")
-
 A state is the answers that the roles have given so far. To take a step the function is run again from its start: calls
-that were answered get the same answers, decision by decision, and the run ends at the first calls that have none, which
-are the next decision. So every state can be copied, and every decision branch. A function that asks something else in
-the second run has no such states: the episode fails with both prompts.
+that were answered get the same answers, and the run ends at the first calls that have none, which are the next
+decision. So every state can be copied. A function that asks something else in the second run fails with both prompts.
 """
 
 from __future__ import annotations
@@ -241,10 +238,8 @@ class Call(_Coroutine):
 
 
 def random() -> random_module.Random:
-    """Return the random numbers of the running episode: equal in every run of it, so that it can branch.
-
-    Raises ContractError outside of an episode.
-    """
+    """Return the random numbers of the running episode: equal in every run of it, so that it can branch. Raises
+    ContractError outside of an episode."""
     run = _run.get()
     if run is None:
         raise ContractError("cadre.random: called outside of an episode; expected a call in a team's function.")

@@ -137,10 +137,8 @@ class McpServer:
             self._connection = None
 
     async def _connect(self, call_s: float | None = None) -> None:
-        """Connect to a server that is in this state, and to another one if the connection is lost.
-
-        Each call that led to the state may take `call_s` seconds again.
-        """
+        """Connect to a server that is in this state, and to another one if the connection is lost. Each call that led
+        to the state may take `call_s` seconds again."""
         if self._connection is not None and self._connection.is_open:
             return
         try:

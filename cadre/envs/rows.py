@@ -183,10 +183,8 @@ class RewardFunction:
 
 
 def reward_functions(reward: Any) -> tuple[RewardFunction, ...]:
-    """Return the functions of a setting: one, a list, or a mapping of names to a function or (function, weight).
-
-    A function is `FILE.py:NAME`, or an object that Python code passed. Raises ConfigError for anything else.
-    """
+    """Return the functions of a setting: one, a list, or a mapping of names to a function or (function, weight). A
+    function is `FILE.py:NAME`, or an object that Python code passed. Raises ConfigError for anything else."""
     if isinstance(reward, tuple) and all(isinstance(entry, RewardFunction) for entry in reward):
         return reward  # for all episodes of an environment they are loaded once
     several = reward if isinstance(reward, list | tuple) else [reward]

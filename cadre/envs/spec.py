@@ -32,9 +32,7 @@ log = logging.getLogger(__name__)
 
 def name_of(env: type[Env]) -> str:
     """Return a class's name in YAML: its bundled name, `file.py:Class`, or `package.module:Class` of an installed one.
-
-    Only a class at the top of a file or module is found again by it.
-    """
+    Only a class at the top of a file or module is found again by it."""
     path = f"{env.__module__}:{env.__qualname__}"
     bundled = {target: name for name, target in environments().items()}
     module = sys.modules.get(env.__module__)
@@ -150,6 +148,11 @@ class EnvSpec:
     def roles(self) -> tuple[str, ...]:
         with describe_errors(f"{self.declared.__name__}.roles_of"):
             return self.env_class.roles_of(**self._taken_by(self.env_class.roles_of))
+
+    @cached_property
+    def members(self) -> Mapping[str, EnvSpec]:
+        """The environments of a mixture by name; for any other this one."""
+        return self.declared.members(**self._taken_by(self.declared.members)) or {"": self}
 
     def make(self, task: Task) -> Env:
         """Return a new episode of the task."""

@@ -16,10 +16,8 @@ SPLIT_SIZES: dict[Split, int] = {"train": 100_000, "test": 10_000}
 
 
 def in_split(split: Split, *content: str) -> bool:
-    """Return True if a task of this content belongs to the split: one in ten by its hash is for testing.
-
-    So no test task can be a training task, whatever the seeds.
-    """
+    """Return True if a task of this content belongs to the split: one in ten by its hash is for testing. So no test
+    task can be a training task, whatever the seeds."""
     return (random_keys.key("split", *content) % 10 == 0) == (split == "test")
 
 

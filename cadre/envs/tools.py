@@ -4,11 +4,10 @@
         roles = ("solver",)
         tools = {"solver": [calculate, Notebook(), McpServer(["mcp-server-time"], stateless=True)]}
 
-`with_tools` is what makes `tools` work: `EnvSpec` plays an environment class that has some as this subclass of it. A
-completion that calls them is answered by their results, in the same conversation, and only the completion that calls
-none reaches `step`. Calls come from a model: arguments are validated against the tool's schema, and whatever goes
-wrong, be it that a call cannot be read, is a text for the model. Functions are stateless, objects are copied with the
-state (`fork`), MCP servers are replayed.
+`with_tools` is what makes `tools` work. A completion that calls them is answered by their results, in the same
+conversation, and only the completion that calls none reaches `step`. Calls come from a model: arguments are validated,
+and whatever goes wrong is a text for the model. Functions are stateless, objects are copied with the state (`fork`),
+MCP servers are replayed.
 """
 
 from __future__ import annotations
@@ -355,9 +354,7 @@ async def answer_calls(
 
 def check_tools(env: type[Env], roles: Sequence[str]) -> None:
     """Raise ConfigError for tools of unknown roles, entries that are no tools, and objects that cannot be copied.
-
-    Starts no server.
-    """
+    Starts no server."""
     for role, entries in _entries_by_role(env).items():
         if role not in (*roles, ""):
             expected = f"expected roles of it: {', '.join(roles)}"

@@ -30,8 +30,9 @@ def centralised(env_class: type[Env]) -> type[Env]:
     return type(f"Central{env_class.__name__}", (Central,), {"inner": env_class})
 
 
-class OneRole(Env):
-    """Owns one episode of the environment `env`, which the one role of `roles` plays for all of its roles."""
+class Wrapper(Env):
+    """Owns one episode of the environment `env`, and passes on to it what does not name a role; by default the one role
+    of `roles` plays for all of its roles."""
 
     env: Env
 
@@ -47,7 +48,7 @@ class OneRole(Env):
         self, forks: Sequence[Env], joint: Sequence[Mapping[str, Sample]], rewards: Sequence[Reward]
     ) -> Sequence[Reward]:
         """Return the rewards that `env` gives to completions of its own roles."""
-        inner = [fork.env if isinstance(fork, OneRole) else fork for fork in forks]
+        inner = [fork.env if isinstance(fork, Wrapper) else fork for fork in forks]
         return [self.own_reward(reward) for reward in await self.env.compare(inner, joint, rewards)]
 
     def fork(self) -> Self:
@@ -72,7 +73,7 @@ class OneRole(Env):
         return self.env.success
 
 
-class Central(OneRole):
+class Central(Wrapper):
     """Owns one episode of `inner`. The sum of the roles' local rewards is the local reward of `team`."""
 
     roles: ClassVar[tuple[str, ...]] = (TEAM,)
@@ -180,11 +181,8 @@ def with_prompts(env_class: type[Env], prompts: Mapping[str, str]) -> type[Env]:
 
 
 def add_prompt(observation: Observation, prompts: Mapping[str, str]) -> Observation:
-    """Return an observation with the system message of its role, if there is one.
-
-    A conversation that begins with a system message gets both in one, the experiment's first, as chat templates take
-    only one.
-    """
+    """Return an observation with the system message of its role, if there is one. A conversation that begins with a
+    system message gets both in one, the experiment's first, as chat templates take only one."""
     prompt = prompts.get(observation.role, "")
     if not prompt or not observation.messages:  # no message is a fault of the environment, which is found later
         return observation

@@ -125,10 +125,8 @@ def summarize(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1) ->
 
 
 def group_by_task(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1) -> dict[str, list[TreePath]]:
-    """Return the episodes of every task by its name; trees are as for `summarize`.
-
-    Tasks of one name are told apart by a number: `maze`, `maze#2`.
-    """
+    """Return the episodes of every task by its name; trees are as for `summarize`. Tasks of one name are told apart by
+    a number: `maze`, `maze#2`."""
     episodes: dict[str, list[TreePath]] = {}
     remaining, counts = deque(trees), Counter[str]()
     for task in tasks:
@@ -141,10 +139,8 @@ def group_by_task(trees: Sequence[Tree], tasks: Sequence[Task], samples: int = 1
 
 
 def hash_tasks(tasks: Sequence[Task]) -> str:
-    """Return the SHA-256 of the tasks' names and contents, in order.
-
-    Of a value that is not JSON only the type's name counts, as its repr may hold an address.
-    """
+    """Return the SHA-256 of the tasks' names and contents, in order. Of a value that is not JSON only the type's name
+    counts, as its repr may hold an address."""
     digest = hashlib.sha256()
     for task in tasks:
         digest.update(to_json([task.id, task.data], default=lambda value: type(value).__qualname__).encode())
@@ -157,11 +153,9 @@ def mean_reward(paths: Sequence[TreePath]) -> float:
 
 
 def mean_parts(episodes: Sequence[Sequence[Branch]]) -> dict[str, float]:
-    """Return the mean over episodes of each part's mean over the episode's steps that name it.
-
-    A step that does not name a part, such as one of another role or a turn of tool calls, says nothing of it, and
-    neither does an episode without such a step.
-    """
+    """Return the mean over episodes of each part's mean over the episode's steps that name it. A step that does not
+    name a part, such as one of another role or a turn of tool calls, says nothing of it, and neither does an episode
+    without such a step."""
     means_of_part: dict[str, list[float]] = defaultdict(list)
     for episode in episodes:
         values_of_part: dict[str, list[float]] = defaultdict(list)
@@ -175,18 +169,13 @@ def mean_parts(episodes: Sequence[Sequence[Branch]]) -> dict[str, float]:
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
     """Return the probability that k of the samples, drawn without replacement, hold a correct one: 1 - C(n - c, k) /
-    C(n, k).
-
-    The unbiased estimator of arXiv 2107.03374, equation 1.
-    """
+    C(n, k). The unbiased estimator of arXiv 2107.03374, equation 1."""
     return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)
 
 
 def interval_over_tasks(values: Sequence[float]) -> Interval:
-    """Return the mean over tasks of a rate with its 95% interval (`cadre.statistics.rate_interval`).
-
-    Several samples of one task give no information about others: its interval is 0 to 1.
-    """
+    """Return the mean over tasks of a rate with its 95% interval (`cadre.statistics.rate_interval`). Several samples of
+    one task give no information about others: its interval is 0 to 1."""
     mean, low, high = rate_interval(values)
     return (mean, min(0.0, low), max(1.0, high)) if len(values) < 2 else (mean, low, high)
 
@@ -269,9 +258,8 @@ async def evaluate_sampled(
 
 def exact_game_values(team: Team, env_spec: EnvSpec) -> dict[str, float]:
     """Return the environment's exact figures of the team's policies, from the probabilities of their legal answers.
-
-    Empty if the environment lists no decisions, or if a policy runs elsewhere, so that its probabilities are unknown.
-    """
+    Empty if the environment lists no decisions, or if a policy runs elsewhere, so that its probabilities are
+    unknown."""
     choices = env_spec.choices()
     if not choices:
         return {}

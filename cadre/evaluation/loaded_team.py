@@ -67,7 +67,7 @@ class LoadedTeam:
         """Return what a notebook shows, by name: the folder, updates, held-out success before and after, reward by
         role in the last step."""
         if self.run is None:
-            return [("of", self.experiment.env), ("roles", ", ".join(self.experiment.roles))]
+            return [("of", self.experiment.config.env), ("roles", ", ".join(self.experiment.roles))]
         metrics, reports = self.run.metrics(), self.run.evaluations()
         rows = [("run", str(self.folder)), ("updates", str(len(metrics)))]
         for index in dict.fromkeys((0, len(reports) - 1)) if reports else ():
@@ -136,10 +136,6 @@ class LoadedTeam:
         """Return the same policies in other roles: `tool=planner,planner=tool` swaps two."""
         return replace(self, team=self.team.assigned(parse_assignment(self.experiment, text)))
 
-    def beside_untrained(self, roles: str) -> LoadedTeam:
-        """Return the team with the named roles, by comma, played by their models as they were before training."""
-        return replace(self, team=add_untrained(self.experiment, self.team, roles))
-
     def close(self) -> None:
         """Free the models' memory and threads. May be called more than once."""
         self.team.close()
@@ -179,7 +175,7 @@ def load_team(
     `untrained`. Warnings are written to stderr."""
     for paragraph in find_warnings(experiment):
         sys.stderr.write(f"{paragraph}\n")
-    configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
+    configure_sandbox(experiment.config.sandbox.level, experiment.config.sandbox.cgroup)
     run = None if folder is None else Run(folder, experiment.config)
     # Found before models load, since a missing checkpoint is an error.
     saved = None if run is None or untrained else choice.find(run.folder)
@@ -225,7 +221,9 @@ def open_evaluation(target: Target, request: EvaluationRequest) -> tuple[LoadedT
     parse_untrained_roles(experiment.roles, request.untrained)
     tasks = select_tasks(experiment.held_out_tasks, request.count, request.first)
     loaded = load_team(experiment, target.run, request.base, request.checkpoint).assigned(request.assign)
-    return loaded.beside_untrained(request.untrained) if request.untrained else loaded, tasks
+    if request.untrained:
+        loaded = replace(loaded, team=add_untrained(experiment, loaded.team, request.untrained))
+    return loaded, tasks
 
 
 def run_evaluation(
@@ -234,11 +232,9 @@ def run_evaluation(
     repeats: Repeats,
     begin: Callable[[int, SamplingActivity], Callable[[], None]] = lambda episodes, activity: lambda: None,
 ) -> tuple[dict[str, Any], list[Tree]]:
-    """Return the report by name, and all trees: each task once at temperature 0, or as often as `repeats` says.
-
-    `begin` is called with the number of episodes and a count of what is sampled, and returns a callback for each
-    finished one. The traceback of the first failure is written to stderr, as there is no run folder for it.
-    """
+    """Return the report by name, and all trees: each task once at temperature 0, or as often as `repeats` says. `begin`
+    is called with the number of episodes and a count of what is sampled, and returns a callback for each finished one.
+    The traceback of the first failure is written to stderr, as there is no run folder for it."""
     loaded, tasks = open_evaluation(target, request)
     failures: list[Failure] = []
 
@@ -269,10 +265,7 @@ def run_evaluation(
 def count_trained_on(run: Path | None, evaluated: EnvSpec, tasks: Sequence[Task]) -> dict[str, int | None]:
     """Return how many of the tasks the run was trained on, by their words as leaks are found; None if its training data
     is not on this machine. Empty if no run was trained, and if the held-out tasks are those that the run itself kept
-    apart.
-
-    Nothing is downloaded for it.
-    """
+    apart. Nothing is downloaded for it."""
     if run is None or not evaluated.declared.splits_data:
         return {}
     with only_reading():

@@ -2,9 +2,8 @@
 
 Floating-point rounding depends on which requests share a batch, so equal seeds give equal tokens only if batches follow
 from the work alone. A batch therefore starts once every task that may still ask for completions is waiting for one or
-has ended, and the batches before are done. Then all pending requests leave at once, ordered by their position in the
-trees. A completion may return while the rest of its batch is still running, so that environments step meanwhile; what
-they ask for then waits for the next batch.
+has ended, and the batches before are done; requests are ordered by their position in the trees. A completion may return
+while the rest of its batch is still running. What the environments then ask for waits for the next batch.
 
 Samplers that do not use `wait_for_batch`, such as remote ones, count as busy until they have answered.
 """

@@ -1,11 +1,9 @@
 """Deadlines for the user's code: a call of an environment that waits too long is cancelled, one that blocks is named.
 
-`TimedEnv` wraps an environment: its calls have deadlines, and what they return is validated.
-
-A call that awaits is cancelled by `asyncio.timeout`. A call that blocks the event loop (`time.sleep`, `while True`)
-holds up every other one and is not interrupted: a thread logs the line that it is at, Ctrl-C ends it, and it has taken
-too long once it returns. The time during which the loop is blocked does not count for a call that awaits, nor the time
-that it queues for a shared resource within `in_line`. A change of the system's time has no effect.
+`TimedEnv` wraps an environment: its calls have deadlines, and what they return is validated. A call that awaits is
+cancelled by `asyncio.timeout`. One that blocks the event loop (`time.sleep`, `while True`) is not interrupted: a thread
+logs the line that it is at, Ctrl-C ends it, and it has taken too long once it returns. The time during which the loop
+is blocked does not count for a call that awaits, nor the time that it queues for a shared resource within `in_line`.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ async def grow_many(
 
     async def play(position: int, task: Task) -> Tree | Failure:
         try:
-            counting = replace(rollout, failed=count, drawings=rollout.drawings - position)
+            team = rollout.team.assigned(rollout.team.seats(position))
+            counting = replace(rollout, team=team, failed=count, drawings=rollout.drawings - position)
             return await grow_tree(task, counting, random_keys.key(key, position))
         finally:
             progress()

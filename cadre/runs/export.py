@@ -41,10 +41,8 @@ DEFAULT_TEMPLATE, NAMED_TEMPLATES = "chat_template.jinja", "additional_chat_temp
 
 def export_policy(run: Run, policy: str, out: Path, merge: bool, choice: CheckpointChoice = LATEST) -> None:
     """Write the policy of a checkpoint of the run to `out`: a Hugging Face folder, or a PEFT folder for an adapter that
-    is not to be merged into its base, with a model card.
-
-    Nothing else of the run is read. Raises ConfigError if the run has not trained the policy.
-    """
+    is not to be merged into its base, with a model card. Nothing else of the run is read. Raises ConfigError if the run
+    has not trained the policy."""
     trained = [name for name, settings in run.policies.items() if not settings.frozen]
     if policy not in trained:
         expected = f"expected one that {run.folder} trained: {', '.join(trained)}. Name one.{nearest(policy, trained)}"
@@ -88,10 +86,8 @@ def escape(text: str) -> str:
 
 def format_model_card(run: Run, policy: str, step: int, is_adapter: bool) -> str:
     """Return the card of a policy after `step` updates: what it was trained from, on what, with what result, and how it
-    is loaded, with the metadata of the hub at its top.
-
-    The records of the run may be a stranger's: what they hold is escaped.
-    """
+    is loaded, with the metadata of the hub at its top. The records of the run may be a stranger's: what they hold is
+    escaped."""
     config, settings = run.config, run.policies[policy]
     roles = [role for role, owner in config.team.roles.items() if owner == policy]
     metadata: dict[str, Any] = {
@@ -154,10 +150,8 @@ Row = dict[str, Any]
 
 
 def sample_rows(folder: Path) -> Iterator[Row]:
-    """Yield every sample of every kept tree with its credit, in the order in which they were kept.
-
-    Rewards are means over the branches that hold the sample; `selected` is True if the tree continues from one.
-    """
+    """Yield every sample of every kept tree with its credit, in the order in which they were kept. Rewards are means
+    over the branches that hold the sample; `selected` is True if the tree continues from one."""
     require_no_link(folder / ANNOTATIONS)
     credit: dict[tuple[int, int, int, str, int], Row] = {}
     for line in jsonl.records(folder / ANNOTATIONS / "credit.jsonl", AnnotationLine):

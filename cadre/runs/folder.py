@@ -15,6 +15,7 @@ tensorboard/        the same metrics for TensorBoard, rewritten from the files a
 wandb/              of the tracker of that name, where it is on
 status.json         the current state of the run, see `cadre.runs.progress`
 checkpoints/        step-000030/: what `cadre.training.checkpoint` saves
+opponents/          weights of the present members of the pool in self-play (team.opponents)
 .lock               held by the one process that writes here
 
 A run may be moved: files that it was started from are found where they were, or where they were moved together with it.
@@ -106,11 +107,8 @@ class Run:
         fill: Callable[[Run], None] = lambda run: None,
     ) -> Run:
         """Create a new run; `forked_at` is the step after which it begins if it is a fork, and `fill` writes what else
-        it begins with.
-
-        It appears whole, so that of runs started at the same moment each sees the other or not. Raises TakenError for a
-        folder that holds anything, and for one that another process is making.
-        """
+        it begins with. It appears whole, so that of runs started at the same moment each sees the other or not. Raises
+        TakenError for a folder that holds anything, and for one that another process is making."""
         check_folder_free(folder)
         with publish_atomically(folder) as (partial,):
             check_folder_free(folder)  # another process may have made it before the lock was ours

@@ -25,10 +25,8 @@ class DamagedLineError(RunError):
 
 
 def append(path: Path, record: Mapping[str, Any]) -> int:
-    """Write one record after the last complete line; return the byte offset at which it begins.
-
-    On a full disk the file stays as it was. Raises RunError.
-    """
+    """Write one record after the last complete line; return the byte offset at which it begins. On a full disk the file
+    stays as it was. Raises RunError."""
     line = (to_json(record) + "\n").encode()
     with explain_disk_errors(path), open_plain(path, flags=os.O_RDWR | os.O_CREAT) as file:
         end = _complete_length(file)
@@ -125,11 +123,9 @@ def truncate(path: Path, is_cut: Callable[[dict[str, Any]], bool], model: type =
 
 
 def repair(path: Path, model: type) -> list[str]:
-    """Remove the lines that do not fit the model; return what was wrong with each, as `line 3: it is empty`.
-
-    The file as it was is kept beside it, as `NAME.damaged` or, if that exists, `NAME.damaged-2` and so on. What follows
-    the last newline was cut off by a crash and is no line.
-    """
+    """Remove the lines that do not fit the model; return what was wrong with each, as `line 3: it is empty`. The file
+    as it was is kept beside it, as `NAME.damaged` or, if that exists, `NAME.damaged-2` and so on. What follows the last
+    newline was cut off by a crash and is no line."""
     if not path_exists(path):
         return []
     faults, valid_lines, number = [], [], 0

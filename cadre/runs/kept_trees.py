@@ -1,18 +1,13 @@
 """What a run keeps of its steps: trees, annotations of their samples, the spelling of their tokens, what was left out.
 
-`trees.jsonl` is only appended to, and `trees.index.jsonl` has the byte offset of each tree. Both can be read while a
-run writes them. The index can always be rebuilt: where it was lost, or a crash came between a tree and its index line,
-the missing lines are read from the stream itself. A line is the JSON form of `tree_format` with `version`, `step` and
-`tree`; TREE_VERSION changes with every change of that form.
+`trees.jsonl` is only appended to, and `trees.index.jsonl` has the byte offset of each tree; both can be read while a
+run writes them, and lines that the index lacks are read from the stream itself. TREE_VERSION changes with every change
+of the form of a line (`tree_format`).
 
 `annotations/PRODUCER.jsonl` has lines `{"step": 3, "tree": 0, "samples": [{"node": 2, "role": "tool", "index": 1,
-...}]}`: each sample is named by the number of its decision in the tree, its role and its index among its siblings. A
-stream may come late or be missing, and other programs may write streams of their own.
-
-`left_out.jsonl` has a line per reason and tree, with `step`, `kind` and `reason`; those of one task also have `task`,
-and `tree`, its index among the step's trees. The kinds: `failed` (with the `error`), `no spread` (with the
-zero-variance `groups`), `cut off` (with the number of `samples` by role that reached max_tokens and are not trained),
-`replacement` (a task that replaced one without a gradient), `not kept` (with the number of `trees`).
+...}]}`: each sample is named by the number of its decision in the tree, its role and its index among its siblings.
+Other programs may write streams of their own. `left_out.jsonl` has a line per reason and tree: `failed`, `no spread`,
+`cut off`, `replacement` or `not kept` (docs/view.md).
 """
 
 from __future__ import annotations

@@ -44,13 +44,6 @@ def format_seconds(seconds: float) -> str:
 # ---- On the console
 
 
-def make_bars(console: Console) -> Bars:
-    """Return bars that are shown on a terminal alone, and are gone at their end."""
-    phase, bar, note = TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[note]}")
-    columns = (phase, bar, MofNCompleteColumn(), note, TimeElapsedColumn(), TimeRemainingColumn())
-    return Bars(*columns, console=console, disable=not console.is_terminal, transient=True)
-
-
 class LiveDisplay:
     """The present phase of long work: how many of its parts are done, the tokens sampled in it, and their rate.
 
@@ -61,7 +54,10 @@ class LiveDisplay:
     LINE_SECONDS = 30.0
 
     def __init__(self, console: Console) -> None:
-        self.console, self.activity, self.bars = console, SamplingActivity(), make_bars(console)
+        self.console, self.activity = console, SamplingActivity()
+        phase, bar, note = TextColumn("{task.description}"), BarColumn(bar_width=20), TextColumn("{task.fields[note]}")
+        columns = (phase, bar, MofNCompleteColumn(), note, TimeElapsedColumn(), TimeRemainingColumn())
+        self.bars = Bars(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.phase, self.done, self.count = "", 0, 0
         self._began = self._printed = time.monotonic()
         self._before = (0, 0)
@@ -304,10 +300,7 @@ class StatusWriter:
 
 def read_status(folder: Path) -> dict[str, Any]:
     """Return what the run in `folder` was doing when it last wrote its status, whether it still `runs`, and its last
-    `evaluation`.
-
-    Raises RunError if no run ever trained there.
-    """
+    `evaluation`. Raises RunError if no run ever trained there."""
     path = folder / STATUS
     if not path_exists(path):
         raise RunError(f"status: {folder} holds no {STATUS}; expected the folder of a run that has begun to train.")

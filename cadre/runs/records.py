@@ -99,6 +99,18 @@ class AnnotationLine(TreeLine):
     samples: list[AnnotatedSample]
 
 
+class Rating(BaseModel):
+    """The rating of a policy in self-play: of the learner, or of a member of its pool with the weights of `step`.
+
+    elo    on the scale of chess: 400 points more are odds of 10 to 1
+    score  of the learner against the member: 1 if it wins every game, 0.5 for draws; a mean that forgets
+    """
+
+    step: Step
+    elo: Finite = 1000.0
+    score: Finite = 0.5
+
+
 class CheckpointState(BaseModel):
     """`state.json` of a checkpoint."""
 
@@ -106,5 +118,7 @@ class CheckpointState(BaseModel):
 
     step: Step
     baselines: dict[str, Finite] = {}
+    curriculum: dict[str, Finite] = {}
     best_step: Step | None = None
     best: Finite = 0.0
+    ratings: dict[str, Rating] = {}

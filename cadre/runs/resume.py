@@ -30,6 +30,7 @@ from cadre.settings import PolicyConfig
 from cadre.settings.section import apply_changes
 from cadre.settings.yaml_file import apply_overrides, flatten, typed_keys
 from cadre.training.checkpoint import (
+    OPPONENTS,
     WARM_START,
     WARM_START_SETTINGS,
     TrainingState,
@@ -113,10 +114,8 @@ def adopt_config(run: Run, has_other_tasks: bool = False) -> None:
 
 
 def forbidden_changes(old: Config, new: Config) -> list[str]:
-    """Return the differences between two configurations of one run that are not `CHANGEABLE_SETTINGS`.
-
-    The number of steps is not changeable if a schedule falls over it: the steps so far would have had another rate.
-    """
+    """Return the differences between two configurations of one run that are not `CHANGEABLE_SETTINGS`. The number of
+    steps is not changeable if a schedule falls over it: the steps so far would have had another rate."""
     lines = list_differences(old, new)
     settings = flatten(old.model_dump(mode="json"))
     ends = ("learner.schedule", "loss.schedule")
@@ -240,10 +239,8 @@ def check_same_policies(where: str, old: Config, new: Config) -> None:
 
 def _is_same_model(old: PolicyConfig, new: PolicyConfig) -> bool:
     """Return True if two policies may have one model: under one name, in another folder where the former one is gone
-    (as on another machine), or in a folder that ends as the name on the hub does.
-
-    The shapes of its weights are compared when a checkpoint is loaded.
-    """
+    (as on another machine), or in a folder that ends as the name on the hub does. The shapes of its weights are
+    compared when a checkpoint is loaded."""
     if old.model == new.model:
         return True
     if old.model.startswith(("/", ".", "~")):
@@ -260,12 +257,13 @@ def task_digests(experiment: Experiment) -> dict[str, str]:
     """Return, by split, a digest of its tasks' content in order; only of splits that are used, and that are read from
     data rather than generated."""
     splits = {"train": experiment.training_tasks}
-    if experiment.evaluate.tasks:
+    if experiment.config.evaluate.tasks:
         splits["test"] = experiment.held_out_tasks
     digests = {}
     for split, tasks in splits.items():
-        if tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple):
-            digests[split] = hash_tasks(tasks)
+        read = tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple)
+        if read:
+            digests[split] = hash_tasks(tasks if read is True else read)
     return digests
 
 
@@ -324,11 +322,9 @@ LOGS: dict[str, type] = {
 
 def repair_logs(run: Run) -> Iterator[str]:
     """Remove damaged lines of every log of a run; yield a paragraph for each file that had some, or that was rebuilt.
-
-    The caller holds the run's lock. Raises RunError if a log or a folder of logs is a link.
-    """
+    The caller holds the run's lock. Raises RunError if a log or a folder of logs is a link."""
     folder = run.folder
-    for name in (kept_trees.ANNOTATIONS, "pictures", "sounds", "checkpoints", "tensorboard"):
+    for name in (kept_trees.ANNOTATIONS, "pictures", "sounds", "checkpoints", OPPONENTS, "tensorboard"):
         require_no_link(folder / name)
     files = {folder / name: model for name, model in LOGS.items()}
     files |= dict.fromkeys(kept_trees.annotation_files(folder), AnnotationLine)

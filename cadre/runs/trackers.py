@@ -1,9 +1,7 @@
 """Trackers that plot a run's metrics beside its own files: TensorBoard, W&B, MLflow, Trackio.
 
-Each package is imported when it is used. A tracker is only written to: the run's own files are the record. A resumed
-run is plotted again from them, as a new run of the tracker with all steps so far. Images, texts, weights and console
-output are left out. Each package reads its own environment variables: where it writes, who is logged in, whether it is
-offline, and the project unless the settings name one.
+Each package is imported when it is used, and reads its own environment variables. A tracker is only written to: the
+run's own files are the record, from which a resumed run is plotted again as a new run of the tracker.
 """
 
 from __future__ import annotations

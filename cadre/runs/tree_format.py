@@ -1,10 +1,8 @@
-"""The JSON form of trees, derived from `cadre.types`, and the images and sounds that they name.
+"""The JSON form of trees, derived from `cadre.types`, and the images and sounds that they name (docs/view.md).
 
-One form serves kept trees, their exports, and the sampled steps in a checkpoint (docs/view.md). It has the fields of
-the records, except that
+It has the fields of the records, except that
 
-- the nodes of a tree are one flat list in the order of `walk.nodes`, and a branch has the number of its child: a tree
-  of any depth is written and read without recursion, and annotations name a node by its number;
+- the nodes of a tree are one flat list in the order of `walk.nodes`, and a branch has the number of its child;
 - the ids of a prompt are at the node, by role, and at a sample only where its own differ;
 - a field that has its default is left out;
 - the bytes of images and sounds are in files of their own, named by digest;
@@ -120,11 +118,9 @@ class StoredTree(OpenRecord):
 
 
 def decode_tree(value: Any) -> Tree:
-    """Return a tree from its JSON form; its images and sounds are without their bytes (`load_media`).
-
-    Raises ValueError with a message of one line for a tree that does not fit the types or contradicts itself: a branch
-    that chooses what is not there or leads back, or a node that is reached twice or never.
-    """
+    """Return a tree from its JSON form; its images and sounds are without their bytes (`load_media`). Raises ValueError
+    with a message of one line for a tree that does not fit the types or contradicts itself: a branch that chooses what
+    is not there or leads back, or a node that is reached twice or never."""
     stored = validate_record(restore_numbers(value), StoredTree)
     nodes: list[Any] = [None] * len(stored.nodes)
     # From the last to the first, so that each child is there before its parent.

@@ -3,7 +3,7 @@
 from cadre.settings.engines import ClusterConfig, LearnerConfig, Packing, SamplingConfig, VllmConfig
 from cadre.settings.objective import CreditConfig, CriticConfig, KlConfig, LossConfig, TeacherConfig, TreeWeight
 from cadre.settings.run import EpisodesConfig, EvaluateConfig, SandboxConfig, TrackersConfig, TrainConfig
-from cadre.settings.section import Positive, Section, Share
+from cadre.settings.section import Positive, Section
 from cadre.settings.team import LoraConfig, PolicyConfig, TeamConfig
 
 __all__ = [
@@ -22,7 +22,6 @@ __all__ = [
     "SamplingConfig",
     "SandboxConfig",
     "Section",
-    "Share",
     "TeacherConfig",
     "TeamConfig",
     "TrackersConfig",

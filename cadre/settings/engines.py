@@ -31,13 +31,18 @@ def _keeps_turns(setting: Given) -> bool:
     return _is_sampled_by_torch(setting) and read_model_type(Path(model)) not in MEDIA_MODELS
 
 
+def _is_sampled_apart(setting: Given) -> bool:
+    # A recipe that says `engine: auto` suits several machines, so that settings of a sampler wait in it.
+    parts = (setting.experiment.config.sampling, *(one.sampling for one in setting.experiment.policies.values()))
+    suits_any = any("engine" in part.model_fields_set and part.engine == "auto" for part in parts)
+    return suits_any or bool(setting.experiment.vllm_policies)
+
+
 LOCAL = ReadIf("the policy has no url", _is_local)
 SAMPLED_BY_TORCH = ReadIf("the torch engine samples the policy", _is_sampled_by_torch)
-# A recipe that says `engine: auto` suits several machines, so that settings of a sampler wait in it.
-SAMPLED_APART = ReadIf(
-    "sampling.engine is vllm, or auto in the recipe",
-    lambda given: given.experiment.suits_any_engine or bool(given.experiment.vllm_policies),
-)
+
+
+SAMPLED_APART = ReadIf("sampling.engine is vllm, or auto in the recipe", _is_sampled_apart)
 
 
 class SamplingConfig(Section):

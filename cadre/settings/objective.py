@@ -143,7 +143,9 @@ class LossConfig(Section):
         float | None,
         ReadIf(
             "an update has several optimiser steps, or train.max_staleness is above 0",
-            lambda given: can_leave_bound(given.experiment.train.max_staleness, given.experiment.learners.values()),
+            lambda given: can_leave_bound(
+                given.experiment.config.train.max_staleness, given.experiment.learners.values()
+            ),
         ),
     ] = Field(
         None,
@@ -173,11 +175,8 @@ class LossConfig(Section):
 
 
 def merge_loss(preset: LossConfig, changes: LossConfig) -> LossConfig:
-    """Return an algorithm's loss with the user's changes.
-
-    Raises ConfigError if it names a function that the user's file does not have, and for bounds of importance weights
-    that do not hold 1.
-    """
+    """Return an algorithm's loss with the user's changes. Raises ConfigError if it names a function that the user's
+    file does not have, and for bounds of importance weights that do not hold 1."""
     loss = apply_changes(preset, changes)
     low = loss.correction_low if loss.correction == "mask" else 0.0
     if loss.correction in ("truncate", "mask") and not low <= 1.0 <= loss.correction_high:
@@ -352,10 +351,8 @@ class CriticConfig(Section):
 
 
 def merge_heads_learner(policy: LearnerConfig, changes: LearnerConfig) -> LearnerConfig:
-    """Return the learner of value heads: that of the policy that they sit on, with the critic's changes.
-
-    Unless the changes set a learning rate, it is the policy's or HEADS_RATE, whichever is higher.
-    """
+    """Return the learner of value heads: that of the policy that they sit on, with the critic's changes. Unless the
+    changes set a learning rate, it is the policy's or HEADS_RATE, whichever is higher."""
     heads = apply_changes(policy, changes)
     if "learning_rate" in changes.model_fields_set:
         return heads

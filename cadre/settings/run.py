@@ -7,15 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field, FiniteFloat, JsonValue
 
 from cadre.settings.engines import SAMPLED_APART
-from cadre.settings.section import Given, Positive, ReadIf, Section
+from cadre.settings.section import Positive, ReadIf, Section, Share
 
-
-def _evaluates_in_training(setting: Given) -> bool:
-    evaluate = setting.experiment.evaluate
-    return bool(evaluate.every and evaluate.tasks)
-
-
-EVALUATED = ReadIf("evaluate.every and evaluate.tasks are above 0", _evaluates_in_training)
+EVALUATED = ReadIf(
+    "evaluate.every and evaluate.tasks are above 0",
+    lambda given: bool(given.experiment.config.evaluate.every and given.experiment.config.evaluate.tasks),
+)
 
 
 class TrainConfig(Section):
@@ -46,7 +43,7 @@ class TrainConfig(Section):
         EVALUATED,
         ReadIf(
             "train.steps is above patience * evaluate.every",
-            lambda given: given.value * given.experiment.evaluate.every < given.section.steps,
+            lambda given: given.value * given.experiment.config.evaluate.every < given.section.steps,
         ),
     ] = Field(
         0,
@@ -104,6 +101,15 @@ class EvaluateConfig(Section):
     settings: dict[str, JsonValue] = Field(
         default_factory=dict, description="changes to the environment's settings on held-out tasks: {cases: 0}, say"
     )
+
+
+class CurriculumConfig(Section):
+    """Levels of the environment's settings in training, by success. Held-out tasks have the settings themselves."""
+
+    levels: list[dict[str, JsonValue]] = Field(min_length=2, description="changes to settings, the easiest first")
+    up: Share = Field(0.8, description="success of a window from which the next level follows")
+    down: float = Field(0.3, ge=0.0, lt=1.0, description="success of a window up to which the level before follows")
+    window: Positive = Field(64, description="tasks that are counted before each decision")
 
 
 class SandboxConfig(Section):

@@ -82,10 +82,8 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 
 def setting_error(key: str, reason: str) -> PydanticCustomError:
-    """Return the error that a validator raises about `key` ("" for the whole section).
-
-    `reason` says what the value is, what is expected, and what to do.
-    """
+    """Return the error that a validator raises about `key` ("" for the whole section). `reason` says what the value is,
+    what is expected, and what to do."""
     return PydanticCustomError("refused", "{reason}", {"reason": reason, "key": key})
 
 

@@ -110,6 +110,18 @@ def find_name_fault(name: str) -> str | None:
     return None
 
 
+class OpponentsConfig(Section):
+    """A pool of the policy's earlier weights, which play all seats but one in training: self-play against the past."""
+
+    every: Positive = Field(10, description="updates after which the policy's weights join the pool")
+    kept: Positive = Field(
+        8, description="members at most; the oldest leaves. Each holds weights: an adapter's, or a model's"
+    )
+    draw: Literal["recency", "results"] = Field(
+        "results", description="who plays: newer members more often, or those against whom the policy does worse"
+    )
+
+
 class TeamConfig(Section):
     """The policies, and the policy of each role."""
 
@@ -119,6 +131,9 @@ class TeamConfig(Section):
         default_factory=dict, description="role: a system message before its observations"
     )
     exchange_every: int = Field(0, ge=0, description="updates after which each role moves to the next policy; 0: never")
+    opponents: OpponentsConfig | None = Field(
+        None, description="earlier weights of the one policy play the other seats; unset: its present ones do"
+    )
 
     @model_validator(mode="after")
     def _check_names(self) -> TeamConfig:
@@ -131,6 +146,22 @@ class TeamConfig(Section):
                 got = f"got {', '.join(names)}"
                 raise setting_error(kind, f"{got}; expected names that differ in more than case. Rename one.")
         return self
+
+    @model_validator(mode="after")
+    def _check_opponents(self) -> TeamConfig:
+        if self.opponents and (
+            len(self.policies) > 1 or len(self.roles) < 2 or next(iter(self.policies.values())).frozen
+        ):
+            got = f"got the policies {', '.join(self.policies)} in the roles {', '.join(self.roles)}"
+            expected = "expected one policy, which learns, in two roles or more. Change them, or remove opponents."
+            raise setting_error("opponents", f"{got}; {expected}")
+        return self
+
+    @property
+    def members(self) -> list[str]:
+        """The policies that the members of the pool of opponents are loaded as."""
+        kept = self.opponents.kept if self.opponents else 0
+        return [f"{next(iter(self.policies))}-{number}" for number in range(1, kept + 1)]
 
     @model_validator(mode="after")
     def _check_roles(self) -> TeamConfig:

@@ -108,9 +108,7 @@ def find_module_reference(reference: str, folder: Path) -> str | None:
 
 def find_module_file(reference: str) -> Path | None:
     """Return the file behind `module:NAME`, in the working folder or on Python's path, unless it is Cadre's own.
-
-    Nothing is imported to find it.
-    """
+    Nothing is imported to find it."""
     package = reference.partition(":")[0].partition(".")[0]
     if ":" not in reference or not package.isidentifier() or package in OWN_PACKAGES:
         return None

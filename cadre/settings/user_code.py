@@ -59,10 +59,8 @@ _objects: dict[str, Any] = {}
 
 
 def reference_to(value: Any, name: str) -> str:
-    """Return the reference by which settings name an object of Python code, and keep the object for it.
-
-    It is `FILE.py:NAME` for what stands at the top of a file of the user, `notebook:NAME` for anything else.
-    """
+    """Return the reference by which settings name an object of Python code, and keep the object for it. It is
+    `FILE.py:NAME` for what stands at the top of a file of the user, `notebook:NAME` for anything else."""
     qualified, module = getattr(value, "__qualname__", ""), sys.modules.get(getattr(value, "__module__", None) or "")
     file = getattr(module, "__file__", None)
     own_name = getattr(value, "__name__", name)
@@ -89,10 +87,8 @@ def sources_of(references: Iterable[str]) -> dict[str, str]:
 
 
 def find_object(setting: str, value: Any) -> Any:
-    """Return the object that a reference names, from Python code or a file; any other value as it is.
-
-    Raises ConfigError for an object of another process, and for a name that the file does not define.
-    """
+    """Return the object that a reference names, from Python code or a file; any other value as it is. Raises
+    ConfigError for an object of another process, and for a name that the file does not define."""
     if not isinstance(value, str):
         return value
     if value in _objects:
@@ -136,9 +132,7 @@ def load_function(setting: str, reference: str, table: Mapping[str, Function]) -
 @lru_cache(maxsize=256)
 def _with_described_errors(function: Any, setting: str, reference: str) -> Any:
     """Return the user's function with exceptions turned into ContractErrors. Classes and coroutines stay as they are.
-
-    Cached, so that a function is the same object wherever it is loaded.
-    """
+    Cached, so that a function is the same object wherever it is loaded."""
     if inspect.isclass(function) or inspect.iscoroutinefunction(function):
         return function
     file, _, name = reference.rpartition(":")
@@ -234,10 +228,8 @@ def load_file(setting: str, path: Path) -> ModuleType:
 
 
 def load_module(setting: str, name: str) -> ModuleType:
-    """Return a module of an installed package by its name.
-
-    Raises ImportError if there is none, and ConfigError for an exception in the module itself.
-    """
+    """Return a module of an installed package by its name. Raises ImportError if there is none, and ConfigError for an
+    exception in the module itself."""
     with _import_errors(setting, name):
         return importlib.import_module(name)
 
@@ -277,10 +269,8 @@ def _import_file(file: str) -> ModuleType:
 
 
 def _make_room(folder: str, module: str) -> None:
-    """Forget modules that come from other folders of the user and have the name of one in this folder.
-
-    Raises ConfigError if a library's module has the name of the file itself.
-    """
+    """Forget modules that come from other folders of the user and have the name of one in this folder. Raises
+    ConfigError if a library's module has the name of the file itself."""
     entries = set(os.listdir(folder))
     for name, loaded in list(sys.modules.items()):
         top, file = name.partition(".")[0], getattr(loaded, "__file__", None)
@@ -384,9 +374,7 @@ def _import_errors(setting: str, name: str) -> Iterator[None]:
 @contextlib.contextmanager
 def describe_errors(subject: str, circumstances: str = "", advice: str = "Fix that line.") -> Iterator[None]:
     """Call the user's code within this context: an exception there becomes a ContractError about the `subject`.
-
-    `circumstances` follows the error, such as the arguments of the call. Cadre's own errors pass.
-    """
+    `circumstances` follows the error, such as the arguments of the call. Cadre's own errors pass."""
     try:
         yield
     except CadreError:
@@ -403,10 +391,8 @@ def describe_errors(subject: str, circumstances: str = "", advice: str = "Fix th
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the error with the lines of the user's code that led to it, the innermost first.
-
-    For example `KeyError: 'digit' at line 12 of my_file.py, in observe, called from line 30 of my_file.py, in step`.
-    """
+    """Return the error with the lines of the user's code that led to it, the innermost first. For example
+    `KeyError: 'digit' at line 12 of my_file.py, in observe, called from line 30 of my_file.py, in step`."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}{f': {text}' if text else ''}{error_location(error)}"
 

@@ -2,12 +2,10 @@
 
 The rule: step n is sampled with the weights that n - max_staleness updates made (with the first weights where that is
 negative), and the steps are learned from in order. So the weights that a step is sampled with follow from the settings
-and never from the clock, and equal seeds give equal runs. The price: where sampling is the slower side, fresher weights
-that exist are not used. A step waits for its slowest episode, while the next steps are sampled as far as the rule
-allows. With `max_staleness: 0` a step is sampled when the update before it is done, and learned from at once.
+and never from the clock, and equal seeds give equal runs. A step waits for its slowest episode, while the next steps
+are sampled as far as the rule allows; with `max_staleness: 0` it is sampled when the update before it is done.
 
-Steps that are sampled and not yet learned from are saved in a checkpoint as the trees themselves: the weights that drew
-them are gone by then, and trees are small beside weights.
+Steps that are sampled and not yet learned from are saved in a checkpoint as trees: their weights are gone by then.
 """
 
 from __future__ import annotations
@@ -49,10 +47,8 @@ class StalenessLimit:
 
     def capacity(self, version: int, started: int) -> int:
         """Return how many more steps may be started after `version` updates: max_staleness + version + 1 - started.
-
         That is (max_staleness + version + 1) * batch - (samples taken) in whole steps, so that no group is cut. After a
-        resume, `started` counts the sampled steps of the checkpoint too.
-        """
+        resume, `started` counts the sampled steps of the checkpoint too."""
         return max(0, min(self.max_staleness + version + 1, self.end) - started)
 
 

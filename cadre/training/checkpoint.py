@@ -28,13 +28,14 @@ from cadre.errors import ConfigError, DivergedError, RunError
 from cadre.files import find_damage, path_exists, read_record, require_no_link, write_with_manifest
 from cadre.runs import jsonl
 from cadre.runs.folder import Run
-from cadre.runs.records import CheckpointState, EvaluationLine
+from cadre.runs.records import CheckpointState, EvaluationLine, Rating
 from cadre.team import Team, Weights
 from cadre.training.asynchronous import SampledStep, StepQueue, read_sampled_steps, write_sampled_steps
 from cadre.training.interrupt import Interrupt
 
 log = logging.getLogger(__name__)
 STATE_FILE = "state.json"
+OPPONENTS = "opponents"  # the folder of a run with the weights of the present members of the pool
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,18 @@ class TrainingState:
     baselines      the running baselines by name
     best_step      the step of the best evaluation so far, None before the first
     best           its success rate
+    ratings        of the learner and of the members of its pool of opponents
     sampled_steps  the next steps, as far as they are sampled
+    curriculum     its level, and the tasks and successes that are counted on it
     """
 
     step: int = 0
     baselines: dict[str, float] = field(default_factory=dict)
     best_step: int | None = None
     best: float = 0.0
+    ratings: dict[str, Rating] = field(default_factory=dict)
     sampled_steps: tuple[SampledStep, ...] = ()
+    curriculum: dict[str, float] = field(default_factory=dict)
 
 
 class Checkpointer:
@@ -110,7 +115,8 @@ class Checkpointer:
         self.state = replace(self.state, best_step=best_step, best=best, sampled_steps=self._queue.sampled())
         # The order matters: a checkpoint whose log lines were lost could not be resumed from exactly.
         self.run.flush()
-        save_checkpoint(self._folder, self.state, self.team, dump(self.run.config))
+        members = {folder.name: folder for folder in (self.run.folder / OPPONENTS).glob("*")}
+        save_checkpoint(self._folder, self.state, self.team, dump(self.run.config), members)
         remove_old_checkpoints(self._folder, self.state.step, goal.checkpoints_kept, best_step, goal.checkpoint_every)
         self._saved_at = time.monotonic()
 
@@ -130,11 +136,9 @@ def checkpoint_name(step: int) -> str:
 def save_checkpoint(
     folder: Path, state: TrainingState, team: Team, config: str = "", weights: Mapping[str, Path] | None = None
 ) -> Path:
-    """Write the state, and the configuration that made it, to `folder/step-NNNNNN`: all of it, or nothing.
-
-    An intact checkpoint of that step is kept as it is. `weights` are folders of policies in other checkpoints whose
-    weights replace the team's; optimizers and value heads stay the team's.
-    """
+    """Write the state, and the configuration that made it, to `folder/step-NNNNNN`: all of it, or nothing. An intact
+    checkpoint of that step is kept as it is. `weights` are folders of policies whose weights replace the team's, or
+    stand beside them; optimizers and value heads stay the team's."""
     final = folder / checkpoint_name(state.step)
     # After a resume the same step may be saved again; a damaged folder of that name is replaced.
     if final.exists():
@@ -147,6 +151,7 @@ def save_checkpoint(
             learner.save(partial)
         for policy, source in (weights or {}).items():
             # Files are weights; optimizers and value heads are in folders below.
+            (partial / policy).mkdir(exist_ok=True)
             for path in (partial / policy).iterdir():
                 if path.is_file():
                     path.unlink()
@@ -155,7 +160,7 @@ def save_checkpoint(
                     shutil.copyfile(path, partial / policy / path.name)
         write_sampled_steps(partial, state.sampled_steps)
         fields = {name: value for name, value in vars(state).items() if name != "sampled_steps"}
-        (partial / STATE_FILE).write_text(json.dumps(fields))
+        (partial / STATE_FILE).write_text(json.dumps(fields, default=vars))
         (partial / "config.yaml").write_text(config)
 
     return write_with_manifest(final, fill)
@@ -245,7 +250,7 @@ async def load_weights(checkpoint: Path, team: Team, policies: Iterable[str]) ->
 def read_state(checkpoint: Path) -> TrainingState:
     """Return the loop's state, without loading weights."""
     record = read_record(checkpoint / STATE_FILE, CheckpointState)
-    return TrainingState(**record.model_dump(), sampled_steps=read_sampled_steps(checkpoint))
+    return TrainingState(**dict(record), sampled_steps=read_sampled_steps(checkpoint))
 
 
 # ---- A checkpoint that the user names
@@ -316,7 +321,7 @@ def find_start(experiment: Experiment, run: Run) -> dict[str, str] | None:
     home, folder = run.folder / WARM_START, run.folder / WARM_START / "checkpoints"
     if not path_exists(home):
         return dict.fromkeys(names, "")
-    if experiment.cluster is not None:
+    if experiment.config.cluster is not None:
         raise ConfigError(
             "kl.reference: got start with a cluster, after a warm start whose weights are on this machine alone; "
             "expected base. Train without cluster, or take the warmed model as the base: cadre export it and name it "

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -24,11 +25,12 @@ from cadre.concurrency import run_coroutine
 from cadre.config.checks import find_training_warnings
 from cadre.config.engines import build_team, host_environments, measured_sampling_memory
 from cadre.config.experiment import Experiment, load
+from cadre.env import GeneratedTasks
 from cadre.errors import ContractError, RunError
 from cadre.evaluation.evaluate import evaluate, exact_field
 from cadre.learn.token_notes import TokenNotes
 from cadre.plugins import configure_sandbox, program_sandbox
-from cadre.rollout import episodes
+from cadre.rollout import episodes, walk
 from cadre.rollout.episodes import Replacements, SampledTrees, replacement_tasks
 from cadre.rollout.failures import is_complete
 from cadre.rollout.shapes import success_label
@@ -46,6 +48,7 @@ from cadre.runs.resume import (
     repair_logs,
     task_digests,
 )
+from cadre.settings.run import CurriculumConfig
 from cadre.settings.trust import only_reading
 from cadre.settings.user_code import frozen_files, load_function
 from cadre.team import Metrics, SamplingActivity, Team, closed_on_failure
@@ -61,7 +64,8 @@ from cadre.training.checkpoint import (
 )
 from cadre.training.interrupt import Interrupt
 from cadre.training.metrics import GpuMeter, make_gpu_meter
-from cadre.types import Task
+from cadre.training.opponents import OpponentPool
+from cadre.types import Task, Tree
 
 PATIENCE = 5  # steps
 FRACTION_SUFFIX = "/zero_variance_groups"
@@ -130,16 +134,13 @@ class Training:
     team: Team
     progress: Progress
     notes: TokenNotes = field(default_factory=lambda: TokenNotes(0))
-
-    @cached_property
-    def tasks(self) -> Sequence[Task]:
-        """The training split, read once: it stays the same to the end, whatever becomes of its files."""
-        return self.experiment.training_tasks
+    pool: OpponentPool | None = None
+    curriculum: dict[str, float] = field(default_factory=dict)
 
     @cached_property
     def held_out(self) -> Sequence[Task]:
         """The tasks of every evaluation."""
-        settings = self.experiment.evaluate
+        settings = self.experiment.config.evaluate
         return self.experiment.held_out_tasks[settings.first : settings.first + settings.tasks]
 
     @cached_property
@@ -162,10 +163,8 @@ def run_training(
     experiment: Experiment, run: Run, console: Console, resume: bool = False, force: bool = False
 ) -> tuple[Team, int]:
     """Train in `run`, with `resume` from its latest checkpoint; return the team and the number of updates made in all.
-
     A team that could not be trained to the end is closed. Raises RunError where another process trains in the run, and
-    where the tasks or the models of a resumed run have changed, unless forced.
-    """
+    where the tasks or the models of a resumed run have changed, unless forced."""
 
     def tell(paragraphs: Iterable[str]) -> None:
         for paragraph in paragraphs:
@@ -178,7 +177,7 @@ def run_training(
         if resume:
             tell(repair_logs(run))
             adopt_config(run, has_other_tasks=force and "test" in changed_splits(experiment, run))
-        configure_sandbox(experiment.sandbox.level, experiment.sandbox.cgroup)
+        configure_sandbox(experiment.config.sandbox.level, experiment.config.sandbox.cgroup)
         os.environ["CADRE_RUN"] = run.folder.name  # what the run starts carries its name, such as containers
         tell(find_training_warnings(experiment))
         if not resume:
@@ -186,7 +185,7 @@ def run_training(
             _ = run.trackers
 
         # Load the models.
-        notes = TokenNotes(experiment.train.trees_kept)
+        notes = TokenNotes(experiment.config.train.trees_kept)
         memory, start = run.sampling_memory() if resume else {}, find_start(experiment, run)
         tell(f"vLLM samples {name}. Its first start on a machine takes minutes." for name in experiment.vllm_policies)
         team = build_team(experiment, train=True, notes=notes, memory=memory, start=start)
@@ -208,7 +207,7 @@ def run_training(
 
             # Train. Environments step in other processes if the cluster has some for them.
             experiment = host_environments(experiment)
-            goal, spent, interrupt = experiment.train, run.total("rollout/tokens"), Interrupt()
+            goal, spent, interrupt = experiment.config.train, run.total("rollout/tokens"), Interrupt()
             label = success_label(experiment.plan.shape, experiment.env_spec.roles)
             if label != "success":
                 tell([f"{label}: success in training, where each decision selects the best completion"])
@@ -218,7 +217,9 @@ def run_training(
                 interrupt.on_signals(),
             ):
                 progress.activity = SamplingActivity(team.samplers.values())
-                training = Training(experiment, run, team.watched(progress.activity), progress, notes=notes)
+                pool = OpponentPool.restored(experiment, run.folder, state)
+                watched = team.watched(progress.activity)
+                training = Training(experiment, run, watched, progress, notes, pool, state.curriculum)
                 updates = run_coroutine(train_loop(training, state, interrupt), interrupt)
     return team, updates
 
@@ -232,11 +233,9 @@ def make_vocabulary(experiment: Experiment) -> Vocabulary:
 
 
 def restore_state(run: Run, team: Team) -> TrainingState:
-    """Return the state of the latest checkpoint, or the initial state where none was written yet.
-
-    Log lines after that step are removed. Steps that were sampled under other settings are dropped and sampled again.
-    Raises RunError where there are logged steps and no checkpoint.
-    """
+    """Return the state of the latest checkpoint, or the initial state where none was written yet. Log lines after that
+    step are removed. Steps that were sampled under other settings are dropped and sampled again. Raises RunError where
+    there are logged steps and no checkpoint."""
     folder = run.folder / "checkpoints"
     if not checkpoint_steps(folder):
         # A fork begins with a checkpoint, and one is written before the first step.
@@ -265,7 +264,7 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
     Sampling runs ahead of learning as far as `train.max_staleness` allows. After an interrupt, a step that is being
     sampled is dropped if it can be sampled again, a step that is learning is finished, and the state is saved.
     """
-    goal, interval = training.experiment.train, training.experiment.evaluate.every
+    goal, interval = training.experiment.config.train, training.experiment.config.evaluate.every
     limit = StalenessLimit(goal.max_staleness, goal.steps)
     queue = StepQueue(partial(sample_step, training), training.team, limit, start.sampled_steps)
     checkpointer = Checkpointer(training.run, training.team, start, queue, interrupt)
@@ -273,6 +272,8 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
     has_complete_episode = start.step > 0  # the trees of a resumed run's earlier steps are not at hand
     async with status.writing(), checkpointer.save_on_exit():
         await queue.sync_weights()
+        if training.pool is not None:
+            await training.pool.load(training.team, start.step)
         if is_due(start.step, interval) or start.step == 0:
             await interrupt.stoppable(evaluate_step(training, start.step, queue))
         checkpointer.save()
@@ -293,6 +294,8 @@ async def train_loop(training: Training, start: TrainingState, interrupt: Interr
                     waited["gpu/sampling_peak_gb"] = training.gpu.peak_gb()
                     training.gpu.reset_peak()
                 status.metrics = learned = await learn_step(training, checkpointer.state, sampled, queue, waited)
+                if training.pool is not None and is_due(checkpointer.state.step + 1, training.pool.config.every):
+                    await training.pool.admit(training.team, checkpointer.state.step + 1)
             tokens += learned["rollout/tokens"]
             branches = (branch for tree in sampled.sampled.trees for branch in tree.root.branches)
             has_complete_episode = has_complete_episode or any(map(is_complete, branches))
@@ -350,11 +353,12 @@ def call_on_step(reference: str, step: int, step_metrics: Metrics) -> bool:
 def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
     """Begin to sample one tree per task of the step, and return the awaitable of all of them; with
     `train.replacements` also trees of other tasks in place of those that have no gradient."""
-    experiment, goal = training.experiment, training.experiment.train
+    levels, level = training.experiment.levels, int(training.curriculum.get("level", 0))
+    experiment, goal = levels[min(level, len(levels) - 1)], training.experiment.config.train  # a fork may have fewer
     team = team_of_step(training, step)
     training.failed.begin(step)
-    tasks = pick_tasks(training.tasks, goal.tasks_per_step, step, goal.seed)
-    fresh = replacement_tasks(training.tasks, tasks, step, goal.seed)
+    tasks = pick_tasks(experiment.training_tasks, goal.tasks_per_step, step, goal.seed)
+    fresh = replacement_tasks(experiment.training_tasks, tasks, step, goal.seed)
     return episodes.sample_step(
         tasks,
         Replacements(fresh, goal.replacements, is_useful(experiment.plan, team)),
@@ -365,10 +369,12 @@ def sample_step(training: Training, step: int) -> Awaitable[SampledTrees]:
 
 
 def team_of_step(training: Training, step: int) -> Team:
-    """Return the team of a step: its policies may exchange their roles, and some may be frozen by the schedule."""
+    """Return the team of a step: its policies may exchange their roles, members of a pool may take seats of theirs, and
+    some may be frozen by the schedule."""
     interval = training.experiment.config.team.exchange_every
     team = training.team.exchanged(step // interval) if interval else training.team
-    return replace(team, frozen=training.experiment.frozen_at(step))
+    seats = team.seats if training.pool is None else partial(training.pool.seats, step)
+    return replace(team, frozen=training.experiment.frozen_at(step), seats=seats)
 
 
 async def learn_step(
@@ -400,28 +406,44 @@ async def learn_step(
     trained_roles = training.experiment.trained_roles
     step_metrics = metrics.compute_step_metrics(sampled, batch, updates, plan, trained_roles)
     step_metrics = step_metrics | staleness | seconds
+    if training.pool is not None:
+        step_metrics |= training.pool.rate(sampled.trees)
+    if (curriculum := training.experiment.config.curriculum) is not None:
+        step_metrics |= count_solved(state.curriculum, curriculum, sampled.trees)
     if training.experiment.schedule != "together":
         policies = dict.fromkeys(trained_roles.values())
         step_metrics |= {f"{policy}/learned": float(policy not in team.frozen) for policy in policies}
-    log_step(training, state.step, step_metrics, StepRecord(sampled, batch, training.notes.drain()))
+
+    # Log: the step's kept trees and its metrics, its line and warnings.
+    training.run.keep(state.step, StepRecord(sampled, batch, training.notes.drain()), plan.selection)
+    training.run.log(state.step, step_metrics)
+    training.progress.step(state.step, step_metrics)
+    for warning in training.monitor.warnings(step_metrics, batch.groups):
+        training.progress.say(warning)
     return step_metrics
 
 
-def log_step(training: Training, step: int, step_metrics: Metrics, record: StepRecord) -> None:
-    """Write the step's kept trees and its metrics, and print its line and warnings."""
-    run, progress = training.run, training.progress
-    run.keep(step, record, training.experiment.plan.selection)
-    run.log(step, step_metrics)
-    progress.step(step, step_metrics)
-    for warning in training.monitor.warnings(step_metrics, record.batch.groups):
-        progress.say(warning)
+def count_solved(state: dict[str, float], config: CurriculumConfig, trees: Sequence[Tree]) -> Metrics:
+    """Count the trees of a step in the state of the curriculum, each as the fraction of its episodes that succeeded;
+    move by a level if the window is full; return the step's metrics."""
+    highest = len(config.levels) - 1
+    level, ends = min(int(state.get("level", 0)), highest), [[*walk.episodes(tree.root)] for tree in trees]
+    solved = sum(fmean(path[-1][1].success for path in paths) for paths in ends if paths)
+    counts = {"tasks": state.get("tasks", 0.0) + len(trees), "solved": state.get("solved", 0.0) + solved}
+    rate = counts["solved"] / counts["tasks"] if counts["tasks"] else 0.0
+    if counts["tasks"] >= config.window:
+        moved = level + (rate >= config.up) - (rate <= config.down)
+        counts = {"level": min(max(moved, 0), highest)}
+        state.clear()
+    state.update(counts)
+    return {"curriculum/level": level, "curriculum/success": rate}
 
 
 async def evaluate_step(training: Training, step: int, queue: StepQueue) -> None:
     """Evaluate the newest weights on `evaluate.tasks` held-out tasks, unless the run has the report of `step`
     already."""
     experiment, run = training.experiment, training.run
-    if not experiment.evaluate.tasks or any(report["step"] == step for report in run.evaluations()):
+    if not experiment.config.evaluate.tasks or any(report["step"] == step for report in run.evaluations()):
         return
     await queue.drain()  # an evaluation is of the newest weights, so nothing may be sampled with older ones
     tick = training.progress.begin("evaluating", len(training.held_out))
@@ -434,7 +456,8 @@ async def evaluate_step(training: Training, step: int, queue: StepQueue) -> None
 
 def pick_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:
     """Return the tasks of a step: epochs of the training split, each shuffled by its own key."""
-    return [tasks[index] for index in random_keys.in_epochs(len(tasks), count, step, seed, "order")]
+    period = tasks.period if isinstance(tasks, GeneratedTasks) else 1
+    return [tasks[index] for index in random_keys.in_epochs(len(tasks), count, step, seed, "order", period)]
 
 
 def is_due(step: int, interval: int) -> bool:

@@ -282,7 +282,7 @@ def longest_chain(node: Node, policies: Iterable[str]) -> int:
 
 def make_gpu_meter(experiment: Experiment) -> GpuMeter | None:
     """Return the meter of a training in this process on GPUs; None if a policy is on a CPU, or for a cluster."""
-    if experiment.cluster is not None or not experiment.models:
+    if experiment.config.cluster is not None or not experiment.models:
         return None
     import torch
 

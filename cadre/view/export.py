@@ -20,23 +20,8 @@ from cadre.view.reading import RunReader
 
 # In the order in which they need each other.
 MODULES = (
-    "dom",
-    "colours",
-    "route",
-    "texts",
-    "store",
-    "difference",
-    "filter",
-    "series",
-    "plotfile",
-    "about",
-    "drawing",
-    "sample",
-    "tree",
-    "trees",
-    "curves",
-    "left",
-    "main",
+    *("dom", "colours", "route", "texts", "store", "difference", "filter", "series", "plotfile", "about", "drawing"),
+    *("sample", "tree", "trees", "curves", "left", "main"),
 )
 # Modules that other modules import as a namespace, and the names that they use of it: `about.show`.
 NAMESPACES = {"about": "show", "curves": "show", "left": "show", "trees": "show turn"}
@@ -125,10 +110,8 @@ def make_html(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def make_script(modules: Sequence[str] = MODULES) -> str:
-    """Return modules as one script with one scope, so without their imports.
-
-    The modules that are namespaces all have a `show`, so each becomes an object of its functions.
-    """
+    """Return modules as one script with one scope, so without their imports. The modules that are namespaces all have a
+    `show`, so each becomes an object of its functions."""
     parts = []
     for name in modules:
         source = IMPORT.sub("", (PAGE / f"{name}.js").read_text(encoding="utf-8"))

@@ -176,10 +176,8 @@ class RunReader:
         return read_annotations(self.folder, entry.step, entry.tree, self._annotation_indices)
 
     def _read_lines(self, name: str, offset: int, max_bytes: int, model: type[Record]) -> tuple[list[Json], int]:
-        """Return the complete lines of a file from a byte, about `max_bytes` of them, and the end of the last.
-
-        If no line begins at that byte, the file was cut off and written on since: it is read from its start.
-        """
+        """Return the complete lines of a file from a byte, about `max_bytes` of them, and the end of the last. If no
+        line begins at that byte, the file was cut off and written on since: it is read from its start."""
         path = self.folder / name
         if not path_exists(path):
             return [], 0
@@ -201,11 +199,9 @@ class RunReader:
 
 
 def sample_rows(tree: Tree, annotations: Mapping[SampleKey, Json], alpha: float) -> list[list[Any]]:
-    """Return a row for each sample: decision, role, index, text, reward, advantage, and bits.
-
-    The reward is `alpha` times the team's and the role's own, the mean over the branches of the sample. The bits are
-    set if a branch was selected (1), ended the episode (2), and solved the task (4).
-    """
+    """Return a row for each sample: decision, role, index, text, reward, advantage, and bits. The reward is `alpha`
+    times the team's and the role's own, the mean over the branches of the sample. The bits are set if a branch was
+    selected (1), ended the episode (2), and solved the task (4)."""
     rows = []
     for number, node, role, index, sample in iterate_samples(tree):
         branches = [branch for branch in node.branches if branch.choice.get(role) == index]

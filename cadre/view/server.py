@@ -22,7 +22,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cadre.errors import CadreError, RunError
-from cadre.runs.kept_trees import SampleKey
 from cadre.sockets import HOST, connection_limit, limited_protocol, listen
 from cadre.view import PAGE, plain_json
 from cadre.view.reading import RunReader
@@ -46,15 +45,10 @@ QUERIES: dict[str, Callable[[RunReader, Mapping[str, str]], Any]] = {
     "trees": lambda run, query: run.entries(int(query.get("first", 0))),
     "table": lambda run, query: run.table(int(query["first"]), int(query["count"])),
     "tree": lambda run, query: run.tree(int(query["at"])),
-    "tokens": lambda run, query: get_tokens(
-        run, int(query["at"]), (int(query["node"]), query["role"], int(query["index"]))
-    ),
+    "tokens": lambda run, query: run.tokens(
+        int(query["at"]), sample := (int(query["node"]), query["role"], int(query["index"]))
+    )[sample],
 }
-
-
-def get_tokens(run: RunReader, number: int, sample: SampleKey) -> Any:
-    """Return the tokens of one sample of a tree."""
-    return run.tokens(number, sample)[sample]
 
 
 def serve(runs: Sequence[RunReader], port: int, token: str, on_ready: Callable[[str], None]) -> None:

@@ -16,12 +16,15 @@ ROOT = Path(__file__).parents[2]
 ROLES = {"scout": "one", "runner": "two"}
 # What these runs do not write: it takes a reward model, a branch that fails (tests/cadre/rollout/test_failures.py),
 # credit by ablation (tests/cadre/rollout/test_grow_ablation.py),
+# a pool of opponents (tests/cadre/training/test_opponents.py),
 # vLLM (tests/cadre/config/test_engines_vllm.py), or a GPU (tests/cadre/training/test_metrics_gpu.py).
 ELSEWHERE = {"reward_model/score", "rollout/failed_branches/REASON", "rollout/ablated_steps", "POLICY/loss/NAME"}
+ELSEWHERE |= {"POLICY/elo", "POLICY/score", "POLICY/from_step"}
 ELSEWHERE |= {"time/sync_s", "time/sleep_s", "time/wake_s", "time/update_s"}
 ELSEWHERE |= {name for name in reference.METRICS if name.startswith("gpu/")}
 EXPERIMENTS = {
-    "groups": {"algorithm": {"name": "dr_mamr", "k": 4, "kl": 0.1}, "credit": {"overlong_buffer": 2}},
+    "groups": {"algorithm": {"name": "dr_mamr", "k": 4, "kl": 0.1}, "credit": {"overlong_buffer": 2}}
+    | {"curriculum": {"levels": [{}, {}]}},
     "critics": {"algorithm": {"name": "ippo", "k": 2}, "loss": {"kl": 0.1}},
     "schedules": {
         "algorithm": {"name": "grpo", "k": 2},

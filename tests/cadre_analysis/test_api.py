@@ -86,7 +86,7 @@ def test_a_sweep_skips_what_is_trained_and_resumes_the_rest(tmp_path: Path, monk
         calls.append((sections["train.seed"], sections["k"], resume))
         write_run(folder, [f"train.seed={sections['train.seed']}"], {0: NONE, 2: HALF}) if not resume else None
         run = SimpleNamespace(ended=ends.pop(0))
-        evaluate = SimpleNamespace(evaluate=SimpleNamespace(tasks=4))
+        evaluate = SimpleNamespace(config=SimpleNamespace(evaluate=SimpleNamespace(tasks=4)))
         return SimpleNamespace(
             run=run,
             experiment=evaluate,

@@ -36,10 +36,12 @@ def other_value(parameter: inspect.Parameter) -> Any:
 NEEDED: dict[str, dict[str, Any]] = {
     "gymnasium": {"id": "CartPole-v1"},
     "one-agent": {"of": "plan-path"},
+    "mixture": {"envs": ["plan-path", {"name": "sokoban", "weight": 2}]},
     "verifiers": {"id": "a_package"},
     "program": {"roles": ["solver"], "run": "program.py:main"},
 }
 VALUES: dict[str, dict[str, Any]] = {
+    "mixture": {"weights": {"plan-path": 3}},
     "openspiel": {"game": "tiny_hanabi"},
     **{name: {"robots": 1} for name in ("pddl", "pddl-one-turn", "pddl-single-agent")},
 }

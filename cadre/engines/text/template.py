@@ -3,9 +3,8 @@
 Sampled tokens are never tokenised again: where a conversation extends an earlier turn of the model, its prompt
 continues the sampled ids. Where the template rewrites that turn (it strips thinking, say), all is rendered anew.
 
-The content of a message stays text: a control token of the tokenizer that is spelled out in it (by a task, a tool, or a
-model that answers another) is broken by a space, `< |im_end|>`, so that nobody speaks in another's turn. A role's own
-earlier words keep the tokens of thinking and of calls, which it may write.
+The content of a message stays text: a control token of the tokenizer that is spelled out in it is broken by a space,
+`< |im_end|>`, so that nobody speaks in another's turn. A role's own words keep the tokens of thinking and of calls.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 
 A template that supports tools writes them itself. For one that does not they are described in the system message, and a
 call is written as Qwen and Hermes models do: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`. Templates also
-drop things silently: calls, results, the second of two calls, the text beside a call, the tools if there is no system
-message. `probe_tool_use` renders a conversation with each and looks for it; what is dropped is then written in another
-way, as text if there is no other. An answer that cannot be read in the template's form, or calls a tool that was not
-offered, is plain text.
+drop calls, results or tools silently. `probe_tool_use` renders a conversation with each and looks for it; what is
+dropped is then written in another way, as text if there is no other.
 """
 
 from __future__ import annotations

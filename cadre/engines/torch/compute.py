@@ -1,13 +1,11 @@
 """Which thread of this process computes with PyTorch, and with how many threads.
 
-On a CPU one thread computes for all engines: it samples, learns, scores, and tries forms of a model. It uses as many
-threads as the thread that opened the latest engine does (all cores, OMP_NUM_THREADS or torch.set_num_threads). The
-event loop computes with one (`cadre.concurrency.run_coroutine`), as do threads of tools. An engine on a GPU has a
-thread of its own, as GPUs and streams work beside each other.
+On a CPU one thread computes for all engines, with as many threads as the one that opened the latest engine (all cores,
+OMP_NUM_THREADS or torch.set_num_threads); the event loop and threads of tools compute with one. An engine on a GPU has
+a thread of its own.
 
-Each thread that computes parallel products opens a team of OpenMP threads. Once all teams together have more threads
-than there are cores, libgomp makes them sleep between any two products: on two cores with a second team, sampling took
-1.5 and learning 1.2 times as long.
+Each thread that computes parallel products opens a team of OpenMP threads. Once all teams have more threads than there
+are cores, libgomp makes them sleep between any two products: on two cores sampling took 1.5 times as long.
 """
 
 from __future__ import annotations

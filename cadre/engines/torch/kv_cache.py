@@ -1,8 +1,7 @@
 """Key/value caches of one decoding batch in which every sequence has a copy of its prompt's keys and values.
 
 The padded cache is the simple form: the model's own forward over growing tensors with a ready mask. The static cache
-keeps its tensors in place, so that a decoding step can be recorded as a CUDA graph and replayed. The third kind, in
-`shared_prefix_cache`, holds a prompt's keys once for all its completions.
+keeps its tensors in place, so that a decoding step can be recorded as a CUDA graph and replayed.
 
 Slots are not positions: every sequence has its prompt in slots 0 to n - 1, then a gap up to the longest prompt of the
 batch, then its completion. Masks decide which slots a token may attend to.

@@ -80,9 +80,7 @@ class RankLearner:
         if mesh is not None:
             shard(self._runner.scorer, mesh, dtype)
         self._optimisers = {
-            name: PolicyOptimiser(loaded, self._heads, settings, name)
-            for name, policy in policies.items()
-            if not policy.frozen
+            name: PolicyOptimiser(loaded, self._heads, settings, name) for name in policies if name in settings.learners
         }
         self._trainer = Trainer(self._runner, self._optimisers, settings, seed)
         self._reference: Scorer | None = None

@@ -2,11 +2,9 @@
 
 The entries follow from the work alone: the prompts and completions of one scope (all requests within one outermost
 `cadre.rollout.batching.gather`: a step, an evaluation), the least recently used evicted first. Everything is dropped
-when another scope begins or weights change, so that a step that is sampled again, in this process or after resuming
-from a checkpoint, has the same cache hits.
+when another scope begins or weights change, so that a step that is sampled again has the same cache hits.
 
-A prompt's keys are held once for all its completions. Letters: E sequences of a block, G key/value heads, N slots, D
-head size.
+Letters: E sequences of a block, G key/value heads, N slots, D head size.
 """
 
 from __future__ import annotations

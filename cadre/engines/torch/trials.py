@@ -1,11 +1,9 @@
 """Choose the form in which a model is sampled: by its family, and by a trial of a few tokens when it is loaded.
 
 Keys that are shared, held in static tensors or padded are read by our own code in place of the model's. A configuration
-does not show whether that is right: layers pass their attention a sink, keep it to themselves, share keys with others,
-or count positions off a mask. So each form that `families.py` allows is tried before it is used, on a few short
-sequences against the model's plain forward over each sequence alone. Models of one kind are tried once.
-
-A trial does not show positions whose angles change with the longest sequence (see `model_folder.stable_rope_length`).
+does not show whether that is right, so each form that `families.py` allows is tried on a few short sequences against
+the model's plain forward over each sequence alone. Models of one kind are tried once. A trial does not show positions
+whose angles change with the longest sequence (see `model_folder.stable_rope_length`).
 """
 
 from __future__ import annotations

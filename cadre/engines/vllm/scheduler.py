@@ -3,16 +3,11 @@
 A GPU waits while the engine's process schedules a step and handles its tokens, so of small models the processor limits
 how fast they are sampled. Two things are done here in place of vLLM's general way:
 
-Parts. A training run uses a completion only once it has ended. vLLM sends each token of each sequence from the engine's
-process to the front-end as it comes, with three arrays for its log-probability. At 256 sequences these are 768 small
-arrays a decoding step, which are encoded under the same interpreter lock as the scheduling of the next step. Here up to
-`PART_TOKENS` tokens of a sequence are collected and sent as one output, as vLLM itself does after speculative decoding.
+Parts. vLLM sends each token of each sequence to the front-end as it comes, at 256 sequences 768 small arrays a step.
+Here up to `PART_TOKENS` tokens of a sequence are sent as one output, as vLLM itself does after speculative decoding.
 
-Plain decoding. In most steps every sequence decodes one token, none enters and none is preempted. Such a step is
-planned, and the tokens of sequences that go on are noted, by two short loops. They ask vLLM's cache manager for memory
-only where a sequence begins another block. Everything else, such as a sequence that ends, is left to vLLM.
-
-Tokens, log-probabilities and the memory of sequences are the same as with vLLM's scheduler.
+Plain decoding. A step in which every sequence decodes one token, none enters and none is preempted, is planned by two
+short loops, which ask for memory only where a sequence begins another block. Everything else is left to vLLM.
 
 vLLM imports this module in its engine process, by the name in `scheduler_cls`.
 """

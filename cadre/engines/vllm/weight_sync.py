@@ -2,10 +2,9 @@
 
 On the engine's side `WeightSync` puts the steps in an order, each of which has gone wrong without the one before.
 Generation pauses while an adapter is added or weights change: with sequences running, engines have served one adapter's
-request with another's weights. The prefix cache is cleared afterwards, as it was computed with the old weights. A
-sleeping engine allocates memory for its weights first, then takes the new ones, then allocates its KV cache.
-
-Asleep an engine has freed memory of its GPU, as deep as `Depth` says: its KV cache alone, or its weights too.
+request with another's weights. The prefix cache is cleared afterwards. A sleeping engine, which has freed as much
+memory of its GPU as `Depth` says, allocates memory for its weights first, then takes the new ones, then allocates its
+KV cache.
 
 On the learner's side `AsyncLearner` and `ColocatedLearner` adapt a learner to such a sampler.
 """

@@ -1,13 +1,11 @@
 """The transfer of whole models into vLLM's processes, by vLLM's own weight life cycle.
 
-`register` adds two back-ends to vLLM. On a CPU, for which vLLM has none, weights go as safetensors files
-in memory. On a GPU they go through one buffer of GPU memory that both processes map (CUDA IPC). vLLM's own IPC back-end
-does the same, but reloads layer by layer: every layer is taken off, its weights are collected, and it is built anew,
-which takes Python a multiple of the time that the bytes take. Where a model's layers keep their weights as they are in
-a checkpoint, ours copies into the layers' own memory instead.
+`register` adds two back-ends to vLLM. On a CPU, for which vLLM has none, weights go as safetensors files in memory. On
+a GPU they go through one buffer of its memory that both processes map (CUDA IPC), and into the layers' own memory where
+these keep their weights as a checkpoint has them; vLLM's own IPC back-end builds every layer anew, which takes longer.
 
-vLLM calls `register` in each of its processes, as `vllm.general_plugins` in pyproject.toml names it; so this module
-imports no more of vLLM than that needs, and the rest where it is used.
+vLLM calls `register` in each of its processes (`vllm.general_plugins` in pyproject.toml), so what it does not need is
+imported where it is used.
 """
 
 from __future__ import annotations

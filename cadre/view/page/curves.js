@@ -16,6 +16,9 @@ const SECTIONS = [
     ["Success on held-out tasks", "evaluate/success", "fraction of tasks, 95% interval"],
     ["Reward by role", "ROLE/reward", "mean reward per branch"],
     ["Reward parts", "parts/*", "mean per step"],
+    ["Success in training by environment", "parts/*/success", "fraction of episodes that ended"],
+    ["Success on held-out tasks by environment", "evaluate/parts/*/success", "fraction of tasks"],
+    ["Level of the curriculum", "curriculum/level", "level, from 0"],
   ]],
   ["Learning signal", [
     ["Zero-variance groups by role", "ROLE/zero_variance_groups", "fraction"],

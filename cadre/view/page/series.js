@@ -39,6 +39,13 @@ export function seriesOf(run, pattern) {
     const reports = [...new Map(run.evaluations.map((report) => [report.step, report])).values()];
     const field = pattern.slice("evaluate/".length);
     const column = (name) => reports.map((report) => report[name] ?? null);
+    if (field.startsWith("parts/")) {
+      const [start, end] = field.slice("parts/".length).split("*");
+      const parts = [...new Set(reports.flatMap((report) => Object.keys(report.parts ?? {})))].sort();
+      const steps = column("step"), values = (part) => reports.map((report) => report.parts?.[part] ?? null);
+      return parts.filter((part) => part.startsWith(start) && part.endsWith(end)).map((part, index) => (
+        { name: part.slice(start.length, part.length - end.length), hue: hue(index), steps, values: values(part) }));
+    }
     const interval = field === "success" ? { low: column("low"), high: column("high") } : {};
     return reports.length ? [{ name: "held-out", hue: hue(0), steps: column("step"), values: column(field), ...interval }] : [];
   }

@@ -344,8 +344,9 @@ MODELS = (".model", "lora.path", "reward_model", "policies.shared")
 def takes(setting: TextSetting, text: str, folder: Path) -> bool:
     """Return True if the setting takes the text in some shape without a question."""
     key = ".".join(setting.key)
+    places = (key, "env") if setting.env == "mixture" else (key,)  # an entry of `envs` asks as an `env` does
     return not all(
-        any(result.setting.startswith(key) for result in find_access(setting.put(PLAIN_CONFIG, value), folder))
+        any(result.setting.startswith(places) for result in find_access(setting.put(PLAIN_CONFIG, value), folder))
         for value in setting.values(text)
     )
 
@@ -380,6 +381,18 @@ def test_all_text_that_may_name_code_a_command_a_file_or_an_address_asks(tmp_pat
         ({"env": "plan-path", "settings": {"size": "8"}}, "8 (settings.size)"),
         ({"env": "tldr", "settings": {"reward": "published.py:f"}}, "published.py:f (settings.reward)"),
         ({"team": "stranger/model"}, "stranger/model (team.model)"),
+        # An environment of a mixture asks as it would alone, whatever its entry looks like, and so does a level.
+        ({"env": [{"name": "plan-path", "settings": {"reward": "strange.py:f"}}]}, "strange.py:f (settings.reward)"),
+        ({"env": ["plan-path", "strange.py:Pair"]}, "strange.py:Pair (env)"),
+        (
+            {"env": "mixture", "settings": {"envs": [{"name": "program", "settings": {"run": "reboot"}}]}},
+            "reboot (settings.run)",
+        ),
+        ({"env": "mixture", "evaluate": {"settings": {"envs": ["strange:Pair"]}}}, "strange:Pair (env)"),
+        (
+            {"env": "plan-path", "curriculum": {"levels": [{"size": 3}, {"reward": "f.py:f"}]}},
+            "f.py:f (settings.reward)",
+        ),
         # The name of a policy is no way around the rule.
         ({"team": {"policies": {"a.sampling.stop": "b/c"}}}, "b/c (team.policies.a.sampling.stop.model)"),
     ],
@@ -392,6 +405,10 @@ def test_what_asks(change: dict[str, Any], named: str, tmp_path: Path) -> None:
     "change",
     [
         {"env": "plan-path", "settings": {"size": 8, "prompts": "full", "reward": "shaped"}},
+        {"env": [{"name": "plan-path", "weight": 2, "settings": {"size": 8, "prompts": "full"}}, "sokoban"]},
+        {"env": ["plan-path", "sokoban"], "curriculum": {"levels": [{"weights": {"sokoban": 0}}, {"weights": {}}]}},
+        {"env": "mixture", "settings": {"envs": [{"name": "tldr", "settings": {"data": "scitldr"}}, "maths"]}},
+        {"env": "plan-path", "curriculum": {"levels": [{"size": 3}, {"size": 4, "prompts": "full"}]}},
         {"env": "tldr", "settings": {"reward": "faithful", "data": "scitldr", "held_out": 3}},
         {"env": "openspiel", "settings": {"game": "leduc_poker(players=3)"}},
         {"team": {"policies": {"a": {"model": "seed", "device": "cuda:1", "sampling": {"stop": ["a/b.py:c"]}}}}},

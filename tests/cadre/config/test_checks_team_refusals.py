@@ -77,6 +77,7 @@ def test_an_empty_split_is_refused(split: str, expected: str, tmp_path: Path) ->
 class Stub:
     experiment: object
     team: object
+    pool: None = None
 
 
 def test_policies_exchange_their_roles_every_so_many_steps() -> None:

@@ -113,9 +113,8 @@ def test_every_task_of_a_list_is_compared() -> None:
     train = [Task(f"train-{number}", {"n": number, "m": 0}) for number in range(300)]
     held_out = [Task(f"test-{number}", {"m": 0, "n": 250 + number}) for number in range(50)]
     facts: Any = SimpleNamespace(
-        env="mine.py:Mine",
+        config=SimpleNamespace(env="mine.py:Mine", evaluate=SimpleNamespace(tasks=200, first=0)),
         env_spec=SimpleNamespace(declared=Env),
-        evaluate=SimpleNamespace(tasks=200, first=0),
         training_tasks=train,
         held_out_tasks=held_out,
     )
@@ -129,17 +128,15 @@ def test_the_reference_of_an_adapter_is_told_of_unless_it_is_where_it_begins(mon
     lora = SimpleNamespace(path="px")
 
     def told(reference: str) -> list[str]:
-        config = SimpleNamespace(kl=SimpleNamespace(reference=reference))
+        algorithm, train = SimpleNamespace(k=2), SimpleNamespace(steps=1)
+        config = SimpleNamespace(kl=SimpleNamespace(reference=reference), algorithm=algorithm, train=train)
         first = SimpleNamespace(group=SimpleNamespace(scope="task"))
         plan = SimpleNamespace(
             kl=0.0, loss=SimpleNamespace(kl_bound=None), teacher=None, credit=SimpleNamespace(first=first)
         )
         policies = {"x": SimpleNamespace(lora=lora)}
-        algorithm, train = SimpleNamespace(k=2), SimpleNamespace(steps=1)
         learners = {"x": SimpleNamespace(warmup_steps=0)}
-        facts: Any = SimpleNamespace(
-            config=config, plan=plan, learners=learners, policies=policies, algorithm=algorithm, train=train
-        )
+        facts: Any = SimpleNamespace(config=config, plan=plan, learners=learners, policies=policies)
         return list(_warn_learners(facts))
 
     assert "Set kl.reference=start" in told("base")[0]

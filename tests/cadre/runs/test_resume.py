@@ -134,9 +134,9 @@ def test_an_error_loses_no_step_before_it(
     chosen = configured(speaker, train=train, evaluate={"tasks": 4, "every": 1})
     whole = trained(chosen, tmp_path / "whole", quiet)
     from cadre.training import loop
-    from cadre.training.loop import evaluate_step, log_step, sample_step
+    from cadre.training.loop import evaluate_step, sample_step
 
-    real = {"sample": sample_step, "evaluate": evaluate_step, "log": log_step}[dies_at]
+    real = {"sample": sample_step, "evaluate": evaluate_step, "log": Run.keep}[dies_at]
 
     def dying(training: Training, step: int, *rest: object) -> object:
         if step == 2:
@@ -146,7 +146,8 @@ def test_an_error_loses_no_step_before_it(
     ended: list[TorchEngine] = []
     close = TorchEngine.close
     monkeypatch.setattr(TorchEngine, "close", lambda engine: (ended.append(engine), close(engine)))
-    monkeypatch.setattr(loop, {"sample": "sample_step", "evaluate": "evaluate_step", "log": "log_step"}[dies_at], dying)
+    owner, name = {"sample": (loop, "sample_step"), "evaluate": (loop, "evaluate_step"), "log": (Run, "keep")}[dies_at]
+    monkeypatch.setattr(owner, name, dying)
     with pytest.raises(OSError, match="struck"):
         trained(chosen, tmp_path / "broken", quiet)
     assert len(set(ended)) == 1
