@@ -1,13 +1,17 @@
 """Speed against others on this machine, in one process tree, all sides in turn: steps and generation.
 
-    python bench/speed.py [PART ...] [--smollm2 DIR] [--venvs DIR] [--write]
+    python bench/speed.py [PART ...] [--smollm2 DIR] [--precision DIR] [--vllm VENV] [--venvs DIR] [--write]
 
 e2e       one update over prompts x 8 completions: ours, TRL's GRPOTrainer and CoMLRL's MAGRPOTrainer, same tokens;
           with --before against an earlier commit in their place, and an update of the plan-path recipe
 generate  8 prompts x 8: ours and `model.generate`
+vllm      the same of SmolLM2 in bfloat16 against vLLM's CPU build, in the environment that --vllm names
+precision an update of an adapter of the model that --precision names, 4 prompts x 8: float32 and bfloat16, which
+          `dtype: auto` chooses on a processor with AVX512-BF16
 
 `--write` appends the figures to results/speed.jsonl; else they are printed only.
-All sides run in float32 with the same threads, weights and prompts; loading and the first two turns do not count.
+All sides run in float32 where nothing else is said, with the same threads, weights and prompts; loading and the first
+two turns do not count.
 """
 
 from __future__ import annotations
@@ -196,10 +200,43 @@ def keep_generation(bench: Bench, turns_by_side: Mapping[str, Sequence[Turn]], s
     return rates
 
 
-PARTS: dict[str, Callable[[Bench], None]] = {
-    "e2e": e2e,
-    "generate": generate,
-}
+def vllm(bench: Bench) -> None:
+    """Generation of SmolLM2 in bfloat16, ours and vLLM's."""
+    if bench.options.vllm is None or (model := bench.smollm2()) is None:
+        console.print("vLLM is left out: name --smollm2 DIR, and with --vllm VENV an environment with its CPU build.")
+        return
+    job = bench.job(model, GENERATED, 200, LENGTHS[200], learn=False, dtype="bfloat16")
+    home, threads = bench.options.vllm, bench.options.threads
+    libraries = [path for name in ("libtcmalloc*.so*", "libiomp5.so") for path in sorted(home.rglob(name))[:1]]
+    environment = {
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "VLLM_CPU_OMP_THREADS_BIND": f"0-{threads - 1}",
+        "LD_PRELOAD": ":".join(map(str, libraries)),
+    }
+    rival = Worker("vllm", home / "bin" / "python", "run_vllm.py", job, environment)
+    turns_by_side = bench.rounds("generate.vllm", [ours(job), rival])
+    keep_generation(bench, turns_by_side, ".smollm2.bfloat16")
+    bench.keep("generate.vs_vllm.smollm2", ratios(turns_by_side, OURS, "vllm"), "ratio")
+
+
+def precision(bench: Bench) -> None:
+    """Seconds of an update of an adapter in float32 over those in bfloat16."""
+    if bench.options.precision is None:
+        console.print("Precision is left out: name the folder of a model with --precision DIR.")
+        return
+    model = Model(material.endless_copy(bench.options.precision, bench.work / "precision"), "", 4)
+    sides = []
+    for dtype in ("bfloat16", "float32"):
+        job = bench.job(model, model.prompts, 200, LENGTHS[200], dtype=dtype, adapters=True)
+        sides.append(Worker(dtype, Path(sys.executable), "run_ours.py", job))
+    turns_by_side = bench.rounds("precision", sides)
+    for figure in ("seconds", "generating", "learning"):
+        ending = "" if figure == "seconds" else f".{figure}"
+        values = ratios(turns_by_side, "bfloat16", "float32", figure)
+        bench.keep(f"cpu.auto_vs_float32.0.5b{ending}", values, "ratio")
+
+
+PARTS: dict[str, Callable[[Bench], None]] = {"e2e": e2e, "generate": generate, "vllm": vllm, "precision": precision}
 
 
 def shown(arguments: Sequence[str]) -> str:
@@ -208,7 +245,7 @@ def shown(arguments: Sequence[str]) -> str:
     for word in remaining:
         if word in ("--venvs", "--work"):
             next(remaining, None)
-        elif word == "--smollm2":
+        elif word in ("--smollm2", "--precision", "--vllm"):
             words += [word, "DIR"]
             next(remaining, None)
         elif word != "--write":
@@ -220,6 +257,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all by default")
     parser.add_argument("--smollm2", type=Path, help="a folder of SmolLM2-135M-Instruct")
+    parser.add_argument("--precision", type=Path, help="a folder of Qwen2.5-Coder-0.5B-Instruct")
+    parser.add_argument("--vllm", type=Path, help="a virtual environment with vLLM's CPU build")
     home = ROOT / "runs" / "bench"
     parser.add_argument("--venvs", type=Path, default=home / "venvs", help="the rivals' environments")
     parser.add_argument("--work", type=Path, default=home, help="models, jobs and logs")
@@ -241,7 +280,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error(f"got {unknown[0]!r}; expected one or more of {', '.join(PARTS)}")
     options.command = shown(arguments)
     options.parts = options.parts or list(PARTS)
-    for name in ("smollm2", "venvs", "work"):
+    for name in ("smollm2", "precision", "vllm", "venvs", "work"):
         path = getattr(options, name)
         setattr(options, name, path and path.absolute())
     return options

@@ -23,8 +23,9 @@ CREDIT = Credit.of(comparison_of("step", "node", "mean", "std"))
 
 
 def load(job: dict[str, Any]) -> tuple[TorchEngine, TorchLearner | None]:
-    """One model that is trained whole, or for sampling alone a frozen model."""
-    policy = PolicyConfig(model=job["model"], dtype=job["dtype"], frozen=not job["learn"], device="cpu")
+    """One model that is trained whole or by an adapter, or for sampling alone a frozen model."""
+    lora = {"lora": {"rank": 8}} if job["adapters"] else {}
+    policy = PolicyConfig(model=job["model"], dtype=job["dtype"], frozen=not job["learn"], device="cpu", **lora)
     engine = TorchEngine(job["model"], {"agent": policy}, 0)
     settings = TrainingSettings({"agent": LearnerConfig(learning_rate=1e-6)}, total_steps=1_000_000)
     return engine, TorchLearner(engine, settings) if job["learn"] else None

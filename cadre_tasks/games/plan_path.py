@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -147,7 +148,8 @@ def drawing(size: int, free: Iterable[Cell], start: Cell, goal: Cell) -> list[st
 
 class PlanPath(ToolPlanner):
     """The team form. Settings: `turns` the team gets, `max_moves` executed of one answer, `prompts` wording, `reward`
-    shaped or by outcome, and of its grids the `size` and the share that is `blocked`."""
+    shaped or by outcome, `judged_on` how many grids a program's author is paid for (one: the task's own, on which a
+    program that ignores walls may be right), and of the grids the `size` and the share that is `blocked`."""
 
     one_agent: ClassVar[str] = "plan-path-single-agent"
 
@@ -161,9 +163,11 @@ class PlanPath(ToolPlanner):
         max_moves: Moves = 40,
         prompts: Prompts = "full",
         reward: Rewards = "shaped",
+        judged_on: Annotated[int, Field(ge=1, le=20)] = 1,
         **grid: Any,
     ) -> None:
         self.grid, start = parse_grid(task.data["grid"])
+        self.judged_on, self.kind = judged_on, grid
         super().__init__(task, start, turns, prompts, reward)
         self.max_moves, self.optimal = max_moves, len(shortest(self.grid, start) or "")
 
@@ -185,6 +189,16 @@ class PlanPath(ToolPlanner):
             return {"grid": rows}
 
         return GeneratedTasks(SPLIT_SIZES[split], make, f"{split}-{size}")
+
+    def alike(self) -> Sequence[ToolPlanner]:
+        tasks = PlanPath.tasks("train", **self.kind)
+        games = []
+        for index in random_keys.generator("judged on", self.task.id).sample(range(len(tasks)), self.judged_on - 1):
+            game = copy(self)
+            game.grid, game.state = parse_grid(tasks[index].data["grid"])
+            game.spent, game.optimal = 0, len(shortest(game.grid, game.state) or "")
+            games.append(game)
+        return games
 
     @property
     def cell(self) -> Cell:

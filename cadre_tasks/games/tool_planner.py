@@ -16,8 +16,9 @@ itself earns the team nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -144,6 +145,10 @@ class ToolPlanner(TurnBased):
         """Return the outcome of executing the answer now, without executing it."""
         raise NotImplementedError
 
+    def alike(self) -> Sequence[ToolPlanner]:
+        """Return other games of the same kind, on which every program is judged too."""
+        return ()
+
     def show(self, answer: str) -> str:
         """Return the answer in the compact wording."""
         raise NotImplementedError
@@ -237,17 +242,26 @@ class ToolPlanner(TurnBased):
         The team gets the potential that the answer would gain, until the planner's answer is executed. The author gets
         the local reward of the answer, and 0.1 for having one, less that of the last program of the episode, so that a
         right program every turn earns no more than one. Completions of one prompt share both subtractions, so their
-        comparison is not affected.
+        comparison is not affected. Where a program is judged on other games too (`alike`), its author gets the mean.
         """
         self.wrote, self.run = text, await self.execute(text)
-        outcome = None if self.run.answer is None else self.outcome(self.run.answer)
-        self.shaping, rating = self.pay(outcome)
-        if outcome is not None and self.reward == "shaped":
-            rating += ANSWERED
-        last_rating, self.rating = self.rating, rating
-        solved = float(outcome is not None and outcome.solved)
+        outcomes = [self.tried(self.run)]
+        for game in self.alike():
+            outcomes.append(game.tried(await game.execute(text)))
+        self.shaping = self.pay(outcomes[0])[0]
+        last_rating, self.rating = self.rating, fmean(map(self.rate, outcomes))
+        solved = fmean(outcome is not None and outcome.solved for outcome in outcomes)
         parts = {"tool/ran": float(self.run.status == "ok"), "tool/goal": solved, "tool/shaping": self.shaping}
-        return Reward(self.shaping, {role: rating - last_rating}, parts)
+        return Reward(self.shaping, {role: self.rating - last_rating}, parts)
+
+    def tried(self, run: Run) -> Outcome | None:
+        """Return the outcome that a program's answer would have here, if it gave one."""
+        return None if run.answer is None else self.outcome(run.answer)
+
+    def rate(self, outcome: Outcome | None) -> float:
+        """Return what a program's author gets for its answer in one game."""
+        rating = self.pay(outcome)[1]
+        return rating + ANSWERED if outcome is not None and self.reward == "shaped" else rating
 
     async def execute(self, text: str) -> Run:
         """Run a program in the sandbox on the game's standard input: as a script, or by a call of its function."""

@@ -58,7 +58,7 @@ def test_an_end_within_reach_is_refused(small: Path, tmp_path: Path) -> None:
 
 
 def job(folder: Path, **changes: object) -> dict:
-    plain = {"k": 4, "completion": 6, "threads": 1, "dtype": "float32", "learn": True}
+    plain = {"k": 4, "completion": 6, "threads": 1, "dtype": "float32", "adapters": False, "learn": True}
     return {"model": str(folder), "prompts": material.prompts(folder, 2, 10), **plain, **changes}
 
 

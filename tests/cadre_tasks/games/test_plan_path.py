@@ -251,3 +251,37 @@ def test_what_each_form_is_told_becomes_of_its_program() -> None:
     play(solo, "print('RR')")
     assert "A team mate wrote this program:\n```python\nprint('RR')\n```\nIt printed RR." in seen(team, "planner")
     assert "What came of your program:\nIt printed RR." in seen(solo, "agent")
+
+
+def test_a_program_that_ignores_walls_is_judged_on_other_grids_too() -> None:
+    straight = (
+        'print(("D" if goal[0] > start[0] else "U") * abs(goal[0] - start[0])'
+        ' + ("R" if goal[1] > start[1] else "L") * abs(goal[1] - start[1]))'
+    )
+    task = Task("t", {"grid": ["S..", "...", "..G"]})
+    (alone,) = play(PlanPath(task, reward="outcome"), straight)
+    assert (alone.team, alone.local["tool"]) == (0.5, 0.5)
+    env = PlanPath(task, reward="outcome", judged_on=5)
+    (reward,) = play(env, straight)
+    solved = [game.outcome(game.parse(run_straight(game)) or "").solved for game in env.alike()]
+    assert not all(solved)
+    # The team is paid for the task's own grid, the author for the share of all five.
+    assert (reward.team, reward.local["tool"]) == (0.5, pytest.approx(0.5 * (1 + sum(solved)) / 5))
+    assert reward.parts["tool/goal"] == pytest.approx((1 + sum(solved)) / 5)
+    (right,) = play(PlanPath(task, reward="outcome", judged_on=5), SEARCH)
+    assert (right.team, right.local["tool"]) == (0.5, 0.5)
+
+
+def run_straight(game: PlanPath) -> str:
+    """The moves of a walk that ignores walls."""
+    (row, column), (goal_row, goal_column) = game.cell, game.grid.goal
+    vertical = ("D" if goal_row > row else "U") * abs(goal_row - row)
+    return vertical + ("R" if goal_column > column else "L") * abs(goal_column - column)
+
+
+def test_grids_that_programs_are_judged_on_are_of_the_same_kind_and_of_training() -> None:
+    env = PlanPath(Task("t", {"grid": ROWS}), judged_on=3, size=5)
+    games = env.alike()
+    assert [game.grid.size for game in games] == [5, 5]
+    assert [game.draw() for game in games] == [game.draw() for game in env.alike()]
+    assert env.draw() == "\n".join(ROWS)
