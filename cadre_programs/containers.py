@@ -426,10 +426,8 @@ class Container:
     async def execute(
         self, command: Sequence[str], stdin: bytes = b"", seconds: float = 0.0, max_bytes: int = 0
     ) -> tuple[Status, int, bytes, bytes]:
-        """Run a command as the program's user; return its status, exit code, output and errors.
-
-        A command that takes too long, or prints too much, is killed with the container.
-        """
+        """Run a command as the program's user; return its status, exit code, output and errors. A command that takes
+        too long, or prints too much, is killed with the container."""
         runtime = find_runtime(self.config.runtime)
         words = [runtime, "exec", "--interactive", f"--user={PROGRAM_USER}", f"--workdir={self.folder}", self.name]
         pipe = asyncio.subprocess.PIPE

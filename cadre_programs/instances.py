@@ -94,10 +94,8 @@ class Instance:
         running.ended.add_done_callback(lambda ended: self._changed.set())
 
     async def wait_until_blocked(self) -> ProgramState:
-        """Return the state of the program once it has ended, or all its threads are blocked and a call waits.
-
-        Raises Stuck, and closes the instance, if no new call came for `limits.seconds`.
-        """
+        """Return the state of the program once it has ended, or all its threads are blocked and a call waits. Raises
+        Stuck, and closes the instance, if no new call came for `limits.seconds`."""
         await self._wait(lambda is_blocked: is_blocked and bool(self._waiting_calls()))
         assert self.running is not None
         if self.running.ended.done():
@@ -455,10 +453,8 @@ class Host:
         expected: ProgramState | None,
         folder_copy: Path | None = None,
     ) -> tuple[Instance, ProgramState]:
-        """Start an instance, give it the answers of the history, and return it with its state.
-
-        An instance that does not reach the expected state is started once more. Raises ProgramDiverged if that fails.
-        """
+        """Start an instance, give it the answers of the history, and return it with its state. An instance that does
+        not reach the expected state is started once more. Raises ProgramDiverged if that fails."""
         if history and not episode.replayable:
             raise ContractError(
                 "settings.replayable: false, and the shape of the trees branches where answers have been given, which "
@@ -505,9 +501,7 @@ class Host:
 
     async def _fork_server(self, launch: LaunchSpec) -> ForkServer:
         """Return the launch's fork server; start one if there is none, or it could not be started, or has ended.
-
-        Launches that differ in their limits alone share one: each instance is started with its own limits.
-        """
+        Launches that differ in their limits alone share one: each instance is started with its own limits."""
         launch = replace(launch, limits=InstanceLimits())
         starting = self.fork_servers.get(launch)
         if starting is None or (

@@ -580,10 +580,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def start_fork_server(launch: LaunchSpec, table: ProcessTable, scratch: Path, url: str) -> ForkServer:
-    """Start a fork server and wait until it has imported the program. Raises ConfigError if that fails.
-
-    A client that the program makes while it is imported finds the endpoint at `url` and a key.
-    """
+    """Start a fork server and wait until it has imported the program. Raises ConfigError if that fails. A client that
+    the program makes while it is imported finds the endpoint at `url` and a key."""
     scratch = Path(tempfile.mkdtemp(dir=scratch))
     process = await asyncio.create_subprocess_exec(
         launch.python or sys.executable,

@@ -456,10 +456,8 @@ def _data_line(body: dict[str, Any]) -> bytes:
 
 
 def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple[ModelCall, tuple[Message, ...]]:
-    """Return the call of a request to `/v1/responses`, and the conversation that a later request may continue.
-
-    The conversation leaves the instructions out: they hold for one request. Raises RequestError.
-    """
+    """Return the call of a request to `/v1/responses`, and the conversation that a later request may continue. The
+    conversation leaves the instructions out: they hold for one request. Raises RequestError."""
     for name in ("background", "conversation", "prompt"):
         if body.get(name):
             raise RequestError(400, f"{name}: not supported; expected input.", name)

@@ -41,10 +41,8 @@ def parse_reward(body: Mapping[str, Any]) -> Reward:
 
 
 def parse_outcome(value: Any) -> EpisodeOutcome:
-    """Return the outcome for a number, true or false, None, or an object as above with `success`.
-
-    Raises RequestError for anything else.
-    """
+    """Return the outcome for a number, true or false, None, or an object as above with `success`. Raises RequestError
+    for anything else."""
     value = plain_scalar(value)
     if isinstance(value, bool):
         return EpisodeOutcome(Reward(team=float(value)), value)

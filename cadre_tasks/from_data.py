@@ -24,10 +24,8 @@ DATA_SETTINGS = ("data", "train", "test", "source", "fields", "held_out", "leaks
 
 
 class FromData(Env):
-    """An environment on a data set. Settings, beside the subclass's own: see `tasks`.
-
-    Subclasses replace their state at every step and never change it in place, so that a shallow copy is a fork.
-    """
+    """An environment on a data set. Settings, beside the subclass's own: see `tasks`. Subclasses replace their state at
+    every step and never change it in place, so that a shallow copy is a fork."""
 
     kind: ClassVar[Kind]
     sets: ClassVar[tuple[str, str]]  # the data sets for training and for testing, where none is named

@@ -140,9 +140,7 @@ def make_pairs(trees: Sequence[Tree], comparison: Comparison) -> list[Preference
 
 def make_joint_pairs(trees: Sequence[Tree], comparison: Comparison) -> list[PreferencePair]:
     """Return all pairs of joint actions of one decision whose returns differ (MAGRPO's joint reward model, 2508.04652).
-
-    A prompt has what all who act see, and a joint action what they answer, each below a mark of its name.
-    """
+    A prompt has what all who act see, and a joint action what they answer, each below a mark of its name."""
     pairs: list[PreferencePair] = []
     for tree in trees:
         for node in walk.nodes(tree.root):

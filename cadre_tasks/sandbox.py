@@ -61,10 +61,8 @@ class Sandbox(cadre_sandbox.Sandbox):
 def configure(
     level: LevelName = "auto", mode: Mode = "pool", workers: int | None = None, cgroup: GroupMode = "auto"
 ) -> None:
-    """Choose the sandbox of this process, before its first use.
-
-    Raises SandboxError when the machine cannot give the level or the control group, or when another is in use already.
-    """
+    """Choose the sandbox of this process, before its first use. Raises SandboxError when the machine cannot give the
+    level or the control group, or when another is in use already."""
     global _default
     if _default is not None:
         if level in ("auto", _default.level) and mode == _default.mode and cgroup in ("auto", _default.cgroup):

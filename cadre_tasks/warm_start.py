@@ -236,10 +236,8 @@ def pick_examples(data: Sequence[TrainingSequence], step: int, settings: WarmSta
 
 
 def _write_first_checkpoint(experiment: Experiment, run: Run) -> None:
-    """Make the warmed weights the run's state before its first step, with a fresh optimizer.
-
-    They are copied as files, since a learner may be in another process.
-    """
+    """Make the warmed weights the run's state before its first step, with a fresh optimizer. They are copied as files,
+    since a learner may be in another process."""
     # A new team, since the optimizer of the warm start is not the run's.
     team = build_team(experiment, train=True)
     names = [name for name in experiment.learners if name in experiment.roles.values()]

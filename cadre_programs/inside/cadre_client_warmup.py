@@ -59,9 +59,7 @@ class FixedAnswers(BaseHTTPRequestHandler):
 
 def warm_up() -> None:
     """Make both kinds of client call both interfaces, if the program has imported the client. Leaves no thread behind.
-
-    Never fails: a version of the client that does not fit is left to load its modules in every instance.
-    """
+    Never fails: a version of the client that does not fit is left to load its modules in every instance."""
     for package, library in LATE_IMPORTS.items():
         if package in sys.modules:
             with contextlib.suppress(Exception):

@@ -32,10 +32,8 @@ def reward(
 
 
 def memo(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return the function's value, a JSON value, from an earlier run of the program where there is one.
-
-    Values are kept for all instances of an episode, by function, arguments, and how often this call was made before.
-    """
+    """Return the function's value, a JSON value, from an earlier run of the program where there is one. Values are kept
+    for all instances of an episode, by function, arguments, and how often this call was made before."""
     folder = os.environ.get("CADRE_MEMO")
     if folder is None:
         return function(*args, **kwargs)

@@ -64,10 +64,8 @@ class Stream:
         return self._generators[kind]
 
     def child(self, function: Any, name: str = "") -> Stream:
-        """Return the stream of what runs the function beside this one, which begins at this one's time.
-
-        Children are numbered by what they run: how many a client library makes may depend on its open connections.
-        """
+        """Return the stream of what runs the function beside this one, which begins at this one's time. Children are
+        numbered by what they run: how many a client library makes may depend on its open connections."""
         key = name or getattr(function, "__qualname__", type(function).__qualname__)
         number = self._children[key] = self._children.get(key, 0) + 1
         seed = hashlib.sha256(f"{self.seed} {number} {key}".encode()).hexdigest()

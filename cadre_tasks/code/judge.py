@@ -63,10 +63,8 @@ Tests = StdioTests | CallTests | UnitTests
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a completion: its mark in lower case, its text, its first and its last line.
-
-    Only the last block of a completion can be unclosed; it ends where the completion ends.
-    """
+    """A fenced block of a completion: its mark in lower case, its text, its first and its last line. Only the last
+    block of a completion can be unclosed; it ends where the completion ends."""
 
     mark: str
     text: str

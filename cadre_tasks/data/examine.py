@@ -136,10 +136,8 @@ def comparable_test_sets(name: str) -> list[str]:
 
 
 def available_test_sets(name: str, source: str) -> dict[str, str]:
-    """Return those of `comparable_test_sets` that can be read, with their sources.
-
-    From the hub these are the set's own and those in the cache; nothing else is downloaded for a comparison.
-    """
+    """Return those of `comparable_test_sets` that can be read, with their sources. From the hub these are the set's own
+    and those in the cache; nothing else is downloaded for a comparison."""
     if read.is_hub(source):
         cached = [
             test_set
@@ -217,10 +215,8 @@ class PreparedSplit:
 
 
 def prepare(name: str, split: str, source: str, out: Path) -> PreparedSplit:
-    """Write the clean items of a split, all or nothing. Raises ConfigError or DataError as reading does.
-
-    Leaks are left out of a training split, for every test set that can be read.
-    """
+    """Write the clean items of a split, all or nothing. Raises ConfigError or DataError as reading does. Leaks are left
+    out of a training split, for every test set that can be read."""
     source = read.required_source(source)
     read.load(name, split, source)
     report, remaining = clean_split(name, split, source)

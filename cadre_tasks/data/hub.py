@@ -104,10 +104,8 @@ def manual_download(spec: DatasetSpec) -> str:
 
 
 def _find_files(spec: DatasetSpec, split: str, revisions: Sequence[str]) -> tuple[str, dict[str, int]]:
-    """Return (commit, bytes by file) of a split, at the first of the revisions that has files of it.
-
-    The last revision is the one that the user named. For the main branch the hub's conversion is tried after it.
-    """
+    """Return (commit, bytes by file) of a split, at the first of the revisions that has files of it. The last revision
+    is the one that the user named. For the main branch the hub's conversion is tried after it."""
     from huggingface_hub import HfApi
 
     for branch in (*revisions, *([CONVERTED] if revisions[-1] == MAIN else [])):

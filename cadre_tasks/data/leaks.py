@@ -114,9 +114,7 @@ def hash_runs(words: Sequence[str]) -> set[int]:
 
 def remove_contradictions(records: Sequence[Record]) -> list[Record]:
     """Return the records without problems of one question and several answers, none of which is known to be right.
-
-    Programs may be tested in several ways, and texts have several references.
-    """
+    Programs may be tested in several ways, and texts have several references."""
     answers: dict[str, set[tuple[str, float]]] = defaultdict(set)
     for record in records:
         if isinstance(record, Problem):
@@ -130,10 +128,8 @@ def remove_contradictions(records: Sequence[Record]) -> list[Record]:
 
 
 def remove_repetitions(records: Iterable[Record]) -> list[Record]:
-    """Return the first record of each text and solution.
-
-    Texts are compared by words, which leave signs out: `sin 60` and `sin (-60)` differ by their solutions.
-    """
+    """Return the first record of each text and solution. Texts are compared by words, which leave signs out: `sin 60`
+    and `sin (-60)` differ by their solutions."""
     first: dict[tuple[Any, ...], Record] = {}
     for record in records:
         first.setdefault((split_words(prompt_text(record)), *solution_key(record)), record)

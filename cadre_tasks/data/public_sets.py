@@ -77,10 +77,8 @@ def last_boxed(text: str) -> str | None:
 
 
 def make_problem(name: str, question: str, *answers: Any, tolerance: float = 0.0) -> Problem | None:
-    """Return a problem with these right answers, each a text, a number or a list of one; None if one is missing.
-
-    Raises ValueError for anything else.
-    """
+    """Return a problem with these right answers, each a text, a number or a list of one; None if one is missing. Raises
+    ValueError for anything else."""
     values = [answer[0] if isinstance(answer, list) and len(answer) == 1 else answer for answer in answers]
     if any(value is None or not str(value).strip() or value == [] for value in values):
         return None
@@ -155,10 +153,8 @@ def mbpp(row: Row, index: int) -> CodingProblem:
 
 
 def names_tested(reference: str, tests: str) -> tuple[str, ...]:
-    """Return the names that the reference defines and the tests use, which every program has to define.
-
-    Functions come first: one of them is asked for, and classes are for its arguments.
-    """
+    """Return the names that the reference defines and the tests use, which every program has to define. Functions come
+    first: one of them is asked for, and classes are for its arguments."""
     used_names = {node.id for node in ast.walk(ast.parse(tests)) if isinstance(node, ast.Name)}
     body = ast.parse(reference).body
     defined = [node.name for kind in (ast.FunctionDef, ast.ClassDef) for node in body if isinstance(node, kind)]
@@ -166,10 +162,8 @@ def names_tested(reference: str, tests: str) -> tuple[str, ...]:
 
 
 def apps(row: Row, index: int) -> CodingProblem | None:
-    """APPS: tests and solutions are JSON in text. None for rows without tests that the statement does not show.
-
-    Its JSONL has `id`, its conversion to Parquet `problem_id`.
-    """
+    """APPS: tests and solutions are JSON in text. None for rows without tests that the statement does not show. Its
+    JSONL has `id`, its conversion to Parquet `problem_id`."""
     if not row["input_output"]:
         return None
     tests = parse_json(row["input_output"])
@@ -258,10 +252,8 @@ def code_contests(row: Row, index: int) -> CodingProblem | None:
 
 
 def livecodebench(row: Row, index: int) -> CodingProblem | None:
-    """LiveCodeBench: JSON in text; private tests are compressed. Calls have one JSON value a line.
-
-    None without hidden tests.
-    """
+    """LiveCodeBench: JSON in text; private tests are compressed. Calls have one JSON value a line. None without hidden
+    tests."""
     public, private = json.loads(row["public_test_cases"]), private_cases(row["private_test_cases"])
     if not private:
         return None
@@ -295,10 +287,8 @@ def private_cases(text: str) -> list[Row]:
 
 
 def pickled_text(data: bytes) -> str:
-    """Return the text that a pickle of one text holds, read from its opcodes: nothing is ever called.
-
-    Raises ValueError for a pickle of anything else.
-    """
+    """Return the text that a pickle of one text holds, read from its opcodes: nothing is ever called. Raises ValueError
+    for a pickle of anything else."""
     framing = {"PROTO", "FRAME", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "STOP"}
     opcodes = [(code.name, value) for code, value, _ in pickletools.genops(data) if code.name not in framing]
     if len(opcodes) != 1 or not isinstance(opcodes[0][1], str):

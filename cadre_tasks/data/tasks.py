@@ -58,10 +58,8 @@ class DataSelection:
 
 
 def load_data_tasks(selection: DataSelection, split: Split) -> GeneratedTasks:
-    """Return the tasks of a split, each a record as a dictionary.
-
-    Raises ConfigError for settings that do not fit together, DataError for data that cannot be used.
-    """
+    """Return the tasks of a split, each a record as a dictionary. Raises ConfigError for settings that do not fit
+    together, DataError for data that cannot be used."""
     # Records are cached by the source that is configured now and the state of its files.
     selection = replace(selection, source=read.configured_source(selection.source))
     records = _load_records(selection, split, _state(selection))

@@ -55,10 +55,8 @@ def carve(generator: random.Random, size: int) -> set[Cell]:
 
 
 def pull(generator: random.Random, floor: set[Cell], goals: list[Cell]) -> tuple[Cell, list[Cell]] | None:
-    """Return (walker, boxes) after a random walk in reverse from the solved level, or None if a box has not come far.
-
-    A walker that steps away from a box may take it along: the reverse of a push.
-    """
+    """Return (walker, boxes) after a random walk in reverse from the solved level, or None if a box has not come far. A
+    walker that steps away from a box may take it along: the reverse of a push."""
     boxes = list(goals)
     # Sorted, so that the draw does not depend on the order of a set.
     walker = generator.choice(sorted(floor - set(goals)))

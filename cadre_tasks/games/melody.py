@@ -198,9 +198,7 @@ class MelodySingleAgent(Melody):
 
 class Signals(Melody):
     """Sound, picture and text: a listener, a looker who sees the colors of the keys, and a player who knows the order.
-
-    No role sees what another is shown, and the keys follow from all three.
-    """
+    No role sees what another is shown, and the keys follow from all three."""
 
     roles: ClassVar[tuple[str, ...]] = ("listener", "looker", "player")
     one_agent: ClassVar[str] = ""

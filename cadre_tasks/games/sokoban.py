@@ -172,10 +172,8 @@ def parse_level(rows: Sequence[str]) -> tuple[Level, State]:
 
 
 def solve(level: Level, state: State) -> str | None:
-    """Return the fewest moves that solve the level, by breadth-first search, or None if it has no solution.
-
-    It visits every state in the worst case: a matter of milliseconds for one box in 6x6, of hours for Boxoban.
-    """
+    """Return the fewest moves that solve the level, by breadth-first search, or None if it has no solution. It visits
+    every state in the worst case: a matter of milliseconds for one box in 6x6, of hours for Boxoban."""
     queue, visited = deque([(state, "")]), {state}
     while queue:
         state, path = queue.popleft()

@@ -207,9 +207,7 @@ def solve_sudoku(grid, is_allowed):
 
     def write_grid(self, rows: Sequence[str]) -> str:
         """Return a grid as prompts in English show it: rows of digits, or Python for models that write functions.
-
-        Qwen2.5-Coder-0.5B copies 1 of 48 grids right from rows without spaces, and 29 of 48 from a list of lists.
-        """
+        Qwen2.5-Coder-0.5B copies 1 of 48 grids right from rows without spaces, and 29 of 48 from a list of lists."""
         if self.words is not Function:
             return "\n".join(rows)
         lines = ",\n".join(f"    [{', '.join(row.replace('.', '0'))}]" for row in rows)

@@ -127,10 +127,8 @@ def valid(rows: Sequence[str]) -> bool:
 
 
 def generate(size: int, clues: int, admits: Callable[..., bool], *seed: str | int) -> Rows:
-    """Return a puzzle with one solution, the same for the same seed, whose solution `admits` (a split) accepts.
-
-    Clues are taken from a random solution as long as it stays the only one, until `clues` are left or no more can go.
-    """
+    """Return a puzzle with one solution, the same for the same seed, whose solution `admits` (a split) accepts. Clues
+    are taken from a random solution as long as it stays the only one, until `clues` are left or no more can go."""
     generator = random_keys.generator("sudoku", size, clues, *seed)
     while True:
         solution = next(Board(size).fills(generator))

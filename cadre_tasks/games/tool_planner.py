@@ -244,19 +244,16 @@ class ToolPlanner(TurnBased):
         right program every turn earns no more than one. Completions of one prompt share both subtractions, so their
         comparison is not affected. Where a program is judged on other games too (`alike`), its author gets the mean.
         """
-        self.wrote, self.run = text, await self.execute(text)
-        outcomes = [self.tried(self.run)]
-        for game in self.alike():
-            outcomes.append(game.tried(await game.execute(text)))
+        games = [self, *self.alike()]
+        runs = [await game.execute(text) for game in games]
+        self.wrote, self.run = text, runs[0]
+        answered = zip(games, runs, strict=True)
+        outcomes = [None if run.answer is None else game.outcome(run.answer) for game, run in answered]
         self.shaping = self.pay(outcomes[0])[0]
         last_rating, self.rating = self.rating, fmean(map(self.rate, outcomes))
         solved = fmean(outcome is not None and outcome.solved for outcome in outcomes)
         parts = {"tool/ran": float(self.run.status == "ok"), "tool/goal": solved, "tool/shaping": self.shaping}
         return Reward(self.shaping, {role: self.rating - last_rating}, parts)
-
-    def tried(self, run: Run) -> Outcome | None:
-        """Return the outcome that a program's answer would have here, if it gave one."""
-        return None if run.answer is None else self.outcome(run.answer)
 
     def rate(self, outcome: Outcome | None) -> float:
         """Return what a program's author gets for its answer in one game."""
@@ -331,10 +328,8 @@ class Tool(ToolPlanner):
 
 
 class PlannerSingleAgent(OneAgent, ToolPlanner):
-    """A single agent with the tool: it writes the program, sees its result, and then answers.
-
-    Its two steps are one conversation; its program earns what the tool's does and its answer what the planner's does.
-    """
+    """A single agent with the tool: it writes the program, sees its result, and then answers. Its two steps are one
+    conversation; its program earns what the tool's does and its answer what the planner's does."""
 
     output: ClassVar[str] = "You see its output then, and decide on the {answers}."
 

@@ -81,10 +81,8 @@ def expect_equal(env: str, before: Any, after: Any, remedy: str) -> None:
 
 
 def served_spec(env: str, settings: Mapping[str, Any], split: Split, library: str) -> tuple[EnvSpec, Sequence[Task]]:
-    """Return an environment that clients of another library play, and the tasks of the split.
-
-    Raises ConfigError or ContractError where it could not be played, and for roles with tools, which they cannot call.
-    """
+    """Return an environment that clients of another library play, and the tasks of the split. Raises ConfigError or
+    ContractError where it could not be played, and for roles with tools, which they cannot call."""
     spec = EnvSpec(env, dict(settings))
     if spec.missing:
         raise ConfigError(

@@ -44,9 +44,7 @@ class InvalidAction(Exception):
 
 class Pool:
     """The sessions of one server, at most `size` at a time; that of the state used longest ago is closed for another.
-
-    Of a synchronous client, as the states of a rollout are stepped one after the other.
-    """
+    Of a synchronous client, as the states of a rollout are stepped one after the other."""
 
     def __init__(self, url: str, size: int, timeout_s: float) -> None:
         self.url, self.size, self.timeout_s = url, size, timeout_s
@@ -55,10 +53,8 @@ class Pool:
         self.sessions: dict[int, Any] = {}
 
     def open(self, state: int) -> Any:
-        """Return a new session for a state, without an episode.
-
-        Raises ConfigError if the server has never answered, and ServerFailed later.
-        """
+        """Return a new session for a state, without an episode. Raises ConfigError if the server has never answered,
+        and ServerFailed later."""
         while len(self.sessions) >= self.size:
             self.close(next(iter(self.sessions)))
         kind = package("openenv.core", "openenv").GenericEnvClient
@@ -115,10 +111,8 @@ def pool_of(url: str, size: int, timeout_s: float) -> Pool:
 
 @lru_cache
 def start_server(app: str, start_timeout_s: float) -> str:
-    """Start a server of this machine for `module:app`, once, and return its URL. It ends with this process.
-
-    Raises ConfigError if there is no such app, or it does not listen within the time.
-    """
+    """Start a server of this machine for `module:app`, once, and return its URL. It ends with this process. Raises
+    ConfigError if there is no such app, or it does not listen within the time."""
     package("openenv.core", "openenv")
     module = app.partition(":")[0]
     try:

@@ -77,10 +77,8 @@ class ServedEpisode:
 def make_openenv_app(
     env: str, settings: Mapping[str, Any] | None = None, split: Split = "train", sessions: int = 64
 ) -> Any:
-    """Return the server's app (FastAPI) for an environment, by its name or `FILE.py:CLASS`, with its settings.
-
-    Raises ConfigError if the environment takes no such settings or has tools, or openenv-core is not installed.
-    """
+    """Return the server's app (FastAPI) for an environment, by its name or `FILE.py:CLASS`, with its settings. Raises
+    ConfigError if the environment takes no such settings or has tools, or openenv-core is not installed."""
     server = package("openenv.core.env_server", "openenv")
     types = package("openenv.core.env_server.types", "openenv")
     spec, _ = served_spec(env, settings or {}, split, "OpenEnv")

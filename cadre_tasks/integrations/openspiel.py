@@ -152,10 +152,8 @@ class OpenSpiel(Env):
         return random_keys.generator("openspiel", self.task.data["deal"], history, player).choice(legal), False
 
     def _reward(self, gains: Sequence[float], illegal: Mapping[str, float], acted: Sequence[str]) -> Reward:
-        """Return the team's reward if all have one utility; otherwise each role's gain since it acted last.
-
-        At the end of the game everybody is rewarded.
-        """
+        """Return the team's reward if all have one utility; otherwise each role's gain since it acted last. At the end
+        of the game everybody is rewarded."""
         parts = {"legal": 1.0 - len(illegal) / len(acted)}
         if is_cooperative(self.game):
             return Reward(gains[0], {name: -cost for name, cost in illegal.items()}, parts)

@@ -25,9 +25,7 @@ spaces = package("gymnasium.spaces", "pettingzoo")
 
 class Played:
     """The base of both: an episode of the Cadre environment `env` with its settings, on a task drawn by the seed.
-
-    Observations have at most `longest` bytes, actions at most so many letters.
-    """
+    Observations have at most `longest` bytes, actions at most so many letters."""
 
     metadata = {"name": "cadre", "render_modes": [], "is_parallelizable": False}
 

@@ -30,10 +30,8 @@ MOST_LETTERS = 2000
 
 
 class TextArena(Env):
-    """A game of `GAMES` between players who act in turns; the game rewards each of them at its end.
-
-    The game's random draws follow from the task and from the number of turns.
-    """
+    """A game of `GAMES` between players who act in turns; the game rewards each of them at its end. The game's random
+    draws follow from the task and from the number of turns."""
 
     rewards_absent = True  # the end rewards everybody
     plain_text = {"game": r"[\w-]+"}

@@ -117,10 +117,8 @@ class Maths(FromData):
 
 
 class MathsSingleAgent(Maths):
-    """One agent with the tool: it writes a program, sees its output, and answers; again if the two differ.
-
-    A program is rewarded for building and running. If its output is right, that counts for the team until the answer.
-    """
+    """One agent with the tool: it writes a program, sees its output, and answers; again if the two differ. A program is
+    rewarded for building and running. If its output is right, that counts for the team until the answer."""
 
     roles: ClassVar[tuple[str, ...]] = ("agent",)
     written: tuple[Message, ...] = ()  # the conversation so far
@@ -174,9 +172,7 @@ class MathsSingleAgent(Maths):
 
 class MathsVote(Maths):
     """A vote: one role answers `turns` times, each time as if it were the first; the majority answer is the team's.
-
-    Every answer is rewarded for its author; the team's value is .4 while the majority answer so far is right.
-    """
+    Every answer is rewarded for its author; the team's value is .4 while the majority answer so far is right."""
 
     roles: ClassVar[tuple[str, ...]] = ("voter",)
     votes: tuple[str | None, ...] = ()

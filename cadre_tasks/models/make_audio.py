@@ -81,10 +81,8 @@ def save(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
 
 
 def example(generator: random.Random) -> tuple[Observation, str]:
-    """Return an observation of a role in a training task and an answer of mixed quality.
-
-    The player reads notes of mixed quality too, which its keys follow.
-    """
+    """Return an observation of a role in a training task and an answer of mixed quality. The player reads notes of
+    mixed quality too, which its keys follow."""
     # So few sounds that their spectrograms are computed once; the model has less room than they have samples.
     env = Melody(Melody.tasks("train", notes=NOTES, pitches=PITCHES)[generator.randrange(SOUNDS)], "compact")
     if generator.random() < 0.5:
