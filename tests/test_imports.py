@@ -172,7 +172,7 @@ BUDGETS = {
     "cadre_sandbox": 7_000,
     "cadre_tasks": 15_450,
     "bench": 7_000,
-    "lab": 7_700,
+    "lab": 7_350,
 }
 
 
