@@ -13,8 +13,10 @@ def test_everything_bundled_is_in_a_group() -> None:
         assert sum(name == task or name.startswith(f"{task}-") for task in tasks) == 1, name
     for name in recipes():
         env = read_recipe(name)["env"]
+        envs = [entry["name"] for entry in env] if isinstance(env, list) else [env]
         assert any(name == task or name.startswith(f"{task}-") for task in tasks), name
-        assert any(env == task or env.startswith(f"{task}-") for task in tasks), name
+        for env in envs:
+            assert any(env == task or env.startswith(f"{task}-") for task in tasks), name
 
 
 def names_in(lines: list[str]) -> set[str]:
