@@ -25,6 +25,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -260,10 +261,12 @@ class Work:
         """Do all that is not done yet, and return the result."""
         self.play_untrained("team", TEAM)
         self.play_untrained("agent", self.plan.agents[-1])
-        rates, outcomes = {}, {}
-        for name in self.plan.methods:
-            rates[name], steps = self.search(name)
-            outcomes[name] = [self.outcome(name, f"seed-{seed}", seed, rates[name], steps) for seed in self.plan.seeds]
+        found = {name: self.search(name) for name in self.plan.methods}
+        rates = {name: rate for name, (rate, _) in found.items()}
+        outcomes: dict[str, list[Raw]] = {name: [] for name in found}
+        # A seed of all methods before the next seed: whoever looks at an experiment half way finds whole seeds.
+        for seed, (name, (rate, steps)) in product(self.plan.seeds, found.items()):
+            outcomes[name].append(self.outcome(name, f"seed-{seed}", seed, rate, steps))
         return make_result(self.folder, self.plan, rates, outcomes, self.draw(self.plan.agents[-1]))
 
     def say(self, text: str) -> None:

@@ -62,8 +62,9 @@ def result(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
     done = cadre.prove(Relay, **arguments)
     patch.undo()
     assert (folder / "plan.json").read_text() == planned
-    # Each method is searched for, and trained with two seeds; what was interrupted is begun again, and nothing else.
-    expected = [f"{name}/{run}" for name in METHODS for run in ("rate-0.0001", "seed-0", "seed-1")]
+    # Each method is searched for, and all are trained with a seed before the next one; what was interrupted is begun
+    # again, and nothing else.
+    expected = [f"{name}/{run}" for run in ("rate-0.0001", "seed-0", "seed-1") for name in METHODS]
     assert [run.rpartition("/")[0] for run in trained if trained.count(run) > 1] == ["team-L2"] * 2
     assert [
         run.replace(run.rpartition("rate-")[2], "0.0001") if "rate-" in run else run for run in dict.fromkeys(trained)
