@@ -82,6 +82,11 @@ def measurement(
     }
 
 
+def timeless(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line of a run without the metrics that say how long something took."""
+    return {name: value for name, value in line.items() if not name.startswith("time/") and not name.endswith("_per_s")}
+
+
 SHIPPED = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadre_sandbox", "cadre_tasks")
 MEASURED_CODE = (*SHIPPED, "bench", "lab")
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, record
+from common import ROOT, record, timeless
 
 CADRE = [sys.executable, "-m", "cadre"]
 TEAMS = {"lora": "plan-path-lora", "models": "plan-path-roles", "critics": "plan-path-mappo"}
@@ -82,10 +82,7 @@ def killed(process: subprocess.Popen[bytes], is_due: Callable[[], bool]) -> bool
 def state(folder: Path) -> dict[str, Any]:
     """Return a run's results without times: metrics, trees, evaluations, checksums of its last checkpoint's files."""
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    lines = [
-        {name: value for name, value in step.items() if "time/" not in name and "_per_s" not in name}
-        for step in metrics
-    ]
+    lines = [timeless(step) for step in metrics]
     newest = max((folder / "checkpoints").glob("step-*"))
     files = {
         str(path.relative_to(newest)): hashlib.sha256(path.read_bytes()).hexdigest()

@@ -24,17 +24,12 @@ from typing import Any
 
 from rich.console import Console
 
-from common import ROOT, record
+from common import ROOT, record, timeless
 
 RECIPES = ("plan-path", "plan-path-lora", "plan-path-mappo", "plan-path-roles")
 JSONL = ("metrics.jsonl", "evaluations.jsonl", "trees.jsonl")
 
 console = Console(soft_wrap=True)
-
-
-def timeless(line: dict[str, Any]) -> dict[str, Any]:
-    """A line of a run without the metrics that say how long something took."""
-    return {name: value for name, value in line.items() if not name.startswith("time/") and "per_s" not in name}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

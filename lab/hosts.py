@@ -28,7 +28,7 @@ from typing import IO, Any
 
 import yaml
 
-from bench.common import ROOT, record
+from bench.common import ROOT, record, timeless
 from lab import worth_tasks
 from lab.trainings import console
 from lab.worth import speaker
@@ -137,14 +137,9 @@ def wait_for(driver: subprocess.Popen[bytes], run: Path, count: int) -> None:
 def content(run: Path) -> tuple[Any, ...]:
     """What has to be equal: metrics and evaluations without times, and the bytes of the last weights."""
     files = [run / name for name in ("metrics.jsonl", "evaluations.jsonl")]
-    lines = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
-    timeless = [[{k: v for k, v in line.items() if not is_time(k)} for line in file] for file in lines]
+    lines = [[timeless(json.loads(line)) for line in file.read_text().splitlines()] for file in files]
     last = max((run / "checkpoints").iterdir())
-    return timeless, [path.read_bytes() for path in sorted(last.rglob("*.safetensors"))]
-
-
-def is_time(name: str) -> bool:
-    return "time/" in name or "_per_s" in name
+    return lines, [path.read_bytes() for path in sorted(last.rglob("*.safetensors"))]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 import cadre
-from bench.common import record
+from bench.common import record, timeless
 from cadre.training.checkpoint import latest_checkpoint
 
 SHORT = {"prompts": "compact", "turns": 1}
@@ -55,7 +55,7 @@ def resume_mismatches(folder: Path) -> int:
     whole = train(folder / "whole", RESUMED, **given)
     for steps in range(1, RESUMED + 1):
         parted = train(folder / "parted", steps, resume=steps > 1, **given)
-    names = [name for name in whole[0] if not name.startswith("time/") and not name.endswith("_per_s")]
+    names = timeless(whole[0])
     differing = sum(a.get(name) != b.get(name) for a, b in zip(whole, parted, strict=True) for name in names)
     one, two = (latest_checkpoint(folder / run / "checkpoints") for run in ("whole", "parted"))
     files = [f"{game}/model.safetensors" for game in NAMES]
