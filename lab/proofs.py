@@ -1,4 +1,4 @@
-"""How far the verdicts of `cadre prove` can be trusted: `python -m lab.proofs calibrate|controls [--write]`.
+"""How far `cadre prove` can be trusted, and what it finds: `python -m lab.proofs PART [--write]`. The parts:
 
     calibrate   400 simulated experiments in each of four worlds. In the first all methods are equal, and what is said
                 other than undecided is false. Then the team is better by the experiment's own resolution, or more, and
@@ -6,13 +6,20 @@
     controls    `cadre prove` itself, on tasks whose bounds follow from who sees what (lab/worth_tasks.py): with
                 `relay.0` only the first role sees what the second has to name, and the agent is the second; with `open`
                 one agent sees all that the team sees, and no gain may appear.
+    games       recipes of two roles that begin as the embedded model
+    context     the recipe `search`, by a model that was taught both roles and one agent alike (`python -m
+                lab.search_trainings make models/search`): once as it is, where both find room for all they are shown,
+                and once with room for 128 tokens, which is enough for each role and not for one agent's conversation.
 
-Appends `prove.false_verdicts` and `prove.known_gains_found` to results/prove.jsonl, and the verdicts of the controls.
+Appends `prove.false_verdicts` and `prove.known_gains_found` to results/prove.jsonl, and of the others what every method
+solves and by how much the team is better.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +28,8 @@ from numpy.typing import NDArray
 
 import cadre
 from bench.common import ROOT, record
+from cadre.config.recipes import read_recipe
+from cadre.settings.yaml_file import Raw
 from cadre_analysis.prove_report import verdict_line
 from cadre_analysis.verdict import Verdict, decide
 from lab import worth_tasks
@@ -85,6 +94,8 @@ CONTROLS = {
     # One agent is shown all that both are.
     "open": ({"known_fraction": 0.0}, None, "undecided"),
 }
+GAMES = ("plan-path", "sokoban", "sudoku")
+NOTHING_KEPT = {"trees_kept": 0, "checkpoint_minutes": 0.0}
 
 
 def controls(runs: Path, seeds: int, tokens: int, write: bool) -> None:
@@ -99,22 +110,52 @@ def controls(runs: Path, seeds: int, tokens: int, write: bool) -> None:
             "loss": {"entropy": 0.04, "schedule": "linear"},
             "sampling": {"max_tokens": 1},
             "learner": {"learning_rate": 1e-3},
-            "train": {"tasks_per_step": 16, "trees_kept": 0, "checkpoint_minutes": 0.0},
+            "train": {"tasks_per_step": 16, **NOTHING_KEPT},
             "trackers": {"names": []},
         }
-        size = {"seeds": seeds, "tokens": tokens, "held_out_tasks": 200, "rates": (1.0, 3.0), "agent": agent}
-        result = cadre.prove(recipe, run=runs / name, quiet=True, **size)
-        console.print(f"{name}, expected {expected}: {verdict_line(result)}", highlight=False)
-        if write:
-            command = f"python -m lab.proofs controls --seeds {seeds} --tokens {tokens} --write"
-            for comparison in result.verdict.comparisons:
-                figure = f"prove.control.{name}.{comparison.agent}"
-                record("prove", figure, list(comparison.difference), "share", command, 200, result.plan.seeds)
+        console.print(f"{name}, expected {expected}:", highlight=False)
+        prove(recipe, runs / name, f"control.{name}", seeds, tokens, write, agent=agent)
+
+
+def games(runs: Path, seeds: int, tokens: int, write: bool) -> None:
+    """Run `cadre prove` on the recipes of games."""
+    for name in GAMES:
+        recipe = read_recipe(name)
+        recipe["train"] |= NOTHING_KEPT
+        console.print(f"{name}:", highlight=False)
+        prove(recipe, runs / name, f"games.{name}", seeds, tokens, write)
+
+
+def context(runs: Path, seeds: int, tokens: int, write: bool) -> None:
+    """Run `cadre prove` on a task that needs more room alone than in a team."""
+    for room in (512, 128):
+        model = runs / "models" / f"search-{room}"
+        if not model.exists():
+            shutil.copytree(ROOT / "models" / "search", model)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": room}))
+        recipe = read_recipe("search")
+        recipe["team"]["policies"] = dict.fromkeys(recipe["team"]["policies"], str(model))
+        recipe["train"] |= NOTHING_KEPT
+        console.print(f"{room} tokens of context:", highlight=False)
+        prove(recipe, runs / f"context-{room}", f"context.{room}", seeds, tokens, write)
+
+
+def prove(recipe: Raw, run: Path, name: str, seeds: int, tokens: int, write: bool, agent: str | None = None) -> None:
+    """Print the verdict of an experiment of `cadre prove`; record what each method solves, and the differences."""
+    result = cadre.prove(recipe, run=run, quiet=True, seeds=seeds, tokens=tokens, held_out_tasks=200, agent=agent)
+    console.print(verdict_line(result), highlight=False)
+    if write:
+        command = f"python -m lab.proofs {name.split('.')[0]} --seeds {seeds} --tokens {tokens} --write"
+        found = {f"{method}.success": figures.success for method, figures in result.methods.items()}
+        found |= {comparison.agent: comparison.difference for comparison in result.verdict.comparisons}
+        for figure, interval in found.items():
+            record("prove", f"prove.{name}.{figure}", list(interval), "share", command, 200, result.plan.seeds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("calibrate", "controls"))
+    parser.add_argument("part", choices=("calibrate", "controls", "games", "context"))
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "proofs")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=25_600)
@@ -123,7 +164,8 @@ def main() -> None:
     if chosen.part == "calibrate":
         calibrate(chosen.write)
     else:
-        controls(chosen.runs.absolute(), chosen.seeds, chosen.tokens, chosen.write)
+        part = {"controls": controls, "games": games, "context": context}[chosen.part]
+        part(chosen.runs.absolute(), chosen.seeds, chosen.tokens, chosen.write)
 
 
 if __name__ == "__main__":

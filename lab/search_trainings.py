@@ -1,17 +1,17 @@
 """A searcher and a writer who learn: a tiny model that now and then does what is needed, trained on whole episodes.
 
-    python -m lab.search_trainings make FOLDER [--alone]
-    python -m lab.search_trainings train FOLDER [--alone] [--seeds 0 1 2] [--write]
+    python -m lab.search_trainings make FOLDER
+    python -m lab.search_trainings train FOLDER [--seeds 0 1 2] [--write]
 
-make   a tiny model, pre-trained on compact prompts of both roles in training tasks (a library of four people, questions
-       of one fact). In a third of its answers it does what is needed; else its searcher opens a passage at random or
-       ends the search, and its writer leaves out the second word of the name
+make   a tiny model, pre-trained on compact prompts of training tasks (a library of four people, questions of one fact):
+       half of them of both roles, half of one agent that searches and answers in one conversation. In a third of its
+       answers it does what is needed; else it opens a passage at random or ends the search, and leaves out the second
+       word of the name
 train  the recipe `search`: two policies that begin as that model, GRPO over whole episodes; success on held-out
-       questions before and after
+       questions before and after. `--write` appends `worlds.search.base.success` and `worlds.search.success` to
+       results/worlds.jsonl
 
-With `--alone` one agent searches and answers in one conversation, as many episodes. `--write` appends
-`worlds.search.base.success` and `worlds.search.success`, or `worlds.search.alone.base.success` and
-`worlds.search.alone.success`, to results/worlds.jsonl.
+Whether two roles are better than one agent is asked by `python -m lab.proofs context`.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ def examples(count: int, form: type[Search] = Search) -> list[dict[str, Any]]:
     return lines
 
 
-def train(model: Path, seed: int, steps: int, is_alone: bool) -> list[float]:
+def make(folder: Path, count: int, steps: int) -> None:
+    """Write a model that was taught both roles and, as often, one agent."""
+    lines = [*examples(count // 2, Search), *examples(count // 2, SearchSingleAgent)]
+    teach(lines, folder, steps, vocabulary=800, spread=0.08)
+
+
+def train(model: Path, seed: int, steps: int) -> list[float]:
     """Return the success on held-out questions, before and during the training."""
     experiment = read_recipe("search")
-    if is_alone:
-        experiment |= {
-            "env": "search-single-agent",
-            "team": {"policies": {"one": str(model)}, "roles": {"agent": "one"}},
-        }
-    else:
-        experiment["team"]["policies"] = dict.fromkeys(experiment["team"]["policies"], str(model))
+    experiment["team"]["policies"] = dict.fromkeys(experiment["team"]["policies"], str(model))
     experiment["train"] |= {"steps": steps}
     experiment["evaluate"]["tasks"] = TASKS
     return train_success(experiment, seed)
@@ -88,19 +88,16 @@ def train(model: Path, seed: int, steps: int, is_alone: bool) -> list[float]:
 
 def main() -> None:
     parser = training_parser(__doc__, ["make", "train"], "models/search")
-    parser.add_argument("--alone", action="store_true", help="one agent in place of two")
     parser.add_argument("--examples", type=int, default=8000, help="for make")
     parser.add_argument("--make-steps", type=int, default=2000)
     parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
     if options.part == "make":
-        form = SearchSingleAgent if options.alone else Search
-        teach(examples(options.examples, form), options.folder, options.make_steps, vocabulary=800, spread=0.08)
+        make(options.folder, options.examples, options.make_steps)
         return
-    results = [train(options.folder, seed, options.steps, options.alone) for seed in options.seeds]
+    results = [train(options.folder, seed, options.steps) for seed in options.seeds]
     if options.write:
-        name = "worlds.search.alone" if options.alone else "worlds.search"
-        record_success("worlds", f"{name}.base", name, results, TASKS, options.seeds)
+        record_success("worlds", "worlds.search.base", "worlds.search", results, TASKS, options.seeds)
 
 
 if __name__ == "__main__":
