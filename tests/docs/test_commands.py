@@ -48,7 +48,6 @@ NEEDS = {
     "-m lab.gpu": "GPU",
     "-m lab.hanabi": "openspiel",
     "-m lab.hanabi_trainings": "minutes",
-    "-m lab.headline": "GPU",
     "bench/house.py": "minutes|hours",
     "bench/kills.py": "hours",
     "-m lab.kitchen parity": "overcooked-ai",
