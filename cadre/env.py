@@ -192,3 +192,9 @@ class GeneratedTasks(Sequence[Task]):
 
     def __iter__(self) -> Iterator[Task]:
         return (self[i] for i in range(self.size))
+
+
+def read_tasks(tasks: Sequence[Task]) -> Sequence[Task]:
+    """Return those tasks of a split that come from files, or from a list, and may change between two starts."""
+    read = tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple)
+    return (tasks if read else []) if isinstance(read, bool) else read

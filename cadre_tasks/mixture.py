@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cadre.env import Env, GeneratedTasks, Split
+from cadre.env import Env, GeneratedTasks, Split, read_tasks
 from cadre.envs.spec import EnvSpec
 from cadre.envs.validation import ROLE, declaration_faults, raise_first
 from cadre.envs.wrappers import Wrapper
@@ -110,12 +110,7 @@ class Deal(GeneratedTasks):
         # A place of weight 2 stands at 1/4 and 3/4 of the block, one of weight 1 in its middle.
         self.places = sorted(places, key=lambda place: (place[1] + 0.5) / weights[place[0]])
         self.splits, self.weights, self.period = splits, weights, len(places)
-        read = [
-            task
-            for tasks in splits.values()
-            if (tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple))
-            for task in tasks
-        ]
+        read = [task for tasks in splits.values() for task in read_tasks(tasks)]
         super().__init__(blocks * self.period, lambda index: self.task(index).data, "", read)
 
     def task(self, index: int) -> Task:

@@ -294,7 +294,7 @@ def _is_path_setting(key: Key, value: str) -> bool:
             return value not in ("hub", "example")
         case (*_, "lora", "path" | "adapter") | ("algorithm", "reward_model") | ("settings", "run", "[]"):
             return True
-        case ("settings", *_) | ("evaluate", "settings", *_):
+        case ("settings", *_) | ("evaluate", "settings", *_) | ("curriculum", "levels", *_):
             return bool(FILE_LIKE.fullmatch(value) or FILE_AND_NAME.fullmatch(value))
     return bool(FILE_AND_NAME.fullmatch(value))
 

@@ -19,7 +19,7 @@ from cadre.config.recipes import find_roots, read_recipe, resolve_from_folder
 from cadre.config.resolve import resolve, user_settings
 from cadre.config.trusted_runs import check_trusted, record_begun_run
 from cadre.engines.model_folder import fingerprint_weights
-from cadre.env import GeneratedTasks, Split
+from cadre.env import Split, read_tasks
 from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import hash_tasks
 from cadre.files import copy_plain, path_exists, require_no_link
@@ -255,16 +255,12 @@ SPLITS: dict[Split, str] = {"train": "training", "test": "held-out"}
 
 def task_digests(experiment: Experiment) -> dict[str, str]:
     """Return, by split, a digest of its tasks' content in order; only of splits that are used, and that are read from
-    data rather than generated."""
-    splits = {"train": experiment.training_tasks}
+    data rather than generated. Training tasks are those of all levels of a curriculum."""
+    splits = {"train": [level.training_tasks for level in experiment.levels]}
     if experiment.config.evaluate.tasks:
-        splits["test"] = experiment.held_out_tasks
-    digests = {}
-    for split, tasks in splits.items():
-        read = tasks.read if isinstance(tasks, GeneratedTasks) else isinstance(tasks, list | tuple)
-        if read:
-            digests[split] = hash_tasks(tasks if read is True else read)
-    return digests
+        splits["test"] = [experiment.held_out_tasks]
+    read = {split: [task for tasks in levels for task in read_tasks(tasks)] for split, levels in splits.items()}
+    return {split: hash_tasks(tasks) for split, tasks in read.items() if tasks}
 
 
 def changed_splits(experiment: Experiment, run: Run) -> list[Split]:

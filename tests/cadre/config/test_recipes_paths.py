@@ -51,6 +51,14 @@ def test_a_recipe_names_files_from_its_own_folder(env: str, file: str, project: 
     assert chosen.algorithm.scale == f"{project}/own.py:scale"
 
 
+def test_levels_of_a_curriculum_name_files_from_the_recipes_folder(project: Path) -> None:
+    recipe = (project / "toy.yaml").read_text() + "curriculum: {levels: [{notes: notes.csv}, {}], window: 4}\n"
+    (project / "toy.yaml").write_text(recipe)
+    curriculum = load("../project/toy.yaml").curriculum
+    assert curriculum is not None
+    assert curriculum.levels == [{"notes": f"{project}/notes.csv"}, {}]
+
+
 def test_the_command_line_names_files_from_the_current_folder(project: Path) -> None:
     Path("mine.csv").write_text("a\n")
     chosen = load("../project/toy.yaml", ["settings.notes=mine.csv", "env=../project/pkg/envs.py:Toy"])

@@ -17,6 +17,7 @@ from cadre.errors import RunError
 from cadre.evaluation.evaluate import hash_tasks
 from cadre.runs.folder import Run
 from cadre.runs.resume import open_to_resume, task_digests
+from cadre.settings.run import CurriculumConfig
 from cadre.training.loop import run_training
 from cadre.types import Task
 from tests.helpers.training import configured
@@ -92,6 +93,19 @@ def test_what_is_made_by_rule_has_no_digest(speaker: Path) -> None:
     assert task_digests(resolve(configured(speaker))).keys() <= {"train", "test"}
     chosen = load("plan-path")
     assert task_digests(resolve(chosen)) == {}
+
+
+def test_the_digest_of_training_tasks_is_of_all_levels_of_a_curriculum(speaker: Path, tmp_path: Path) -> None:
+    easy, hard, held = (str(tmp_path / f"{name}.jsonl") for name in ("easy", "hard", "held"))
+    for number, file in enumerate((easy, hard, held)):
+        Path(file).write_text(f'{{"question": "Who? {number}", "answer": "1"}}\n')
+    chosen = maths(speaker, easy, held)
+    chosen = chosen.model_copy(update={"curriculum": CurriculumConfig(levels=[{}, {"train": hard}])})
+    before = task_digests(resolve(chosen))
+    Path(hard).write_text('{"question": "Which? 7", "answer": "8"}\n')
+    after = task_digests(resolve(chosen))
+    assert before["train"] != after["train"]
+    assert before["test"] == after["test"]
 
 
 def test_a_digest_is_of_what_tasks_hold_and_of_their_order() -> None:
