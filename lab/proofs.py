@@ -126,9 +126,9 @@ def games(runs: Path, seeds: int, tokens: int, write: bool) -> None:
         prove(recipe, runs / name, f"games.{name}", seeds, tokens, write)
 
 
-def context(runs: Path, seeds: int, tokens: int, write: bool) -> None:
+def context(runs: Path, seeds: int, tokens: int, write: bool, rooms: list[int]) -> None:
     """Run `cadre prove` on a task that needs more room alone than in a team."""
-    for room in (512, 128):
+    for room in rooms:
         model = runs / "models" / f"search-{room}"
         if not model.exists():
             shutil.copytree(ROOT / "models" / "search", model)
@@ -137,6 +137,9 @@ def context(runs: Path, seeds: int, tokens: int, write: bool) -> None:
         recipe = read_recipe("search")
         recipe["team"]["policies"] = dict.fromkeys(recipe["team"]["policies"], str(model))
         recipe["train"] |= NOTHING_KEPT
+        if room < 512:
+            # An episode whose next prompt finds no room is left out; all of a step's may be.
+            recipe["episodes"] = {"failed_fraction": 1.0}
         console.print(f"{room} tokens of context:", highlight=False)
         prove(recipe, runs / f"context-{room}", f"context.{room}", seeds, tokens, write)
 
@@ -146,7 +149,9 @@ def prove(recipe: Raw, run: Path, name: str, seeds: int, tokens: int, write: boo
     result = cadre.prove(recipe, run=run, quiet=True, seeds=seeds, tokens=tokens, held_out_tasks=200, agent=agent)
     console.print(verdict_line(result), highlight=False)
     if write:
-        command = f"python -m lab.proofs {name.split('.')[0]} --seeds {seeds} --tokens {tokens} --write"
+        part, what = name.split(".")
+        rooms = f" --rooms {what}" if part == "context" else ""
+        command = f"python -m lab.proofs {part} --seeds {seeds} --tokens {tokens}{rooms} --write"
         found = {f"{method}.success": figures.success for method, figures in result.methods.items()}
         found |= {comparison.agent: comparison.difference for comparison in result.verdict.comparisons}
         for figure, interval in found.items():
@@ -159,13 +164,17 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "proofs")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=25_600)
+    parser.add_argument("--rooms", type=int, nargs="+", default=[512, 128], help="tokens of context, for context")
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()
     if chosen.part == "calibrate":
         calibrate(chosen.write)
+        return
+    size = (chosen.runs.absolute(), chosen.seeds, chosen.tokens, chosen.write)
+    if chosen.part == "context":
+        context(*size, chosen.rooms)
     else:
-        part = {"controls": controls, "games": games, "context": context}[chosen.part]
-        part(chosen.runs.absolute(), chosen.seeds, chosen.tokens, chosen.write)
+        (controls if chosen.part == "controls" else games)(*size)
 
 
 if __name__ == "__main__":
