@@ -6,13 +6,14 @@
     controls    `cadre prove` itself, on tasks whose bounds follow from who sees what (lab/worth_tasks.py): with
                 `relay.0` only the first role sees what the second has to name, and the agent is the second; with `open`
                 one agent sees all that the team sees, and no gain may appear.
-    games       recipes of two roles that begin as the embedded model
     context     the recipe `search`, by a model that was taught both roles and one agent alike (`python -m
                 lab.search_trainings make models/search`): once as it is, where both find room for all they are shown,
                 and once with room for 128 tokens, which is enough for each role and not for one agent's conversation.
 
-Appends `prove.false_verdicts` and `prove.known_gains_found` to results/prove.jsonl, and of the others what every method
-solves and by how much the team is better.
+    record      an experiment of `cadre prove` in the folder --runs, which is called --name
+
+Appends to results/prove.jsonl: `prove.false_verdicts` and `prove.known_gains_found`, and of experiments what every
+method solves and by how much the team is better than each agent.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -94,7 +96,6 @@ CONTROLS = {
     # One agent is shown all that both are.
     "open": ({"known_fraction": 0.0}, None, "undecided"),
 }
-GAMES = ("plan-path", "sokoban", "sudoku")
 NOTHING_KEPT = {"trees_kept": 0, "checkpoint_minutes": 0.0}
 
 
@@ -114,16 +115,7 @@ def controls(runs: Path, seeds: int, tokens: int, write: bool) -> None:
             "trackers": {"names": []},
         }
         console.print(f"{name}, expected {expected}:", highlight=False)
-        prove(recipe, runs / name, f"control.{name}", seeds, tokens, write, agent=agent)
-
-
-def games(runs: Path, seeds: int, tokens: int, write: bool) -> None:
-    """Run `cadre prove` on the recipes of games."""
-    for name in GAMES:
-        recipe = read_recipe(name)
-        recipe["train"] |= NOTHING_KEPT
-        console.print(f"{name}:", highlight=False)
-        prove(recipe, runs / name, f"games.{name}", seeds, tokens, write)
+        prove(recipe, runs / name, seeds, tokens, f"control.{name}" * write, agent)
 
 
 def context(runs: Path, seeds: int, tokens: int, write: bool, rooms: list[int]) -> None:
@@ -141,40 +133,47 @@ def context(runs: Path, seeds: int, tokens: int, write: bool, rooms: list[int]) 
             # An episode whose next prompt finds no room is left out; all of a step's may be.
             recipe["episodes"] = {"failed_fraction": 1.0}
         console.print(f"{room} tokens of context:", highlight=False)
-        prove(recipe, runs / f"context-{room}", f"context.{room}", seeds, tokens, write)
+        prove(recipe, runs / f"context-{room}", seeds, tokens, f"context.{room}" * write)
 
 
-def prove(recipe: Raw, run: Path, name: str, seeds: int, tokens: int, write: bool, agent: str | None = None) -> None:
-    """Print the verdict of an experiment of `cadre prove`; record what each method solves, and the differences."""
+def prove(recipe: Raw, run: Path, seeds: int, tokens: int, name: str = "", agent: str | None = None) -> None:
+    """Print the verdict of an experiment of `cadre prove`, and record it if it is given a name."""
     result = cadre.prove(recipe, run=run, quiet=True, seeds=seeds, tokens=tokens, held_out_tasks=200, agent=agent)
     console.print(verdict_line(result), highlight=False)
-    if write:
-        part, what = name.split(".")
-        rooms = f" --rooms {what}" if part == "context" else ""
-        command = f"python -m lab.proofs {part} --seeds {seeds} --tokens {tokens}{rooms} --write"
-        found = {f"{method}.success": figures.success for method, figures in result.methods.items()}
-        found |= {comparison.agent: comparison.difference for comparison in result.verdict.comparisons}
-        for figure, interval in found.items():
-            record("prove", f"prove.{name}.{figure}", list(interval), "share", command, 200, result.plan.seeds)
+    if name:
+        record_result(run, name, f"python -m lab.proofs {' '.join(sys.argv[1:])}")
+
+
+def record_result(run: Path, name: str, command: str) -> None:
+    """Record what each method of a finished experiment solves, and by how much the team is better than each agent."""
+    plan, result = (json.loads((run / f"{file}.json").read_text()) for file in ("plan", "result"))
+    found = {f"{method}.success": figures["success"] for method, figures in result["methods"].items()}
+    found |= {comparison["agent"]: comparison["difference"] for comparison in result["verdict"]["comparisons"]}
+    measured = (command, plan["held_out"], plan["seeds"], plan["code"]["cadre"][:8])
+    for figure, interval in found.items():
+        record("prove", f"prove.{name}.{figure}", interval, "share", *measured)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("calibrate", "controls", "games", "context"))
+    parser.add_argument("part", choices=("calibrate", "controls", "context", "record"))
     parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "proofs")
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=25_600)
     parser.add_argument("--rooms", type=int, nargs="+", default=[512, 128], help="tokens of context, for context")
+    parser.add_argument("--name", help="of an experiment, for record")
+    parser.add_argument("--command", help="that made it")
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args()
+    size = (chosen.runs.absolute(), chosen.seeds, chosen.tokens, chosen.write)
     if chosen.part == "calibrate":
         calibrate(chosen.write)
-        return
-    size = (chosen.runs.absolute(), chosen.seeds, chosen.tokens, chosen.write)
-    if chosen.part == "context":
+    elif chosen.part == "controls":
+        controls(*size)
+    elif chosen.part == "context":
         context(*size, chosen.rooms)
     else:
-        (controls if chosen.part == "controls" else games)(*size)
+        record_result(chosen.runs, chosen.name, chosen.command)
 
 
 if __name__ == "__main__":
