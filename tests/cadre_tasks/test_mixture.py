@@ -348,5 +348,5 @@ def test_a_stranger_s_mixture_of_files_is_not_played(whole: Run, duel: str, tmp_
 
 def test_the_embedded_model_is_warned_of_by_environment() -> None:
     assert find_warnings(resolve(parse(mixed()))) == []
-    (warning,) = find_warnings(resolve(parse(mixed(env=[*GAMES, "kitchen"]))))
-    assert "in kitchen its completions mean nothing" in warning
+    (warning,) = find_warnings(resolve(parse(mixed(env=[*GAMES, "melody"]))))
+    assert "in melody its completions mean nothing" in warning

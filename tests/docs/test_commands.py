@@ -50,8 +50,6 @@ NEEDS = {
     "-m lab.hanabi_trainings": "minutes",
     "bench/house.py": "minutes|hours",
     "bench/kills.py": "hours",
-    "-m lab.kitchen parity": "overcooked-ai",
-    "-m lab.kitchen_trainings": "minutes",
     "-m lab.leduc_base": "minutes",
     "-m lab.melodies learn": "make_audio",
     "-m lab.openspiel": "openspiel",
@@ -295,7 +293,7 @@ def test_unknown_recipes_options_settings_and_files_are_found(text: str) -> None
         check(Command.parse("README.md", text))
 
 
-@pytest.mark.parametrize("text", ["python -m lab.kitchen examples unnamed.jsonl", "make test-view"])
+@pytest.mark.parametrize("text", ["cadre warm-start search --on unnamed.jsonl --run runs/x", "make test-view"])
 def test_files_and_needs_that_a_page_does_not_name_are_found(text: str) -> None:
     with pytest.raises(AssertionError):
         test_a_page_names_what_a_command_needs(Command.parse("README.md", text))

@@ -16,7 +16,6 @@ NEEDS = {"pictures": "playwright", "vllm_faults": "vllm", "gpu_trl": "trl"}
 SMALLEST = {
     "fuzz": ["--inputs", "200", "--envs", "plan-path"],
     "hanabi": ["scores", "--games", "2"],
-    "kitchen": ["returns", "--episodes", "1"],
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from cadre.config.recipes import read_recipe
 from cadre_tasks.models.make_seed import byte_level
 from cadre_tasks.worlds.search import Search
-from lab import hanabi_trainings, kitchen_trainings, melodies, search_trainings, taught
+from lab import hanabi_trainings, melodies, search_trainings, taught
 from lab.taught import example
 from tests.helpers.extras import skip_without
 
@@ -26,7 +26,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
         assert (file, command.split()[0]) == ("vision" if name.startswith("audio") else "worlds", "python")
         lines.append((name, list(values), n, list(seeds)))
 
-    for bench in (taught, kitchen_trainings, hanabi_trainings):
+    for bench in (taught, hanabi_trainings):
         monkeypatch.setattr(bench, "record", keep)
     return lines
 
