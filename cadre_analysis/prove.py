@@ -42,7 +42,7 @@ from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import Repeats, evaluate, evaluate_sampled, group_by_task, select_tasks
 from cadre.evaluation.loaded_team import LoadedTeam, load_team
 from cadre.file_limits import read_json
-from cadre.files import publish_atomically, read_record, to_json
+from cadre.files import OpenRecord, publish_atomically, read_record, to_json
 from cadre.rollout.walk import TreePath
 from cadre.runs.folder import git_commits
 from cadre.runs.tree_format import encode
@@ -226,8 +226,8 @@ def _class_for(raw: Raw, env: type[Env] | None) -> type[Env] | None:
     return env if env is not None and raw["env"] == name_of(env) else None
 
 
-def claim(folder: Path, plan: Plan) -> None:
-    """Write the plan into a new folder. Raises RunError if the folder has another plan, or holds anything else."""
+def claim(folder: Path, plan: OpenRecord) -> None:
+    """Write a plan into a new folder. Raises RunError if the folder has another plan, or holds anything else."""
     path = folder / PLAN_FILE
     if not path.exists():
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -235,7 +235,7 @@ def claim(folder: Path, plan: Plan) -> None:
         with publish_atomically(path) as (built,):
             built.write_text(plan.model_dump_json(indent=1))
         return
-    old, new = (planned.model_dump(exclude={"code"}) for planned in (read_record(path, Plan), plan))
+    old, new = (planned.model_dump(exclude={"code"}) for planned in (read_record(path, type(plan)), plan))
     for key in new:
         if old.get(key) != new[key]:
             raise RunError(
