@@ -107,7 +107,7 @@ def audit(
         experiment = resolve_for_trees(resolved.config, resolved.env, resolved.typed)
         check_auditable(experiment)
         audits = run_audit(experiment, resolved.run, settings, base, report_progress)
-        reports[name] = {part: audited.as_dict() for part, audited in audits.items()}
+        reports[name] = {part: asdict(audited) for part, audited in audits.items()}
         if not as_json:
             print_lines([*([name] if len(runs) > 1 else []), *format_audit(reports[name])])
     if as_json:

@@ -12,6 +12,7 @@ the seed, with these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from pydantic import ValidationError
 from rich.console import Console
 
 from cadre import random_keys
@@ -29,9 +29,8 @@ from cadre.config.experiment import Experiment
 from cadre.engines.openai import OpenAISampler
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, PromptError
-from cadre.evaluation.evaluate import evaluate, group_by_task, mean_reward, select_tasks
+from cadre.evaluation.evaluate import group_by_task, mean_reward, select_tasks
 from cadre.evaluation.loaded_team import load_team
-from cadre.file_limits import read_json
 from cadre.files import OpenRecord, to_json, write_text_atomically
 from cadre.plugins import package
 from cadre.rollout.episodes import grow_many
@@ -44,27 +43,20 @@ from cadre.statistics import Interval
 from cadre.team import Team
 from cadre.types import Message, Observation, Sample, Sampling, answer_text
 from cadre_analysis.compare import difference_interval
-from cadre_analysis.prove import claim, publish_outcome
+from cadre_analysis.prove import claim, play_tasks
 from cadre_analysis.prove_report import percent, points
 
-WRITING = Sampling(temperature=0.7, max_tokens=500)  # of new prompts
+WRITING = Sampling(temperature=0.7, max_tokens=1_000)  # of new prompts, each with a 40th of the tokens at most
 SHOWN_CHARS, SHOWN_TURNS = 1_500, 3  # of an episode, to the model that writes them
+ENDPOINT = {"model", "url", "key_variable"}
 IDLE_ROUNDS = 25  # in a row without a sampled token: nothing can be improved, or written
-
-
-class Endpoint(OpenRecord):
-    """Where the model that writes new prompts is, named as in a policy."""
-
-    model: str
-    url: str
-    key_variable: str = "OPENAI_API_KEY"
 
 
 class PromptPlan(OpenRecord):
     """What a call asks for; the same call goes on in its folder.
 
-    tasks   of the training split: one half is reflected on, the other chooses among prompts
-    writer  the endpoint of the model that writes new prompts; None for the policy of the first role
+    tasks   of the training split: one half is reflected on, by the other prompts are chosen
+    writer  `model`, `url` and perhaps `key_variable` of the endpoint that writes prompts; None: the first role's policy
     """
 
     recipe: Raw
@@ -73,7 +65,7 @@ class PromptPlan(OpenRecord):
     held_out: int
     first: int
     seed: int
-    writer: Endpoint | None
+    writer: Raw | None
 
 
 @dataclass(frozen=True)
@@ -152,24 +144,29 @@ class Optimiser:
         return {role: [shown for answer in played.trajectories for shown in answer["roles"][role]] for role in roles}
 
     def write(self, prompt: str) -> str:
-        """Return a completion of GEPA's request for a new prompt. GEPA goes on where this raises; `is_done` does not,
-        but where the request alone is at fault, as one that exceeds the context."""
-        question = to_json(["write", len(self.by_round), prompt])
+        """Return a completion of GEPA's request for a new prompt. Where this raises GEPA goes on, and `is_done` raises
+        the error, but for a request that exceeds the context."""
+        number = len(self.by_round)
+        question = to_json(["write", number, prompt])
         if question not in self.known:
-            role, policy = next(iter(self.team.assignment.items()))
-            team, endpoint = replace(self.team, sampling={role: WRITING}), self.plan.writer
-            if endpoint is not None:
-                sampler = OpenAISampler(endpoint.model, endpoint.url, endpoint.key_variable)
-                team = replace(team, samplers={policy: sampler})
-            key = random_keys.key(self.plan.seed, "write", len(self.by_round))
-            observation = Observation(role, (Message("user", prompt),))
             try:
-                (sample,) = run_coroutine(team.sample(observation, 1, key, None))
+                sample = run_coroutine(self.sample_writer(Message("user", prompt), number))
             except Exception as error:
                 self.error = None if isinstance(error, PromptError) else error
                 raise
             self.record(question, {"text": answer_text(sample), "tokens": count_tokens(sample)})
         return str(self.answer(question)["text"])
+
+    async def sample_writer(self, request: Message, number: int) -> Sample:
+        role, policy = next(iter(self.team.assignment.items()))
+        length = min(WRITING.max_tokens, 1 + self.plan.tokens // 40)
+        team = replace(self.team, sampling={role: replace(WRITING, max_tokens=length)})
+        if self.plan.writer is not None:
+            sampler = OpenAISampler(**{"key_variable": "OPENAI_API_KEY", **self.plan.writer})
+            team = replace(team, samplers={policy: sampler})
+        key = random_keys.key(self.plan.seed, "write", number)
+        (sample,) = await team.sample(Observation(role, (request,)), 1, key, None)
+        return sample
 
     def is_done(self, state: Any) -> bool:
         """Return whether the tokens are spent, or many rounds took none. GEPA asks before every round."""
@@ -195,12 +192,12 @@ def count_tokens(sample: Sample) -> int:
 
 def describe(path: TreePath, role: str, prompt: str) -> Raw:
     """Return an episode as the model that writes prompts is shown it: the first turns of one role."""
-    turns = []
+    turns: list[Raw] = []
     for node, branch in path:
         answers = {name: answer_text(node.samples[name][index])[:SHOWN_CHARS] for name, index in branch.choice.items()}
         if role in answers and len(turns) < SHOWN_TURNS:
             shown = "\n\n".join(message.content for message in node.observations[role].messages[-2:])
-            turn = {"shown": shown.removeprefix(prompt).strip()[-SHOWN_CHARS:], "answer": answers.pop(role)}
+            turn: Raw = {"shown": shown.removeprefix(prompt).strip()[-SHOWN_CHARS:], "answer": answers.pop(role)}
             turn |= {"answers of the others at once": answers} if answers else {}
             turns.append(turn | {"reward of this turn": f"{role_reward(branch, role, 1.0):g}"})
     total, solved = mean_reward([path]), "solved" if path[-1][1].success else "not solved"
@@ -212,33 +209,27 @@ def optimise_on(console: Console, experiment: Experiment, folder: Path, options:
     of the plan but the recipe. Raises ConfigError without the package gepa, and for a plan that cannot be."""
     gepa = package("gepa", "prompts", "optimise-prompts:")
     raw, training = experiment.config.model_dump(mode="json", exclude_unset=True), experiment.training_tasks
-    try:
-        plan = PromptPlan(recipe=raw, **options)
-    except ValidationError as error:
+    writer = options["writer"]
+    if writer is not None and not (isinstance(writer, Mapping) and {*writer} | {"key_variable"} == ENDPOINT):
         expected = "expected the model and the url of an endpoint, as in {model: M, url: http://localhost:8000/v1}"
-        raise ConfigError(f"writer: got {options['writer']!r:.200}; {expected}. Write them.") from error
-    held_out_tasks = select_tasks(experiment.held_out_tasks, plan.held_out, plan.first)
-    if min(plan.tokens, plan.tasks - 1, len(held_out_tasks) - 1) < 1 or plan.tasks > len(training):
+        raise ConfigError(f"writer: got {writer!r:.200}; {expected}. Write them.")
+    plan = PromptPlan(recipe=raw, **options)
+    tasks = select_tasks(experiment.held_out_tasks, plan.held_out, plan.first)
+    if min(plan.tokens, plan.tasks - 1, len(tasks) - 1) < 1 or plan.tasks > len(training):
         raise ConfigError(
-            f"optimise-prompts: got {plan.tokens} tokens, {plan.tasks} training tasks and {len(held_out_tasks)} "
-            f"held-out tasks; expected a token or more, two tasks or more of each, and at most {len(training):,} to "
-            "train on. Change them."
+            f"optimise-prompts: got {plan.tokens} tokens, {plan.tasks} training tasks and {len(tasks)} held-out tasks; "
+            f"expected a token or more, two tasks or more of each, at most {len(training):,} to train on. Change that."
         )
     claim(folder, plan)
     own = {role: experiment.config.team.prompts.get(role, "") for role in experiment.roles}
     with RunLock(folder), closing(load_team(experiment, None)) as loaded:
 
-        def held_out(prompts: dict[str, str]) -> Raw:
-            """Return the report of the held-out tasks with these prompts; play them unless that is done."""
+        def play_held_out(prompts: dict[str, str]) -> Raw:
+            make = with_texts(experiment.held_out, prompts).make
             file = folder / ("before.json" if prompts == own else "after.json")
-            if not file.exists():
-                rollout = experiment.evaluation(loaded.team)
-                rollout = replace(rollout, make=with_texts(experiment.held_out, prompts).make)
-                report, trees = run_coroutine(evaluate(rollout, held_out_tasks))
-                publish_outcome(file, report.as_dict(), trees)
-            return read_json(file)
+            return play_tasks(replace(experiment.evaluation(loaded.team), make=make), tasks, file)
 
-        before = held_out(own)
+        before = play_held_out(own)
         journal = folder / "sampled.jsonl"
         known = {record.pop("question"): record for record in jsonl.records(journal)}
         optimiser = Optimiser(experiment, loaded.team, plan, journal, console, known)
@@ -255,7 +246,7 @@ def optimise_on(console: Console, experiment: Experiment, folder: Path, options:
             logger=SimpleNamespace(log=lambda text: None),
             seed=plan.seed,
         )
-        after = held_out(found.best_candidate)
+        after = play_held_out(found.best_candidate)
 
     prompts = {role: text for role, text in found.best_candidate.items() if text}
     write_text_atomically(folder / "recipe.yaml", dump_yaml(raw | {"team": raw["team"] | {"prompts": prompts}}))
