@@ -212,21 +212,16 @@ def optimise_prompts(
             metavar="{model: M, url: U}", help="the endpoint that writes prompts; by default the first role's"
         ),
     ] = None,
-    as_json: AsJson = False,
 ) -> None:
     """Evolve the system messages of a team's roles with GEPA, and write them as a recipe. No weights change."""
     try:
         endpoint = parse_yaml(writer) if writer else None
     except ValueError:
         endpoint = writer
-    options = {"tokens": tokens, "tasks": tasks, "held_out": held_out, "first": first, "seed": seed, "writer": endpoint}
+    plan = {"tokens": tokens, "tasks": tasks, "held_out": held_out, "first": first, "seed": seed, "writer": endpoint}
     experiment = resolve_for_evaluation(load(recipe, overrides or []), typed=typed_keys(overrides or []))
     with _stoppable(folder):
-        result = optimise_on(stderr if as_json else make_console(), experiment, folder, options)
-    if as_json:
-        sys.stdout.write((folder / RESULT_FILE).read_text(encoding="utf-8"))
-    else:
-        print_lines(result.lines())
+        print_lines(optimise_on(make_console(), experiment, folder, plan).lines())
 
 
 # By panel of `cadre --help`.

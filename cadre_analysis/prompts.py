@@ -48,24 +48,7 @@ from cadre_analysis.prove_report import percent, points
 
 WRITING = Sampling(temperature=0.7, max_tokens=1_000)  # of new prompts, each with a 40th of the tokens at most
 SHOWN_CHARS, SHOWN_TURNS = 1_500, 3  # of an episode, to the model that writes them
-ENDPOINT = {"model", "url", "key_variable"}
 IDLE_ROUNDS = 25  # in a row without a sampled token: nothing can be improved, or written
-
-
-class PromptPlan(OpenRecord):
-    """What a call asks for; the same call goes on in its folder.
-
-    tasks   of the training split: one half is reflected on, by the other prompts are chosen
-    writer  `model`, `url` and perhaps `key_variable` of the endpoint that writes prompts; None: the first role's policy
-    """
-
-    recipe: Raw
-    tokens: int
-    tasks: int
-    held_out: int
-    first: int
-    seed: int
-    writer: Raw | None
 
 
 @dataclass(frozen=True)
@@ -100,7 +83,7 @@ class Optimiser:
 
     experiment: Experiment
     team: Team
-    plan: PromptPlan
+    plan: Raw
     journal: Path
     console: Console
     known: dict[str, Raw]
@@ -126,7 +109,7 @@ class Optimiser:
             make = with_texts(self.experiment.env_spec, candidate).make
             rollout = replace(rollout, make=make, shape=independent(1), alpha=1.0)
             tasks = [self.experiment.training_tasks[index] for index in new]
-            key = random_keys.key(self.plan.seed, "prompts")
+            key = random_keys.key(self.plan["seed"], "prompts")
             trees, _ = run_coroutine(grow_many(tasks, rollout, key, stop_early=False))
             for index, paths in zip(new, group_by_task(trees, tasks).values(), strict=True):
                 # An episode that fails, as with a prompt that is too long, earns as little as any did.
@@ -159,12 +142,12 @@ class Optimiser:
 
     async def sample_writer(self, request: Message, number: int) -> Sample:
         role, policy = next(iter(self.team.assignment.items()))
-        length = min(WRITING.max_tokens, 1 + self.plan.tokens // 40)
+        length = min(WRITING.max_tokens, 1 + self.plan["tokens"] // 40)
         team = replace(self.team, sampling={role: replace(WRITING, max_tokens=length)})
-        if self.plan.writer is not None:
-            sampler = OpenAISampler(**{"key_variable": "OPENAI_API_KEY", **self.plan.writer})
+        if self.plan["writer"]:
+            sampler = OpenAISampler(**{"key_variable": "OPENAI_API_KEY", **self.plan["writer"]})
             team = replace(team, samplers={policy: sampler})
-        key = random_keys.key(self.plan.seed, "write", number)
+        key = random_keys.key(self.plan["seed"], "write", number)
         (sample,) = await team.sample(Observation(role, (request,)), 1, key, None)
         return sample
 
@@ -174,10 +157,10 @@ class Optimiser:
             raise self.error
         self.by_round.append(sum(self.spent.values()))
         tokens, best = self.by_round[-1], max(state.program_full_scores_val_set)
-        counts = f"{tokens:,} of {self.plan.tokens:,} tokens"
+        counts = f"{tokens:,} of {self.plan['tokens']:,} tokens"
         line = f"round {len(self.by_round) - 1}: {counts}, mean reward {best:.3g} on the tasks that choose"
         self.console.print(line, markup=False, highlight=False)
-        return tokens >= self.plan.tokens or self.by_round[-1 - IDLE_ROUNDS : -IDLE_ROUNDS] == [tokens]
+        return tokens >= self.plan["tokens"] or self.by_round[-1 - IDLE_ROUNDS : -IDLE_ROUNDS] == [tokens]
 
 
 def with_texts(spec: EnvSpec, prompts: dict[str, str]) -> EnvSpec:
@@ -204,23 +187,28 @@ def describe(path: TreePath, role: str, prompt: str) -> Raw:
     return {"role": f"{role}, one of a team", "turns": turns, "feedback": f"{solved}; the rewards sum to {total:g}"}
 
 
-def optimise_on(console: Console, experiment: Experiment, folder: Path, options: Raw) -> OptimisedPrompts:
-    """Carry an optimisation out in a folder, from where it stands, and write its result there. `options` are the fields
-    of the plan but the recipe. Raises ConfigError without the package gepa, and for a plan that cannot be."""
+def optimise_on(console: Console, experiment: Experiment, folder: Path, plan: Raw) -> OptimisedPrompts:
+    """Carry an optimisation out in a folder, from where it stands, and write its result there. Raises ConfigError
+    without the package gepa, and for a plan that cannot be.
+
+    The plan has the numbers of `tokens`, training `tasks`, tasks that are `held_out` from the `first` on, the `seed`,
+    and the `writer`: None, or `model`, `url` and perhaps `key_variable` of an endpoint.
+    """
     gepa = package("gepa", "prompts", "optimise-prompts:")
     raw, training = experiment.config.model_dump(mode="json", exclude_unset=True), experiment.training_tasks
-    writer = options["writer"]
-    if writer is not None and not (isinstance(writer, Mapping) and {*writer} | {"key_variable"} == ENDPOINT):
+    tasks = select_tasks(experiment.held_out_tasks, plan["held_out"], plan["first"])
+    if min(plan["tokens"], plan["tasks"] - 1, len(tasks) - 1) < 1 or plan["tasks"] > len(training):
+        raise ConfigError(
+            f"optimise-prompts: got {plan['tokens']} tokens, {plan['tasks']} training and {len(tasks)} held-out tasks; "
+            f"expected a token or more, two tasks or more of each, at most {len(training):,} to train on. Change it."
+        )
+    writer = plan["writer"]
+    if writer and not (
+        isinstance(writer, Mapping) and {"model", "url"} <= {*writer} <= {"model", "url", "key_variable"}
+    ):
         expected = "expected the model and the url of an endpoint, as in {model: M, url: http://localhost:8000/v1}"
         raise ConfigError(f"writer: got {writer!r:.200}; {expected}. Write them.")
-    plan = PromptPlan(recipe=raw, **options)
-    tasks = select_tasks(experiment.held_out_tasks, plan.held_out, plan.first)
-    if min(plan.tokens, plan.tasks - 1, len(tasks) - 1) < 1 or plan.tasks > len(training):
-        raise ConfigError(
-            f"optimise-prompts: got {plan.tokens} tokens, {plan.tasks} training tasks and {len(tasks)} held-out tasks; "
-            f"expected a token or more, two tasks or more of each, at most {len(training):,} to train on. Change that."
-        )
-    claim(folder, plan)
+    claim(folder, OpenRecord(recipe=raw, **plan))
     own = {role: experiment.config.team.prompts.get(role, "") for role in experiment.roles}
     with RunLock(folder), closing(load_team(experiment, None)) as loaded:
 
@@ -233,18 +221,18 @@ def optimise_on(console: Console, experiment: Experiment, folder: Path, options:
         journal = folder / "sampled.jsonl"
         known = {record.pop("question"): record for record in jsonl.records(journal)}
         optimiser = Optimiser(experiment, loaded.team, plan, journal, console, known)
-        drawn = random_keys.generator(plan.seed, "tasks").sample(range(len(training)), plan.tasks)
+        drawn = random_keys.generator(plan["seed"], "tasks").sample(range(len(training)), plan["tasks"])
         found = gepa.optimize(
             seed_candidate=own,
-            trainset=drawn[: plan.tasks // 2],
-            valset=drawn[plan.tasks // 2 :],
+            trainset=drawn[: plan["tasks"] // 2],
+            valset=drawn[plan["tasks"] // 2 :],
             adapter=optimiser,
             reflection_lm=optimiser.write,
             stop_callbacks=optimiser.is_done,
             skip_perfect_score=False,  # rewards have no known maximum
             track_best_outputs=False,
             logger=SimpleNamespace(log=lambda text: None),
-            seed=plan.seed,
+            seed=plan["seed"],
         )
         after = play_held_out(found.best_candidate)
 

@@ -134,8 +134,7 @@ def test_the_command(script: Script, tmp_path: Path) -> None:
     assert printed.code == 0, printed.err
     assert "round 0: " in printed.out
     assert "held-out success before 0.0% [" in printed.out
-    again = call("optimise-prompts", *arguments, "sampling.max_tokens=8", "--json")
-    assert json.loads(again.out)["before"][0] == 0.0
+    assert f"{tmp_path / 'x' / 'recipe.yaml'} has the prompts" in " ".join(printed.out.split())
 
 
 def test_without_gepa_the_error_has_the_command_that_installs_it(
