@@ -113,7 +113,7 @@ class Optimiser:
             trees, _ = run_coroutine(grow_many(tasks, rollout, key, stop_early=False))
             for index, paths in zip(new, group_by_task(trees, tasks).values(), strict=True):
                 # An episode that fails, as with a prompt that is too long, earns as little as any did.
-                least = min((answer.get("reward", 0.0) for answer in self.known.values()), default=0.0)
+                least = min((known["reward"] for known in self.known.values() if "reward" in known), default=0.0)
                 roles = {role: [describe(path, role, text) for path in paths] for role, text in candidate.items()}
                 samples = [sample for path in paths for node, _ in path for (sample,) in node.samples.values()]
                 answer = {"reward": mean_reward(paths) if paths else least, "roles": roles}

@@ -17,7 +17,7 @@ import cadre
 from cadre.api import resolve_sections
 from cadre.engines.openai import OpenAISampler
 from cadre.engines.scripted import ScriptedSampler
-from cadre.errors import ConfigError, EngineError, RunError
+from cadre.errors import ConfigError, EngineError, PromptError, RunError
 from cadre.evaluation.loaded_team import LoadedTeam
 from cadre.settings.yaml_file import read_yaml
 from cadre.team import Team
@@ -124,6 +124,24 @@ def test_an_endpoint_writes_where_it_is_named(script: Script, tmp_path: Path, mo
     monkeypatch.setattr(prompts, "OpenAISampler", OpenAISampler)
     with pytest.raises(EngineError, match="Check the url, the model's name and the key"):
         cadre.optimise_prompts(Relay, run=tmp_path / "y", writer=writer, **SIZE, **RECIPE)
+
+
+@needs_gepa
+def test_a_prompt_that_leaves_no_room_earns_as_little_as_any(
+    script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(self: Script, request: Request) -> list[str]:
+        if request.messages[0].role == "system":
+            raise PromptError("the prompt exceeds the context")
+        return ["```\nToo long.\n```" if "write a new instruction" in request.messages[-1].content else "hm"]
+
+    monkeypatch.setattr(Script, "__call__", answer)
+    found = cadre.optimise_prompts(Relay, run=tmp_path / "x", **(SIZE | {"tokens": 800}), **RECIPE)
+    lines = [json.loads(line) for line in (tmp_path / "x" / "sampled.jsonl").read_text().splitlines()]
+    failed = [line for line in lines if line.get("roles", {}).get("scout") == []]
+    # The scout earns 2 for two letters, and the team 1 for the runner's, which are the same.
+    assert {line["reward"] for line in lines if "reward" in line} == {3.0}
+    assert (len(failed) > 0, {line["tokens"] for line in failed}, found.prompts) == (True, {0}, {})
 
 
 @needs_gepa
