@@ -296,10 +296,8 @@ class Work:
             with closing(train_to_end(self.console, method, sections, run)) as trained:
                 tasks = trained.experiment.training_tasks[-SEARCH_TASKS:] if is_search else self._held_out(trained)
                 metrics = trained.metrics()
-                rollout, sampled = (
-                    trained.experiment.evaluation(trained.team),
-                    sum(line["rollout/tokens"] for line in metrics),
-                )
+                rollout = trained.experiment.evaluation(trained.team)
+                sampled = sum(line["rollout/tokens"] for line in metrics)
                 play_tasks(rollout, tasks, file, sampled=sampled, updates=len(metrics), rate=rate)
         return read_json(file)
 
