@@ -179,6 +179,7 @@ API: dict[str, tuple[str, ...]] = {
         "cadre_analysis.api:compare",
         "cadre_analysis.api:sweep",
         "cadre_analysis.api:prove",
+        "cadre_analysis.api:optimise_prompts",
         "cadre_analysis.plots:plot",
         "cadre.evaluation.loaded_team:LoadedTeam",
         "cadre.evaluation.evaluate:EvaluationReport",

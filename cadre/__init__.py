@@ -6,7 +6,7 @@
     from cadre import McpServer, Tool, ToolCall, tool                            and tools that its roles call
     cadre.train(...), cadre.evaluate(...), cadre.load(...)                       what the commands of those names do
     cadre.compare([...]), cadre.plot([...]), cadre.sweep(..., over={...})        several runs
-    cadre.prove(...)                                                             is a team worth its tokens?
+    cadre.prove(...), cadre.optimise_prompts(...)                                is a team worth its tokens? its prompts
 
 Nothing is imported before it is used, and torch only where a model is.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cadre.envs.sounds import sound
     from cadre.envs.tools import tool
     from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
-    from cadre_analysis.api import compare, prove, sweep
+    from cadre_analysis.api import compare, optimise_prompts, prove, sweep
     from cadre_analysis.exploit import find_exploits
     from cadre_analysis.plots import plot
 
@@ -46,6 +46,7 @@ __all__ = [
     "find_exploits",
     "image",
     "load",
+    "optimise_prompts",
     "plot",
     "prove",
     "random",
@@ -72,6 +73,7 @@ HOMES = {
     "find_exploits": "cadre_analysis.exploit",
     "image": "cadre.envs.images",
     "load": "cadre.api",
+    "optimise_prompts": "cadre_analysis.api",
     "plot": "cadre_analysis.plots",
     "prove": "cadre_analysis.api",
     "random": "cadre.envs.episode",

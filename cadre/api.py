@@ -221,10 +221,12 @@ def section_changes(sections: Section) -> Raw:
     return changes
 
 
-def resolve_sections(recipe: str | Path | Section | Player | None, sections: Section) -> Experiment:
-    """Return what `train` would train. Raises ConfigError for what cannot work."""
+def resolve_sections(
+    recipe: str | Path | Section | Player | None, sections: Section, resolved: Callable[..., Experiment] = resolve
+) -> Experiment:
+    """Return what `train` would train, or another call. Raises ConfigError for what cannot work."""
     env = _env_class(recipe, sections)
-    return resolve(parse(_merge_sections(recipe, sections), env), env, _typed_keys(sections))
+    return resolved(parse(_merge_sections(recipe, sections), env), env, _typed_keys(sections))
 
 
 def _with_references(value: Any, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`cadre.compare`, `cadre.sweep` and `cadre.prove`: what the commands of those names do, from Python."""
+"""`cadre.compare`, `sweep`, `prove` and `optimise_prompts`: what the commands of those names do, from Python."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from cadre.api import Player, Section, resolve_sections, section_changes
 from cadre.concurrency import configure_threads
+from cadre.config.resolve import resolve_for_evaluation
 from cadre.errors import ConfigError
 from cadre.evaluation.loaded_team import LoadedTeam
 from cadre.notebook_html import shorten
@@ -18,6 +19,7 @@ from cadre.runs.notebook import make_console
 from cadre.settings.yaml_file import flatten, long_key
 from cadre_analysis.compare import RunComparison, compare_runs
 from cadre_analysis.plots import draw_png, plot_comparison, run_folders
+from cadre_analysis.prompts import OptimisedPrompts, optimise_on
 from cadre_analysis.prove import Request, prove_on
 from cadre_analysis.prove_report import Result
 from cadre_analysis.sweep import check_distinct, claim_folder, make_runs
@@ -156,6 +158,40 @@ def prove(
     is_object = callable(recipe) or callable(sections.get("env"))
     env = experiment.env_spec.declared if is_object else None
     return prove_on(make_console(quiet), experiment, Path(run).expanduser(), request, env)
+
+
+def optimise_prompts(
+    recipe: str | Path | Section | Player | None = None,
+    *,
+    run: str | Path,
+    tokens: int = 200_000,
+    training_tasks: int = 40,
+    held_out_tasks: int = 200,
+    first: int = 0,
+    seed: int = 0,
+    writer: Section | None = None,
+    quiet: bool = False,
+    **sections: Any,
+) -> OptimisedPrompts:
+    """Evolve the system messages of a team's roles (`team.prompts`) with GEPA, on training tasks; no weights change.
+
+        found = cadre.optimise_prompts(essay, run="runs/prompts", tasks=rows, model="Qwen/Qwen3-0.6B")
+        found.prompts, found.difference, cadre.train(found.recipe)
+
+    recipe, sections  as for `train`
+    run             the folder of the optimisation; the same call goes on in it
+    tokens          that are sampled on training tasks and for new prompts
+    training_tasks  of the training split: one half is reflected on, by the other prompts are chosen
+    held_out_tasks  that are played before and after, from the task `first` of the test split on
+    writer          the model that writes prompts: `{"model": ..., "url": ...}` of an endpoint; by default the policy of
+                    the first role
+
+    Raises ConfigError without the package gepa, RunError if the folder has another plan. Ctrl-C loses nothing.
+    """
+    configure_threads()
+    experiment = resolve_sections(recipe, sections, resolve_for_evaluation)
+    options = {"tokens": tokens, "tasks": training_tasks, "held_out": held_out_tasks, "first": first, "seed": seed}
+    return optimise_on(make_console(quiet), experiment, Path(run).expanduser(), options | {"writer": writer})
 
 
 def _describe_recipe(recipe: Any) -> str:

@@ -8,19 +8,16 @@ report compares advantages and executed effects, with intervals by bootstrap ove
 
 from __future__ import annotations
 
-import itertools
-import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, astuple, dataclass, replace
-from functools import reduce
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from operator import add
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+
+import numpy as np
 
 from cadre import random_keys
 from cadre.advantages.groups import check_parts_reported, compare_samples
@@ -38,9 +35,10 @@ from cadre.rollout.grow import Path as RolloutPath
 from cadre.rollout.grow import Rollout, grow
 from cadre.rollout.shapes import independent
 from cadre.rollout.walk import TreePath
-from cadre.statistics import EXACT, Interval, is_constant, is_rounding, with_floor
+from cadre.statistics import EXACT, RESOLUTION, Interval, is_constant
 from cadre.team import Team
 from cadre.types import Branch, Node, Task, Tree
+from cadre_analysis.compare import Table
 
 
 @dataclass(frozen=True)
@@ -271,9 +269,8 @@ def path_to(above: TreePath) -> RolloutPath:
 
 # ---- Agreement of advantages and effects
 
-RESAMPLES = 1000
-MINIMA = (-1.0, 0.0, 0.0, 0.0)  # that each of the figures can be; the most is 1
-SHUFFLES = 200
+RESAMPLES, SHUFFLES = 1000, 200
+MINIMA = np.array([-1.0, 0.0, 0.0, 0.0])  # that each of the figures can be; the most is 1
 
 
 @dataclass(frozen=True)
@@ -293,133 +290,68 @@ class Agreement:
     ceiling: Interval
     matter: Interval
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def agreement_report(decisions: Sequence[DecisionEffects], seed: int = 0) -> dict[str, Agreement]:
     """Return the agreement over all decisions (`all`), of each role (`tool`), and of each role at each depth of the
     tree (`tool/0`)."""
-    parts: dict[str, list[DecisionEffects]] = defaultdict(list)
-    for decision in decisions:
+    parts: dict[str, dict[int, Table]] = defaultdict(lambda: defaultdict(lambda: np.zeros(9)))
+    for number, decision in enumerate(decisions):
+        matters = is_significant(decision, np.random.default_rng(random_keys.key(seed, "matter", number)))
         for name in ("all", decision.role, f"{decision.role}/{decision.depth}"):
-            parts[name].append(decision)
-    matters = {
-        id(decision): is_significant(decision, random_keys.generator(seed, "matter", n))
-        for n, decision in enumerate(decisions)
-    }
+            parts[name][decision.tree] += decision_sums(decision, matters)
     return {
-        name: compute_agreement(part, matters, random_keys.generator(seed, "bootstrap", name))
-        for name, part in parts.items()
+        name: compute_agreement(
+            np.array([*by_tree.values()]), np.random.default_rng(random_keys.key(seed, "bootstrap", name))
+        )
+        for name, by_tree in parts.items()
     }
 
 
-@dataclass(frozen=True)
-class Sums:
-    """Sums over the siblings of some decisions, which the figures are computed from: of advantages a and effects e, the
-    part of `ee` that is noise, and the number of decisions that matter. Sums of tasks add up."""
-
-    siblings: float
-    a: float
-    e: float
-    aa: float
-    ee: float
-    ae: float
-    noise: float
-    decisions: float
-    mattering: float
-
-    def __add__(self, addend: Sums) -> Sums:
-        return Sums(*(a + b for a, b in zip(astuple(self), astuple(addend), strict=True)))
-
-    @property
-    def figures(self) -> tuple[float, float, float, float]:
-        """The correlation, its square, the ceiling, and the fraction that matters."""
-        product = self.ae - self.a * self.e / self.siblings
-        of_a, of_e = (self.aa - self.a**2 / self.siblings, self.ee - self.e**2 / self.siblings)
-        constant = is_rounding(of_a, self.aa, EXACT) or is_rounding(of_e, self.ee, EXACT)
-        correlation = 0.0 if constant else product / (math.sqrt(of_a) * math.sqrt(of_e))
-        ceiling = min(1.0, max(0.0, 1.0 - self.noise / self.ee)) if self.ee > 0.0 else 0.0
-        return correlation, correlation**2, ceiling, self.mattering / self.decisions
-
-
-def decision_sums(decision: DecisionEffects, matters: bool) -> Sums:
-    """Return the sums of one decision."""
-    pairs = list(zip(decision.advantages, decision.effects, strict=True))
-    return Sums(
-        siblings=len(pairs),
-        a=sum(a for a, _ in pairs),
-        e=sum(e for _, e in pairs),
-        aa=sum(a * a for a, _ in pairs),
-        ee=sum(e * e for _, e in pairs),
-        ae=sum(a * e for a, e in pairs),
-        noise=noise_variance(decision),
-        decisions=1,
-        mattering=float(matters),
-    )
-
-
-def compute_agreement(
-    part: Sequence[DecisionEffects], matters: Mapping[int, bool], generator: random.Random
-) -> Agreement:
-    """Return the figures of some decisions, each with the 2.5th and the 97.5th percentile over resampled tasks; the
-    decisions of one task stay together. One task gives no information about others: the intervals are the widest
-    possible."""
-    by_tree: dict[int, list[Sums]] = defaultdict(list)
-    for decision in part:
-        by_tree[decision.tree].append(decision_sums(decision, matters[id(decision)]))
-    trees = [reduce(add, of_tree) for of_tree in by_tree.values()]
-    values = reduce(add, trees).figures
-    if len(trees) < 2:
-        return Agreement(len(part), *((value, low, 1.0) for value, low in zip(values, MINIMA, strict=True)))
-    resampled = [reduce(add, generator.choices(trees, k=len(trees))).figures for _ in range(RESAMPLES)]
-    return Agreement(
-        len(part), *map(bootstrap_interval, values, zip(*resampled, strict=True), MINIMA, itertools.repeat(len(trees)))
-    )
-
-
-def bootstrap_interval(value: float, resampled: Sequence[float], minimum: float, tasks: int) -> Interval:
-    """Return a figure from `minimum` to 1 with the percentiles of the resampled values over so many tasks."""
-    value, low, high = with_floor((value, percentile(resampled, 0.025), percentile(resampled, 0.975)), tasks)
-    return value, max(minimum, low), min(1.0, high)
-
-
-def percentile(values: Sequence[float], fraction: float) -> float:
-    """Return the value at that fraction of the values in order."""
-    return sorted(values)[min(len(values) - 1, int(fraction * len(values)))]
-
-
-def noise_variance(decision: DecisionEffects) -> float:
-    """Return the sum over siblings of the variance that an effect has by the noise of its plays.
+def decision_sums(decision: DecisionEffects, matters: bool) -> Table:
+    """Return the sums over the siblings of a decision that the figures are computed from, and that add up: the number
+    of siblings, advantages a, effects e, aa, ee, ae, the part of ee that is noise, 1, and 1 if the decision matters.
 
     A mean of M plays has the variance s^2 / M, and an effect (K - 1) / K of it, as the mean of K is subtracted.
     """
-    plays = len(decision.earned[0])
-    if plays < 2:
-        return 0.0
-    variances = [sum((pay - fmean(pays)) ** 2 for pay in pays) / (plays - 1) for pays in decision.earned]
-    return sum(variances) / plays * (len(variances) - 1) / len(variances)
+    a, e, earned = np.array(decision.advantages), np.array(decision.effects), np.array(decision.earned)
+    siblings, plays = earned.shape
+    noise = earned.var(axis=1, ddof=1).sum() / plays * (siblings - 1) / siblings if plays > 1 else 0.0
+    return np.array([siblings, a.sum(), e.sum(), a @ a, e @ e, a @ e, noise, 1.0, matters])
 
 
-def is_significant(decision: DecisionEffects, generator: random.Random) -> bool:
+def figures_of(sums: Table) -> Table:
+    """Return the correlation, its square, the ceiling, and the fraction that matters, [..., 4], from sums [..., 9]."""
+    siblings, a, e, aa, ee, ae, noise, decisions, mattering = np.moveaxis(sums, -1, 0)
+    of_a, of_e = aa - a**2 / siblings, ee - e**2 / siblings
+    constant = (np.abs(of_a) <= EXACT * aa) | (np.abs(of_e) <= EXACT * ee)
+    scale = np.where(constant, 1.0, np.sqrt(np.abs(of_a)) * np.sqrt(np.abs(of_e)))
+    correlation = np.where(constant, 0.0, (ae - a * e / siblings) / scale)
+    ceiling = np.where(ee > 0.0, np.clip(1.0 - noise / np.where(ee > 0.0, ee, 1.0), 0.0, 1.0), 0.0)
+    return np.stack([correlation, correlation**2, ceiling, mattering / decisions], axis=-1)
+
+
+def compute_agreement(trees: Table, generator: np.random.Generator) -> Agreement:
+    """Return the figures of sums [trees, 9], each with the 2.5th and the 97.5th percentile over resampled trees. One
+    task gives no information about others: the intervals are the widest possible."""
+    count, total = len(trees), trees.sum(axis=0)
+    values, low, high = figures_of(total), MINIMA, np.ones(4)
+    if count > 1:
+        resampled = figures_of(generator.multinomial(count, np.full(count, 1.0 / count), size=RESAMPLES) @ trees)
+        bounds, floor = np.quantile(resampled, [0.025, 0.975], axis=0), 1.0 / (count + 1)  # as `with_floor` has it
+        low = np.maximum(low, np.minimum(bounds[0], values - floor))
+        high = np.minimum(high, np.maximum(bounds[1], values + floor))
+    return Agreement(int(total[7]), *zip(values.tolist(), low.tolist(), high.tolist(), strict=True))
+
+
+def is_significant(decision: DecisionEffects, generator: np.random.Generator) -> bool:
     """Return True if siblings differ by more than plays of one of them would: few shuffles of all plays spread as
     widely."""
-    plays, pooled = len(decision.earned[0]), [pay for pays in decision.earned for pay in pays]
-    observed = _between_sum_of_squares(pooled, plays)
     if not any(decision.effects):
         return False
-    wider = 0
-    for _ in range(SHUFFLES):
-        generator.shuffle(pooled)
-        shuffled = _between_sum_of_squares(pooled, plays)
-        wider += shuffled >= observed or is_rounding(shuffled - observed, observed)
-    return (wider + 1) / (SHUFFLES + 1) <= 0.05
-
-
-def _between_sum_of_squares(pooled: Sequence[float], plays: int) -> float:
-    """Return the sum of squares between the means of so many plays in a row."""
-    means = [fmean(pooled[start : start + plays]) for start in range(0, len(pooled), plays)]
-    return sum((mean - fmean(means)) ** 2 for mean in means)
+    earned = np.array(decision.earned)
+    shuffled = generator.permuted(np.tile(earned.ravel(), (SHUFFLES, 1)), axis=1).reshape(SHUFFLES, *earned.shape)
+    observed, wider = earned.mean(axis=1).var(), shuffled.mean(axis=2).var(axis=1)
+    return bool((np.sum(wider >= observed * (1.0 - RESOLUTION)) + 1) / (SHUFFLES + 1) <= 0.05)
 
 
 # ---- `cadre audit`

@@ -1,10 +1,11 @@
-"""Commands of several runs, and of what lies behind one: compare, sweep, prove, audit, plot, report."""
+"""Commands of several runs, and of what lies behind one: compare, sweep, prove, audit, plot, report; prompts."""
 
 from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,15 +27,18 @@ from cadre.cli.terminal import (
     stderr,
     visible,
 )
-from cadre.config.resolve import find_target, resolve_for_trees, resolve_recipe
+from cadre.config.experiment import load
+from cadre.config.resolve import find_target, resolve_for_evaluation, resolve_for_trees, resolve_recipe
 from cadre.errors import ConfigError
 from cadre.files import to_json
 from cadre.runs.folder import expand_sweeps
 from cadre.runs.notebook import make_console
+from cadre.settings.yaml_file import parse_yaml, typed_keys
 from cadre.statistics import Interval
 from cadre_analysis.audit import AuditSettings, check_auditable, run_audit
 from cadre_analysis.compare import MEASURES, compare_runs, format_comparison
 from cadre_analysis.plots import plot_command, plot_comparison
+from cadre_analysis.prompts import optimise_on
 from cadre_analysis.prove import Request, make_plan, prove_on
 from cadre_analysis.prove_report import PAGE_FILE, RESULT_FILE, plan_lines, result_lines
 from cadre_analysis.report import report
@@ -103,7 +107,7 @@ def audit(
         experiment = resolve_for_trees(resolved.config, resolved.env, resolved.typed)
         check_auditable(experiment)
         audits = run_audit(experiment, resolved.run, settings, base, report_progress)
-        reports[name] = {part: audited.as_dict() for part, audited in audits.items()}
+        reports[name] = {part: asdict(audited) for part, audited in audits.items()}
         if not as_json:
             print_lines([*([name] if len(runs) > 1 else []), *format_audit(reports[name])])
     if as_json:
@@ -168,12 +172,8 @@ def prove(
         else:
             print_lines(map(visible, plan_lines(planned)))
         return
-    try:
+    with _stoppable(folder):
         result = prove_on(stderr if as_json else make_console(), experiment, folder, request, None)
-    except KeyboardInterrupt as stopped:
-        message = str(stopped) or f"Stopped; what is done of {folder} is kept, and the same command goes on."
-        stderr.print(message, markup=False, highlight=False)
-        raise typer.Exit(STOPPED) from None
     if as_json:
         sys.stdout.write((folder / RESULT_FILE).read_text(encoding="utf-8"))
     else:
@@ -181,9 +181,52 @@ def prove(
         print_lines([f"{folder / PAGE_FILE} has all of it."])
 
 
+@contextmanager
+def _stoppable(folder: Path) -> Iterator[None]:
+    """End the command on Ctrl-C, and say how it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        message = str(stopped) or f"Stopped; what is done of {folder} is kept, and the same command goes on."
+        stderr.print(message, markup=False, highlight=False)
+        raise typer.Exit(STOPPED) from None
+
+
+# ---- cadre optimise-prompts
+
+
+def optimise_prompts(
+    recipe: Annotated[
+        str, typer.Argument(help="a recipe or YAML file (see: cadre list)", autocompletion=complete_recipe)
+    ],
+    folder: Annotated[Path, typer.Option("--run", help="the folder of the optimisation; the same command goes on")],
+    overrides: Overrides = None,
+    tokens: Annotated[int, typer.Option(help="sampled on training tasks and for new prompts")] = 200_000,
+    tasks: Annotated[int, typer.Option(help="of the training split: half to reflect on, half to choose by")] = 40,
+    held_out: Annotated[int, typer.Option(help="tasks that are played before and after")] = 200,
+    first: Annotated[int, typer.Option(min=0, help="the first of them in the test split")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of all draws")] = 0,
+    writer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="{model: M, url: U}", help="the endpoint that writes prompts; by default the first role's"
+        ),
+    ] = None,
+) -> None:
+    """Evolve the system messages of a team's roles with GEPA, and write them as a recipe. No weights change."""
+    try:
+        endpoint = parse_yaml(writer) if writer else None
+    except ValueError:
+        endpoint = writer
+    plan = {"tokens": tokens, "tasks": tasks, "held_out": held_out, "first": first, "seed": seed, "writer": endpoint}
+    experiment = resolve_for_evaluation(load(recipe, overrides or []), typed=typed_keys(overrides or []))
+    with _stoppable(folder):
+        print_lines(optimise_on(make_console(), experiment, folder, plan).lines())
+
+
 # By panel of `cadre --help`.
 COMMANDS = {
-    "Train": {"sweep": sweep, "prove": prove},
+    "Train": {"sweep": sweep, "prove": prove, "optimise-prompts": optimise_prompts},
     "Evaluate": {"compare": compare, "audit": audit},
     "Look at runs": {"plot": plot_command, "report": report},
 }

@@ -42,7 +42,8 @@ from cadre.errors import ConfigError, RunError
 from cadre.evaluation.evaluate import Repeats, evaluate, evaluate_sampled, group_by_task, select_tasks
 from cadre.evaluation.loaded_team import LoadedTeam, load_team
 from cadre.file_limits import read_json
-from cadre.files import publish_atomically, read_record, to_json
+from cadre.files import OpenRecord, publish_atomically, read_record, to_json
+from cadre.rollout.grow import Rollout
 from cadre.rollout.walk import TreePath
 from cadre.runs.folder import git_commits
 from cadre.runs.tree_format import encode
@@ -51,7 +52,7 @@ from cadre.settings.yaml_file import Raw, flatten
 from cadre.types import Task, Tree, answer_text
 from cadre_analysis.compare import difference_interval, table_interval
 from cadre_analysis.prove_report import TEAM, UNTRAINED, MethodFigures, Plan, Result, plan_lines, write_result
-from cadre_analysis.trainings import train_to_end
+from cadre_analysis.trainings import begin_folder, train_to_end
 from cadre_analysis.verdict import decide
 
 PLAN_FILE = "plan.json"
@@ -226,16 +227,11 @@ def _class_for(raw: Raw, env: type[Env] | None) -> type[Env] | None:
     return env if env is not None and raw["env"] == name_of(env) else None
 
 
-def claim(folder: Path, plan: Plan) -> None:
+def claim(folder: Path, plan: OpenRecord) -> None:
     """Write the plan into a new folder. Raises RunError if the folder has another plan, or holds anything else."""
-    path = folder / PLAN_FILE
-    if not path.exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(f"--run: {folder} exists and has no {PLAN_FILE}; expected a new folder. Name one.")
-        with publish_atomically(path) as (built,):
-            built.write_text(plan.model_dump_json(indent=1))
+    if begin_folder(folder, PLAN_FILE, plan):
         return
-    old, new = (planned.model_dump(exclude={"code"}) for planned in (read_record(path, Plan), plan))
+    old, new = (planned.model_dump(exclude={"code"}) for planned in (read_record(folder / PLAN_FILE, type(plan)), plan))
     for key in new:
         if old.get(key) != new[key]:
             raise RunError(
@@ -300,18 +296,13 @@ class Work:
             with closing(train_to_end(self.console, method, sections, run)) as trained:
                 tasks = trained.experiment.training_tasks[-SEARCH_TASKS:] if is_search else self._held_out(trained)
                 metrics = trained.metrics()
-                spent = {"sampled": sum(line["rollout/tokens"] for line in metrics), "updates": len(metrics)}
-                self._play(trained, tasks, file, spent | {"rate": rate})
+                rollout = trained.experiment.evaluation(trained.team)
+                sampled = sum(line["rollout/tokens"] for line in metrics)
+                play_tasks(rollout, tasks, file, sampled=sampled, updates=len(metrics), rate=rate)
         return read_json(file)
 
     def _held_out(self, team: LoadedTeam) -> Sequence[Task]:
         return select_tasks(team.experiment.held_out_tasks, self.plan.held_out, self.plan.first)
-
-    def _play(self, team: LoadedTeam, tasks: Sequence[Task], file: Path, fields: Raw) -> None:
-        """Play tasks once at temperature 0; write the report and all prompts and completions."""
-        rollout = team.experiment.evaluation(team.team)
-        report, trees = run_coroutine(evaluate(rollout, tasks))
-        publish_outcome(file, report.as_dict() | fields, trees)
 
     def _untrained(self, name: str) -> LoadedTeam:
         raw = self.plan.methods[name]
@@ -324,7 +315,7 @@ class Work:
         if not file.exists():
             self.say(f"{side}, untrained")
             with closing(self._untrained(name)) as team:
-                self._play(team, self._held_out(team), file, {})
+                play_tasks(team.experiment.evaluation(team.team), self._held_out(team), file)
 
     def draw(self, name: str) -> Raw:
         """Return by task whether one of the untrained agent's episodes succeeds, and whether its most frequent answer
@@ -362,6 +353,15 @@ def vote(paths: Sequence[TreePath]) -> float:
         return 0.0
     ((winner, _),) = Counter(map(answer, paths)).most_common(1)
     return float(next(path[-1][1].success for path in paths if answer(path) == winner))
+
+
+def play_tasks(rollout: Rollout, tasks: Sequence[Task], file: Path, **fields: Any) -> Raw:
+    """Return the report of tasks that are played once at temperature 0, from its file if that is done, with all prompts
+    and completions beside it."""
+    if not file.exists():
+        report, trees = run_coroutine(evaluate(rollout, tasks))
+        publish_outcome(file, report.as_dict() | fields, trees)
+    return read_json(file)
 
 
 def publish_outcome(file: Path, report: Raw, trees: Sequence[Tree]) -> None:

@@ -106,19 +106,21 @@ def verdict_line(result: Result) -> str:
 
 def _describe(comparison: Comparison, agents: int) -> str:
     """Return a comparison; with the interval by which the team may lose to the agent where that of 95% is below 0."""
-    text = f"{comparison.agent} {_points(comparison.difference)}"
+    text = f"{comparison.agent} {points(comparison.difference)}"
     if comparison.difference[2] >= 0.0 or agents < 2:
         return text
     _, low, high = (100.0 * number for number in comparison.corrected)
     return f"{text}, at {100.0 - 5.0 / agents:g}% [{low:+.1f}, {high:+.1f}]"
 
 
-def _points(interval: Interval) -> str:
+def points(interval: Interval) -> str:
+    """Return a difference of rates in percentage points."""
     value, low, high = (100.0 * number for number in interval)
     return f"{value:+.1f} points [{low:+.1f}, {high:+.1f}]"
 
 
-def _percent(interval: Interval) -> str:
+def percent(interval: Interval) -> str:
+    """Return a rate in percent."""
     value, low, high = (100.0 * number for number in interval)
     return f"{value:.1f}% [{low:.1f}, {high:.1f}]"
 
@@ -131,14 +133,14 @@ def method_rows(result: Result) -> list[tuple[str, ...]]:
         rate = "" if figures.rate is None else f"{figures.rate:g}"
         tokens = "untrained" if figures.tokens is None else f"{figures.tokens:,.0f}"
         seeds = str(len(figures.by_seed))
-        rows.append((name, seeds, _percent(figures.success), by_seed, rate, tokens, f"{figures.test_tokens:,.0f}"))
+        rows.append((name, seeds, percent(figures.success), by_seed, rate, tokens, f"{figures.test_tokens:,.0f}"))
     return rows
 
 
 def result_notes(result: Result) -> list[str]:
     """Return what there is to say of a result beside its table, a sentence or two each."""
-    sides = ", ".join(f"{side} {_percent(success)}" for side, success in result.before.items())
-    versus_draws = ", ".join(f"{name} {_points(difference)}" for name, difference in result.beside.items())
+    sides = ", ".join(f"{side} {percent(success)}" for side, success in result.before.items())
+    versus_draws = ", ".join(f"{name} {points(difference)}" for name, difference in result.beside.items())
     resolution = max(comparison.resolution for comparison in result.verdict.comparisons)
     planned = result.plan.tokens
     short = [

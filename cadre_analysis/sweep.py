@@ -18,10 +18,11 @@ from cadre.cli.terminal import STOPPED, Overrides, complete_recipe, print_lines,
 from cadre.config.experiment import Config
 from cadre.config.resolve import resolve_recipe
 from cadre.errors import ConfigError, RunError
-from cadre.files import publish_atomically, read_record, write_text_atomically
+from cadre.files import read_record, write_text_atomically
 from cadre.runs.folder import SWEEP_RECORD, SweepRecord
 from cadre.settings.yaml_file import parse_yaml
 from cadre_analysis.compare import compare_runs, format_comparison
+from cadre_analysis.trainings import begin_folder
 
 MAX_RUNS = 1000
 
@@ -136,13 +137,7 @@ def claim_folder(folder: Path, recipe: str, fixed: Sequence[str], runs: Sequence
     name of one of these."""
     new = SweepRecord(recipe=recipe, overrides=list(fixed), runs={run.name: list(run.overrides) for run in runs})
     path = folder / SWEEP_RECORD
-    if not path.exists():
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise RunError(
-                f"--run: {folder} exists and is no sweep; expected a new folder, or one of this sweep. Name one."
-            )
-        with publish_atomically(path) as (built,):
-            built.write_text(new.model_dump_json())
+    if begin_folder(folder, SWEEP_RECORD, new):
         return
     recorded = read_record(path, SweepRecord)
     if (recorded.recipe, recorded.overrides) != (recipe, list(fixed)):

@@ -1,4 +1,4 @@
-"""One training among several, which goes on where it stands."""
+"""Several trainings in one folder: its record, and one training, which goes on where it stands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 
 from cadre.api import Player, Section, train_on
+from cadre.errors import RunError
 from cadre.evaluation.loaded_team import LoadedTeam
+from cadre.files import publish_atomically
+
+
+def begin_folder(folder: Path, file: str, record: BaseModel) -> bool:
+    """Write a record into a new folder; return False if it has one. Raises RunError if it holds anything else."""
+    path = folder / file
+    if path.exists():
+        return False
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise RunError(f"--run: {folder} exists and has no {file}; expected a new folder. Name one.")
+    with publish_atomically(path) as (built,):
+        built.write_text(record.model_dump_json(indent=1))
+    return True
 
 
 def train_to_end(

@@ -1,11 +1,12 @@
-"""A team as a function: `python -m lab.ten_lines step|learn [--model DIR] [--seeds N] [--write]`.
+"""A team as a function: `python -m lab.ten_lines step|learn|prompts [--model DIR] [--seeds N] [--write]`.
 
 step   the time of a training step of a game as a function over that as a class, in pairs: two roles that act five times
        in turn with prompts of the length of plan-path's, 8 completions, 16 tasks, the embedded model
 learn  a task of ten lines with a real model, an adapter per role: anna and ben meet in a corridor, and pass if one
        keeps left and the other right; held-out success before and after, minutes for each seed
+prompts  the same task with the weights as they are, and the prompts that `cadre optimise-prompts` finds
 
-Figures go to results/ten_lines.jsonl.
+Figures go to results/ten_lines.jsonl, those of prompts to results/prove.jsonl.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 import cadre
-from bench.common import record
+from bench.common import ROOT, record
 from cadre import Env, Message, Observation, Reward, Task
 from cadre.envs.rows import read_tasks
+from cadre.file_limits import read_json
 from cadre.statistics import rate_interval
+from cadre_analysis.compare import difference_interval, table_interval
 
 TURNS, PAIRS, STEPS = 5, 5, 4
 GRID = "\n".join("." * 10 for _ in range(10))
@@ -151,6 +155,28 @@ def learn(model: str, seeds: int, write: bool) -> None:
         keep(f"ten_lines.{name}", interval, "share", "learn --model DIR", write, played, seeds)
 
 
+def prompts(model: str, seeds: int, tokens: int, write: bool) -> None:
+    tables: dict[str, list[list[float]]] = {"before": [], "after": []}
+    settings: dict[str, Any] = {"tasks": ROWS, "held_out": 0.25, "algorithm": "at_grpo", "sampling": {"max_tokens": 8}}
+    for seed in range(seeds):
+        run = ROOT / "runs" / "gepa" / f"{Path(model).name}-{tokens}-{seed}"
+        size: dict[str, Any] = {"tokens": tokens, "training_tasks": 24, "held_out_tasks": 40, "seed": seed}
+        found = cadre.optimise_prompts(corridor, run=run, model=model, **settings, **size)
+        console.print("\n".join([*found.lines(), str(found.prompts)]), markup=False)
+        for name, table in tables.items():
+            file = run / f"{name}.json"  # there is no other where nothing better was found
+            report = read_json(file if file.exists() else run / "before.json")
+            table.append([success for success, _ in report["outcomes"].values()])
+    before, after = (np.array(table) for table in tables.values())
+    gain = difference_interval(after, before, np.random.default_rng(0), True, True)
+    intervals = [table_interval(table, np.random.default_rng(0)) for table in (before, after)]
+    for name, interval in zip(("before", "after", "gain"), [*intervals, gain], strict=True):
+        console.print(f"gepa.{name}: {interval}")
+        if write:
+            command = f"python -m lab.ten_lines prompts --model DIR --seeds {seeds} --tokens {tokens} --write"
+            record("prove", f"gepa.{name}", interval, "share", command, after.shape[1], range(seeds))
+
+
 def keep(
     name: str, values: Sequence[float], unit: str, part: str, write: bool, count: int = PAIRS, seeds: int = PAIRS
 ) -> None:
@@ -161,13 +187,16 @@ def keep(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["step", "learn"])
-    parser.add_argument("--model", default="games", help="a folder of a model, for learn")
+    parser.add_argument("part", choices=["step", "learn", "prompts"])
+    parser.add_argument("--model", default="games", help="a folder of a model, for learn and prompts")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=20_000, help="for prompts")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     if options.part == "step":
         step(options.write)
+    elif options.part == "prompts":
+        prompts(options.model, options.seeds, options.tokens, options.write)
     else:
         learn(options.model, options.seeds, options.write)
 

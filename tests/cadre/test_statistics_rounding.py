@@ -211,13 +211,13 @@ def test_what_passes_a_threshold_does_so_whatever_the_order_of_its_sum(scale: fl
 @pytest.mark.parametrize("scale", SCALES)
 def test_an_audit_sees_effects_of_any_scale_and_no_rounding(scale: float) -> None:
     better = DecisionEffects(0, "a", 0, (-1.0, 1.0), ((0.0,) * 8, (scale,) * 8))
-    assert is_significant(better, random.Random(0))
+    assert is_significant(better, np.random.default_rng(0))
     figures = agreement_report([better, DecisionEffects(1, "a", 0, (-1.0, 1.0), ((0.0,) * 8, (scale,) * 8))])["all"]
     assert figures.correlation[0] == pytest.approx(1.0)
     same = equal(scale, np.float32, 16)
     equals = DecisionEffects(0, "a", 0, (-1.0, 1.0), (tuple(same[:8]), tuple(same[8:])))
     assert equals.effects == [0.0, 0.0]
-    assert not is_significant(equals, random.Random(0))
+    assert not is_significant(equals, np.random.default_rng(0))
     assert agreement_report([equals, equals])["all"].correlation[0] == 0.0
 
 

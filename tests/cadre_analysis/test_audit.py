@@ -2,12 +2,12 @@
 
 import asyncio
 import json
-import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cadre.config.experiment import parse
@@ -18,11 +18,11 @@ from cadre.types import Request, Reward
 from cadre_analysis.audit import (
     AuditSettings,
     DecisionEffects,
-    Sums,
     agreement_report,
     check_auditable,
     decision_sums,
     execute_decisions,
+    figures_of,
     is_significant,
     sample_decisions,
 )
@@ -141,15 +141,11 @@ def test_figures_by_hand() -> None:
 
 
 def figures(*decisions: DecisionEffects) -> tuple[float, ...]:
-    total = decision_sums(decisions[0], True)
-    for decision in decisions[1:]:
-        total += decision_sums(decision, True)
-    assert isinstance(total, Sums)
-    return total.figures
+    return tuple(figures_of(sum(decision_sums(decision, True) for decision in decisions)))
 
 
 def test_a_decision_matters_where_its_siblings_differ_by_more_than_their_noise() -> None:
-    generator = random.Random(0)
+    generator = np.random.default_rng(0)
     assert is_significant(one_decision((0.0, 0.0), (0.0,) * 8, (1.0,) * 8), generator)
     assert not is_significant(one_decision((0.0, 0.0), (1.0,) * 8, (1.0,) * 8), generator)
     assert not is_significant(one_decision((0.0, 0.0), (0.0, 1.0) * 4, (1.0, 0.0) * 4), generator)
