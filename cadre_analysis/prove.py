@@ -216,10 +216,10 @@ def _agents(experiment: Experiment, chosen: str | None, env: type[Env] | None) -
     k = max(k) if isinstance(k, list | tuple) else max(k.values()) if isinstance(k, dict) else k
     team = {"policies": {"agent": _policy(experiment, raw)}, "roles": dict.fromkeys(roles, "agent")}
     agent = raw | {"env": name, "settings": settings, "team": team}
-    return {
-        "agent": agent | {"algorithm": algorithm | {"k": k}},
-        "agent-grpo": agent | {"algorithm": {"name": "grpo", "k": k}},
-    }
+    agents = {"agent": algorithm | {"k": k}, "agent-grpo": {"name": "grpo", "k": k}}
+    if agents["agent"] == agents["agent-grpo"]:
+        del agents["agent"]  # the team's algorithm is GRPO, so that both are one method
+    return {name: agent | {"algorithm": algorithm} for name, algorithm in agents.items()}
 
 
 def _class_for(raw: Raw, env: type[Env] | None) -> type[Env] | None:

@@ -166,13 +166,13 @@ BUDGETS = {
     "cadre/settings": 2_100,
     "cadre/training": 1_700,
     "cadre/view": 550,
-    "cadre_analysis": 3_250,
+    "cadre_analysis": 3_520,
     "cadre_programs": 6_300,
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_000,
-    "cadre_tasks": 15_450,
+    "cadre_tasks": 15_150,
     "bench": 7_000,
-    "lab": 7_350,
+    "lab": 6_900,
 }
 
 

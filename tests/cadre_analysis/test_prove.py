@@ -160,6 +160,10 @@ def test_widths_by_decision_are_of_the_team() -> None:
     assert (methods["agent"]["algorithm"]["k"], methods["agent-grpo"]["algorithm"]["k"]) == (4, 4)
 
 
+def test_a_team_that_is_trained_by_grpo_is_compared_with_one_agent() -> None:
+    assert list(plan_of(algorithm={"name": "grpo", "k": 2}).methods) == ["team-L0", "team-L2", "agent-grpo"]
+
+
 def test_a_loss_is_printed_with_the_interval_that_counts(result: Result) -> None:
     team, better = np.zeros((4, 40)), np.ones((4, 40))
     line = verdict_line(replace(result, verdict=decide(team, {"agent": team, "agent-grpo": better})))
