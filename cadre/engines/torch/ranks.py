@@ -45,16 +45,6 @@ class Collectives:
         return result
 
 
-class Counted:
-    """FSDP's way of gathering weights or reducing gradients, each time as one of a rank's `collectives`."""
-
-    def __init__(self, communicate: Any, collectives: Collectives) -> None:
-        self.allocate, self._call = communicate.allocate, partial(collectives.call, communicate)
-
-    def __call__(self, **arguments: Any) -> Any:
-        return self._call(**arguments)
-
-
 @dataclass(frozen=True)
 class Ranks:
     """This process's rank, the size of its group, the device of the tensors that it sends, and its collective calls."""
@@ -119,8 +109,15 @@ def shard(root: nn.Module, mesh: DeviceMesh, dtype: torch.dtype, collectives: Co
         sharded.set_gradient_divide_factor(1.0)
         # Without a division before the reduction, which not every back-end has.
         sharded.set_force_sum_reduction_for_comms(True)
-        sharded.set_custom_all_gather(Counted(DefaultAllGather(), collectives))  # type: ignore[arg-type]
-        sharded.set_custom_reduce_scatter(Counted(DefaultReduceScatter(), collectives))  # type: ignore[arg-type]
+        sharded.set_custom_all_gather(_counted(DefaultAllGather(), collectives))
+        sharded.set_custom_reduce_scatter(_counted(DefaultReduceScatter(), collectives))
+
+
+def _counted(communicate: Any, collectives: Collectives) -> Any:
+    """Return FSDP's way of gathering weights or reducing gradients, each time as one of a rank's collective calls."""
+    counted: Any = partial(collectives.call, communicate)
+    counted.allocate = communicate.allocate
+    return counted
 
 
 def gather_weights(model: Any, is_receiver: bool) -> dict[str, Tensor]:
