@@ -249,9 +249,7 @@ class MicroBatchRunner:
                 return result
             is_small = self.tokens // 2 < MIN_TOKENS // 2  # `run` may have chosen the size
             if is_small and not (self._may_checkpoint and torch.is_grad_enabled()):
-                raise torch.OutOfMemoryError(
-                    shortage or "Another rank of the learner has too little memory on its GPU."
-                )
+                raise torch.OutOfMemoryError(shortage or "Another rank has too little memory on its GPU.")
             clear()
             if is_small:
                 self._may_checkpoint, self._checkpointing = False, True

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from safetensors.torch import load_file
 
 from cadre.config.resolve import resolve
 from cadre.engines.torch.group import GroupLearner
 from cadre.errors import ConfigError, EngineError
 from cadre.evaluation.loaded_team import load_team
 from cadre.runs.folder import Run
-from cadre.runs.resume import open_to_resume
 from cadre.training.checkpoint import latest_checkpoint, read_state
 from cadre.training.loop import run_training
 from cadre.types import Message, TrainingSequence
@@ -66,39 +64,6 @@ def test_two_ranks_learn_from_a_teacher_as_one_does(
         same = {key: value for key, value in reference_metrics.items() if "time/" not in key and "_per_s" not in key}
         assert {key: metrics[key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
         assert "left/kl_to_teacher" in metrics
-
-
-@pytest.mark.slow
-def test_a_run_of_four_ranks_goes_on_with_two_and_one_as_one_of_a_single_process(
-    speaker: Path, tmp_path: Path, quiet: Console
-) -> None:
-    def train(folder: Path, steps: int, ranks: int) -> Run:
-        run = Run(folder, chosen)
-        if (folder / "checkpoints").exists():
-            run = open_to_resume(folder, overrides=[f"train.steps={steps}", f"learner.ranks={ranks}"], force=True)
-        team, _ = run_training(resolve(run.config), run, quiet, resume=steps > 2)
-        team.close()
-        return run
-
-    finals = []
-    for numbers in ((4, 2, 1), (1, 1, 1)):
-        goal = {"train": {"steps": 2, "tasks_per_step": 2}, "evaluate": {"tasks": 2}}
-        chosen = configured(speaker, **goal, learner={"learning_rate": 1e-3, "ranks": numbers[0]})
-        folder = Run.create(tmp_path / f"from-{numbers[0]}", chosen).folder
-        for step, ranks in zip((2, 4, 6), numbers, strict=True):
-            run = train(folder, step, ranks)
-        state = latest_checkpoint(run.folder / "checkpoints") / "shared"
-        tensors = load_file(state / "model.safetensors") | load_file(state / "optimiser/optimiser.safetensors")
-        finals.append((tensors, (state / "optimiser/optimiser.json").read_bytes(), run.metrics()))
-    (tensors, counters, metrics), (known_tensors, known_counters, known_metrics) = finals
-    assert counters == known_counters
-    assert len(metrics) == 6
-    assert tensors.keys() == known_tensors.keys()
-    assert any(name.endswith(".exp_avg_sq") for name in tensors)
-    assert all(float((tensors[name] - known_tensors[name]).abs().max()) < 1e-5 for name in tensors)
-    for metric, known in zip(metrics, known_metrics, strict=True):
-        same = {key: value for key, value in known.items() if "time/" not in key and "_per_s" not in key}
-        assert {key: metric[key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.slow
