@@ -31,7 +31,7 @@ from cadre.errors import ConfigError, ContractError, EngineError, NoSourceError
 from cadre.rollout import episodes
 from cadre.rollout.shapes import Shape, independent
 from cadre.settings.objective import needs_reference
-from cadre.settings.team import PolicyConfig, TeamConfig
+from cadre.settings.team import PolicyConfig
 from cadre.team import Team
 from cadre.types import Message, Request, Sampling, Task, Tool, media_of
 
@@ -138,7 +138,11 @@ def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | 
         EnvSpec(config.env, config.settings).tasks("train")
     except NoSourceError as error:
         example = error.example
-    team = _on_gpus(config.team) if gpus else config.team
+    policies = dict(config.team.policies)
+    for name, policy in policies.items() if gpus else ():
+        if policy.dtype == "auto" and policy.device != "cpu":
+            policies[name] = policy.model_copy(update={"dtype": "bfloat16"})  # what `auto` stands for on a GPU
+    team = config.team.model_copy(update={"policies": policies})
     changes = {"settings": {**config.settings, **example}, "team": team}
     experiment = resolve(config.model_copy(update=changes), typed=typed)
     split = experiment.training_tasks
@@ -383,17 +387,6 @@ def _estimate_engines(
             )
         )
     return engines, totals, shares
-
-
-def _on_gpus(team: TeamConfig) -> TeamConfig:
-    """Return the team with the data type that `auto` stands for on a GPU."""
-    policies = {
-        name: policy.model_copy(update={"dtype": "bfloat16"})
-        if policy.dtype == "auto" and policy.device != "cpu"
-        else policy
-        for name, policy in team.policies.items()
-    }
-    return team.model_copy(update={"policies": policies})
 
 
 def _precision(policy: PolicyConfig, model: str, parameters: int) -> str:

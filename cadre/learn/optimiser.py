@@ -61,9 +61,9 @@ class Optimiser:
         self.skips = 0
         self.skipped = 0
         self._parameters = dict(parameters)
-        # The fused form reads and writes everything once. It is CUDA's, and not one of a group's shards.
+        # The fused form reads and writes everything once.
         weights = list(self._parameters.values())
-        self._fused = all(weight.device.type == "cuda" and not isinstance(weight, DTensor) for weight in weights)
+        self._fused = all(weight.device.type == "cuda" for weight in weights)
         # Scales of norms and biases, which are vectors, do not decay, as in transformers' Trainer.
         vectors = [weight for weight in weights if weight.dim() < 2] if config.weight_decay else []
         matrices = [weight for weight in weights if not vectors or weight.dim() >= 2]

@@ -56,11 +56,6 @@ def family_of(model: Any) -> str:
     return str(model.config.model_type) if is_known else ""
 
 
-def can_pad(model: Any) -> bool:
-    """Return True if sequences of unequal length may be run together, padded on the right."""
-    return family_of(model) in SHARED | COPIED | PADDED
-
-
 def count_chosen_keys(model: Any) -> int | None:
     """Return the number of tokens beyond which layers choose keys among all of them; None for other families."""
     name = CHOSEN_KEYS.get(family_of(model), "")

@@ -48,7 +48,7 @@ class RewardModel:
         source = locate(folder)
         with wrap_load_errors(source, "reward model"):
             config = AutoConfig.from_pretrained(source)
-        if config.num_labels != 1 or not is_classifier(config):
+        if config.num_labels != 1 or not (config.architectures or [""])[0].endswith("ForSequenceClassification"):
             raise EngineError(
                 f"The reward model {source!r} is a {', '.join(config.architectures or ['none'])} with "
                 f"{config.num_labels} labels; expected a sequence classifier with one "
@@ -119,8 +119,3 @@ def load_classifier(source: str) -> tuple[Any, Any]:
         tokenizer.pad_token = tokenizer.eos_token
     model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
     return model.to(pick_device("auto")), tokenizer
-
-
-def is_classifier(config: Any) -> bool:
-    """Return True if a folder's weights have the head of a sequence classifier."""
-    return (config.architectures or [""])[0].endswith("ForSequenceClassification")

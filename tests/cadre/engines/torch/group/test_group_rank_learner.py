@@ -3,6 +3,7 @@
 import asyncio
 import math
 import pickle
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from torch.nn.attention import flex_attention as torch_flex_attention
 from transformers import AutoModelForCausalLM
 
-from cadre.engines.torch import TrainingSettings, forward, prefix_tree
+from cadre.engines.torch import TrainingSettings, forward, logprobs, prefix_tree
 from cadre.engines.torch.prefix_tree import TreeForm
 from cadre.engines.torch.ranks import Ranks
 from cadre.engines.torch.trainer import PATIENCE
@@ -21,6 +22,7 @@ from cadre.learn.loss import ValueHeads
 from cadre.settings import LearnerConfig, LoraConfig, LossConfig
 from cadre.team import Weights
 from tests.cadre.engines.torch.group.pool import alone, data, part
+from tests.helpers.slow import few_of
 
 LORAS = {"p": LoraConfig(rank=4, alpha=8.0), "q": LoraConfig(rank=2, alpha=4.0)}
 WHOLE = {"p": None}
@@ -111,30 +113,113 @@ def test_steps_of_two_ranks_equal_those_of_one_process(pool, folders, tmp_path, 
     one.close()
 
 
-def compiled(make, part, into, count):
-    """In a rank: steps whose layers are traced, as a GPU compiles them."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
-        patch.setattr(forward, "MIN_COMPILED", 0)
-        layer = torch.compile(prefix_tree._run_layer, backend="aot_eager")
-        patch.setattr(prefix_tree, "_compiled_layer", lambda: layer)
+# What only a GPU does, or does only in an emergency. Each prepares a rank's learner, and returns what counts how often
+# it was done.
+
+
+def compile_layers(patch, learner):
+    """Layers traced as a GPU compiles them."""
+    patch.setattr(torch_flex_attention, "_validate_device", lambda *_: None)
+    patch.setattr(forward, "MIN_COMPILED", 0)
+    layer = torch.compile(prefix_tree._run_layer, backend="aot_eager")
+    patch.setattr(prefix_tree, "_compiled_layer", lambda: layer)
+    learner._runner._precision = replace(learner._runner._precision, form=TreeForm(True, True))
+    graphs = torch._dynamo.utils.counters["stats"]
+    initial = graphs["unique_graphs"]
+    return lambda: graphs["unique_graphs"] - initial
+
+
+def fuse(patch, learner):
+    """The fused vocabulary projection and the fused AdamW."""
+    fused, calls = logprobs.fused_logprobs, []
+
+    def compute(model, states, query, entropy_tokens=0):
+        assert logprobs.can_fuse(model)
+        blank = torch.zeros(len(query.tokens))
+        if not len(query.tokens):
+            return blank, blank
+        calls.append(query)
+        outputs = fused(model, states, query, entropy_gradient=entropy_tokens > 0)
+        return tuple(blank.index_put((query.order,), output) for output in outputs)
+
+    patch.setattr(forward, "compute_token_logprobs", compute)
+    for optimiser in learner._optimisers.values():
+        adam = optimiser.weights._adam
+        optimiser.weights._adam = torch.optim.AdamW(adam.param_groups, fused=True, foreach=False)
+    return lambda: len(calls)
+
+
+def run_short(patch, learner):
+    """Memory that is too short on the last rank alone: in a forward without gradients, in one with, and in a backward
+    pass, after which activations are recomputed. The other ranks know of it by what all ranks exchange."""
+    patch.setattr(forward, "MIN_TOKENS", 256)
+    learner._runner.tokens = 512
+    layer, failures = learner._loaded.model.base_model.layers[1], []
+    plain = layer.forward
+
+    def fail(*_):
+        failures.append("failure")
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def forward_pass(hidden_states, **keywords):
+        if learner._ranks.rank == learner._ranks.size - 1 and not learner._runner._is_idle:
+            if len(failures) == 2 and hidden_states.requires_grad:
+                hidden_states.register_hook(fail)
+            elif len(failures) == torch.is_grad_enabled():
+                fail()
+        return plain(hidden_states, **keywords)
+
+    patch.setattr(layer, "forward", forward_pass)
+    return lambda: (learner._runner.tokens, learner._runner._checkpointing)
+
+
+PREPARE = {"fused": fuse, "halving": run_short, "compiled": compile_layers}
+
+
+def prepared(make, part, into, count, how):
+    """In a rank: steps of a learner that was prepared, how often that took effect, and a checkpoint."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The GPU has too little memory")
         torch._dynamo.reset()
         learner = make(part)
-        learner._runner._precision = replace(learner._runner._precision, form=TreeForm(True, True))
+        done = PREPARE[how](patch, learner)
         results = steps(learner, part.training.heads, count)
         learner.save(into)
-        graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        effect = done()
         torch._dynamo.reset()
-        return results, graphs
+        return results, effect
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("loras", "heads"), [(WHOLE, {"p": ("h",)}), (LORAS, {})])
-def test_compiled_layers_of_two_ranks_equal_those_of_one_process_uncompiled(pool, folders, tmp_path, loras, heads):
-    group = made(folders["qwen3"], {"pack": "prefix_tree"}, loras, heads)
-    ranked = pool.run(compiled, group, tmp_path, 3)
-    assert all(1 <= graphs <= 8 for _, graphs in ranked)  # one region for all layers
-    (metrics, reference, values), _ = ranked[0]
+CRITIC = {"p": ("h",)}
+
+
+@pytest.mark.parametrize(
+    ("how", "ranks", "loras", "heads"),
+    few_of(
+        [
+            ("halving", 2, WHOLE, CRITIC),
+            ("halving", 4, LORAS, {}),
+            ("halving", 4, WHOLE, {}),
+            ("fused", 2, LORAS, {}),
+            ("fused", 4, WHOLE, CRITIC),
+            ("compiled", 2, LORAS, {}),
+            ("compiled", 4, WHOLE, CRITIC),
+        ],
+        [("halving", 2, WHOLE, CRITIC)],
+    ),
+)
+def test_what_a_gpu_does_on_ranks_equals_a_plain_process(
+    four, folders, tmp_path, record_property, how, ranks, loras, heads
+):
+    # The correction asks for log-probabilities before the update.
+    loss = LossConfig(correction="truncate")
+    group = made(folders["qwen3"], {"pack": "prefix_tree", "tokens_per_microbatch": "auto"}, loras, heads, loss=loss)
+    answers = four.run(prepared, group, tmp_path, 3, how, ranks=ranks)
+    (metrics, reference, values), _ = answers[0]
+    for results, effect in answers:
+        assert results[1:] == (reference, values)
+        # Graphs: one region for all layers.
+        assert effect == (128, True) if how == "halving" else 1 <= effect <= (8 if how == "compiled" else 100)
     one = alone(group)
     known_metrics, known_reference, known_values = steps(one, heads, 3)
     assert flat(reference) == pytest.approx(flat(known_reference), abs=1e-5)
@@ -144,8 +229,33 @@ def test_compiled_layers_of_two_ranks_equal_those_of_one_process_uncompiled(pool
         assert {key: metrics[name][key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
     trained = weights(one)
     one.load(tmp_path)
+    record_property(f"fsdp2.vs_single.{how}.max_diff", apart(trained, weights(one)))
     assert apart(trained, weights(one)) < 1e-5
     one.close()
+
+
+def refused(make, part):
+    """In a rank: what an update raises where the memory of the last rank is never enough."""
+    learner = make(part)
+    if learner._ranks.rank == learner._ranks.size - 1:
+        plain = learner._loaded.model.base_model.layers[1].forward
+
+        def fail(hidden_states, **keywords):
+            if not learner._runner._is_idle:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return plain(hidden_states, **keywords)
+
+        learner._loaded.model.base_model.layers[1].forward = fail
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        learner.update(data())
+    return str(raised.value)
+
+
+def test_ranks_end_together_where_the_memory_of_one_is_never_enough(pool, folders):
+    group = made(folders["llama"], {"tokens_per_microbatch": 1_000})
+    other, short = pool.run(refused, group)
+    assert short == "CUDA out of memory"
+    assert other == "Another rank has too little memory on its GPU."
 
 
 def test_ranks_with_a_gpu_each_run_what_one_gpu_runs(engine):
@@ -189,6 +299,31 @@ def test_a_checkpoint_loads_at_one_and_two_ranks_and_in_a_process_alone(pool, fo
     assert apart(dict(exported.named_parameters()), plain.engine.parameters("p")) == 0.0
     plain.close()
     known.close()
+
+
+def copied(make, part, source, target):
+    """In a rank: a checkpoint that is loaded and saved."""
+    learner = make(part)
+    learner.load(source)
+    learner.save(target)
+
+
+@pytest.mark.slow
+def test_four_ranks_two_and_one_hand_a_checkpoint_on_to_the_bit(four, folders, tmp_path):
+    group = made(folders["qwen3"], {})
+    four.run(ranked, group, tmp_path / "4", None, 2, ranks=4)
+    for source, ranks in ((4, 2), (2, 1)):
+        four.run(copied, group, tmp_path / str(source), tmp_path / str(ranks), ranks=ranks)
+    one = alone(group)
+    states = []
+    for ranks in (4, 2, 1):
+        folder = tmp_path / str(ranks)
+        assert len(list((folder / "p/optimiser").glob("shard-*.safetensors"))) == ranks
+        one.load(folder)
+        states.append((weights(one), (folder / "p/optimiser/optimiser.json").read_bytes()))
+    assert all(apart(states[0][0], moved) == 0.0 and states[0][1] == counters for moved, counters in states)
+    assert any("exp_avg_sq" in name and bool(value.any()) for name, value in states[0][0].items())
+    one.close()
 
 
 def scores(learner):
