@@ -51,7 +51,7 @@ class Preferences(RowTasks):
         if self.over:
             return {}
         return {
-            role: Observation(role, to_messages(self.task.data["prompts"][role], self.task.id), answers=tuple(answers))
+            role: Observation(role, to_messages(self.task.data["prompts"][role], role), answers=tuple(answers))
             for role, answers in self.pairs.items()
         }
 
@@ -67,12 +67,24 @@ class Preferences(RowTasks):
 def read_pair(task: Task) -> Task:
     """Return a row's task with the prompts and the answers, the chosen one first, by role."""
     row, where = task.data, f"tasks: {task.id}"
-    if missing := {"prompt", "chosen", "rejected"} - row.keys():
-        raise DataError(f"{where}: has no {', '.join(sorted(missing))}; expected {FORM}. Add it, or name it by columns.")
-    by_role = isinstance(row["chosen"], Mapping) and "content" not in row["chosen"]
-    columns = {name: row[name] if by_role else {row.get("role", ROLE): row[name]} for name in ("prompt", *ANSWERS)}
-    roles = columns["prompt"] if isinstance(columns["prompt"], Mapping) else {}
-    if not roles or any(not isinstance(column, Mapping) or column.keys() != roles.keys() for column in columns.values()):
-        raise DataError(f"{where}: got {row!r:.120}; expected the same roles in prompt, chosen and rejected. Fix it.")
-    prompts = {role: to_messages(prompt, f"{where}, {role}", DataError) for role, prompt in roles.items()}
-    return task
+    columns = [row.get(name) for name in ("prompt", "chosen", "rejected")]
+    if not all(isinstance(column, Mapping) and "content" not in column for column in columns):
+        columns = [{row.get("role", ROLE): column} for column in columns]
+    prompts, chosen, rejected = columns
+    if not prompts.keys() == chosen.keys() == rejected.keys():
+        raise DataError(f"{where}: got {row!r:.200}; expected the same roles in prompt, chosen and rejected. Fix it.")
+    for role, prompt in prompts.items():
+        to_messages(prompt, f"{where}, {role}", DataError)
+    pairs = {role: [read_answer(column[role], where) for column in (chosen, rejected)] for role in prompts}
+    if all(first == second for first, second in pairs.values()):
+        raise DataError(f"{where}: its chosen and rejected answers are equal; expected different ones. Remove it.")
+    return Task(task.id, {"prompts": prompts, "pairs": pairs})
+
+
+def read_answer(answer: Any, where: str) -> str:
+    """Return an answer, a text or one message of the assistant, as text."""
+    message = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+    text = message.get("content") if isinstance(message, Mapping) and message.get("role") == "assistant" else message
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(f"{where}: got the answer {answer!r:.80}; expected {FORM}. Fix or remove the row.")
+    return text
