@@ -59,6 +59,11 @@ def test_the_team_of_the_examples_is_that_of_the_readme(tmp_path: Path, monkeypa
     )
 
 
+def test_given_pairs_train_without_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert "200 held out" in trained("examples/preferences.yaml", tmp_path / "run")
+
+
 def test_the_python_of_the_docs_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
