@@ -8,7 +8,6 @@ import argparse
 import asyncio
 import importlib
 import tempfile
-from pathlib import Path
 
 import cadre
 from bench.common import record
@@ -18,7 +17,7 @@ from cadre_tasks.integrations.textworld import TextWorld, make_game
 
 def pairs(seed: int) -> tuple[float, ...]:
     with tempfile.TemporaryDirectory() as folder:
-        trained = cadre.train("examples/preferences.yaml", run=Path(folder) / "run", train={"seed": seed}, quiet=True)
+        trained = cadre.train("examples/preferences.yaml", run=f"{folder}/run", train={"seed": seed}, quiet=True)
         success, losses = trained.evaluations(), [line["preference/loss"] for line in trained.metrics()]
         trained.close()
     return success[0]["success"], success[-1]["success"], losses[0], losses[-1]
@@ -40,11 +39,12 @@ parser.add_argument("--games", type=int, default=200, help="or the number of hel
 if __name__ == "__main__":
     options = parser.parse_args()
     if options.part == "pairs":
-        figures = dict(zip(("before", "after", "first", "last"), zip(*map(pairs, range(3)), strict=True), strict=True))
+        values = zip(*map(pairs, range(3)), strict=True)
+        figures = dict(zip(("before", "after", "loss_first", "loss_last"), values, strict=True))
     else:
         tasks = TextWorld.tasks("test", count=10 * options.games)
         figures = {"won_and_equal": [sum(asyncio.run(play(task)) for task in tasks)]}
     command = f"python -m lab.offline {options.part} --games {options.games}"
     for name, numbers in figures.items():
-        unit = "nats" if name in ("first", "last") else "share" if options.part == "pairs" else "games"
+        unit = "nats" if "loss" in name else "share" if options.part == "pairs" else "games"
         record("offline", f"{options.part}.{name}", numbers, unit, command, options.games, range(len(numbers)))
