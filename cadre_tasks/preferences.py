@@ -67,7 +67,7 @@ class Preferences(RowTasks):
 def read_pair(task: Task) -> Task:
     """Return a row's task with the prompts and the answers, the chosen one first, by role."""
     row, where = task.data, f"tasks: {task.id}"
-    columns = [row.get(name) for name in ("prompt", "chosen", "rejected")]
+    columns: list[Any] = [row.get(name) for name in ("prompt", "chosen", "rejected")]
     if not all(isinstance(column, Mapping) and "content" not in column for column in columns):
         columns = [{row.get("role", ROLE): column} for column in columns]
     prompts, chosen, rejected = columns

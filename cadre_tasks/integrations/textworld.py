@@ -59,7 +59,10 @@ class TextWorld(Env):
         self.state, self.score, self.commands, self.won, self.over = self.game.start, 0, 0, False, False
         quest = f"{self.game.objective}\n\n{self.game.shown}"
         prompt = f"{PLAYER}\n\n{self.game.shown if guided else quest}"
-        self.seen = {"guide": (Message("user", f"{GUIDE}\n\n{quest}"),), "player": (Message("user", prompt),)}
+        self.seen: dict[str, tuple[Message, ...]] = {
+            "guide": (Message("user", f"{GUIDE}\n\n{quest}"),),
+            "player": (Message("user", prompt),),
+        }
         self.acting = "guide" if guided else "player"
 
     @classmethod
