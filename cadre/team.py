@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from cadre.errors import CadreError, EngineError
+from cadre.errors import CadreError, ConfigError, EngineError
 from cadre.types import Choice, Message, Observation, PreviousTurn, Request, Sample, Sampling, Tool, TrainingSequence
 
 Metrics = dict[str, float]
@@ -232,9 +232,15 @@ class Team:
         the sampler: that is no failure of an episode."""
         role = observation.role
         policy, sampling = self.assignment[role], narrowed(self.sampling[role], observation)
-        request = Request(role, policy, observation.messages, count, sampling, key, previous, observation.tools)
+        messages, tools, answers = observation.messages, observation.tools, observation.answers
+        request = Request(role, policy, messages, count, sampling, key, previous, tools, answers)
         try:
             samples = await self.samplers[policy].sample(request)
+            if answers and (len(samples) != count or any(sample.text not in answers for sample in samples)):
+                raise ConfigError(
+                    f"Role {role!r}: its {len(answers)} completions are given, and {policy!r} was to sample {count}; "
+                    f"expected algorithm.k={len(answers)} and sampling.engine=torch. Change them."
+                )
             if self.activity is not None:
                 self.activity.count(samples)
             return samples

@@ -138,6 +138,7 @@ class Observation:
     stop, max_tokens  narrow the role's sampling for this turn
     conversation      name of one of several that a role has side by side: a prompt extends the role's last turn in the
                       same one
+    answers           the completions, where nothing is to be sampled; of one completion, the most probable of them
     """
 
     role: str
@@ -146,6 +147,7 @@ class Observation:
     stop: tuple[str, ...] = ()
     max_tokens: int | None = None
     conversation: str = ""
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +262,8 @@ class PreviousTurn:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for `count` completions of one prompt. Completion k is drawn with `random_keys.fold(key, k)`."""
+    """A request for `count` completions of one prompt. Completion k is drawn with `random_keys.fold(key, k)`, unless
+    the completions are given as `answers`."""
 
     role: str
     policy: str
@@ -270,6 +273,7 @@ class Request:
     key: int
     previous: PreviousTurn | None = None
     tools: tuple[Tool, ...] = ()
+    answers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

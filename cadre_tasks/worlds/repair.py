@@ -160,21 +160,18 @@ class Repair(TurnBased):
     async def run_calls(self) -> Any:
         """Return the results of the task's calls with the patch; None if the package does not get so far."""
         data = self.task.data
+        files = {**data["files"], **self.patch}
+        if self.isolation == "sandbox":
+            return await call_package(data["package"], files, data["calls"])
         # The package alone: a patch of tests, of a runner or of Python's own start-up files changes nothing.
-        files = {path: text for path, text in {**data["files"], **self.patch}.items() if path.endswith(".py")}
-        run = RUN.format(package=data["package"])
-        if self.isolation == "container":
-            archive = make_archive({**files, "calls.json": json.dumps(data["calls"])})
-            result = await run_in_container(self.config, ["python3", "-c", run + PRINT], archive)
-            try:
-                return json.loads(result.stdout.strip().rpartition("\n")[2])
-            except (ValueError, RecursionError):
-                return None
-        program = f"FILES = {files!r}\n{IMPORT_FILES}{run}"
-        called = await sandbox.call(
-            FunctionProgram(program, "run_calls", f"arguments = ({data['calls']!r},)"), limits=LIMITS
-        )
-        return called.value if called.returned else None
+        files = {path: text for path, text in files.items() if path.endswith(".py")}
+        command = ["python3", "-c", RUN.format(package=data["package"]) + PRINT]
+        archive = make_archive({**files, "calls.json": json.dumps(data["calls"])})
+        result = await run_in_container(self.config, command, archive)
+        try:
+            return json.loads(result.stdout.strip().rpartition("\n")[2])
+        except (ValueError, RecursionError):
+            return None
 
     def privileged(self) -> str:
         return "\n".join(self.task.data["fixed"].values())
@@ -188,6 +185,13 @@ class RepairShell(Repair):
 
     tools = {"coder": [ContainerShell(seconds=20, git=True)]}
     tool_timeout_s = 60.0
+
+
+async def call_package(package: str, files: dict[str, str], calls: list[Any]) -> Any:
+    """Return the results of calls of `PACKAGE.main.run` in the sandbox; None if the package does not get so far."""
+    program = f"FILES = {files!r}\n{IMPORT_FILES}{RUN.format(package=package)}"
+    called = await sandbox.call(FunctionProgram(program, "run_calls", f"arguments = ({calls!r},)"), limits=LIMITS)
+    return called.value if called.returned else None
 
 
 def read_patch(text: str, files: dict[str, str], default: str) -> dict[str, str]:

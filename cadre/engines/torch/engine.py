@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from cadre.engines.text.model import ModelText
+from cadre.engines.text.model import Completion, ModelText
+from cadre.engines.text.template import Prompt
 from cadre.engines.text.tokens import StopStrings
 from cadre.engines.torch import memory as memory_limits
 from cadre.engines.torch import storage
@@ -39,7 +40,7 @@ from cadre.errors import EngineError
 from cadre.learn.loss import ValueHeads
 from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Weights
-from cadre.types import Choice, Message, Request, Sample, Tool, TrainingSequence, media_of
+from cadre.types import Choice, Message, Request, Sample, Sampling, Tool, TrainingSequence
 
 # Keys and values of earlier turns may take this fraction of a batch's memory, beside it.
 PREFIX_CACHE_FRACTION = 4
@@ -104,6 +105,8 @@ class TorchEngine:
         """Return `request.count` samples, drawn in one batch with the other requests of the round."""
         self._text.check_policy(request.policy, f"Role {request.role!r} asks for")
         prompt = self._text.prompt(request)
+        if request.answers:
+            return await self._given_samples(request, prompt)
         template, sampling = self.loaded.templates[request.policy], request.sampling
         generation = GenerationRequest(
             policy=request.policy,
@@ -141,25 +144,45 @@ class TorchEngine:
         tokens that end turns, followed by the end of the turn.
         """
 
-        def make_sequences(choice: Choice) -> Iterator[TrainingSequence]:
-            prompt, template = self.encode(policy, choice.observation.messages), self.loaded.templates[policy]
-            for answer in choice.answers:
-                answer_ids = (*template.answer_ids(answer), self.loaded.stops[0])
-                zeros = (0.0,) * (len(prompt) + len(answer_ids))
-                mask = (False,) * len(prompt) + (True,) * len(answer_ids)
-                images = media_of(choice.observation.messages)
-                role = choice.observation.role
-                yield TrainingSequence(policy, role, prompt + answer_ids, mask, zeros, zeros, 0, images=images)
+        def make_request(choice: Choice) -> Request:
+            role, messages = choice.observation.role, choice.observation.messages
+            return Request(role, policy, messages, len(choice.answers), Sampling(), 0, answers=choice.answers)
 
-        no_heads = ValueHeads({}, 0, torch.device("cpu"))
-        runner = self.work(MicroBatchRunner, self.loaded, self.dtype, no_heads, [ANSWER_BATCHES])
-        sequences = [sequence for choice in choices for sequence in make_sequences(choice)]
-        totals = iter([sum(logprobs) for logprobs in self.work(runner.compute_logprobs, sequences)])
+        requests = [make_request(choice) for choice in choices]
+        sequences = [one for request in requests for one in self._answer_sequences(request, self._text.prompt(request))]
+        totals = iter([sum(logprobs) for logprobs in self.work(self._compute_logprobs, sequences)])
         probabilities = []
         for choice in choices:
             logprobs = torch.tensor([next(totals) for _ in choice.answers], dtype=torch.float64)
             probabilities.append(tuple(logprobs.softmax(0).tolist()))
         return probabilities
+
+    async def _given_samples(self, request: Request, prompt: Prompt) -> list[Sample]:
+        """Return the request's own answers as samples; where one is asked for, the most probable."""
+        sequences, length = self._answer_sequences(request, prompt), len(prompt.ids)
+        self._text.limit(request, max(len(sequence.token_ids) for sequence in sequences) - 1)
+        samples = []
+        scored, version = await self.run(self._compute_logprobs, sequences), self.versions[request.policy]
+        for answer, sequence, logprobs in zip(request.answers, sequences, scored, strict=True):
+            completion = Completion(sequence.token_ids[length:], logprobs[length:], "stop", version)
+            samples.append(replace(self._text.sample(request, prompt, completion), text=answer, message=None))
+        return samples if request.count > 1 else [max(samples, key=lambda sample: sum(sample.logprobs))]
+
+    def _answer_sequences(self, request: Request, prompt: Prompt) -> list[TrainingSequence]:
+        """Return the prompt with each of the request's answers, followed by the end of the turn."""
+        template, sequences = self.loaded.templates[request.policy], []
+        end = self.loaded.stops[0] if template.end_of_turn is None else template.end_of_turn
+        temperature = request.sampling.temperature or 1.0
+        for answer in request.answers:
+            ids = (*prompt.ids, *template.answer_ids(answer), end)
+            mask, zeros = tuple(n >= len(prompt.ids) for n in range(len(ids))), (0.0,) * len(ids)
+            sequence = TrainingSequence(request.policy, request.role, ids, mask, zeros, zeros, 0, temperature)
+            sequences.append(replace(sequence, images=prompt.images))
+        return sequences
+
+    def _compute_logprobs(self, sequences: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:
+        no_heads = ValueHeads({}, 0, torch.device("cpu"))
+        return MicroBatchRunner(self.loaded, self.dtype, no_heads, [ANSWER_BATCHES]).compute_logprobs(sequences)
 
     def encode(self, policy: str, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> tuple[int, ...]:
         """Return the token ids of a conversation that the policy would answer next."""

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from cadre.config.experiment import load
+from cadre.rollout import walk
+from cadre.runs.kept_trees import read_all_trees
 from cadre.types import Reward, Task
 from cadre_programs.program import Program
 from cadre_programs.settings import InstanceLimits, make_launch
@@ -57,6 +59,11 @@ def test_the_team_of_the_examples_is_that_of_the_readme(tmp_path: Path, monkeypa
     )
 
 
+def test_given_pairs_train_without_sampling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert "200 held out" in trained("examples/preferences.yaml", tmp_path / "run")
+
+
 def test_the_python_of_the_docs_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -91,6 +98,22 @@ def test_two_agents_that_know_nothing_of_cadre(tmp_path: Path, monkeypatch: pyte
     assert result.code == 0, result.err
 
 
+def test_sub_agents_that_are_started_at_run_time_are_one_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lead acts first and alone; then up to three workers, as many as its answer leaves to do."""
+    monkeypatch.chdir(ROOT)
+    small = ["train.steps=1", "train.tasks_per_step=2", "evaluate.tasks=0", "sampling.max_tokens=8"]
+    result = call("train", "examples/programs/spawning.yaml", *small, "--run", str(tmp_path / "run"))
+    assert result.code == 0, result.err
+    (metrics,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert metrics["lead/tokens"] > 0
+    assert metrics["worker/tokens"] > 0
+    trees = [kept.tree for kept in read_all_trees(tmp_path / "run")]
+    workers = [sum("worker" in node.samples for node, _ in path) for tree in trees for path in walk.episodes(tree.root)]
+    assert set(workers) <= {0, 1, 2, 3}
+    assert max(workers) >= 1
+    assert all(set(tree.root.samples) == {"lead"} for tree in trees)
+
+
 PROGRAMS = ROOT / "examples" / "programs"
 
 
@@ -102,7 +125,7 @@ def test_every_program_has_a_recipe_that_reads_its_file(recipe: str, monkeypatch
     file = run[-1] if isinstance(run, list) else run.removesuffix(":main")
     assert Path(file).with_suffix(".yaml").name == recipe
     assert make_launch(run, "fork", InstanceLimits(), "", {}).is_function == file.endswith(".py")
-    assert message.algorithm.name == "at_grpo"
+    assert message.algorithm.name == ("hierarchical_grpo" if recipe == "spawning.yaml" else "at_grpo")
     assert {policy.lora is not None for policy in message.team.policies.values()} == {True}
 
 
