@@ -68,6 +68,7 @@ class Program(Env):
     clock        where that clock stands, in UTC; it moves on with what the program sleeps
     steady_secrets  true: what the system draws at random (secrets, os.urandom) is the same too
     embeddings   the URL of an endpoint that requests for embeddings are passed on to
+    masks        {PATTERN: TEXT}: models read the text in place of what matches, as where a tool prints a process id
     schema_retries  how often a role is asked again for an answer that breaks the JSON schema it has to keep to
 
     and those of `tasks`.
@@ -75,7 +76,7 @@ class Program(Env):
 
     roles: ClassVar[tuple[str, ...]] = ()
     rewards_absent = True
-    plain_text = {**dict.fromkeys(("roles", "models", "clock", "limits", "errors"), ".*"), "reward": "program"}
+    plain_text = {**dict.fromkeys(("roles", "models", "clock", "limits", "errors", "masks"), ".*"), "reward": "program"}
     takes_failures = True
     starts_processes = True
 
@@ -107,6 +108,7 @@ class Program(Env):
         embeddings: str = "",
         schema_retries: Annotated[int, Field(ge=0, le=10)] = 1,
         container: ContainerConfig | None = None,
+        masks: dict[re.Pattern[str], str] | None = None,
         **of_tasks: Any,
     ) -> None:
         super().__init__(task)
@@ -131,7 +133,7 @@ class Program(Env):
         # Removed with the last copy of the episode.
         self._memo = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
         self.episode = EpisodeSpec(
-            task, make_role_rules(roles, models), launch, Path(self._memo.name), replayable, embeddings
+            task, make_role_rules(roles, models), launch, Path(self._memo.name), replayable, embeddings, masks or {}
         )
         self.schema_retries, self.retries_left = schema_retries, schema_retries
         self.reward, self.turn_reward = reward, turn_reward

@@ -21,5 +21,5 @@ async def score(task, transcript, result):
     calls = f"arguments = ({hidden['calls']!r},)"
     called = await sandbox.call(FunctionProgram(program, "run_calls", calls), limits=LIMITS)
     values = called.value if called.returned and isinstance(called.value, list) else []
-    right = sum(value == expected for value, expected in zip(values, hidden["expected"]))
+    right = sum(value == expected for value, expected in zip(values, hidden["expected"], strict=False))
     return {"team": right / len(hidden["expected"]), "success": right == len(hidden["expected"])}

@@ -10,10 +10,10 @@ os.environ |= {
     "MSWEA_CONFIGURED": "true",
     "MSWEA_SILENT_STARTUP": "true",
 }
-import minisweagent.agents.interactive  # noqa: E402
-import minisweagent.environments.local  # noqa: E402
-import minisweagent.models.litellm_model  # noqa: E402, F401 - these three would be imported in every instance
-from minisweagent.run.mini import main as mini  # noqa: E402
+import minisweagent.agents.interactive
+import minisweagent.environments.local
+import minisweagent.models.litellm_model  # noqa: F401 - these three would be imported in every instance
+from minisweagent.run.mini import main as mini
 
 MODEL = "openai/coder"  # a provider of LiteLLM, whose address OPENAI_BASE_URL is; the model's name is the role
 

@@ -1,7 +1,8 @@
 """What all harnesses share: a git repository of their own with a failing test, and the variables that they are given.
 
-The folder that an instance starts in is empty and its own. Here it gets `repository`, where the agent works, and `home`.
-Nothing of the user's environment reaches the agent.
+An instance starts in an empty folder of its own. Here it gets `repository`, where the agent works, and `home`.
+The user's environment stays outside. With `LIBFAKETIME: PATH` in the recipe's `environment`, children that are no Python
+have a clock that stands still.
 """
 
 import ctypes
@@ -11,12 +12,10 @@ import sys
 from pathlib import Path
 
 PERSONALITY_WITHOUT_RANDOM_ADDRESSES = 0x0040000
-# What Cadre sets so that Python children keep its clock, and what a recipe may set for libfaketime.
-PASSED_ON = (
-    "PYTHONPATH PYTHONHASHSEED CADRE_CLOCK CADRE_SEED CADRE_STEADY_SECRETS TMPDIR LD_PRELOAD FAKETIME "
-    "FAKETIME_DONT_FAKE_MONOTONIC"
-).split()
-DATE = "2026-01-01T12:00:00Z"
+# What Cadre sets so that Python children keep its clock.
+PASSED_ON = "PYTHONPATH PYTHONHASHSEED CADRE_CLOCK CADRE_SEED CADRE_STEADY_SECRETS TMPDIR".split()
+DATE = "2026-01-01 12:00:00"
+GIT = {"NAME": "agent", "EMAIL": "agent@example.org", "DATE": f"{DATE} +0000"}
 
 
 def prepare(task):
@@ -39,15 +38,14 @@ def prepare(task):
         **{f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER") for what, value in GIT.items()},
         **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
     }
+    if library := os.environ.get("LIBFAKETIME"):
+        variables |= {"LD_PRELOAD": library, "FAKETIME": DATE, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "Start"]):
         subprocess.run(["git", *command], cwd=folder, env=variables, check=True)
     start = 1767268800  # DATE
     for path in [*folder.rglob("*"), folder]:
         os.utime(path, (start, start))
     return folder, variables
-
-
-GIT = {"NAME": "agent", "EMAIL": "agent@example.org", "DATE": DATE}
 
 
 def collect(folder):
