@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -77,17 +77,6 @@ class ModelCall:
             if not message["thinking"]:
                 del message["thinking"]
         return hashlib.blake2b(canonical_json(fields).encode(), digest_size=10).hexdigest()
-
-    def masked(self, masks: Mapping[re.Pattern[str], str]) -> ModelCall:
-        """Return the call with texts in place of what matches patterns; completions stay as they were sampled."""
-        messages = self.messages
-        for pattern, text in masks.items():
-            contents = [re.sub(pattern, lambda match, text=text: text, message.content) for message in messages]
-            messages = tuple(
-                message if message.role == "assistant" else replace(message, content=content)
-                for message, content in zip(messages, contents, strict=True)
-            )
-        return replace(self, messages=messages) if masks else self
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ class Session:
     accepts     returns the role of a call, None for one that is refused
     embeddings  the URL that requests for embeddings are passed on to, "" to refuse them
     folder      the folder of the program, whose name differs with every run: calls have `FOLDER` in its place
-    masks       patterns of what else differs, each with the text that calls have in its place
+    masks       patterns of what else differs, in requests as they are sent, each with the text in its place
     max_kept    how many answered calls are kept for repetitions, and responses to continue from; None for all
     end_error   the error that every call gets once the session has ended
     advice      how a call's name, {0}, is mapped to a role, {1}
@@ -123,7 +123,6 @@ class Session:
                 f"{self.advice.format(call.role[:80], self.models[-1])}"
             )
             raise RequestError(404, message, "model", "model_not_found")
-        call = call.masked(self.masks)
         equal_calls = self.calls.get(call.content, [])
         repeated = [pending for pending in equal_calls if pending.is_abandoned][:count]
         failed = [pending for pending in equal_calls if pending.has_failed]

@@ -33,9 +33,11 @@ def start(task, settings, command, more=()):
 
 def qwen_code(task):
     settings = {"privacy": {"usageStatisticsEnabled": False}, "general": {"disableAutoUpdate": True}}
+    settings["memory"] = {"enableManagedAutoMemory": False}  # its prompt has the path of the folder in another form
     endpoint = ["--auth-type", "openai", "--openai-base-url", "{url}", "--openai-api-key", "{key}", "-m", "coder"]
     command = ["qwen", *endpoint, "--yolo", "--chat-recording", "false", "-p", task["issue"]]
-    return start(task, {".qwen/settings.json": settings}, command)
+    more = {"QWEN_CODE_NO_RELAUNCH": "true"}  # it would start itself again with more memory
+    return start(task, {".qwen/settings.json": settings}, command, more)
 
 
 def opencode(task):

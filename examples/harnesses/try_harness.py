@@ -4,7 +4,7 @@ episode   plays one task with completions that solve it, twice, and prints the c
 commands  tries which commands print the same when a run is repeated
 train     trains two steps of the recipe with a tiny model whose tokens are whole completions
 
-The values replace those of the recipe's settings: python=DIR/bin/python.
+The values replace those of the recipe's settings, python=DIR/bin/python, and in training others: train.steps=1.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ COMMANDS = {
 def load(name: str, overrides: list[str]) -> tuple[dict, list[Task]]:
     """Return the settings of a harness's recipe, with absolute paths, and its tasks."""
     settings = yaml.safe_load((HERE / f"{name}.yaml").read_text())["settings"]
-    for override in overrides:
-        key, _, value = override.removeprefix("settings.").partition("=")
-        settings[key] = yaml.safe_load(value)
+    for key, _, value in (override.partition("=") for override in overrides):
+        if "." not in key:
+            settings[key] = yaml.safe_load(value)
     tasks = Program.tasks("train", tasks=str(HERE / settings.pop("tasks")), held_out=settings.pop("held_out"))
     for key in ("run", "reward"):
         settings[key] = str(HERE / settings[key])
@@ -178,10 +178,10 @@ def make_model(folder: Path, completions: list[str]) -> None:
 def train(name: str, settings: dict, tasks: list[Task], overrides: list[str]) -> list[dict]:
     """Train two steps by the command line and return their metrics. Raises CalledProcessError if that fails."""
     form, commands = FORMS[name], ["cat */*.py", "python -m unittest -q 2>&1"]
-    for task in tasks:
+    for task in tasks[:2]:  # few completions, so that one of them soon ends an episode
         fixed = json.loads((HERE / "hidden" / f"{task.data['name']}.json").read_text())["fixed"]
         commands += [f"test -f {path} && cat > {path} <<'EOF'\n{text}EOF" for path, text in fixed.items()]
-    messages = [*map(form.run, commands), *[form.finish()] * 2]
+    messages = [*map(form.run, commands), form.finish()]
     completions = []
     for message in messages:
         call = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in message.tool_calls]
@@ -190,7 +190,8 @@ def train(name: str, settings: dict, tasks: list[Task], overrides: list[str]) ->
         make_model(Path(folder) / "model", [*dict.fromkeys(completions)])
         command = [sys.executable, "-m", "cadre", "train", str(HERE / f"{name}.yaml"), "--run", f"{folder}/run"]
         command += [f"team.policies.coder.model={folder}/model", "team.policies.coder.dtype=float32"]
-        subprocess.run([*command, *(f"settings.{override}" for override in overrides)], check=True)
+        named = [text if "." in text.partition("=")[0] else f"settings.{text}" for text in overrides]
+        subprocess.run([*command, *named], check=True)
         return [json.loads(line) for line in (Path(folder) / "run" / "metrics.jsonl").read_text().splitlines()]
 
 
