@@ -188,7 +188,7 @@ class Program(Env):
         # With `turn_reward` a fork may be closed before its program has played on: it shows the decision before.
         state = self.previous_state if self.state is None else self.state
         observations = {}
-        for role, call in self._acting(state).items():
+        for role, call in self.acting_calls(state).items():
             request = add_constraints_to_prompt(call.call)
             conversation = find_conversation(self.history, role, call.call.messages)
             observations[role] = Observation(
@@ -218,7 +218,7 @@ class Program(Env):
                 sample.logprobs,
             )
         await self.until_ready()
-        calls = self._acting(self.state)
+        calls = self.acting_calls(self.state)
         reward = await self._answer(answers)
         if not any(calls[role].call.tools for role in samples):
             return reward
@@ -249,16 +249,16 @@ class Program(Env):
 
     async def _answer(self, answers: Mapping[str, Answer]) -> Reward:
         await self.until_ready()
-        calls = self._acting(self.state)
+        calls = self.acting_calls(self.state)
         new_answers = []
         waiting = self.state.calls if self.state is not None else ()
         for role, answer in answers.items():
             call = calls[role]
             conversation = find_conversation(self.history, role, call.call.messages)
-            still_waiting = tuple(other for other in waiting if other.key != call.key)
-            waiting = still_waiting  # the next answer is given when this one has been taken in
+            # The next answer is given when this one has been taken in.
+            waiting = tuple(other for other in waiting if other.key != call.key)
             new_answers.append(
-                AnsweredCall(call.call, call.occurrence, call.delay_s, role, answer, conversation, still_waiting)
+                AnsweredCall(call.call, call.occurrence, call.delay_s, role, answer, conversation, waiting)
             )
         malformed_roles = [
             answered.role
@@ -302,15 +302,10 @@ class Program(Env):
             return rewards.add_rewards(self.step_reward, Reward(parts={"malformed": float(len(roles))}))
         self.retries_left -= 1
         margin = self.failure_margin or 0.0
-        reward = Reward(local=dict.fromkeys(roles, -margin), parts={"malformed": float(len(roles))})
-        return reward
+        return Reward(local=dict.fromkeys(roles, -margin), parts={"malformed": float(len(roles))})
 
-    def acting_calls(self) -> dict[str, ProgramCall]:
-        """Return the call of each role that acts now, as the program made it."""
-        return self._acting(self.state)
-
-    def _acting(self, state: ProgramState | None) -> dict[str, ProgramCall]:
-        """Return the first waiting call of each role."""
+    def acting_calls(self, state: ProgramState | None) -> dict[str, ProgramCall]:
+        """Return the first waiting call of each role, as the program made it."""
         assert state is not None
         acting: dict[str, ProgramCall] = {}
         for call in state.calls:

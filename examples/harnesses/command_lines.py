@@ -1,5 +1,5 @@
 """Coding agents from npm, each started by its command line with a home of its own, and told by its own settings where
-the endpoint is. The model that they name is the role. `BIN` in the recipe's `environment` is the folder of their commands.
+the endpoint is. The model that they name is the role. `BIN` in the recipe's `environment` has their commands.
 """
 
 import json

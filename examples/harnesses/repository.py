@@ -1,8 +1,8 @@
 """What all harnesses share: a git repository of their own with a failing test, and the variables that they are given.
 
 An instance starts in an empty folder of its own. Here it gets `repository`, where the agent works, and `home`.
-The user's environment stays outside. With `LIBFAKETIME: PATH` in the recipe's `environment`, children that are no Python
-have a clock that stands still.
+The user's environment stays outside. With `LIBFAKETIME: PATH` in the recipe's `environment`, the clock of children that
+are no Python stands still.
 """
 
 import ctypes

@@ -51,9 +51,9 @@ class Form:
         return self.run(self.end) if self.end else Message("assistant", "I am done.")
 
 
-def as_keystrokes(command: str, is_complete: bool) -> Message:
+def as_keystrokes(command: str, is_complete: bool, analysis: str = "") -> Message:
     commands = [{"keystrokes": f"{command}\n", "duration": 1.0}] if command else []
-    answer = {"analysis": "", "plan": "", "commands": commands, "task_complete": is_complete}
+    answer = {"analysis": analysis, "plan": "", "commands": commands, "task_complete": is_complete}
     return Message("assistant", json.dumps(answer))
 
 
@@ -182,6 +182,8 @@ def train(name: str, settings: dict, tasks: list[Task], overrides: list[str]) ->
         fixed = json.loads((HERE / "hidden" / f"{task.data['name']}.json").read_text())["fixed"]
         commands += [f"test -f {path} && cat > {path} <<'EOF'\n{text}EOF" for path, text in fixed.items()]
     messages = [*map(form.run, commands), form.finish()]
+    if not form.tool:  # it has to finish twice in a row
+        messages += [as_keystrokes("", True, str(number)) for number in range(8)]
     completions = []
     for message in messages:
         call = [{"name": call.name, "arguments": json.loads(call.arguments)} for call in message.tool_calls]
