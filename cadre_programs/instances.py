@@ -177,8 +177,7 @@ class Instance:
         return key
 
     def _has_waited(self, seconds: float, delay_s: float) -> bool:
-        """Return True if the program has been blocked for so long, and several times what a call took when recorded.
-        Looks that find it at work do not count: an animation works now and then."""
+        """Return True if it was blocked for so long and several times what a call took, animations left out."""
         return self._blocked_s > seconds + DELAY_FACTOR * delay_s
 
     def _role(self, call: ProgramCall) -> str:
