@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from cadre_programs.program import Program
 
 DIVERGED_ADVICE = (
-    "Look for what is drawn or dated in the prompt, and take it from the task. As it is, the program trains with "
-    "shapes that play episodes side by side alone: set replayable=false, and an algorithm such as grpo."
+    "Look for what is drawn or dated in the prompt: take it from the task, or mask it (settings.masks). As it is, the "
+    "program trains with shapes that play episodes side by side alone: set replayable=false, and an algorithm such as "
+    "grpo."
 )
 FAILED_ADVICE = "The answers were made up, so this may be right; settings.errors sets the reward of such an episode."
 # Tasks that are played at once.
@@ -108,7 +109,7 @@ async def _check_task(env_spec: EnvSpec, task: Task, seed: int, first: int) -> E
             check.calls += len(observations)
             check.prompts = {role: observation.messages for role, observation in observations.items()} | check.prompts
             check.tools = {role: observation.tools for role, observation in observations.items()} | check.tools
-            acting = env.acting_calls()
+            acting = env.acting_calls(env.state)
             answers = {}
             for role, call in acting.items():
                 tool_calls = TOOL_CALLS[(first + offers) % len(TOOL_CALLS)]

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import difflib
 import json
-import math
 import re
 import tempfile
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -76,7 +75,7 @@ class Instance:
         self._sent: list[PendingCall] = []
         self._changed = asyncio.Event()
         self._call_count = 0
-        self._answered_at = self._blocked_since = 0.0
+        self._answered_at = self._blocked_s = 0.0
         self._equal_answers: dict[str, set[str]] = {}
         self._deadline: asyncio.Timeout | None = None
         self.reward, self.posted_rewards = Reward(), 0
@@ -178,24 +177,24 @@ class Instance:
         return key
 
     def _has_waited(self, seconds: float, delay_s: float) -> bool:
-        """Return True if the program has been blocked for so long, or several times what a call took when recorded."""
-        return time.monotonic() - self._blocked_since > seconds + DELAY_FACTOR * delay_s
+        """Return True if it was blocked for so long and several times what a call took, animations left out."""
+        return self._blocked_s > seconds + DELAY_FACTOR * delay_s
 
     def _role(self, call: ProgramCall) -> str:
         return self._roles.find(call.call) or call.call.role
 
     async def _wait(self, has_happened: Callable[[bool], bool]) -> None:
         """Wait until the program has ended, or `has_happened(is_blocked)`."""
-        self._blocked_since = math.inf
+        self._blocked_s = 0.0
         try:
             async with asyncio.timeout(self._limits.seconds) as self._deadline:
-                pause = SHORT_PAUSE_S
+                pause, looked_at = SHORT_PAUSE_S, time.monotonic()
                 while not self._has_ended():
                     if self._waiting and has_happened(False):
                         break
                     is_blocked = bool(self._waiting) and await self._is_blocked()
-                    now = time.monotonic()
-                    self._blocked_since = min(self._blocked_since, now) if is_blocked else math.inf
+                    elapsed, looked_at = time.monotonic() - looked_at, time.monotonic()
+                    self._blocked_s += elapsed if is_blocked else 0.0
                     if is_blocked and has_happened(True):
                         break
                     if not self._waiting:
@@ -204,8 +203,7 @@ class Instance:
                     try:
                         async with asyncio.timeout(pause):
                             await self._changed.wait()
-                        pause = SHORT_PAUSE_S
-                        self._blocked_since = math.inf
+                        pause, self._blocked_s = SHORT_PAUSE_S, 0.0
                     except TimeoutError:
                         pass
                     pause = min(LONG_PAUSE_S, 2 * pause)
@@ -409,6 +407,7 @@ class EpisodeSpec:
     memo        the folder of the results that `cadre_program.memo` keeps
     replayable  whether an instance that receives the same answers makes the same calls
     embeddings  the URL that requests for embeddings are passed on to
+    masks       what models read in place of what matches a pattern
     """
 
     task: Task
@@ -417,6 +416,7 @@ class EpisodeSpec:
     memo: Path
     replayable: bool
     embeddings: str = ""
+    masks: Mapping[re.Pattern[str], str] = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -476,7 +476,7 @@ class Host:
     ) -> tuple[Instance, ProgramState]:
         launch = episode.launch
         instance = Instance(self.server.sessions, episode.roles, launch.limits)
-        instance.session.embeddings = episode.embeddings
+        instance.session.embeddings, instance.session.masks = episode.embeddings, episode.masks
         try:
             task = {"id": episode.task.id, **episode.task.data}
             url, key = self.server.url, instance.session.key

@@ -220,19 +220,15 @@ class RunningProgram(Protocol):
 
     def threads(self) -> ThreadActivity:
         """Return the activity of its threads."""
-        ...
 
     def processes(self) -> int:
         """Return the number of its processes."""
-        ...
 
     def copy_folder(self, target: Path) -> None:
         """Copy what is in `folder` into an empty one, from which another instance can start."""
-        ...
 
     def kill(self) -> None:
         """End it with all that it started, and remove its folder. May be called more than once."""
-        ...
 
 
 class ProgramProcess:

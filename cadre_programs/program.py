@@ -68,6 +68,7 @@ class Program(Env):
     clock        where that clock stands, in UTC; it moves on with what the program sleeps
     steady_secrets  true: what the system draws at random (secrets, os.urandom) is the same too
     embeddings   the URL of an endpoint that requests for embeddings are passed on to
+    masks        {PATTERN: TEXT}: models read the text in place of what matches, as where a tool prints a process id
     schema_retries  how often a role is asked again for an answer that breaks the JSON schema it has to keep to
 
     and those of `tasks`.
@@ -75,7 +76,7 @@ class Program(Env):
 
     roles: ClassVar[tuple[str, ...]] = ()
     rewards_absent = True
-    plain_text = {**dict.fromkeys(("roles", "models", "clock", "limits", "errors"), ".*"), "reward": "program"}
+    plain_text = {**dict.fromkeys(("roles", "models", "clock", "limits", "errors", "masks"), ".*"), "reward": "program"}
     takes_failures = True
     starts_processes = True
 
@@ -107,6 +108,7 @@ class Program(Env):
         embeddings: str = "",
         schema_retries: Annotated[int, Field(ge=0, le=10)] = 1,
         container: ContainerConfig | None = None,
+        masks: dict[re.Pattern[str], str] | None = None,
         **of_tasks: Any,
     ) -> None:
         super().__init__(task)
@@ -131,7 +133,7 @@ class Program(Env):
         # Removed with the last copy of the episode.
         self._memo = tempfile.TemporaryDirectory(dir=self._host.scratch, ignore_cleanup_errors=True)
         self.episode = EpisodeSpec(
-            task, make_role_rules(roles, models), launch, Path(self._memo.name), replayable, embeddings
+            task, make_role_rules(roles, models), launch, Path(self._memo.name), replayable, embeddings, masks or {}
         )
         self.schema_retries, self.retries_left = schema_retries, schema_retries
         self.reward, self.turn_reward = reward, turn_reward
@@ -186,7 +188,7 @@ class Program(Env):
         # With `turn_reward` a fork may be closed before its program has played on: it shows the decision before.
         state = self.previous_state if self.state is None else self.state
         observations = {}
-        for role, call in self._acting(state).items():
+        for role, call in self.acting_calls(state).items():
             request = add_constraints_to_prompt(call.call)
             conversation = find_conversation(self.history, role, call.call.messages)
             observations[role] = Observation(
@@ -216,7 +218,7 @@ class Program(Env):
                 sample.logprobs,
             )
         await self.until_ready()
-        calls = self._acting(self.state)
+        calls = self.acting_calls(self.state)
         reward = await self._answer(answers)
         if not any(calls[role].call.tools for role in samples):
             return reward
@@ -247,16 +249,16 @@ class Program(Env):
 
     async def _answer(self, answers: Mapping[str, Answer]) -> Reward:
         await self.until_ready()
-        calls = self._acting(self.state)
+        calls = self.acting_calls(self.state)
         new_answers = []
         waiting = self.state.calls if self.state is not None else ()
         for role, answer in answers.items():
             call = calls[role]
             conversation = find_conversation(self.history, role, call.call.messages)
-            still_waiting = tuple(other for other in waiting if other.key != call.key)
-            waiting = still_waiting  # the next answer is given when this one has been taken in
+            # The next answer is given when this one has been taken in.
+            waiting = tuple(other for other in waiting if other.key != call.key)
             new_answers.append(
-                AnsweredCall(call.call, call.occurrence, call.delay_s, role, answer, conversation, still_waiting)
+                AnsweredCall(call.call, call.occurrence, call.delay_s, role, answer, conversation, waiting)
             )
         malformed_roles = [
             answered.role
@@ -300,15 +302,10 @@ class Program(Env):
             return rewards.add_rewards(self.step_reward, Reward(parts={"malformed": float(len(roles))}))
         self.retries_left -= 1
         margin = self.failure_margin or 0.0
-        reward = Reward(local=dict.fromkeys(roles, -margin), parts={"malformed": float(len(roles))})
-        return reward
+        return Reward(local=dict.fromkeys(roles, -margin), parts={"malformed": float(len(roles))})
 
-    def acting_calls(self) -> dict[str, ProgramCall]:
-        """Return the call of each role that acts now, as the program made it."""
-        return self._acting(self.state)
-
-    def _acting(self, state: ProgramState | None) -> dict[str, ProgramCall]:
-        """Return the first waiting call of each role."""
+    def acting_calls(self, state: ProgramState | None) -> dict[str, ProgramCall]:
+        """Return the first waiting call of each role, as the program made it."""
         assert state is not None
         acting: dict[str, ProgramCall] = {}
         for call in state.calls:

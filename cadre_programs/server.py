@@ -311,10 +311,13 @@ def is_retry(request: Request) -> bool:
 
 
 async def read_call(session: Session, request: Request) -> dict[str, Any]:
-    """Return the body of a call, with one name for the folder of every instance of a program."""
+    """Return the body of a call, with one name for the folder of every instance of a program, and masked."""
     raw = await read_body(request)
     if session.folder:
         raw = raw.replace(session.folder.encode(), FOLDER.encode())
+    for pattern, text in session.masks.items():
+        masked = re.sub(pattern, json.dumps(text)[1:-1].replace("\\", r"\\"), raw.decode(errors="surrogateescape"))
+        raw = masked.encode(errors="surrogateescape")
     return protocol.parse_body(raw)
 
 

@@ -6,9 +6,10 @@ Everything here runs in the endpoint's event loop.
 from __future__ import annotations
 
 import asyncio
+import re
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cadre.types import Message, Reward
@@ -76,6 +77,7 @@ class Session:
     accepts     returns the role of a call, None for one that is refused
     embeddings  the URL that requests for embeddings are passed on to, "" to refuse them
     folder      the folder of the program, whose name differs with every run: calls have `FOLDER` in its place
+    masks       patterns of what else differs, in requests as they are sent, each with the text in its place
     max_kept    how many answered calls are kept for repetitions, and responses to continue from; None for all
     end_error   the error that every call gets once the session has ended
     advice      how a call's name, {0}, is mapped to a role, {1}
@@ -90,6 +92,7 @@ class Session:
     accepts: Callable[[ModelCall], str | None] | None = None
     embeddings: str = ""
     folder: str = ""
+    masks: Mapping[re.Pattern[str], str] = field(default_factory=dict)
     max_kept: int | None = None
     end_error: RequestError | None = None
     advice: str = (

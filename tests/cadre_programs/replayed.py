@@ -64,6 +64,23 @@ def foldered(task):
     return 1.0
 
 
+def numbered(task):
+    """A tool that prints its process id."""
+    ask("planner", task["word"])
+    ask("coder", subprocess.check_output(["sh", "-c", "printf 'pid %s\\nreal 0.%ss' $$ $$"], text=True))
+    return 1.0
+
+
+def animated(task):
+    def animate():
+        while True:
+            sum(range(20_000))
+            select.select([], [], [], 0.01)
+
+    threading.Thread(target=animate, daemon=True).start()
+    return numbered(task)
+
+
 def handed_over(task):
     """Ids of tool calls that the program draws, as hand-offs of supervisors have them; results in another order."""
     first = ask("planner", task["word"])

@@ -11,6 +11,7 @@ from cadre_programs.calls import ModelCall, ProgramCall
 from cadre_programs.instances import raise_diverged
 from cadre_programs.processes import ForkServer, ProgramDiverged
 from cadre_programs.program import Program
+from cadre_programs.settings import InstanceLimits
 from tests.helpers.programs import ROLES
 from tests.helpers.slow import few_of
 
@@ -73,6 +74,21 @@ def test_a_clock_may_stand_elsewhere_and_be_left_as_it_is():
         branch(program("dated", steady=False))
     with pytest.raises(ConfigError, match=r"settings.clock: got 'noon'; expected a time in UTC"):
         program("dated", clock="noon")
+
+
+def test_what_a_tool_prints_is_masked():
+    masks = {r"pid \d+": "pid 1", r"real [\d.]+": 'real\t"0"'}
+    assert [list(prompt.values()) for prompt in branch(program("numbered", masks=masks), 1)] == [
+        ["fox"],
+        ['pid 1\nreal\t"0"s'],
+    ]
+
+
+@pytest.mark.slow
+def test_an_animation_does_not_hide_a_difference():
+    """Mistake: the time for which a program has to be blocked begins anew whenever one of its threads works."""
+    with pytest.raises(ProgramDiverged, match=r"-user: pid \d+\n"):
+        branch(program("animated", limits=InstanceLimits(seconds=20)))
 
 
 @pytest.mark.slow

@@ -1,0 +1,39 @@
+"""mini-swe-agent 2.4 as it is on PyPI: `mini`, started in this process, as its import takes seconds."""
+
+import os
+
+from repository import collect, prepare
+
+# Its own settings, which it reads when it is imported: a folder for them, and that nobody is to be asked for any.
+os.environ |= {
+    "MSWEA_GLOBAL_CONFIG_DIR": f"{os.environ['XDG_CACHE_HOME']}/mini-swe-agent",
+    "MSWEA_CONFIGURED": "true",
+    "MSWEA_SILENT_STARTUP": "true",
+}
+import minisweagent.agents.interactive
+import minisweagent.environments.local
+import minisweagent.models.litellm_model  # noqa: F401 - these three would be imported in every instance
+from minisweagent.run.mini import main as mini
+
+MODEL = "openai/coder"  # a provider of LiteLLM, whose address OPENAI_BASE_URL is; the model's name is the role
+
+
+def main(task):
+    folder, variables = prepare(task)
+    given = {name: value for name, value in os.environ.items() if name.startswith(("OPENAI_", "MSWEA_"))}
+    os.environ.clear()
+    os.environ.update(variables | given)
+    os.chdir(folder)
+    mini(
+        model_name=MODEL,
+        task=task["issue"],
+        yolo=True,
+        exit_immediately=True,
+        cost_limit=0.0,
+        model_class=None,
+        agent_class=None,
+        environment_class=None,
+        output=None,
+        config_spec=["mini.yaml", "model.cost_tracking=ignore_errors", "agent.step_limit=30"],
+    )
+    return collect(folder)
