@@ -372,8 +372,8 @@ MUTANTS = (
     Mutant(
         "sign of DPO",
         ADVANTAGES + "preferences.py",
-        "push = beta * _sigmoid(-margin) / len(pairs)",
-        "push = -beta * _sigmoid(-margin) / len(pairs)",
+        "push = beta / (1.0 + math.exp(min(margin, 700.0))) / len(pairs)",
+        "push = -beta / (1.0 + math.exp(min(margin, 700.0))) / len(pairs)",
         (OF_PREFERENCES + "test_two_joint_actions_by_hand",),
     ),
     Mutant(

@@ -152,7 +152,7 @@ def test_test_files_bear_the_name_of_what_they_test() -> None:
 
 # Lines (of *.py) that a package may have. A raise needs a line in CHANGELOG.md that says what a reader gets for it.
 BUDGETS = {
-    "cadre": 36_050,
+    "cadre": 36_000,
     "cadre/advantages": 2_500,
     "cadre/algorithms": 1_050,
     "cadre/cli": 1_530,

@@ -246,10 +246,6 @@ def _best(group: GroupReturns) -> list[float]:
     return [max(group.values)] * len(group.values)
 
 
-def _none(group: GroupReturns) -> list[float]:
-    return [0.0] * len(group.values)
-
-
 @declare(uses_running=True)
 def _running(group: GroupReturns) -> Sequence[float]:
     """Return the exponential mean of the role's past returns (SPIRAL, arXiv 2506.24119)."""
@@ -260,7 +256,7 @@ BASELINES: dict[str, Callable[[GroupReturns], Sequence[float]]] = {
     "mean": _mean,
     "leave_one_out": _leave_one_out,
     "max": _best,
-    "none": _none,
+    "none": lambda group: [0.0] * len(group.values),
     "running": _running,
 }
 

@@ -48,7 +48,7 @@ def preference_advantages(
             pairs.append((better, worse, margin))
             margins.append(margin)
         for better, worse, margin in pairs:
-            push = beta * _sigmoid(-margin) / len(pairs)
+            push = beta / (1.0 + math.exp(min(margin, 700.0))) / len(pairs)
             for position in better:
                 advantages[position] += push
             for position in worse:
@@ -85,10 +85,6 @@ def unequal_branches(node: Node, comparison: Comparison) -> Iterator[tuple[Branc
         if not is_rounding(returns[i] - returns[j], max(sizes[i], sizes[j])):
             better, worse = (i, j) if returns[i] > returns[j] else (j, i)
             yield node.branches[better], node.branches[worse]
-
-
-def _sigmoid(x: float) -> float:
-    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
 
 
 # Trees scored by a reward model.

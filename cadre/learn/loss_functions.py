@@ -122,13 +122,8 @@ Level = Callable[["Tensor", "Tensor"], "Tensor"]
 Correction = Callable[["Tensor", float, float], "tuple[Tensor, Tensor]"]
 
 
-def sequence_level(log_rho: Tensor, mask: Tensor) -> Tensor:
-    """Return the product over a sequence's tokens."""
-    return log_rho.sum(dim=1, keepdim=True).expand_as(log_rho)
-
-
 def geometric_level(log_rho: Tensor, mask: Tensor) -> Tensor:
-    """Return the root of that product by the sequence's length (GSPO's ratio, arXiv 2507.18071, eq. 7)."""
+    """Return the root by the length of the product over a sequence's tokens (GSPO's ratio, arXiv 2507.18071, eq. 7)."""
     return (log_rho.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(log_rho)
 
 
@@ -150,7 +145,7 @@ def masked(rho: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
 
 LEVELS: dict[str, Level] = {
     "token": lambda log_rho, mask: log_rho,
-    "sequence": sequence_level,
+    "sequence": lambda log_rho, mask: log_rho.sum(dim=1, keepdim=True).expand_as(log_rho),
     "geometric": geometric_level,
 }
 CORRECTIONS: dict[str, Correction] = {"none": no_correction, "truncate": truncated, "mask": masked}

@@ -267,8 +267,8 @@ def changed_splits(experiment: Experiment, run: Run) -> list[Split]:
     """Return the splits of `run` that now hold other tasks than those that it was trained or evaluated on."""
     old, new = run.environment().get("tasks", {}), task_digests(experiment)
     is_alike = is_evaluated_alike(Run.open(run.folder).config, experiment.config)
-    comparable = [split for split in SPLITS if split in old and split in new and (is_alike or split == "train")]
-    return [split for split in comparable if old[split] != new[split]]
+    comparable = [split for split in SPLITS if is_alike or split == "train"]
+    return [split for split in comparable if split in old and split in new and old[split] != new[split]]
 
 
 def check_same_tasks(experiment: Experiment, run: Run) -> None:

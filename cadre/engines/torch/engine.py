@@ -143,12 +143,10 @@ class TorchEngine:
         For games whose every legal answer can be listed. An answer is its text as the tokenizer writes it, without
         tokens that end turns, followed by the end of the turn.
         """
-
-        def make_request(choice: Choice) -> Request:
-            role, messages = choice.observation.role, choice.observation.messages
-            return Request(role, policy, messages, len(choice.answers), Sampling(), 0, answers=choice.answers)
-
-        requests = [make_request(choice) for choice in choices]
+        requests = [
+            Request(shown.role, policy, shown.messages, len(answers), Sampling(), 0, answers=answers)
+            for shown, answers in ((choice.observation, choice.answers) for choice in choices)
+        ]
         sequences = [one for request in requests for one in self._answer_sequences(request, self._text.prompt(request))]
         totals = iter([sum(logprobs) for logprobs in self.work(self._compute_logprobs, sequences)])
         probabilities = []
@@ -159,9 +157,8 @@ class TorchEngine:
 
     async def _given_samples(self, request: Request, prompt: Prompt) -> list[Sample]:
         """Return the request's own answers as samples; where one is asked for, the most probable."""
-        sequences, length = self._answer_sequences(request, prompt), len(prompt.ids)
+        sequences, length, samples = self._answer_sequences(request, prompt), len(prompt.ids), list[Sample]()
         self._text.limit(request, max(len(sequence.token_ids) for sequence in sequences) - 1)
-        samples = []
         scored, version = await self.run(self._compute_logprobs, sequences), self.versions[request.policy]
         for answer, sequence, logprobs in zip(request.answers, sequences, scored, strict=True):
             completion = Completion(sequence.token_ids[length:], logprobs[length:], "stop", version)

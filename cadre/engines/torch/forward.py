@@ -139,14 +139,12 @@ class MicroBatchRunner:
         # Nodes or padded tokens of a micro-batch. On a GPU `choose_tokens` replaces it, if settings leave it open.
         self.tokens = min((limit for limit in limits if limit != "auto"), default=DEFAULT_TOKENS)
         self._is_open = "auto" in limits and device.type == "cuda"
-        self._is_idle = False  # while a rank that was short of memory takes part in what the others run
         checkpointing = [learner.gradient_checkpointing for learner in learners]
         self._checkpointing = any(checkpointing)
         # True if activations may be recomputed once memory is too short for the smallest micro-batch.
         self._may_checkpoint = "auto" in limits and set(checkpointing) == {None}
-        padded = families.SHARED | families.COPIED | families.PADDED
-        if loaded.pictures is None and families.family_of(loaded.model) not in padded:
-            # Sequences may not be padded. With no room for a second one each is run alone.
+        if loaded.pictures is None and not families.can_pad(loaded.model):
+            # With no room for a second sequence each is run alone.
             self.tokens, self._is_open = 0, False
         if self._packing == "auto" and device.type == "cuda":
             # Whether a tree pays was measured on CPUs. On a GPU it does, as FlexAttention takes all of it in one call.
@@ -173,7 +171,6 @@ class MicroBatchRunner:
             yield from make_microbatches(sequences, self.tokens, self._packing, width, repeat)
             return
         indices = partition_by_cost(sequences, self.ranks.size, self._packing, width)[self.ranks.rank]
-        indices = [] if self._is_idle else indices
         part_sequences = [sequences[index] for index in indices]
         parts = list(make_microbatches(part_sequences, self.tokens, self._packing, width, repeat))
         parts = [replace(part, indices=tuple(indices[index] for index in part.indices)) for part in parts]
@@ -211,46 +208,23 @@ class MicroBatchRunner:
         if isinstance(self.scorer, FSDPModule):
             self.scorer.reshard()
 
-    def run_in_memory(
-        self, run: Callable[[], T], undo: Callable[[], None] = lambda: None, scorer: nn.Module | None = None
-    ) -> T:
+    def run_in_memory(self, run: Callable[[], T], undo: Callable[[], None] = lambda: None) -> T:
         """Return `run()`; where a GPU's memory is too short, `undo()` it and run it in micro-batches of half the size.
 
-        If micro-batches are small already, activations are recomputed from then on, if settings leave that open. All
-        ranks of a group do so where one of them is short of memory. `scorer` is what `run` runs, by default that of the
-        policies. Raises torch.OutOfMemoryError if nothing is left.
+        If micro-batches are small already, activations are recomputed from then on, if settings leave that open. Raises
+        torch.OutOfMemoryError if nothing is left, and in a group, whose ranks must agree on the size.
         """
-        scorer = scorer or self.scorer
-
-        def clear() -> None:
-            undo()
-            if isinstance(scorer, FSDPModule):
-                scorer.reset_iter_state()
-            torch.cuda.empty_cache()
-
         while True:
-            is_open, shortage = self._is_open, ""
-            self.ranks.collectives.begin()
             try:
-                result = run()
-            except torch.OutOfMemoryError as error:
-                if self.ranks.size > 1 and not hasattr(FSDPModule, "reset_iter_state"):
-                    raise  # torch before 2.13 cannot leave a divided model's pass in the middle
-                shortage = str(error)
+                return run()
+            except torch.OutOfMemoryError:
+                is_small = self.tokens // 2 < MIN_TOKENS // 2  # `run` may have chosen the size
+                can_checkpoint = self._may_checkpoint and torch.is_grad_enabled()
+                if self.ranks.size > 1 or (is_small and not can_checkpoint):
+                    raise
             # Outside the handler, whose exception holds on to the tensors of the failed forward.
-            if shortage and self.ranks.size > 1:
-                # The other ranks still wait for this one's part in every collective call of the run.
-                clear()
-                self.ranks.collectives.begin(again=True)
-                self._is_idle, self._is_open = True, is_open
-                result = run()
-                self._is_idle = False
-            if not any(self.ranks.max([float(bool(shortage))])):
-                return result
-            is_small = self.tokens // 2 < MIN_TOKENS // 2  # `run` may have chosen the size
-            if is_small and not (self._may_checkpoint and torch.is_grad_enabled()):
-                raise torch.OutOfMemoryError(shortage or "Another rank has too little memory on its GPU.")
-            clear()
+            undo()
+            torch.cuda.empty_cache()
             if is_small:
                 self._may_checkpoint, self._checkpointing = False, True
                 # Layers that are recomputed are not compiled. More tokens fit then.
@@ -365,7 +339,7 @@ class MicroBatchRunner:
                 parts |= zip(micro.indices, run(self.collate(micro)), strict=False)
             return parts
 
-        parts = self.run_in_memory(run_parts, scorer=scorer)
+        parts = self.run_in_memory(run_parts)
         if isinstance(scorer, FSDPModule):
             # Else the gathered weights would serve the next forward too, although they may have changed before it.
             scorer.reshard()

@@ -78,7 +78,7 @@ class RankLearner:
         self._heads = ValueHeads(settings.heads, model.config.get_text_config().hidden_size, device)
         self._runner = MicroBatchRunner(loaded, dtype, self._heads, list(settings.learners.values()), ranks)
         if mesh is not None:
-            shard(self._runner.scorer, mesh, dtype, ranks.collectives)
+            shard(self._runner.scorer, mesh, dtype)
         self._optimisers = {
             name: PolicyOptimiser(loaded, self._heads, settings, name) for name in policies if name in settings.learners
         }
@@ -148,7 +148,7 @@ class RankLearner:
                 self._reference = Scorer(original.to(self._loaded.model.device))
             else:
                 self._reference = Scorer(original.requires_grad_(False))
-                shard(self._reference, self._mesh, self._dtype, self._ranks.collectives)
+                shard(self._reference, self._mesh, self._dtype)
         return self._runner.compute_logprobs(data, self._reference)
 
     def logprobs(self, data: Sequence[TrainingSequence]) -> list[tuple[float, ...]]:

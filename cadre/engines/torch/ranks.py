@@ -7,52 +7,27 @@ rank: they are hundredths of the model, and a rank without data of a policy has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 from torch.distributed.tensor import DTensor
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 CPU = torch.device("cpu")
-T = TypeVar("T")
-
-
-class Collectives:
-    """The collective calls of a rank in a run, which a rank that failed can go through again."""
-
-    def __init__(self) -> None:
-        self._results: list[Any] = []
-        self._position = 0
-
-    def begin(self, again: bool = False) -> None:
-        """Begin a run, or `again` the last one: calls that were made return what they returned, and are not made."""
-        self._results = self._results if again else []
-        self._position = 0
-
-    def call(self, collective: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Return the result of the run's next call."""
-        if self._position == len(self._results):
-            self._results.append(collective(*arguments, **options))
-        self._position += 1
-        result: T = self._results[self._position - 1]
-        return result
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's rank, the size of its group, the device of the tensors that it sends, and its collective calls."""
+    """This process's rank, the size of its group, and the device of the tensors that it sends."""
 
     rank: int = 0
     size: int = 1
     device: torch.device = CPU
-    collectives: Collectives = field(default_factory=Collectives)
 
     def sum(self, numbers: Sequence[float]) -> list[float]:
         """Return the sums over the ranks, entry by entry, in float64."""
@@ -85,17 +60,13 @@ class Ranks:
     def _reduce(self, numbers: Sequence[float], operation: distributed.ReduceOp.RedOpType) -> list[float]:
         if self.size == 1 or not numbers:
             return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        return self.collectives.call(_all_reduced, tensor, operation)
+        tensor: Tensor = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(tensor, op=operation)
+        reduced: list[float] = tensor.tolist()
+        return reduced
 
 
-def _all_reduced(tensor: Tensor, operation: distributed.ReduceOp.RedOpType) -> list[float]:
-    distributed.all_reduce(tensor, op=operation)
-    reduced: list[float] = tensor.tolist()
-    return reduced
-
-
-def shard(root: nn.Module, mesh: DeviceMesh, dtype: torch.dtype, collectives: Collectives) -> None:
+def shard(root: nn.Module, mesh: DeviceMesh, dtype: torch.dtype) -> None:
     """Divide every layer's weights among the ranks of the mesh, then all others; they go to its kind of device.
 
     Layers compute in `dtype`, to which the weights are rounded before they are gathered; gradients are summed, not
@@ -109,15 +80,6 @@ def shard(root: nn.Module, mesh: DeviceMesh, dtype: torch.dtype, collectives: Co
         sharded.set_gradient_divide_factor(1.0)
         # Without a division before the reduction, which not every back-end has.
         sharded.set_force_sum_reduction_for_comms(True)
-        sharded.set_custom_all_gather(_counted(DefaultAllGather(), collectives))
-        sharded.set_custom_reduce_scatter(_counted(DefaultReduceScatter(), collectives))
-
-
-def _counted(communicate: Any, collectives: Collectives) -> Any:
-    """Return FSDP's way of gathering weights or reducing gradients, each time as one of a rank's collective calls."""
-    counted: Any = partial(collectives.call, communicate)
-    counted.allocate = communicate.allocate
-    return counted
 
 
 def gather_weights(model: Any, is_receiver: bool) -> dict[str, Tensor]:

@@ -362,15 +362,13 @@ class Trainer:
         denominators: Mapping[str, Denominators],
         metrics: Mapping[str, UpdateMetrics],
     ) -> dict[str, StepNumbers]:
-        """Do what `_backward` does, in smaller micro-batches where a GPU's memory is too short; return the losses and
-        norms by policy, of a group's ranks together."""
+        """Do what `_backward` does, in smaller micro-batches where a GPU's memory is too short."""
         snapshots = {name: of_policy.snapshot() for name, of_policy in metrics.items()}
-        runner, notes = self._runner, self._settings.notes
 
-        def run() -> tuple[dict[str, Scalar], list[tuple[TrainingSequence, Tensor]]]:
+        def run() -> dict[str, StepNumbers]:
             if sequences:
                 reserved = sum(self._optimisers[name].weights.missing_bytes() for name in metrics)
-                runner.choose_tokens(sequences, reserved, self._entropy_tokens)
+                self._runner.choose_tokens(sequences, reserved, self._entropy_tokens)
             return self._backward(sequences, denominators, metrics)
 
         def undo() -> None:
@@ -379,37 +377,19 @@ class Trainer:
             for name, of_policy in metrics.items():
                 of_policy.restore(snapshots[name])
 
-        losses, noted = runner.run_in_memory(run, undo)
-        if not any(any(sequence.mask) for sequence in sequences):
-            runner.drop_head_gradient()
-        norms: list[Tensor] = []
-        for name in losses:
-            self._optimisers[name].sum_gradients(runner.ranks)
-            norms.append(torch.stack(self._optimisers[name].norms()))
-        # Only now does the CPU wait for a GPU, once: until here it makes the next micro-batch meanwhile.
-        own_losses = [torch.as_tensor(loss, dtype=torch.float64, device=norms[0].device) for loss in losses.values()]
-        numbers = iter(read([*own_losses, *norms, *(statistics for _, statistics in noted)]))
-        totals = runner.ranks.sum([next(numbers)[0] for _ in losses])
-        results: dict[str, StepNumbers] = {
-            name: (total, next(numbers)) for name, total in zip(losses, totals, strict=True)
-        }
-        for sequence, _ in noted:
-            statistics = next(numbers)
-            notes.add(sequence, statistics[: len(statistics) // 2], statistics[len(statistics) // 2 :])
-        return results
+        return self._runner.run_in_memory(run, undo)
 
     def _backward(
         self,
         sequences: Sequence[TrainingSequence],
         denominators: Mapping[str, Denominators],
         metrics: Mapping[str, UpdateMetrics],
-    ) -> tuple[dict[str, Scalar], list[tuple[TrainingSequence, Tensor]]]:
-        """Add the gradients of the sequences to the weights; return the losses by policy, and the log-probabilities and
-        entropies [2, T] of sequences that notes are kept on.
+    ) -> dict[str, StepNumbers]:
+        """Add the gradients of the sequences to the weights, and return the losses and norms by policy.
 
         No policy's loss reaches another's weights. A sequence's weight in the loss is its part of the policy's
-        `denominators`, which count the whole minibatch however it is cut. In a group every rank is given all sequences
-        and runs its part, whose losses it returns and adds to `metrics`.
+        `denominators`, which count the whole minibatch however it is cut. In a group every rank is given all sequences,
+        runs its part, and gets the sum of all ranks' gradients and losses; `metrics` get the rank's own part.
         """
         runner, notes = self._runner, self._settings.notes
         losses: dict[str, Scalar] = dict.fromkeys((sequence.policy for sequence in sequences), 0.0)
@@ -428,7 +408,23 @@ class Trainer:
                     total = total + loss
                 if total.requires_grad:
                     torch.autograd.backward(total)
-        return losses, noted
+        if not any(any(sequence.mask) for sequence in sequences):
+            runner.drop_head_gradient()
+        norms: list[Tensor] = []
+        for name in losses:
+            self._optimisers[name].sum_gradients(runner.ranks)
+            norms.append(torch.stack(self._optimisers[name].norms()))
+        # Only now does the CPU wait for a GPU, once: until here it makes the next micro-batch meanwhile.
+        own_losses = [torch.as_tensor(loss, dtype=torch.float64, device=norms[0].device) for loss in losses.values()]
+        numbers = iter(read([*own_losses, *norms, *(statistics for _, statistics in noted)]))
+        totals = runner.ranks.sum([next(numbers)[0] for _ in losses])
+        results: dict[str, StepNumbers] = {
+            name: (total, next(numbers)) for name, total in zip(losses, totals, strict=True)
+        }
+        for sequence, _ in noted:
+            statistics = next(numbers)
+            notes.add(sequence, statistics[: len(statistics) // 2], statistics[len(statistics) // 2 :])
+        return results
 
     def _compute_loss(
         self, policy: str, batch: Batch, scores: Scores, denominators: Denominators, metrics: UpdateMetrics

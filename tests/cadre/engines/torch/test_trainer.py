@@ -213,7 +213,7 @@ def test_a_part_of_a_minibatch_weighs_by_the_denominators_of_the_whole(learner):
     optimiser, backward = mine.rank._optimisers["p"].weights, mine.rank._trainer._backward
 
     def added(*parts):
-        losses = [backward(part, whole, {"p": UpdateMetrics()})[0]["p"] for part in parts]
+        losses = [backward(part, whole, {"p": UpdateMetrics()})["p"][0] for part in parts]
         total = {name: weight.grad.clone() for name, weight in optimiser._parameters.items()}
         optimiser.clear()
         return sum(losses), total
