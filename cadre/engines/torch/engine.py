@@ -149,11 +149,8 @@ class TorchEngine:
         ]
         sequences = [one for request in requests for one in self._answer_sequences(request, self._text.prompt(request))]
         totals = iter([sum(logprobs) for logprobs in self.work(self._compute_logprobs, sequences)])
-        probabilities = []
-        for choice in choices:
-            logprobs = torch.tensor([next(totals) for _ in choice.answers], dtype=torch.float64)
-            probabilities.append(tuple(logprobs.softmax(0).tolist()))
-        return probabilities
+        logprobs = [torch.tensor([next(totals) for _ in choice.answers], dtype=torch.float64) for choice in choices]
+        return [tuple(of_choice.softmax(0).tolist()) for of_choice in logprobs]
 
     async def _given_samples(self, request: Request, prompt: Prompt) -> list[Sample]:
         """Return the request's own answers as samples; where one is asked for, the most probable."""

@@ -143,8 +143,9 @@ class MicroBatchRunner:
         self._checkpointing = any(checkpointing)
         # True if activations may be recomputed once memory is too short for the smallest micro-batch.
         self._may_checkpoint = "auto" in limits and set(checkpointing) == {None}
-        if loaded.pictures is None and not families.can_pad(loaded.model):
-            # With no room for a second sequence each is run alone.
+        padded = families.SHARED | families.COPIED | families.PADDED
+        if loaded.pictures is None and families.family_of(loaded.model) not in padded:
+            # Sequences may not be padded. With no room for a second one each is run alone.
             self.tokens, self._is_open = 0, False
         if self._packing == "auto" and device.type == "cuda":
             # Whether a tree pays was measured on CPUs. On a GPU it does, as FlexAttention takes all of it in one call.
