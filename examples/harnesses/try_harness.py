@@ -1,4 +1,4 @@
-"""What a harness does behind the endpoint: `python try_harness.py HARNESS episode|commands|train [KEY=VALUE ...]`.
+"""What a harness does behind the endpoint: `python examples/harnesses/try_harness.py HARNESS PART`.
 
 episode   plays one task with completions that solve it, twice, and prints the calls and the reward
 commands  tries which commands print the same when a run is repeated

@@ -38,11 +38,13 @@ NEEDED: dict[str, dict[str, Any]] = {
     "one-agent": {"of": "plan-path"},
     "mixture": {"envs": ["plan-path", {"name": "sokoban", "weight": 2}]},
     "verifiers": {"id": "a_package"},
+    "preferences": {"tasks": [{"prompt": f"{n}?", "chosen": "a", "rejected": "b"} for n in range(20)]},
     "program": {"roles": ["solver"], "run": "program.py:main"},
 }
 VALUES: dict[str, dict[str, Any]] = {
     "mixture": {"weights": {"plan-path": 3}},
     "openspiel": {"game": "tiny_hanabi"},
+    "preferences": {"held_out": 0.2},
     **{name: {"robots": 1} for name in ("pddl", "pddl-one-turn", "pddl-single-agent")},
 }
 # A search engine beside the local index, and containers, are not on every machine.

@@ -327,7 +327,7 @@ PLAIN_CONFIG = {
 }
 # Settings of policies, and of environments by their class, that take any text, since none of it is opened or run.
 FREE = {"trackers.project", "team.prompts.first", "program.settings.clock"}
-FREE |= {f"program.settings.{name}" for name in ("roles", "models", "errors", "limits")}
+FREE |= {f"program.settings.{name}" for name in ("roles", "models", "errors", "limits", "masks")}
 FREE |= {f"gymnasium.settings.{name}" for name in ("observation", "prompt")}
 FREE |= {f"openenv.settings.{name}" for name in ("action", "observation", "prompt")}
 FREE_ENDS = ("lora.targets", "sampling.stop", "key_variable", "settings.fields")
