@@ -15,7 +15,7 @@ from typing import Any
 
 from cadre.env import Split
 from cadre.envs.messages import to_messages
-from cadre.envs.rows import HELD_OUT, ROLE, RowTasks, read_tasks
+from cadre.envs.rows import ROLE, RowTasks
 from cadre.errors import DataError
 from cadre.types import Observation, Reward, Task
 
@@ -35,17 +35,9 @@ class Preferences(RowTasks):
         return tuple(dict.fromkeys(role for task in cls.tasks("train", **settings) for role in task.data["pairs"]))
 
     @classmethod
-    def tasks(
-        cls,
-        split: Split,
-        *,
-        tasks: Any = None,
-        held_out: Any = HELD_OUT,
-        columns: dict[str, str] | None = None,
-        **settings: Any,
-    ) -> Sequence[Task]:
+    def tasks(cls, split: Split, **settings: Any) -> Sequence[Task]:
         """Return the pairs of a split. Raises DataError that names the first bad row."""
-        return [read_pair(task) for task in read_tasks(split, tasks, held_out, columns)]
+        return [read_pair(task) for task in super().tasks(split, **settings)]
 
     def observe(self) -> dict[str, Observation]:
         if self.over:

@@ -160,11 +160,10 @@ class Repair(TurnBased):
     async def run_calls(self) -> Any:
         """Return the results of the task's calls with the patch; None if the package does not get so far."""
         data = self.task.data
-        files = {**data["files"], **self.patch}
+        # The package alone: a patch of tests, of a runner or of Python's own start-up files changes nothing.
+        files = {path: text for path, text in {**data["files"], **self.patch}.items() if path.endswith(".py")}
         if self.isolation == "sandbox":
             return await call_package(data["package"], files, data["calls"])
-        # The package alone: a patch of tests, of a runner or of Python's own start-up files changes nothing.
-        files = {path: text for path, text in files.items() if path.endswith(".py")}
         command = ["python3", "-c", RUN.format(package=data["package"]) + PRINT]
         archive = make_archive({**files, "calls.json": json.dumps(data["calls"])})
         result = await run_in_container(self.config, command, archive)

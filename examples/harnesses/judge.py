@@ -7,9 +7,7 @@ the program is not given, and are compared outside of the sandbox.
 import json
 from pathlib import Path
 
-from cadre_sandbox import FunctionProgram
-from cadre_tasks import sandbox
-from cadre_tasks.worlds.repair import IMPORT_FILES, LIMITS, RUN
+from cadre_tasks.worlds.repair import call_package
 
 HIDDEN = Path(__file__).parent / "hidden"
 
@@ -17,9 +15,7 @@ HIDDEN = Path(__file__).parent / "hidden"
 async def score(task, transcript, result):
     hidden = json.loads((HIDDEN / f"{task['name']}.json").read_text())
     files = {path: text for path, text in result["files"].items() if path.startswith(f"{hidden['package']}/")}
-    program = f"FILES = {files!r}\n{IMPORT_FILES}{RUN.format(package=hidden['package'])}"
-    calls = f"arguments = ({hidden['calls']!r},)"
-    called = await sandbox.call(FunctionProgram(program, "run_calls", calls), limits=LIMITS)
-    values = called.value if called.returned and isinstance(called.value, list) else []
-    right = sum(value == expected for value, expected in zip(values, hidden["expected"], strict=False))
+    values = await call_package(hidden["package"], files, hidden["calls"])
+    pairs = zip(values if isinstance(values, list) else [], hidden["expected"], strict=False)
+    right = sum(value == expected for value, expected in pairs)
     return {"team": right / len(hidden["expected"]), "success": right == len(hidden["expected"])}
