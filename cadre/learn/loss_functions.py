@@ -123,7 +123,7 @@ Correction = Callable[["Tensor", float, float], "tuple[Tensor, Tensor]"]
 
 
 def geometric_level(log_rho: Tensor, mask: Tensor) -> Tensor:
-    """Return the root by the length of the product over a sequence's tokens (GSPO's ratio, arXiv 2507.18071, eq. 7)."""
+    """Return the product over a sequence's tokens to the power 1 / length (GSPO's ratio, arXiv 2507.18071, eq. 7)."""
     return (log_rho.sum(dim=1, keepdim=True) / mask.sum(dim=1, keepdim=True).clamp(min=1)).expand_as(log_rho)
 
 
@@ -145,7 +145,7 @@ def masked(rho: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
 
 LEVELS: dict[str, Level] = {
     "token": lambda log_rho, mask: log_rho,
-    "sequence": lambda log_rho, mask: log_rho.sum(dim=1, keepdim=True).expand_as(log_rho),
+    "sequence": lambda log_rho, mask: log_rho.sum(dim=1, keepdim=True).expand_as(log_rho),  # the product over tokens
     "geometric": geometric_level,
 }
 CORRECTIONS: dict[str, Correction] = {"none": no_correction, "truncate": truncated, "mask": masked}
