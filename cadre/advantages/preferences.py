@@ -48,7 +48,8 @@ def preference_advantages(
             pairs.append((better, worse, margin))
             margins.append(margin)
         for better, worse, margin in pairs:
-            push = beta / (1.0 + math.exp(min(margin, 700.0))) / len(pairs)  # beyond 709 exp overflows
+            # Beyond 709 exp overflows.
+            push = beta / (1.0 + math.exp(min(margin, 700.0))) / len(pairs)
             for position in better:
                 advantages[position] += push
             for position in worse:
