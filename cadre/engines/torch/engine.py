@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -20,7 +19,7 @@ from cadre.engines.torch.compute import ComputeThread, use_threads
 from cadre.engines.torch.decode import CacheOptions, Form, start_batch
 from cadre.engines.torch.forward import MicroBatchRunner
 from cadre.engines.torch.kv_cache import Recorder, record_graph
-from cadre.engines.torch.llama_step import transposed_matmul
+from cadre.engines.torch.llama_step import PackedLinears
 from cadre.engines.torch.memory import SequenceMemory
 from cadre.engines.torch.model import (
     DTYPES,
@@ -98,6 +97,7 @@ class TorchEngine:
         self.memory = memory or memory_limits.choose_sampling_memory(device, reserved, sharing)
         # Token ids alone do not distinguish images, so prompts with images are not cached.
         self.prefix_cache = PrefixCache(0 if self.loaded.pictures else self.memory // PREFIX_CACHE_FRACTION)
+        self._packed = PackedLinears(self.loaded.model, self.dtype)
         self.record: Recorder | None = record_graph if device.type == "cuda" else None
         self.sampled_tokens = 0  # drawn so far, those of completions that have not ended included
 
@@ -219,13 +219,12 @@ class TorchEngine:
         sequence = SequenceMemory.from_config(self.loaded.model.config.get_text_config(), self.dtype)
         versions = dict(self.versions)
         model = self.loaded.model
-        is_narrowed = record is not None
         for fitting in memory_limits.split_batches(requests, sequence, self.memory):
             with (
                 torch.inference_mode(),
                 autocast(model, self.dtype),
-                transposed_matmul(model),
-                narrow_weights(self.loaded, self.dtype) if is_narrowed else nullcontext(),
+                self._packed.used(),
+                narrow_weights(self.loaded, self.dtype),
             ):
                 batch = start_batch(self.loaded, fitting, self.dtype, options)
                 while len(batch) and not listener.gone():

@@ -1,4 +1,4 @@
-"""Fast decoding steps on a CPU: a step of models that are built like Llama, and transposed matrix products.
+"""Fast decoding steps on a CPU: a step of models that are built like Llama, and products with packed matrices.
 
 transformers' own forward prepares masks, caches and outputs for everything that a caller may want; with one token for
 each of a few sequences of a small model that takes three times as long as the arithmetic. `LlamaStep` runs the same
@@ -11,21 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from cadre.engines.torch.memory import total_and_free
 from cadre.engines.torch.model import find_window
 from cadre.engines.torch.shared_prefix_cache import SharedPrefixCache
 from cadre.learn.tree_attention import Scoring
 
 # The layers of these models do what `LlamaStep` does; tests run them all.
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
-# Products are transposed for a vocabulary projection this wide, and for any matrix with this many weights, with this
-# many vectors.
-WIDE, LARGE, VECTORS = 8192, 200_000, range(2, 65)
+# Matrices with this many weights are packed; products with smaller ones take no longer as they are.
+LARGE = 200_000
 
 Operation = Callable[[Tensor], Tensor]
 
@@ -75,9 +74,9 @@ class LlamaStep:
 
     @classmethod
     def for_model(cls, model: Any, dtype: torch.dtype) -> Self | None:
-        """Return the step of a float32 model that is built like Llama, None for others."""
+        """Return the step of a model that is built like Llama and runs in its weights' precision, None for others."""
         is_llama = model.config.model_type in MODEL_TYPES and type(model).__module__.startswith("transformers.models.")
-        return cls(model) if is_llama and model.dtype == dtype == torch.float32 else None
+        return cls(model) if is_llama and model.dtype == dtype else None
 
     def __call__(self, cache: SharedPrefixCache, token: Tensor, position: Tensor) -> Tensor:
         """Return the logits [B, V] after `token` int64 [B] at `position` int64 [B], and add it to the cache."""
@@ -129,39 +128,50 @@ def _plain_linear(module: nn.Module) -> Operation:
     return linear
 
 
-# Products of few vectors with a large matrix on a CPU, as (W x^T)^T: the same sums, for which the matrix library takes
-# 11 ms in place of 30 (8 vectors, 49,152 x 576) or 1.2 of 2.5 (2 vectors, 4,864 x 896). In bfloat16 that holds only for
-# matrices that are much wider than high (0.54 ms in place of 0.72, 16 vectors, 896 x 4,864); others then take up to
-# twice as long as plain ones (1.3 ms in place of 0.8, 4,864 x 896).
+class PackedLinears:
+    """Copies of a model's large matrices in the order in which oneDNN multiplies a few vectors with them on a CPU: the
+    products take a quarter to two thirds of the time (8 vectors, 49,152 x 576: 4.9 ms in place of 18.8 in float32, 2.3
+    of 4.6 in bfloat16). They take as much memory as the matrices, and are left out if that is not free."""
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        is_usable = model.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        linears = [module for module in model.modules() if type(module) is nn.Linear] if is_usable else []
+        self._modules = [module for module in linears if module.weight.numel() >= LARGE]
+        self._dtype = dtype
+        self._state: list[tuple[int, int]] | None = None
+        self._products: list[Operation] = []
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Multiply by the packed matrices, which are packed anew if one was written to. Without gradients only."""
+        state = [(module.weight.data_ptr(), module.weight._version) for module in self._modules]
+        if state != self._state:
+            self.release()
+            size = sum(module.weight.numel() for module in self._modules) * self._dtype.itemsize
+            if not self._modules or 2 * size < total_and_free(torch.device("cpu"))[1]:
+                self._products = [_packed_product(module, self._dtype) for module in self._modules]
+            self._state = state
+        packed: list[Any] = self._modules[: len(self._products)]
+        for module, product in zip(packed, self._products, strict=True):
+            module.forward = product
+        try:
+            yield
+        finally:
+            for module in packed:
+                del module.forward
+
+    def release(self) -> None:
+        """Free the copies, which the next use makes anew. For whoever wrote to the weights unseen by torch."""
+        self._state, self._products = None, []
 
 
-@contextmanager
-def transposed_matmul(model: Any) -> Iterator[None]:
-    """Transpose the model's matrix products where that is faster. Without gradients only."""
-    modules: list[Any] = []
-    if model.device.type == "cpu":
-        modules = [module for module in model.modules() if type(module) is nn.Linear and _min_vectors(module)]
-    for module in modules:
-        module.forward = partial(_transposed_linear, module, range(_min_vectors(module), VECTORS.stop))
-    try:
-        yield
-    finally:
-        for module in modules:
-            del module.forward
+def _packed_product(module: nn.Linear, dtype: torch.dtype) -> Operation:
+    # These two are what torch.compile makes of a linear layer on a CPU.
+    packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach().to(dtype))
+    bias = None if module.bias is None else module.bias.detach().to(dtype)
 
+    def product(inputs: Tensor) -> Tensor:
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs.to(dtype), packed, bias, "none", [], "")
+        return result
 
-def _min_vectors(module: nn.Linear) -> int:
-    """Return the number of vectors from which a transposed product with this matrix is faster; 0 for never."""
-    if module.weight.dtype == torch.bfloat16 and module.in_features < 2 * module.out_features:
-        return 0
-    if module.out_features >= WIDE:
-        return 1
-    return VECTORS.start if module.weight.numel() >= LARGE else 0
-
-
-def _transposed_linear(module: nn.Linear, vectors: range, inputs: Tensor) -> Tensor:
-    if inputs.numel() // module.in_features not in vectors:
-        return nn.functional.linear(inputs, module.weight, module.bias)
-    product = nn.functional.linear(module.weight, inputs.flatten(0, -2)).T.contiguous()
-    product = product.reshape(*inputs.shape[:-1], module.out_features)
-    return product if module.bias is None else product + module.bias
+    return product

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from cadre.types import Sampling
 
@@ -18,6 +19,8 @@ from cadre.types import Sampling
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 FIRST = 0xBF58476D1CE4E5B9 - (1 << 64)
 SECOND = 0x94D049BB133111EB - (1 << 64)
+
+BLOCK = 128  # tokens whose mass is summed at once
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:
@@ -111,11 +114,14 @@ def sample_tokens(logits: Tensor, settings: SamplingTensors, noise: Tensor) -> t
     if settings.all_greedy:
         return _take_likeliest(logits)
     scores = adjust_logits(logits, settings)
-    highest = scores.max(dim=-1, keepdim=True).values
-    mass = (scores - highest).exp().cumsum(dim=-1, dtype=torch.float64)
-    total = mass[:, -1:]
-    token = torch.searchsorted(mass, noise.unsqueeze(1) * total, right=True)
-    token = token.clamp(max=scores.shape[1] - 1)
+    highest = scores.amax(dim=-1, keepdim=True)
+    # First a block of tokens and then one of its tokens: running sums take many times as long as sums.
+    blocks = pad((scores - highest).exp_(), (0, -scores.shape[1] % BLOCK)).view(len(scores), -1, BLOCK)
+    sums = blocks.sum(dim=-1).double()
+    block, total, rest = _find_interval(sums, noise.unsqueeze(1))
+    masses = blocks[torch.arange(len(blocks), device=block.device), block.squeeze(1)].double()
+    token, _, _ = _find_interval(masses, rest / sums.gather(1, block))
+    token += block * BLOCK
     logprob = (scores.gather(1, token) - highest - total.log().float()).squeeze(1)
     token = token.squeeze(1)
     if settings.any_greedy:
@@ -123,6 +129,17 @@ def sample_tokens(logits: Tensor, settings: SamplingTensors, noise: Tensor) -> t
         likeliest, certain = _take_likeliest(logits)
         token, logprob = torch.where(greedy, likeliest, token), torch.where(greedy, certain, logprob)
     return token, logprob
+
+
+def _find_interval(masses: Tensor, share: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return in which of some masses float64 [B, N] a share [B, 1] of their sum lies, int64 [B, 1], the sum, and how
+    far into that mass. It is never an empty one, whatever the rounding."""
+    ends = masses.cumsum(dim=-1)
+    total = ends[:, -1:]
+    point = share * total
+    last = (ends < total).sum(dim=-1, keepdim=True)
+    index = torch.searchsorted(ends, point, right=True).minimum(last)
+    return index, total, (point - (ends - masses).gather(1, index)).clamp(min=0.0)
 
 
 def _take_likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,6 @@ from torch import Tensor
 from cadre.engines.torch import families, shared_prefix_cache, vision
 from cadre.engines.torch.decode import CacheOptions, Form, start_batch
 from cadre.engines.torch.kv_cache import Recorder, run_eagerly
-from cadre.engines.torch.llama_step import transposed_matmul
 from cadre.engines.torch.logprobs import LOWEST
 from cadre.engines.torch.model import LoadedModel, autocast
 from cadre.engines.torch.prefix_cache import PrefixCache
@@ -115,7 +114,7 @@ def _find_fault(loaded: LoadedModel, dtype: torch.dtype, form: Form, record: Rec
     second = [(*ids, *make_tokens(model, added, len(ids))) for ids, added in zip(prompts, ADDED_LENGTHS, strict=True)]
     options = CacheOptions(PrefixCache(1 << 40), form, record)
     try:
-        with torch.inference_mode(), autocast(model, dtype), transposed_matmul(model):
+        with torch.inference_mode(), autocast(model, dtype):
             off = max(_batch_distance(loaded, dtype, options, turn) for turn in (prompts, second))
         fault = f"gives logits that are {off:.1%} off" if off > TOLERANCE[dtype] else ""
     except torch.OutOfMemoryError as error:

@@ -320,23 +320,40 @@ def test_who_takes_a_step(engine):
     for architecture in tiny.ARCHITECTURES:
         torch_engine = engine(architecture).loaded.model
         assert (LlamaStep.for_model(torch_engine, torch.float32) is not None) == (architecture in MODEL_TYPES)
-        assert LlamaStep.for_model(torch_engine, torch.bfloat16) is None
+        assert LlamaStep.for_model(torch_engine, torch.bfloat16) is None  # its weights are in float32
 
 
-@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["gemma3"]))
-@pytest.mark.parametrize("limits", [{"WIDE": 1}, {"LARGE": 1, "VECTORS": range(4, 9)}], ids=["head", "layers"])
-def test_transposed_products_give_the_same(engine, architecture, limits, monkeypatch):
+@pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["gemma3", "qwen2"]))
+def test_packed_products_give_the_same(engine, architecture, monkeypatch):
     requests = [request(text, count, key, max_tokens=limit) for key, (text, count, limit) in enumerate(MANY)]
     plain = sample(engine(architecture), *requests)
-    for name, value in limits.items():
-        monkeypatch.setattr(llama_step, name, value)
-    torch_engine = engine(architecture)
-    transposed = sample(torch_engine, *requests)
-    for item, other_samples in zip(plain, transposed, strict=True):
+    monkeypatch.setattr(llama_step, "LARGE", 1)
+    torch_engine, products = engine(architecture), []
+    product = llama_step._packed_product
+    monkeypatch.setattr(llama_step, "_packed_product", lambda *arguments: products.append(1) or product(*arguments))
+    packed = sample(torch_engine, *requests)
+    for item, other_samples in zip(plain, packed, strict=True):
         assert [first.token_ids for first in item] == [second.token_ids for second in other_samples]
         for first, second in zip(item, other_samples, strict=True):
             assert first.logprobs == pytest.approx(second.logprobs, abs=1e-5)
     assert not any("forward" in module.__dict__ for module in torch_engine.loaded.model.modules())
+
+    # They are packed once, and anew after any write that torch sees.
+    count = len(products)
+    sample(torch_engine, *requests)
+    assert len(products) == count > 0
+    with torch.no_grad():
+        torch_engine.loaded.model.get_output_embeddings().weight.mul_(2.0)
+    changed = sample(torch_engine, *requests)
+    assert len(products) == 2 * count
+    assert [item[0].logprobs for item in changed] != [item[0].logprobs for item in packed]
+
+
+def test_without_memory_for_them_products_are_not_packed(engine, monkeypatch):
+    monkeypatch.setattr(llama_step, "LARGE", 1)
+    monkeypatch.setattr(llama_step, "total_and_free", lambda device: (1 << 40, 0))
+    monkeypatch.setattr(llama_step, "_packed_product", None)
+    assert sample(engine("qwen2"), request(TEXTS[0], 2, 0))
 
 
 def test_a_sequence_is_the_same_alone_and_in_any_batch(engine):

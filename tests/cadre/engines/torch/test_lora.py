@@ -15,8 +15,8 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from cadre.engines.torch import TorchEngine
-from cadre.engines.torch.llama_step import LlamaStep
+from cadre.engines.torch import TorchEngine, llama_step
+from cadre.engines.torch.llama_step import MODEL_TYPES, LlamaStep
 from cadre.engines.torch.sizes import measure
 from cadre.errors import EngineError
 from cadre.settings import LearnerConfig, LoraConfig
@@ -331,3 +331,15 @@ def test_nothing_is_merged_into_a_quantised_base(team, tmp_path):
 def test_a_whole_model_has_nothing_to_merge(engine, tmp_path):
     with pytest.raises(EngineError, match="no adapter to merge"):
         engine().export("p", tmp_path, merge=True)
+
+
+@pytest.mark.parametrize("architecture", few_of(MODEL_TYPES, ["qwen2"]))
+def test_steps_on_a_bfloat16_base_sample_what_the_learner_scores(team, architecture, monkeypatch):
+    monkeypatch.setattr(llama_step, "LARGE", 1)
+    built_team = team({"planner": 4, "tool": 8}, architecture, dtype="bfloat16", learning_rate=2e-2)
+    assert LlamaStep.for_model(built_team.engine.loaded.model, torch.bfloat16) is not None
+    for _ in range(2):
+        data = rollouts(built_team, ("planner", "tool"))
+        figures = update(built_team, data)
+        # Three significant digits of logits about one: 0.024 to 0.035, and so it is by the model's own forward.
+        assert max(figure["logprob_diff_max"] for figure in figures.values()) < 0.05

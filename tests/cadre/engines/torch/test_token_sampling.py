@@ -110,3 +110,20 @@ def test_the_ends_of_the_interval_give_likely_tokens(noise):
 def test_greedy_is_the_point_mass_on_the_first_of_the_likeliest():
     token, logprob = sample_tokens(torch.tensor([[1.0, 2.0, 2.0, 0.0]]), settings(Sampling(0.0)), torch.zeros(1))
     assert (token.tolist(), logprob.tolist()) == ([1], [0.0])
+
+
+@pytest.mark.parametrize("vocabulary", [1, 127, 128, 129, 1000])
+def test_tokens_are_those_of_running_sums_over_the_whole_vocabulary(vocabulary):
+    count, generator = 400, torch.Generator().manual_seed(vocabulary)
+    rows = 4.0 * torch.randn(count, vocabulary, generator=generator)
+    rows[:, 1::3] = -math.inf  # of no mass, at the ends of blocks, too
+    rows[:, -1] = rows[:, -1].clamp(max=-200.0) if vocabulary > 1 else 0.0
+    noise = draw_uniform(torch.arange(count), 7)
+    noise[0], noise[1] = 0.0, 1.0 - 2.0**-53
+    token, logprob = sample_tokens(rows, settings(*[Sampling(1.0)] * count, vocabulary=vocabulary), noise)
+    ends = rows.double().softmax(dim=-1).cumsum(dim=-1)
+    expected = torch.searchsorted(ends, noise.unsqueeze(1) * ends[:, -1:], right=True).squeeze(1)
+    # Two draws in a thousand may lie between sums in one and in two precisions.
+    assert int((token != expected.clamp(max=vocabulary - 1)).sum()) <= 1
+    assert logprob.isfinite().all()
+    assert torch.allclose(logprob, rows.log_softmax(dim=-1).gather(1, token.unsqueeze(1)).squeeze(1), atol=1e-5)
