@@ -133,6 +133,7 @@ def prove(
     rates: Sequence[float] = (1.0, 3.0),
     agent: str | None = None,
     test_tokens: int | None = None,
+    without: Sequence[str] = (),
     quiet: bool = False,
     **sections: Any,
 ) -> Result:
@@ -148,12 +149,13 @@ def prove(
     rates           factors of the learning rate that are tried for each method, on tasks of the training split
     agent           the environment of the single agent; by default the task's own, or the same task with one agent
     test_tokens     that the untrained agent samples for each held-out task
+    without         methods that are not trained, such as team-L1
 
     Raises ConfigError before the first training if a method cannot work, RunError if the folder has another plan.
     Ctrl-C saves the present training, and ends with KeyboardInterrupt.
     """
     configure_threads()
-    request = Request(seeds, tokens, held_out_tasks, first, tuple(rates), agent, test_tokens)
+    request = Request(seeds, tokens, held_out_tasks, first, tuple(rates), agent, test_tokens, tuple(without))
     experiment = resolve_sections(recipe, sections)
     is_object = callable(recipe) or callable(sections.get("env"))
     env = experiment.env_spec.declared if is_object else None

@@ -11,7 +11,7 @@ with all of their settings, seeds, tokens, held-out tasks, and the comparison th
                               has to solve it: a bound, as it takes somebody who knows the answer
                vote           the same episodes; the most frequent last answer counts
     search     every trained method has the learning rate that does best on tasks of the training split, of the same
-               choices, each tried by one training of half of the tokens
+               choices, each tried by one training of half of the tokens; with one choice there is no search
     figures    every seed plays the held-out tasks once at temperature 0 after training
 
 Files of a folder: plan.json, METHOD/seed-N (a run), METHOD/seed-N.json (its outcomes), METHOD/seed-N.episodes.jsonl
@@ -77,6 +77,7 @@ class Request:
     rates: tuple[float, ...]  # factors of the recipe's learning rate that are tried
     agent: str | None  # the environment of the single agent
     test_tokens: int | None  # for each held-out task
+    without: tuple[str, ...] = ()  # methods that are not trained
 
 
 # ---- The plan
@@ -113,7 +114,13 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
             f"{len(experiment.held_out_tasks):,}; expected no more. Lower --held-out."
         )
     methods, left_out = {}, {}
-    for name, raw in {**_teams(experiment), **_agents(experiment, request.agent, env)}.items():
+    possible = {**_teams(experiment), **_agents(experiment, request.agent, env)}
+    for name in request.without:
+        if name in (TEAM, "agent-grpo") or possible.pop(name, None) is None:
+            optional = ", ".join(other for other in possible if other not in (TEAM, "agent-grpo"))
+            raise ConfigError(f"--without: got {name!r}; expected one of {optional or 'none'}. Name one of them.")
+        left_out[name] = "As --without asks."
+    for name, raw in possible.items():
         try:
             played = resolve(parse(raw, _class_for(raw, env)), _class_for(raw, env))
             _check_same_tasks(played, held_out, request)
@@ -124,6 +131,7 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
             left_out[name] = str(error)
     rate = experiment.learners[next(iter(experiment.roles.values()))].learning_rate
     longest = max(sampling.max_tokens for sampling in experiment.sampling.values())
+    schedules = any(map(_has_schedule, methods.values()))
     return Plan(
         task=experiment.config.env,
         methods=methods,
@@ -131,7 +139,7 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
         rates=sorted({float(f"{rate * factor:.6g}") for factor in request.rates}),
         seeds=list(range(request.seeds)),
         tokens=request.tokens,
-        search_tokens=max(1, request.tokens // 2),
+        search_tokens=max(1, request.tokens // 2) if len(request.rates) > 1 or schedules else 0,
         test_tokens=request.test_tokens or 8 * longest,
         held_out=request.held_out,
         first=request.first,
@@ -154,6 +162,12 @@ def _check_same_tasks(method: Experiment, held_out: Sequence[Task], request: Req
             f"{expected[index]}, as the team is tested on it, in the same order. Give both the same tasks, or name "
             "another --agent."
         )
+
+
+def _has_schedule(raw: Raw) -> bool:
+    """Return True if something rises or falls over the updates of a training, whose number has to be known then."""
+    schedules = {key: value for key, value in flatten(raw) if key.endswith(".schedule")}
+    return any(value != "constant" for key, value in schedules.items() if key != "train.schedule")
 
 
 def _common(experiment: Experiment) -> Raw:
@@ -272,10 +286,11 @@ class Work:
         """Return the learning rate that does best on tasks of the training split, the lowest of equal ones, and about
         how many updates the tokens allow, over which schedules fall; a tenth more, so that the tokens end them. Without
         schedules only the tokens end a training, as answers may become shorter."""
+        if not self.plan.search_tokens:
+            return self.plan.rates[0], MAX_STEPS
         reports = {rate: self.outcome(name, f"rate-{rate:g}", SEARCH_SEED, rate, MAX_STEPS) for rate in self.plan.rates}
         best = max(reports, key=lambda rate: (reports[rate]["success"], reports[rate]["reward"], -rate))
-        schedules = {key: value for key, value in flatten(self.plan.methods[name]) if key.endswith(".schedule")}
-        if all(value == "constant" for key, value in schedules.items() if key != "train.schedule"):
+        if not _has_schedule(self.plan.methods[name]):
             return best, MAX_STEPS
         tokens_per_update = reports[best]["sampled"] / reports[best]["updates"]
         return best, math.ceil(1.1 * self.plan.tokens / tokens_per_update)

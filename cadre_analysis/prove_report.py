@@ -75,14 +75,15 @@ class Result:
 
 def plan_lines(plan: Plan) -> list[str]:
     """Return the plan as it is printed, a paragraph each."""
-    trainings = len(plan.methods) * (len(plan.seeds) + len(plan.rates))
+    searched = len(plan.rates) if plan.search_tokens else 0
+    rates = ", ".join(f"{rate:g}" for rate in plan.rates)
+    chosen = f"the best of the learning rates {rates} on training tasks ({plan.search_tokens:,} tokens each)"
     return [
         f"Question: {plan.comparison}.",
         f"Methods: {', '.join([*plan.methods, *UNTRAINED])}.",
         *(f"Left out: {name}. {why}" for name, why in plan.left_out.items()),
-        f"Training: {trainings} trainings; {len(plan.seeds)} seeds of {plan.tokens:,} sampled tokens for each "
-        f"method, at the best of the learning rates {', '.join(f'{rate:g}' for rate in plan.rates)} on training tasks "
-        f"({plan.search_tokens:,} tokens each).",
+        f"Training: {len(plan.methods) * (len(plan.seeds) + searched)} trainings; {len(plan.seeds)} seeds of "
+        f"{plan.tokens:,} sampled tokens for each method, at {chosen if searched else f'the learning rate {rates}'}.",
         f"Testing: {plan.held_out:,} held-out tasks, one episode each at temperature 0; the untrained agent samples "
         f"{plan.test_tokens:,} tokens a task.",
     ]
