@@ -57,20 +57,16 @@ class CacheOptions:
     record: Recorder | None = None
 
 
-def start_batch(
-    loaded: LoadedModel, requests: Sequence[GenerationRequest], dtype: torch.dtype, options: CacheOptions
-) -> DecodingBatch:
+def start_batch(loaded: LoadedModel, requests: Sequence[GenerationRequest], options: CacheOptions) -> DecodingBatch:
     """Return a batch of these requests, in the form that the options ask for, after its prefill."""
     is_replayed = options.record is not None and options.form != "plain"
-    return (ReplayedBatch if is_replayed else DecodingBatch)(loaded, requests, dtype, options)
+    return (ReplayedBatch if is_replayed else DecodingBatch)(loaded, requests, options)
 
 
 class DecodingBatch:
     """One batch from prefill to the last token. Ended sequences free their slots once they are an eighth of it."""
 
-    def __init__(
-        self, loaded: LoadedModel, requests: Sequence[GenerationRequest], dtype: torch.dtype, options: CacheOptions
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, requests: Sequence[GenerationRequest], options: CacheOptions) -> None:
         requests = sorted(requests, key=lambda request: request.policy)
         self._model, self._adapters, self._pictures = loaded.model, loaded.adapters, loaded.pictures
         device = loaded.model.device
@@ -112,7 +108,7 @@ class DecodingBatch:
         if prefilled.shifts is not None:
             position = self._sequences.position + prefilled.shifts[prompt_numbers]
             self._sequences = replace(self._sequences, position=position)
-        if isinstance(cache, SharedPrefixCache) and (step := LlamaStep.for_model(loaded.model, dtype)):
+        if isinstance(cache, SharedPrefixCache) and (step := LlamaStep.for_model(loaded.model)):
             self._step = partial(step, cache)
 
     def __len__(self) -> int:
@@ -244,10 +240,8 @@ class ReplayedBatch(DecodingBatch):
     sizes between.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, requests: Sequence[GenerationRequest], dtype: torch.dtype, options: CacheOptions
-    ) -> None:
-        super().__init__(loaded, requests, dtype, options)
+    def __init__(self, loaded: LoadedModel, requests: Sequence[GenerationRequest], options: CacheOptions) -> None:
+        super().__init__(loaded, requests, options)
         cache = self._cache
         assert isinstance(cache, StaticCache)
         self._static_cache = cache

@@ -226,7 +226,7 @@ class TorchEngine:
                 self._packed.used(),
                 narrow_weights(self.loaded, self.dtype),
             ):
-                batch = start_batch(self.loaded, fitting, self.dtype, options)
+                batch = start_batch(self.loaded, fitting, options)
                 while len(batch) and not listener.gone():
                     with use_threads(1 if batch.is_small else torch.get_num_threads()):
                         self.sampled_tokens += len(batch)

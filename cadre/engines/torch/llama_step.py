@@ -24,7 +24,7 @@ from cadre.learn.tree_attention import Scoring
 # The layers of these models do what `LlamaStep` does; tests run them all.
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 # Matrices with this many weights are packed; products with smaller ones take no longer as they are.
-LARGE = 200_000
+LARGE = 100_000
 
 Operation = Callable[[Tensor], Tensor]
 
@@ -73,10 +73,10 @@ class LlamaStep:
         self._norm, self._head = _plain_norm(body.norm), _plain_linear(model.get_output_embeddings())
 
     @classmethod
-    def for_model(cls, model: Any, dtype: torch.dtype) -> Self | None:
-        """Return the step of a model that is built like Llama and runs in its weights' precision, None for others."""
+    def for_model(cls, model: Any) -> Self | None:
+        """Return the step of a model that is built like Llama, None for others."""
         is_llama = model.config.model_type in MODEL_TYPES and type(model).__module__.startswith("transformers.models.")
-        return cls(model) if is_llama and model.dtype == dtype else None
+        return cls(model) if is_llama else None
 
     def __call__(self, cache: SharedPrefixCache, token: Tensor, position: Tensor) -> Tensor:
         """Return the logits [B, V] after `token` int64 [B] at `position` int64 [B], and add it to the cache."""
@@ -92,10 +92,10 @@ class LlamaStep:
             )
             if layer.head_norms is not None:
                 query, key = layer.head_norms[0](query), layer.head_norms[1](key)
-            # Queries and keys are rotated together, by the same angles.
+            # Queries and keys are rotated together, by the same angles; under autocast norms and angles widen them.
             heads = torch.cat((query, key), dim=1)
             first, second = heads.chunk(2, dim=-1)
-            rotated = (heads * cos + torch.cat((second, first), dim=-1) * sin).unsqueeze(2)
+            rotated = (heads * cos + torch.cat((second, first), dim=-1) * sin).unsqueeze(2).to(value.dtype)
             query, key = rotated[:, : query.shape[1]], rotated[:, query.shape[1] :]
             attended = cache.attend(number, query, key, value.unsqueeze(2), layer.scoring).flatten(1)
             states = states + layer.output(attended)

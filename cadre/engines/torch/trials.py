@@ -134,7 +134,7 @@ def _batch_distance(
         for key, (ids, count) in enumerate(zip(prompts, COUNTS, strict=True))
     ]
     # No policy, so that no adapter takes part, and no stop tokens.
-    batch = start_batch(replace(loaded, stops=()), requests, dtype, options)
+    batch = start_batch(replace(loaded, stops=()), requests, options)
     logits = [batch.logits.clone()]
     for _ in range(STEPS):
         batch.sample()

@@ -184,7 +184,7 @@ def test_the_form_follows_from_what_records(engine):
     for record, kind in ((None, DecodingBatch), (run_eagerly, ReplayedBatch)):
         options = CacheOptions(PrefixCache(0), record=record)
         with torch.inference_mode():
-            assert type(start_batch(torch_engine.loaded, requests, torch_engine.dtype, options)) is kind
+            assert type(start_batch(torch_engine.loaded, requests, options)) is kind
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_batch_is_freed_when_it_is_done(engine, architecture, record):
     gc.disable()
     try:
         with torch.inference_mode():
-            batch = start_batch(torch_engine.loaded, requests, torch_engine.dtype, options)
+            batch = start_batch(torch_engine.loaded, requests, options)
             while len(batch):
                 batch.sample()
                 batch.forward()
@@ -253,9 +253,7 @@ def test_prompts_that_the_prefix_cache_refuses_are_held_once(engine):
     for limit, stored in ((0, 0), (1 << 30, 1)):
         cache = PrefixCache(limit)
         with torch.inference_mode():
-            batch = start_batch(
-                torch_engine.loaded, requests, torch_engine.dtype, CacheOptions(cache, record=run_eagerly)
-            )
+            batch = start_batch(torch_engine.loaded, requests, CacheOptions(cache, record=run_eagerly))
         assert sum(isinstance(get_object, KeyValueBlock) for get_object in gc.get_objects()) - blocks == stored
         del batch, cache
 
@@ -308,7 +306,7 @@ def test_a_step_gives_what_the_model_s_own_forward_gives(engine, tmp_path, archi
                     weight.uniform_(-1.5, 1.5, generator=noise)
         samples.append(sample(torch_engine, *(request(text, 2, key) for key, text in enumerate(TEXTS))))
         steps = len(selected)
-        monkeypatch.setattr(LlamaStep, "for_model", lambda model, dtype: None)
+        monkeypatch.setattr(LlamaStep, "for_model", lambda model: None)
     assert len(selected) == steps > 10
     for item, other_samples in zip(*samples, strict=True):
         assert [first.token_ids for first in item] == [second.token_ids for second in other_samples]
@@ -319,8 +317,7 @@ def test_a_step_gives_what_the_model_s_own_forward_gives(engine, tmp_path, archi
 def test_who_takes_a_step(engine):
     for architecture in tiny.ARCHITECTURES:
         torch_engine = engine(architecture).loaded.model
-        assert (LlamaStep.for_model(torch_engine, torch.float32) is not None) == (architecture in MODEL_TYPES)
-        assert LlamaStep.for_model(torch_engine, torch.bfloat16) is None  # its weights are in float32
+        assert (LlamaStep.for_model(torch_engine) is not None) == (architecture in MODEL_TYPES)
 
 
 @pytest.mark.parametrize("architecture", few_of(tiny.ARCHITECTURES, ["gemma3", "qwen2"]))

@@ -337,7 +337,7 @@ def test_a_whole_model_has_nothing_to_merge(engine, tmp_path):
 def test_steps_on_a_bfloat16_base_sample_what_the_learner_scores(team, architecture, monkeypatch):
     monkeypatch.setattr(llama_step, "LARGE", 1)
     built_team = team({"planner": 4, "tool": 8}, architecture, dtype="bfloat16", learning_rate=2e-2)
-    assert LlamaStep.for_model(built_team.engine.loaded.model, torch.bfloat16) is not None
+    assert LlamaStep.for_model(built_team.engine.loaded.model) is not None
     for _ in range(2):
         data = rollouts(built_team, ("planner", "tool"))
         figures = update(built_team, data)
