@@ -131,7 +131,6 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
             left_out[name] = str(error)
     rate = experiment.learners[next(iter(experiment.roles.values()))].learning_rate
     longest = max(sampling.max_tokens for sampling in experiment.sampling.values())
-    schedules = any(map(_has_schedule, methods.values()))
     return Plan(
         task=experiment.config.env,
         methods=methods,
@@ -139,7 +138,7 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
         rates=sorted({float(f"{rate * factor:.6g}") for factor in request.rates}),
         seeds=list(range(request.seeds)),
         tokens=request.tokens,
-        search_tokens=max(1, request.tokens // 2) if len(request.rates) > 1 or schedules else 0,
+        search_tokens=max(1, request.tokens // 2) if len(request.rates) > 1 or _has_schedule(methods[TEAM]) else 0,
         test_tokens=request.test_tokens or 8 * longest,
         held_out=request.held_out,
         first=request.first,
@@ -166,8 +165,8 @@ def _check_same_tasks(method: Experiment, held_out: Sequence[Task], request: Req
 
 def _has_schedule(raw: Raw) -> bool:
     """Return True if something rises or falls over the updates of a training, whose number has to be known then."""
-    schedules = {key: value for key, value in flatten(raw) if key.endswith(".schedule")}
-    return any(value != "constant" for key, value in schedules.items() if key != "train.schedule")
+    schedules = {value for key, value in flatten(raw) if key.endswith(".schedule") and key != "train.schedule"}
+    return bool(schedules - {"constant"})
 
 
 def _common(experiment: Experiment) -> Raw:
@@ -283,9 +282,8 @@ class Work:
         self.console.print(text, markup=False, highlight=False)
 
     def search(self, name: str) -> tuple[float, int]:
-        """Return the learning rate that does best on tasks of the training split, the lowest of equal ones, and about
-        how many updates the tokens allow, over which schedules fall; a tenth more, so that the tokens end them. Without
-        schedules only the tokens end a training, as answers may become shorter."""
+        """Return the learning rate that does best on tasks of the training split, the lowest of equal ones, and the
+        updates a training may have: a tenth more than the tokens allow if schedules fall, else any number."""
         if not self.plan.search_tokens:
             return self.plan.rates[0], MAX_STEPS
         reports = {rate: self.outcome(name, f"rate-{rate:g}", SEARCH_SEED, rate, MAX_STEPS) for rate in self.plan.rates}
@@ -310,8 +308,7 @@ class Work:
             method, run = raw | {"learner": learner, "train": train}, file.with_suffix("")
             with closing(train_to_end(self.console, method, sections, run)) as trained:
                 tasks = trained.experiment.training_tasks[-SEARCH_TASKS:] if is_search else self._held_out(trained)
-                metrics = trained.metrics()
-                rollout = trained.experiment.evaluation(trained.team)
+                metrics, rollout = trained.metrics(), trained.experiment.evaluation(trained.team)
                 sampled = sum(line["rollout/tokens"] for line in metrics)
                 play_tasks(rollout, tasks, file, sampled=sampled, updates=len(metrics), rate=rate)
         return read_json(file)
@@ -320,9 +317,8 @@ class Work:
         return select_tasks(team.experiment.held_out_tasks, self.plan.held_out, self.plan.first)
 
     def _untrained(self, name: str) -> LoadedTeam:
-        raw = self.plan.methods[name]
-        env = _class_for(raw, self.env)
-        return load_team(resolve(parse(raw, env), env), None)
+        env = _class_for(self.plan.methods[name], self.env)
+        return load_team(resolve(parse(self.plan.methods[name], env), env), None)
 
     def play_untrained(self, side: str, name: str) -> None:
         """Write the report of a side before training."""

@@ -199,8 +199,7 @@ def fork_run(folder: Path, step: int, into: Path, overrides: Sequence[str] = (),
         log.warning(text, name, experiment.models[name], folder)
     recipe, overrides_before = source.command()
     overrides = [*overrides_before, *overrides]
-    run = Run.create(into, config, recipe, overrides, step, lambda fork: _copy_history(source, fork, saved, step))
-    return run
+    return Run.create(into, config, recipe, overrides, step, lambda fork: _copy_history(source, fork, saved, step))
 
 
 def _copy_history(source: Run, run: Run, saved: Path, step: int) -> None:

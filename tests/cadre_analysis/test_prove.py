@@ -16,14 +16,14 @@ from cadre.errors import ConfigError, RunError
 from cadre.settings.yaml_file import read_yaml
 from cadre.types import Branch, Node, Reward, Sample
 from cadre_analysis import prove
-from cadre_analysis.prove_report import Plan, Result, result_notes, verdict_line
+from cadre_analysis.prove_report import Plan, Result, plan_lines, result_notes, verdict_line
 from cadre_analysis.verdict import decide
 from tests.cadre.cli.calling import call
 from tests.helpers.coordination import write_speaker
 from tests.helpers.games import Digit, Relay
 
 METHODS = ["team-L0", "team-L2", "agent", "agent-grpo"]
-SIZE: dict[str, Any] = {"seeds": 2, "tokens": 60, "held_out_tasks": 4, "rates": (1.0,), "quiet": True}
+SIZE: dict[str, Any] = {"seeds": 2, "tokens": 60, "held_out_tasks": 4, "rates": (1.0, 3.0), "quiet": True}
 
 
 def recipe(model: Path) -> dict[str, Any]:
@@ -44,13 +44,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """An experiment that is interrupted after its fifth training, and goes on."""
+    """An experiment that is interrupted after its ninth training, and goes on."""
     folder, patch, trained = tmp_path_factory.mktemp("prove") / "x", pytest.MonkeyPatch(), []
     train_to_end = prove.train_to_end
 
     def interrupted(console: Any, method: Any, sections: Any, run: Path) -> Any:
         trained.append(str(run.relative_to(folder)))
-        if len(trained) == 6:
+        if len(trained) == 10:
             raise KeyboardInterrupt("stopped")
         return train_to_end(console, method, sections, run)
 
@@ -64,11 +64,12 @@ def result(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
     assert (folder / "plan.json").read_text() == planned
     # Each method is searched for, and all are trained with a seed before the next one; what was interrupted is begun
     # again, and nothing else.
-    expected = [f"{name}/{run}" for run in ("rate-0.0001", "seed-0", "seed-1") for name in METHODS]
     assert [run.rpartition("/")[0] for run in trained if trained.count(run) > 1] == ["team-L2"] * 2
-    assert [
-        run.replace(run.rpartition("rate-")[2], "0.0001") if "rate-" in run else run for run in dict.fromkeys(trained)
-    ] == expected
+    searched = [run.partition("/rate-")[0] for run in dict.fromkeys(trained) if "/rate-" in run]
+    assert searched == [name for name in METHODS for _ in range(2)]
+    assert [run for run in dict.fromkeys(trained) if "/rate-" not in run] == [
+        f"{name}/seed-{seed}" for seed in range(2) for name in METHODS
+    ]
     return done
 
 
@@ -144,6 +145,30 @@ def test_all_methods_are_tested_on_the_same_tasks(model: Path, tmp_path: Path) -
 def plan_of(**sections: Any) -> Plan:
     request = prove.Request(2, 100, 4, 0, (1.0, 3.0), None, None)
     return prove.make_plan(resolve_sections("plan-path", sections), request)
+
+
+def test_one_rate_needs_no_search_and_a_method_can_be_left_out(model: Path, tmp_path: Path) -> None:
+    asked = {"rates": (1.0,), "without": ("team-L2", "agent")}
+    result = cadre.prove(Relay, run=tmp_path / "x", settings={"turns": 1}, **(SIZE | asked), **recipe(model))
+    assert list(result.plan.methods) == ["team-L0", "agent-grpo"]
+    assert result.plan.left_out == {"team-L2": "As --without asks.", "agent": "As --without asks."}
+    assert (
+        sorted(path.name for path in (tmp_path / "x").glob("*/*") if path.is_dir()) == ["seed-0"] * 2 + ["seed-1"] * 2
+    )
+    assert "Training: 4 trainings; 2 seeds of 60 sampled tokens for each method, at the learning rate 1e-06." in (
+        " ".join(plan_lines(result.plan))
+    )
+    for name in ("team-L0", "agent-grpo", "nobody"):
+        with pytest.raises(ConfigError, match=f"--without: got '{name}'; expected one of team-L2, agent"):
+            cadre.prove(Relay, run=tmp_path / "y", without=[name], **SIZE, **recipe(model))
+
+
+def test_a_schedule_needs_the_number_of_updates_though_there_is_one_rate() -> None:
+    policy = {"model": "seed", "learner": {"learning_rate": 0.5, "schedule": "cosine"}}
+    request = prove.Request(2, 1_000, 4, 0, (1.0,), None, None)
+    sections: dict[str, Any] = {"team": {"policies": {"shared": policy}}}
+    assert prove.make_plan(resolve_sections("plan-path", sections), request).search_tokens == 500
+    assert prove.make_plan(resolve_sections("plan-path", {}), request).search_tokens == 0
 
 
 def test_the_rate_of_a_policy_is_searched_for_too() -> None:

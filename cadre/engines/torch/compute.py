@@ -73,10 +73,7 @@ class ComputeThread:
     def close(self) -> None:
         """Cancel this owner's calls that have not begun, and wait for the one that has."""
         self._pool = None
-        calls = list(self._futures)
-        for call in calls:
-            call.cancel()
-        wait(calls)
+        wait([call for call in list(self._futures) if not call.cancel()])
 
 
 @contextmanager

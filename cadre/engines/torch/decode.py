@@ -59,8 +59,8 @@ class CacheOptions:
 
 def start_batch(loaded: LoadedModel, requests: Sequence[GenerationRequest], options: CacheOptions) -> DecodingBatch:
     """Return a batch of these requests, in the form that the options ask for, after its prefill."""
-    is_replayed = options.record is not None and options.form != "plain"
-    return (ReplayedBatch if is_replayed else DecodingBatch)(loaded, requests, options)
+    form = DecodingBatch if options.record is None or options.form == "plain" else ReplayedBatch
+    return form(loaded, requests, options)
 
 
 class DecodingBatch:
@@ -185,10 +185,8 @@ class DecodingBatch:
         numbers = self._sequences.number[rows]
         completions = self._transcript.completions(numbers, lengths, stopped)
         self._cache_completions(rows, numbers.tolist(), completions)
-        complete = []
-        for number, completion in zip(numbers.tolist(), completions, strict=True):
-            complete += self._results.add(number, completion)
-        return complete
+        added = map(self._results.add, numbers.tolist(), completions)
+        return [complete for results in added for complete in results]
 
     def _select(self, rows: Tensor) -> None:
         """Keep the sequences of these rows, in this order."""
@@ -375,8 +373,7 @@ class Transcript:
         """Add one token to the sequences of these numbers."""
         if self.length == self._tokens.shape[1]:
             self.reserve(2 * self.length)
-        self._tokens[number, self.length] = token
-        self._logprobs[number, self.length] = logprob
+        self.write(number, torch.full_like(number, self.length), token, logprob)
         self.length += 1
 
     def reserve(self, capacity: int) -> None:

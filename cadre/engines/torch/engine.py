@@ -97,7 +97,7 @@ class TorchEngine:
         self.memory = memory or memory_limits.choose_sampling_memory(device, reserved, sharing)
         # Token ids alone do not distinguish images, so prompts with images are not cached.
         self.prefix_cache = PrefixCache(0 if self.loaded.pictures else self.memory // PREFIX_CACHE_FRACTION)
-        self._packed = PackedLinears(self.loaded.model, self.dtype)
+        self.packed = PackedLinears(self.loaded.model, self.dtype)
         self.record: Recorder | None = record_graph if device.type == "cuda" else None
         self.sampled_tokens = 0  # drawn so far, those of completions that have not ended included
 
@@ -218,12 +218,11 @@ class TorchEngine:
         options = CacheOptions(self.prefix_cache, self._form, record)
         sequence = SequenceMemory.from_config(self.loaded.model.config.get_text_config(), self.dtype)
         versions = dict(self.versions)
-        model = self.loaded.model
         for fitting in memory_limits.split_batches(requests, sequence, self.memory):
             with (
                 torch.inference_mode(),
-                autocast(model, self.dtype),
-                self._packed.used(),
+                autocast(self.loaded.model, self.dtype),
+                self.packed.used(),
                 narrow_weights(self.loaded, self.dtype),
             ):
                 batch = start_batch(self.loaded, fitting, options)

@@ -231,6 +231,8 @@ class TorchLearner(LearnerProxy):
         return await self.engine.run(self._compute, method, *arguments)
 
     def _compute(self, method: str, *arguments: Any) -> Any:
+        if method == "update" and not self.engine.loaded.adapters.pairs:
+            self.engine.packed.release()  # copies of weights that change; their memory is the learner's
         answer = getattr(self.rank, method)(*arguments)
         if method in ("update", "load"):
             # In the thread that samples, so that no batch is drawn between a change of the weights and their version.

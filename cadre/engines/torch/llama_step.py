@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from cadre.engines.torch.families import family_of
 from cadre.engines.torch.memory import total_and_free
 from cadre.engines.torch.model import find_window
 from cadre.engines.torch.shared_prefix_cache import SharedPrefixCache
@@ -57,26 +59,28 @@ class LlamaStep:
         for layer in body.layers:
             attention, mlp = layer.self_attn, layer.mlp
             has_head_norms = model.config.model_type == "qwen3"
-            operations = LayerOperations(
-                norms=(_plain_norm(layer.input_layernorm), _plain_norm(layer.post_attention_layernorm)),
-                head_norms=(_plain_norm(attention.q_norm), _plain_norm(attention.k_norm)) if has_head_norms else None,
-                projections=tuple(map(_plain_linear, (attention.q_proj, attention.k_proj, attention.v_proj))),
-                output=_plain_linear(attention.o_proj),
-                gate=_plain_linear(mlp.gate_proj),
-                up=_plain_linear(mlp.up_proj),
-                down=_plain_linear(mlp.down_proj),
-                activation=mlp.act_fn.forward,
-                scoring=Scoring(attention.scaling, find_window(attention)),
-                head_size=attention.head_dim,
-            )
-            self._layers.append(operations)
+            self._layers += [
+                LayerOperations(
+                    norms=(_plain_norm(layer.input_layernorm), _plain_norm(layer.post_attention_layernorm)),
+                    head_norms=(_plain_norm(attention.q_norm), _plain_norm(attention.k_norm))
+                    if has_head_norms
+                    else None,
+                    projections=tuple(map(_plain_linear, (attention.q_proj, attention.k_proj, attention.v_proj))),
+                    output=_plain_linear(attention.o_proj),
+                    gate=_plain_linear(mlp.gate_proj),
+                    up=_plain_linear(mlp.up_proj),
+                    down=_plain_linear(mlp.down_proj),
+                    activation=mlp.act_fn.forward,
+                    scoring=Scoring(attention.scaling, find_window(attention)),
+                    head_size=attention.head_dim,
+                )
+            ]
         self._norm, self._head = _plain_norm(body.norm), _plain_linear(model.get_output_embeddings())
 
     @classmethod
     def for_model(cls, model: Any) -> Self | None:
         """Return the step of a model that is built like Llama, None for others."""
-        is_llama = model.config.model_type in MODEL_TYPES and type(model).__module__.startswith("transformers.models.")
-        return cls(model) if is_llama else None
+        return cls(model) if family_of(model) in MODEL_TYPES else None
 
     def __call__(self, cache: SharedPrefixCache, token: Tensor, position: Tensor) -> Tensor:
         """Return the logits [B, V] after `token` int64 [B] at `position` int64 [B], and add it to the cache."""
@@ -87,9 +91,7 @@ class LlamaStep:
         sin = torch.cat((-sin[..., :half], sin[..., half:]), dim=-1)
         for number, layer in enumerate(self._layers):
             inputs = layer.norms[0](states)
-            query, key, value = (
-                project(inputs).view(len(inputs), -1, layer.head_size) for project in layer.projections
-            )
+            query, key, value = (part(inputs).view(len(inputs), -1, layer.head_size) for part in layer.projections)
             if layer.head_norms is not None:
                 query, key = layer.head_norms[0](query), layer.head_norms[1](key)
             # Queries and keys are rotated together, by the same angles; under autocast norms and angles widen them.
@@ -106,12 +108,8 @@ class LlamaStep:
 
 def _plain_norm(module: Any) -> Operation:
     """Return the root mean square norm as one operation."""
-    weight, shape, epsilon = module.weight, module.weight.shape, module.variance_epsilon
-
-    def norm(states: Tensor) -> Tensor:
-        return nn.functional.rms_norm(states, shape, weight, epsilon)
-
-    return norm
+    weight = module.weight
+    return partial(nn.functional.rms_norm, normalized_shape=weight.shape, weight=weight, eps=module.variance_epsilon)
 
 
 def _plain_linear(module: nn.Module) -> Operation:
@@ -120,12 +118,7 @@ def _plain_linear(module: nn.Module) -> Operation:
         return module
     if type(module) is not nn.Linear or "forward" in module.__dict__:
         return module.forward
-    weight, bias = module.weight, module.bias
-
-    def linear(states: Tensor) -> Tensor:
-        return nn.functional.linear(states, weight, bias)
-
-    return linear
+    return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
 
 
 class PackedLinears:
@@ -135,11 +128,11 @@ class PackedLinears:
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         is_usable = model.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        linears = [module for module in model.modules() if type(module) is nn.Linear] if is_usable else []
-        self._modules = [module for module in linears if module.weight.numel() >= LARGE]
+        linears = [part for part in model.modules() if is_usable and type(part) is nn.Linear]
+        self._modules = [linear for linear in linears if linear.weight.numel() >= LARGE]
         self._dtype = dtype
         self._state: list[tuple[int, int]] | None = None
-        self._products: list[Operation] = []
+        self._products: dict[nn.Linear, Operation] = {}
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -148,30 +141,24 @@ class PackedLinears:
         if state != self._state:
             self.release()
             size = sum(module.weight.numel() for module in self._modules) * self._dtype.itemsize
-            if not self._modules or 2 * size < total_and_free(torch.device("cpu"))[1]:
-                self._products = [_packed_product(module, self._dtype) for module in self._modules]
+            if 2 * size < total_and_free(torch.device("cpu"))[1]:
+                self._products = {module: _packed_product(module, self._dtype) for module in self._modules}
             self._state = state
-        packed: list[Any] = self._modules[: len(self._products)]
-        for module, product in zip(packed, self._products, strict=True):
-            module.forward = product
+        for module, product in self._products.items():
+            module.__dict__["forward"] = product
         try:
             yield
         finally:
-            for module in packed:
-                del module.forward
+            for module in self._products:
+                del module.__dict__["forward"]
 
     def release(self) -> None:
-        """Free the copies, which the next use makes anew. For whoever wrote to the weights unseen by torch."""
-        self._state, self._products = None, []
+        """Free the copies, which the next use makes anew."""
+        self._state, self._products = None, {}
 
 
 def _packed_product(module: nn.Linear, dtype: torch.dtype) -> Operation:
     # These two are what torch.compile makes of a linear layer on a CPU.
     packed = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach().to(dtype))
     bias = None if module.bias is None else module.bias.detach().to(dtype)
-
-    def product(inputs: Tensor) -> Tensor:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(inputs.to(dtype), packed, bias, "none", [], "")
-        return result
-
-    return product
+    return lambda inputs: torch.ops.mkldnn._linear_pointwise(inputs.to(dtype), packed, bias, "none", [], "")

@@ -127,8 +127,7 @@ def keep_freed_memory() -> bool:
 
 def release_freed_memory() -> None:
     """Return memory that is free now to the system."""
-    trim = _libc_function("malloc_trim")
-    if trim is not None:
+    if trim := _libc_function("malloc_trim"):
         trim(0)
 
 
