@@ -6,31 +6,31 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cadre.config.experiment import load
+from cadre.config.experiment import Config, load
 from cadre.errors import TakenError
 from cadre.runs.folder import Run, create_in_free_folder, distinct_names
 from cadre.training.checkpoint import checkpoint_steps
 from tests.cadre.cli.calling import call
 from tests.helpers.training import HERE, configured
 
-FORK = multiprocessing.get_context("fork")
+# Forks of a process that has no threads: a fork beside threads may wait for ever for what one of them held.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__])
 NUMBER = 6
 
 
-def at_once(work: Callable[[int], object]) -> list[object]:
-    """Return the results of the work in so many processes that begin it together."""
-    barrier, results = FORK.Barrier(NUMBER), FORK.Queue()
-
-    def begin(number: int) -> None:
-        barrier.wait()
-        results.put((number, work(number)))
-
-    processes = [FORK.Process(target=begin, args=(number,)) for number in range(NUMBER)]
+def at_once(work: Callable[..., object], *arguments: object) -> list[Any]:
+    """Return the results of work(number, *arguments) in so many processes that begin it together."""
+    barrier, results = SERVER.Barrier(NUMBER), SERVER.Queue()
+    processes = [
+        SERVER.Process(target=_begin, args=(barrier, results, work, number, arguments)) for number in range(NUMBER)
+    ]
     for process in processes:
         process.start()
     result = dict(results.get(timeout=120) for _ in processes)
@@ -39,20 +39,33 @@ def at_once(work: Callable[[int], object]) -> list[object]:
     return [result[number] for number in range(NUMBER)]
 
 
+def _begin(barrier: Any, results: Any, work: Callable[..., object], number: int, arguments: tuple[object, ...]) -> None:
+    barrier.wait()
+    results.put((number, work(number, *arguments)))
+
+
+def begin_anywhere(number: int, chosen: Sequence[Config]) -> tuple[str, int]:
+    def create(folder: Path) -> Run:
+        return Run.create(folder, chosen[number], "digit", [f"train.steps={number + 1}"])
+
+    run = create_in_free_folder(None, "digit.yaml", create)
+    return str(run.folder), Run.open(run.folder).config.train.steps
+
+
+def begin_in(number: int, folder: Path, chosen: Sequence[Config]) -> str:
+    try:
+        Run.create(folder, chosen[number])
+    except TakenError as error:
+        return str(error)
+    return "mine"
+
+
 def test_runs_that_begin_together_never_share_a_folder(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     chosen = [configured(speaker, train={"steps": number + 1}) for number in range(NUMBER)]
-
-    def begin(number: int) -> tuple[str, int]:
-        def create(folder: Path) -> Run:
-            return Run.create(folder, chosen[number], "digit", [f"train.steps={number + 1}"])
-
-        run = create_in_free_folder(None, "digit.yaml", create)
-        return str(run.folder), Run.open(run.folder).config.train.steps
-
-    result = at_once(begin)
+    result = at_once(begin_anywhere, chosen)
     folders = [folder for folder, _ in result]
     assert len(set(folders)) == NUMBER
     assert sorted(path.name for path in Path("runs").iterdir()) == sorted(Path(folder).name for folder in folders)
@@ -64,15 +77,7 @@ def test_runs_that_begin_together_never_share_a_folder(
 
 def test_of_those_that_name_the_same_folder_one_has_it_and_the_others_are_told(speaker: Path, tmp_path: Path) -> None:
     chosen = [configured(speaker, train={"steps": number + 1}) for number in range(NUMBER)]
-
-    def begin(number: int) -> str:
-        try:
-            Run.create(tmp_path / "run", chosen[number])
-        except TakenError as error:
-            return str(error)
-        return "mine"
-
-    message = at_once(begin)
+    message = at_once(begin_in, tmp_path / "run", chosen)
     assert message.count("mine") == 1
     assert Run.open(tmp_path / "run").config == chosen[message.index("mine")]
     assert all("run" in words and "expected" in words for words in message if words != "mine")
