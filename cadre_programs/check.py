@@ -86,9 +86,8 @@ async def examine(env_spec: EnvSpec, seed: int = 0) -> CheckReport:
     silent = [role for role in env_spec.roles if role not in prompts]
     notes += [f"{role} was never asked for; a role that never acts is not trained." for role in silent]
     passed = [check for check in checks if not check.divergence and not check.failure]
-    broken = [*diverged]
-    if none_completes:
-        broken = [f"No task completes. The first, task {checks[0].task.id}: {checks[0].failure}"]
+    none = f"No task completes. The first, task {checks[0].task.id}: {checks[0].failure}"
+    broken = [none] if none_completes else [*diverged]
     results = [f"{len(passed)} of {len(checks)} tasks, played again with the same answers, asked for the same."]
     if passed:
         results.append(f"{sum(check.calls for check in passed) / len(passed):.1f} calls an episode.")

@@ -332,6 +332,15 @@ def unordered_form(call: ModelCall, answers: Collection[str]) -> tuple[str, list
     return canonical_json(options) + pattern.sub("\0", text), sorted(pattern.findall(text))
 
 
+# What differs from run to run in the output of programs, each looked for in what the ones before leave.
+KINDS = {
+    "names in /tmp": r"/tmp/[\w./-]+|\btmp[\w.-]{6,}",
+    "dates and times": r"(?<!\d)(?:\d{4}-\d\d-\d\d|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?)(?!\d)",
+    "ids and addresses": r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[a-z]*_?(?=\w*\d)\w{7,}\b",
+    "numbers": r"\d+(?:\.\d+)?",
+}
+
+
 def raise_diverged(missing: Sequence[ProgramCall], new: Sequence[ProgramCall]) -> NoReturn:
     """Raise ProgramDiverged with the first missing call, and the new one that is most like it, as a diff."""
     first_call = describe_call(missing[0]) if missing else ["(nothing)"]
@@ -342,7 +351,20 @@ def raise_diverged(missing: Sequence[ProgramCall], new: Sequence[ProgramCall]) -
     difference = "\n".join(lines)
     if not difference and missing and new:
         difference = f"The calls are equal; it is made {missing[0].occurrence + 1} times the first time only."
-    raise ProgramDiverged(f"The program, started again, asks for something else.\n{difference}")
+    kinds = f" What differs: {', '.join(found)}." if (found := name_kinds(first_call, second_call)) else ""
+    raise ProgramDiverged(f"The program, started again, asks for something else.{kinds}\n{difference}")
+
+
+def name_kinds(first: Sequence[str], second: Sequence[str]) -> list[str]:
+    """Return the kinds of what differs between two lists of lines; empty if something differs that is of none."""
+    if sorted(first) == sorted(second):
+        return ["the order of lines"] if list(first) != list(second) else []
+    texts, kinds = ["\n".join(first), "\n".join(second)], []
+    for kind, pattern in KINDS.items():
+        mine, other = (re.findall(pattern, text) for text in texts)
+        kinds += [kind] if mine != other else []
+        texts = [re.sub(pattern, "", text) for text in texts]
+    return kinds if texts[0] == texts[1] else []
 
 
 def describe_call(call: ProgramCall) -> list[str]:

@@ -8,8 +8,9 @@ import pytest
 from cadre.envs.spec import EnvSpec
 from cadre.types import Message, Tool
 from cadre_programs import instances
-from cadre_programs.calls import ModelCall, is_satisfied
+from cadre_programs.calls import ModelCall, ProgramCall, is_satisfied
 from cadre_programs.check import TOOL_CALLS, _draw_answer, examine
+from cadre_programs.processes import ProgramDiverged
 from tests.helpers.programs import AGENTS, ROLES
 
 
@@ -44,8 +45,36 @@ def test_a_program_that_diverges_where_it_gets_several_calls_at_once(tmp_path, m
     monkeypatch.setattr(instances, "REPLACED_S", 0.2)
     message = report(tmp_path, "several_calls")
     assert [text.splitlines()[0] for text in message.broken] == [
-        f"task train-{number}: The program, started again, asks for something else." for number in range(2)
+        f"task train-{number}: The program, started again, asks for something else. What differs: ids and addresses."
+        for number in range(2)
     ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kinds"),
+    [
+        ("at 2026-11-30T10:00:01Z", "at 2026-12-01T09:59:01Z", ["dates and times"]),
+        ("Mon Nov 30 09:50:00 UTC", "Mon Nov 30 09:50:01.5 UTC", ["dates and times"]),
+        ("took 1.2 s, pid 100, at 10:00", "took 1.3 s, pid 101, at 10:00", ["numbers"]),
+        ("commit 1f2e3d4c5b", "commit 9f2e3d4c5b", ["ids and addresses"]),
+        ("<object at 0x7f00>", "<object at 0x7fab>", ["ids and addresses"]),
+        ("of call_abc123DEF", "of call_zzz923DEF", ["ids and addresses"]),
+        ("/tmp/tmpab12cd/x at 10:00", "/tmp/tmpxx99cd/x at 10:01", ["names in /tmp", "dates and times"]),
+        ("a\nb", "b\na", ["the order of lines"]),
+        ("pid 1: red", "pid 2: blue", []),
+        ("same 12:00", "same 12:00", []),
+    ],
+)
+def test_what_differs_is_named_where_that_is_all(first, second, kinds):
+    assert instances.name_kinds(first.splitlines(), second.splitlines()) == kinds
+
+
+def test_the_kinds_are_in_the_error():
+    def call(text):
+        return ProgramCall(ModelCall("coder", (Message("user", text),)), 0)
+
+    with pytest.raises(ProgramDiverged, match=r"asks for something else\. What differs: dates and times\.\n.*\n"):
+        instances.raise_diverged([call("it is 10:00")], [call("it is 10:01")])
 
 
 def test_made_up_answers_have_what_those_of_a_model_have(tmp_path):

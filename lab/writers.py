@@ -1,0 +1,142 @@
+"""Two writers beside CoMLRL: `python -m lab.writers --model DIR --data DIR --comlrl PYTHON [--steps N] [--write]`.
+
+The task of CoMLRL's own example, two whole models that write a short and a long summary for a joint reward (MAGRPO, one
+turn, four completions), on SciTLDR and with a model that two cores can train. Both libraries have the same prompts, in
+the same order, as text with the model's template; the same reward function, rate, length and plain sampling; two
+prompts a step. All else is each library's default. Ours runs first, then CoMLRL with the Python of an environment that
+has it. Seconds of a step, the first left out, and the mean reward by step go to results/speed.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+PROMPTS, K, LENGTH, RATE = 2, 4, 64, 2e-5
+ROLES = ("short", "long")
+
+
+def train_ours(model: str, data: str, steps: int, folder: Path) -> tuple[list[float], list[float], list[Any]]:
+    """Return the seconds and the mean reward of each step, and the prompts of all roles by step."""
+    import cadre
+
+    policies = {role: {"model": model, "dtype": "float32"} for role in ROLES}
+    trained = cadre.train(
+        "tldr-smollm2",
+        run=folder,
+        team={"policies": policies, "roles": {role: role for role in ROLES}},
+        settings={"source": data, "data": "scitldr", "reward": "published"},
+        algorithm={"name": "magrpo", "k": K, "joint": "aligned"},
+        sampling={"temperature": 1.0, "max_tokens": LENGTH},
+        learner={"learning_rate": RATE},
+        train={"steps": steps, "tasks_per_step": PROMPTS, "trees_kept": PROMPTS},
+        evaluate={"tasks": 0},
+        quiet=True,
+    )
+    seconds = [line["time/sample_s"] + line["time/learn_s"] for line in trained.metrics()]
+    roots = [[kept.tree.root for kept in trained.trees() if kept.step == step] for step in range(steps)]
+    rewards = [fmean(branch.reward.team for root in each for branch in root.branches) for each in roots]
+    words = [[{role: root.observations[role].messages[0].text for role in ROLES} for root in each] for each in roots]
+    trained.close()
+    return seconds, rewards, words
+
+
+def train_theirs(model: str, prompts: Sequence[Any]) -> None:
+    """Train on these prompts by CoMLRL, in its own environment, and print a line of seconds and reward for each."""
+    from comlrl.trainers.reinforce.magrpo import MAGRPOConfig, MAGRPOTrainer
+    from transformers import AutoTokenizer
+
+    from cadre_tasks.writing.text import TLDR, graded
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    words = [
+        {role: tokenizer.apply_chat_template([{"role": "user", "content": text}], False) for role, text in row.items()}
+        for row in prompts
+    ]
+    rewarded: list[tuple[float, float]] = []
+
+    def reward(short: Sequence[str], long: Sequence[str]) -> list[float]:
+        values = [sum(graded(first, second, TLDR).values()) for first, second in zip(short, long, strict=True)]
+        rewarded.append((time.perf_counter(), fmean(values)))
+        return values
+
+    trainer = MAGRPOTrainer(
+        agent_model=model,
+        num_agents=2,
+        tokenizer=tokenizer,
+        model_config={"dtype": "float32"},
+        train_dataset=[{"prompt": row["short"], **row} for row in words],
+        formatters=[lambda row, role=role: row[role] for role in ROLES],
+        reward_func=reward,
+        args=MAGRPOConfig(
+            num_train_epochs=1,
+            agent_learning_rate=RATE,
+            agent_devices="cpu",
+            num_generations=K,
+            max_new_tokens=LENGTH,
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            num_turns=1,
+            eval_interval=0,
+            rollout_buffer_size=PROMPTS,
+            train_batch_size=PROMPTS,
+        ),
+    )
+    trainer.verbose = False
+    trainer.train()
+    print(json.dumps([*rewarded, (time.perf_counter(), 0.0)]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", help="the folder of SciTLDR")
+    parser.add_argument("--comlrl", help="the Python of an environment with CoMLRL")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--prompts", type=Path, help="used by the program itself")
+    options = parser.parse_args()
+    if options.prompts:
+        train_theirs(options.model, json.loads(options.prompts.read_text()))
+        return
+    from bench.common import record
+
+    with tempfile.TemporaryDirectory() as name:
+        ours, our_rewards, words = train_ours(options.model, options.data, options.steps, Path(name) / "run")
+        file = Path(name) / "prompts.json"
+        file.write_text(json.dumps([row for step in words for row in step]))
+        command = [options.comlrl, "-m", "lab.writers", "--model", options.model, "--prompts", str(file)]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lines = json.loads(printed.splitlines()[-1])
+    starts, their_rewards = [at for at, _ in lines[::PROMPTS]], [value for _, value in lines[:-1]]
+    # From the first reward of a step to that of the next: another prompt's generation counts in place of its own.
+    theirs = [after - before for before, after in pairwise(starts)]
+    their_rewards = [fmean(their_rewards[at : at + PROMPTS]) for at in range(0, len(their_rewards), PROMPTS)]
+    figures = {
+        "writers.ours.step_s": (ours[1:], "s"),
+        "writers.comlrl.step_s": (theirs[:-1][1:], "s"),
+        "writers.vs_comlrl": ([other / own for own, other in zip(ours[1:], theirs[1:-1], strict=False)], "ratio"),
+        "writers.ours.reward": (our_rewards, "reward"),
+        "writers.comlrl.reward": (their_rewards, "reward"),
+    }
+    for figure, (values, unit) in figures.items():
+        sys.stdout.write(f"{figure}: {' '.join(f'{value:.3g}' for value in values)} {unit}\n")
+        if options.write:
+            command_line = (
+                f"python -m lab.writers --model DIR --data DIR --comlrl PYTHON --steps {options.steps} --write"
+            )
+            record("speed", figure, values, unit, command_line, len(values), [0])
+
+
+if __name__ == "__main__":
+    main()
