@@ -1,0 +1,174 @@
+"""A folder of Harbor tasks as an environment: a coding agent works on a copy, Harbor's verifier gives the reward.
+
+    env: examples/harbor/harbor.py:Harbor
+    settings: {tasks: FOLDER, harness: [DIR/bin/mini, --yolo, --task, "{instruction}"]}
+
+The harness is a command that calls the model `coder` at OPENAI_BASE_URL. tests/test.sh then runs on the files that it
+leaves, in a machine of its own (`machine.py`), and writes the reward to /logs/verifier, which is read as Harbor does.
+"""
+
+import asyncio
+import json
+import math
+import os
+import sys
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+import machine  # noqa: E402
+from task_folder import TaskFolder, read_task  # noqa: E402
+from work import as_bytes, as_text, collect  # noqa: E402
+
+from cadre import random_keys  # noqa: E402
+from cadre.errors import ConfigError, DataError  # noqa: E402
+from cadre.types import Task  # noqa: E402
+from cadre_programs.program import Fraction, Program  # noqa: E402
+from cadre_programs.settings import InstanceLimits  # noqa: E402
+
+MAX_REWARD = 64_000  # bytes of the file
+LIMITS = InstanceLimits(seconds=600, calls=50, memory=16)
+
+
+class Harbor(Program):
+    """Settings:
+
+    harness  the words of a command; {instruction} is the task's text, {folder} where it works
+    success  the reward from which a task counts as solved
+
+    and those of `tasks` and of `env: program`.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        harness: list[str],
+        run: str = f"{HERE / 'work.py'}:work",
+        reward: str = f"{HERE / 'harbor.py'}:score",
+        roles: list[str] = ["coder"],  # noqa: B006 - never changed
+        models: dict[str, str] = {"*": "coder"},  # noqa: B006
+        limits: InstanceLimits = LIMITS,
+        **others: Any,
+    ) -> None:
+        super().__init__(task, run=run, reward=reward, roles=roles, models=models, limits=limits, **others)
+
+    @classmethod
+    def tasks(cls, split, tasks: str = "", held_out: Fraction = 0.25, harness: list[str] = [], **settings):  # noqa: B006
+        """The tasks of a split.
+
+        tasks     a folder with a folder for each task
+        held_out  the share of them that is for testing, by their names
+        """
+        if settings.get("isolation") == "container":
+            raise ConfigError("settings.isolation: got container; expected fork, as the verifier has a machine.")
+        found = []
+        for folder in sorted(path for path in Path(tasks or "/nonexistent").glob("*") if (path / "task.toml").exists()):
+            try:
+                task = read_task(folder.absolute())
+            except ValueError as error:
+                raise DataError(f"settings.tasks: {error}.") from None
+            if (random_keys.key("harbor", task.name) % 10_000 < 10_000 * held_out) == (split == "test"):
+                found.append(task)
+        if not found:
+            raise DataError(f"settings.tasks: got {tasks!r}, with no task to {split} with; expected a folder of tasks.")
+        check_machine()
+        return [Task(task.name, as_data(task, harness)) for task in found]
+
+
+def as_data(task: TaskFolder, harness: list[str]) -> dict[str, Any]:
+    """Return what the harness's process is given: nothing of tests/ and solution/ but where they are, to be hidden."""
+    files = {path: as_text(content) for path, content in task.files.items()}
+    # A word that names a file from here needs its whole path, as the command starts elsewhere.
+    words = [str(Path(word).absolute()) if Path(word).is_file() else word for word in harness]
+    data = {"instruction": task.instruction, "workdir": task.workdir, "harness": words, "files": files}
+    return {"name": task.name, "folder": str(task.folder), "hidden": [str(task.folder.parent), str(scratch())], **data}
+
+
+@lru_cache
+def check_machine() -> None:
+    """Raise ConfigError where the verifier's machine cannot be had."""
+    with tempfile.TemporaryDirectory() as folder:
+        code, output = machine.run(["setpriv", "--reuid=65534", "true"], {"/app": folder}, "/app", 20)
+    if code:
+        raise ConfigError(
+            f"settings.tasks: the verifier's machine does not start ({output[-300:]!r}); expected namespaces with two "
+            "users. Run Cadre as root, or in a container that may make namespaces."
+        )
+
+
+async def score(task: dict[str, Any], transcript: object, result: dict[str, Any]) -> dict[str, Any]:
+    """Return the reward of an episode. A verifier that leaves none is a reward of 0."""
+    files = {str(path): as_bytes(text) for path, text in result["files"].items()}
+    rewards = await asyncio.to_thread(judge, read_task(Path(task["folder"])), files)
+    team = total(rewards)
+    return {"team": team, "success": team >= 1.0, "parts": {"unverified": float(rewards is None)}}
+
+
+def total(rewards: dict[str, float] | None) -> float:
+    """Return the entry `reward`, or the mean of all entries."""
+    if not rewards:
+        return 0.0
+    return rewards["reward"] if "reward" in rewards else sum(rewards.values()) / len(rewards)
+
+
+def judge(task: TaskFolder, files: dict[str, bytes], script: Path | None = None) -> dict[str, float] | None:
+    """Return the verifier's rewards of a working folder with these files; None if it leaves none.
+
+    A script, as a solution's, runs first, in a machine of its own of which only the files remain.
+    """
+    with tempfile.TemporaryDirectory(dir=scratch()) as name:
+        root = Path(name)
+        if script is not None:
+            folders = {task.workdir: root / "before", "/solution": root / "solution"}
+            write_files(folders[task.workdir], files)
+            write_files(folders["/solution"], {script.name: script.read_bytes()})
+            machine.run(["bash", f"/solution/{script.name}"], folders, task.workdir, task.seconds)
+            files = {path: as_bytes(text) for path, text in collect(root / "before")["files"].items()}
+        tests = sorted(path for path in (task.folder / "tests").rglob("*") if path.is_file())
+        contents = {path.relative_to(task.folder / "tests").as_posix(): path.read_bytes() for path in tests}
+        logs = ("/logs/verifier", "/logs/agent", "/logs/artifacts")
+        folders = {path: root / path[1:] for path in (task.workdir, "/tests", *logs)}
+        for path, folder in folders.items():
+            write_files(folder, files if path == task.workdir else contents if path == "/tests" else {})
+        command = ["bash", "/tests/test.sh"]
+        machine.run(command, folders, task.workdir, task.seconds, variables=task.variables)
+        return read_rewards(root / "logs" / "verifier")
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files into a new folder. A path that leaves it is left out, as is one whose folder is a file."""
+    folder.mkdir(parents=True)
+    for path, content in files.items():
+        if not {"", ".", ".."} & set(path.split("/")) and "\0" not in path:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(content)
+
+
+def read_rewards(folder: Path) -> dict[str, float] | None:
+    """Return the rewards as Harbor reads them, from reward.json, else from reward.txt; None if there are none."""
+    for name in ("reward.json", "reward.txt"):
+        path = folder / name
+        if path.is_symlink() or not path.is_file() or not 0 < path.stat().st_size <= MAX_REWARD:
+            continue
+        try:
+            text = path.read_text()
+            rewards = json.loads(text) if name.endswith(".json") else {"reward": float(text)}
+        except (ValueError, RecursionError):
+            return None
+        entries = rewards.values() if isinstance(rewards, dict) else [None]
+        is_valid = all(isinstance(value, int | float) and math.isfinite(value) for value in entries)
+        return {str(key): float(value) for key, value in rewards.items()} if is_valid and rewards else None
+    return None
+
+
+@lru_cache
+def scratch() -> Path:
+    """Return the folder of all verifiers of this user, which every harness's process hides."""
+    folder = Path(tempfile.gettempdir()) / f"cadre-harbor-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
+        raise ConfigError(f"{folder}: expected a folder that is yours alone, for hidden checks. Remove it.")
+    return folder
