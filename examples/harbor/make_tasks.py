@@ -1,4 +1,4 @@
-"""Write twenty small Harbor tasks: `python examples/harbor/make_tasks.py FOLDER`, the same ones each time.
+"""Write twenty small Harbor tasks and a recipe: `python examples/harbor/make_tasks.py TASKS`, the same each time.
 
 Repositories of `repair` with a seeded bug. tests/ has hidden calls of the package, which runs as user 65534 and reaches
 neither the expected results nor the reward. cheats/cheat.sh is one of the cheats that were tried.
@@ -10,7 +10,22 @@ from pathlib import Path
 
 from cadre_tasks.worlds.repair import Repair
 
-COUNT = 20
+COUNT, HERE = 20, Path(__file__).resolve().parent
+RECIPE = """# The smallest harness on twenty tasks, as root. With a real model:
+# team.policies.coder.model=Qwen/Qwen3-4B team.policies.coder.dtype=bfloat16 sampling.max_tokens=2048
+env: {here}/harbor_env.py:Harbor
+settings:
+  tasks: {target}
+  harness: [/usr/bin/python3, {here}/shell_agent.py, "{{instruction}}"]
+team:
+  policies:
+    coder: {{model: seed, lora: {{rank: 8, alpha: 16}}}}
+  roles: {{coder: coder}}
+algorithm: {{name: at_grpo, k: 2}}
+sampling: {{max_tokens: 64}}
+train: {{steps: 2, tasks_per_step: 2}}
+evaluate: {{tasks: 0}}
+"""
 TOML = """schema_version = "1.1"
 
 [task]
@@ -158,6 +173,7 @@ def main(target: Path) -> None:
         for path, text in files.items():
             (target / name / path).parent.mkdir(parents=True, exist_ok=True)
             (target / name / path).write_text(text)
+    (target / "harbor.yaml").write_text(RECIPE.format(here=HERE, target=target.absolute()))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 MAX_FILES, MAX_BYTES, MAX_SECONDS = 1_000, 16 << 20, 3_600
 NEEDED = ("task.toml", "instruction.md", "environment/Dockerfile", "tests/test.sh")
+TAKEN = "bin dev etc lib lib64 logs proc sbin solution tests tmp usr".split()
 PLAIN = re.compile(r"[\w.@+ -]+", re.ASCII)
 
 
@@ -89,6 +90,10 @@ def read_dockerfile(context: Path, text: str) -> tuple[str, dict[str, bytes]]:
             continue
         if instruction.upper() == "WORKDIR" and len(words) == 1 and not files and is_inside(words[0], "/"):
             workdir = PurePosixPath(words[0])
+            if workdir.parts[1] in TAKEN:
+                raise ValueError(
+                    f"{context}/Dockerfile: {line!r}: expected a folder that is not in /{workdir.parts[1]}"
+                )
         elif instruction.upper() == "COPY" and len(words) > 1 and not words[0].startswith(("-", "[")):
             *sources, target = words
             for source in sources:

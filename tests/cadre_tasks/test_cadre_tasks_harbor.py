@@ -21,7 +21,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a machine has two use
 def on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield
-    for name in ("harbor", "machine", "make_tasks", "repository", "task_folder", "work"):
+    for name in ("harbor_env", "machine", "make_tasks", "repository", "task_folder", "work"):
         sys.modules.pop(name, None)
 
 
@@ -54,7 +54,7 @@ def folder(tmp_path):
 
 
 def judge(folder, files=None, script=None):
-    harbor = importlib.import_module("harbor")
+    harbor = importlib.import_module("harbor_env")
     task = harbor.read_task(folder)
     return harbor.judge(task, task.files if files is None else files, script)
 
@@ -109,7 +109,7 @@ def test_a_verifier_that_does_not_end_is_ended(folder):
 @needs_root
 def test_the_example_s_tasks_reward_their_solutions_and_no_cheat(twenty):
     """One of each kind of cheat; `equal.py` plays all twenty, by Harbor too."""
-    for folder in sorted(twenty.iterdir())[:10]:
+    for folder in sorted(twenty.glob("repair-*"))[:10]:
         assert judge(folder) == {"reward": 0.0}
         assert judge(folder, script=folder / "cheats" / "cheat.sh") == {"reward": 0.0}, folder
     assert judge(folder, script=folder / "solution" / "solve.sh") == {"reward": 1.0}
@@ -118,7 +118,7 @@ def test_the_example_s_tasks_reward_their_solutions_and_no_cheat(twenty):
 def spec_of(folder, **settings):
     harness = ["/usr/bin/python3", str(EXAMPLE / "shell_agent.py"), "{instruction}"]
     settings = {"tasks": str(folder), "harness": harness, "held_out": 0.0} | settings
-    return EnvSpec(f"{EXAMPLE / 'harbor.py'}:Harbor", settings)
+    return EnvSpec(f"{EXAMPLE / 'harbor_env.py'}:Harbor", settings)
 
 
 async def play(env, commands):

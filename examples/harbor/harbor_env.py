@@ -1,6 +1,6 @@
 """A folder of Harbor tasks as an environment: a coding agent works on a copy, Harbor's verifier gives the reward.
 
-    env: examples/harbor/harbor.py:Harbor
+    env: examples/harbor/harbor_env.py:Harbor
     settings: {tasks: FOLDER, harness: [DIR/bin/mini, --yolo, --task, "{instruction}"]}
 
 The harness is a command that calls the model `coder` at OPENAI_BASE_URL. tests/test.sh then runs on the files that it
@@ -13,6 +13,7 @@ import math
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ class Harbor(Program):
         task: Task,
         harness: list[str],
         run: str = f"{HERE / 'work.py'}:work",
-        reward: str = f"{HERE / 'harbor.py'}:score",
+        reward: str = f"{HERE / 'harbor_env.py'}:score",
         roles: list[str] = ["coder"],  # noqa: B006 - never changed
         models: dict[str, str] = {"*": "coder"},  # noqa: B006
         limits: InstanceLimits = LIMITS,
@@ -101,7 +102,10 @@ def check_machine() -> None:
 
 async def score(task: dict[str, Any], transcript: object, result: dict[str, Any]) -> dict[str, Any]:
     """Return the reward of an episode. A verifier that leaves none is a reward of 0."""
-    files = {str(path): as_bytes(text) for path, text in result["files"].items()}
+    try:
+        files = {path: as_bytes(text) for path, text in result["files"].items()}
+    except (AttributeError, LookupError, TypeError, ValueError):  # whatever ran beside the harness may have written it
+        files = {}
     rewards = await asyncio.to_thread(judge, read_task(Path(task["folder"])), files)
     team = total(rewards)
     return {"team": team, "success": team >= 1.0, "parts": {"unverified": float(rewards is None)}}
@@ -124,44 +128,50 @@ def judge(task: TaskFolder, files: dict[str, bytes], script: Path | None = None)
         if script is not None:
             folders = {task.workdir: root / "before", "/solution": root / "solution"}
             write_files(folders[task.workdir], files)
-            write_files(folders["/solution"], {script.name: script.read_bytes()})
-            machine.run(["bash", f"/solution/{script.name}"], folders, task.workdir, task.seconds)
+            write_files(folders["/solution"], read_files(script.parent))
+            machine.run(start(f"/solution/{script.name}"), folders, task.workdir, task.seconds)
             files = {path: as_bytes(text) for path, text in collect(root / "before")["files"].items()}
-        tests = sorted(path for path in (task.folder / "tests").rglob("*") if path.is_file())
-        contents = {path.relative_to(task.folder / "tests").as_posix(): path.read_bytes() for path in tests}
         logs = ("/logs/verifier", "/logs/agent", "/logs/artifacts")
         folders = {path: root / path[1:] for path in (task.workdir, "/tests", *logs)}
+        contents = {task.workdir: files, "/tests": read_files(task.folder / "tests")}
         for path, folder in folders.items():
-            write_files(folder, files if path == task.workdir else contents if path == "/tests" else {})
-        command = ["bash", "/tests/test.sh"]
-        machine.run(command, folders, task.workdir, task.seconds, variables=task.variables)
+            write_files(folder, contents.get(path, {}))
+        machine.run(start("/tests/test.sh"), folders, task.workdir, task.seconds, variables=task.variables)
         return read_rewards(root / "logs" / "verifier")
 
 
+def start(script: str) -> list[str]:
+    """Return the command by which Harbor starts a script, in the language that its first line names."""
+    return ["bash", "-c", f"chmod +x {script} && {script}"]
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder that was checked, by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
 def write_files(folder: Path, files: dict[str, bytes]) -> None:
-    """Write files into a new folder. A path that leaves it is left out, as is one whose folder is a file."""
+    """Write files into a new folder. A path that leaves it is left out, as is one that no folder can have."""
     folder.mkdir(parents=True)
     for path, content in files.items():
-        if not {"", ".", ".."} & set(path.split("/")) and "\0" not in path:
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(content)
+        if not {"", ".", ".."} & set(path.split("/")):
+            with suppress(OSError, ValueError):
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(content)
 
 
 def read_rewards(folder: Path) -> dict[str, float] | None:
-    """Return the rewards as Harbor reads them, from reward.json, else from reward.txt; None if there are none."""
-    for name in ("reward.json", "reward.txt"):
-        path = folder / name
-        if path.is_symlink() or not path.is_file() or not 0 < path.stat().st_size <= MAX_REWARD:
-            continue
-        try:
-            text = path.read_text()
-            rewards = json.loads(text) if name.endswith(".json") else {"reward": float(text)}
-        except (ValueError, RecursionError):
-            return None
-        entries = rewards.values() if isinstance(rewards, dict) else [None]
-        is_valid = all(isinstance(value, int | float) and math.isfinite(value) for value in entries)
-        return {str(key): float(value) for key, value in rewards.items()} if is_valid and rewards else None
-    return None
+    """Return the rewards as Harbor reads them, of reward.json, or of reward.txt if that is not there; None for none."""
+    path = next((path for path in (folder / "reward.json", folder / "reward.txt") if os.path.lexists(path)), None)
+    if path is None or path.is_symlink() or not path.is_file() or path.stat().st_size > MAX_REWARD:
+        return None
+    try:
+        rewards = json.loads(path.read_text()) if path.suffix == ".json" else {"reward": float(path.read_text())}
+        values = {str(key): float(value) for key, value in rewards.items() if isinstance(value, int | float)}
+    except (AttributeError, OverflowError, RecursionError, ValueError):
+        return None
+    is_valid = values and len(values) == len(rewards) and all(map(math.isfinite, values.values()))
+    return values if is_valid else None
 
 
 @lru_cache
