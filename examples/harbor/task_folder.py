@@ -3,7 +3,7 @@
     task.toml, instruction.md, environment/Dockerfile, tests/test.sh, and solution/solve.sh if there is one
 
 No image is built, so the Dockerfile may have FROM, WORKDIR and COPY alone: the files that it copies are where the agent
-begins. Not supported: tasks of several steps, docker compose, a verifier with an environment of its own, Windows.
+begins. Settings of the verifier and the environment that would change a verdict and are not supported are errors.
 """
 
 import re
@@ -14,6 +14,9 @@ from pathlib import Path, PurePosixPath
 
 MAX_FILES, MAX_BYTES, MAX_SECONDS = 1_000, 16 << 20, 3_600
 NEEDED = ("task.toml", "instruction.md", "environment/Dockerfile", "tests/test.sh")
+VERIFIER_KEYS = {"timeout_sec", "env"}
+# Resources of a container, which are not looked at.
+RESOURCE_KEYS = set("build_timeout_sec cpus memory_mb storage_mb memory storage gpus allow_internet".split())
 TAKEN = "bin dev etc lib lib64 logs proc sbin solution tests tmp usr".split()
 PLAIN = re.compile(r"[\w.@+ -]+", re.ASCII)
 
@@ -49,10 +52,12 @@ def read_task(folder: Path) -> TaskFolder:
     verifier, environment = (settings.get(name, {}) for name in ("verifier", "environment"))
     if not isinstance(verifier, dict) or not isinstance(environment, dict):
         raise ValueError(f"{folder}/task.toml: verifier and environment: expected tables")
-    has_own = verifier.get("environment_mode", "shared") != "shared" or "environment" in verifier
-    if "steps" in settings or has_own or "docker_image" in environment or environment.get("os", "linux") != "linux":
-        what = "several steps, a verifier's own environment, docker_image, or another os than linux"
-        raise ValueError(f"{folder}/task.toml: got {what}; expected one step in the environment of a Dockerfile")
+    unknown = [f"verifier.{key}" for key in verifier.keys() - VERIFIER_KEYS]
+    unknown += [f"environment.{key}" for key in environment.keys() - RESOURCE_KEYS]
+    unknown += [key for key in settings if key in ("steps", "step")]
+    unknown += [name for name in paths if name.startswith("environment/docker-compose")]
+    if unknown:
+        raise ValueError(f"{folder}: got {min(unknown)}, which is not supported; expected one step in a Dockerfile")
     seconds, variables = verifier.get("timeout_sec", 600.0), verifier.get("env", {})
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= MAX_SECONDS:
         raise ValueError(f"{folder}/task.toml: verifier.timeout_sec: got {seconds!r}; expected up to {MAX_SECONDS}")
