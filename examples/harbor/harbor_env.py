@@ -16,7 +16,7 @@ import tempfile
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -25,12 +25,15 @@ from task_folder import TaskFolder, read_task  # noqa: E402
 from work import as_bytes, as_text, collect  # noqa: E402
 
 from cadre import random_keys  # noqa: E402
+from cadre.env import Split  # noqa: E402
 from cadre.errors import ConfigError, DataError  # noqa: E402
 from cadre.types import Task  # noqa: E402
 from cadre_programs.program import Fraction, Program  # noqa: E402
 from cadre_programs.settings import InstanceLimits  # noqa: E402
 
 MAX_REWARD = 64_000  # bytes of the file
+# Of docker or podman: the runtime and the image; nothing for a machine of `machine.py`.
+Container = tuple[str, ...]
 LIMITS = InstanceLimits(seconds=600, calls=50, memory=16)
 
 
@@ -38,7 +41,6 @@ class Harbor(Program):
     """Settings:
 
     harness  the words of a command; {instruction} is the task's text, {folder} where it works
-    success  the reward from which a task counts as solved
 
     and those of `tasks` and of `env: program`.
     """
@@ -57,46 +59,68 @@ class Harbor(Program):
         super().__init__(task, run=run, reward=reward, roles=roles, models=models, limits=limits, **others)
 
     @classmethod
-    def tasks(cls, split, tasks: str = "", held_out: Fraction = 0.25, harness: list[str] = [], **settings):  # noqa: B006
+    def tasks(
+        cls,
+        split: Split,
+        tasks: str = "",
+        held_out: Fraction = 0.25,
+        verifier: Literal["machine", "docker", "podman"] = "machine",
+        image: str = "python:3.12-slim",
+        harness: list[str] = [],  # noqa: B006
+        **settings: Any,
+    ) -> list[Task]:
         """The tasks of a split.
 
         tasks     a folder with a folder for each task
         held_out  the share of them that is for testing, by their names
+        verifier  where tests/test.sh runs: machine (see `machine.py`), or a container of docker or podman
+        image     of such containers, for tasks that name no docker_image
         """
         if settings.get("isolation") == "container":
-            raise ConfigError("settings.isolation: got container; expected fork, as the verifier has a machine.")
+            raise ConfigError("settings.isolation: got container; expected fork; settings.verifier may be one.")
         found = []
         for folder in sorted(path for path in Path(tasks or "/nonexistent").glob("*") if (path / "task.toml").exists()):
             try:
                 task = read_task(folder.absolute())
             except ValueError as error:
                 raise DataError(f"settings.tasks: {error}.") from None
+            if verifier == "machine" and task.needs_image:
+                got = f"{task.name} has {task.needs_image!r}, which needs an image"
+                raise DataError(f"settings.tasks: {got}. Build it, and set verifier to docker or podman, and image.")
             if (random_keys.key("harbor", task.name) % 10_000 < 10_000 * held_out) == (split == "test"):
                 found.append(task)
         if not found:
             raise DataError(f"settings.tasks: got {tasks!r}, with no task to {split} with; expected a folder of tasks.")
-        check_machine()
-        return [Task(task.name, as_data(task, harness)) for task in found]
+        containers = [() if verifier == "machine" else (verifier, task.image or image) for task in found]
+        for container in set(containers):
+            check_machine(container)
+        pairs = zip(found, containers, strict=True)
+        return [Task(task.name, as_data(task, harness, container)) for task, container in pairs]
 
 
-def as_data(task: TaskFolder, harness: list[str]) -> dict[str, Any]:
+def as_data(task: TaskFolder, harness: list[str], container: Container) -> dict[str, Any]:
     """Return what the harness's process is given: nothing of tests/ and solution/ but where they are, to be hidden."""
     files = {path: as_text(content) for path, content in task.files.items()}
     # A word that names a file from here needs its whole path, as the command starts elsewhere.
     words = [str(Path(word).absolute()) if Path(word).is_file() else word for word in harness]
     data = {"instruction": task.instruction, "workdir": task.workdir, "harness": words, "files": files}
-    return {"name": task.name, "folder": str(task.folder), "hidden": [str(task.folder.parent), str(scratch())], **data}
+    places = {"folder": str(task.folder), "hidden": [str(task.folder.parent), str(scratch())], "container": container}
+    return {"name": task.name, **places, **data}
 
 
 @lru_cache
-def check_machine() -> None:
-    """Raise ConfigError where the verifier's machine cannot be had."""
+def check_machine(container: Container) -> None:
+    """Raise ConfigError where a verifier's machine, or container of an image, cannot be had."""
+    words = ["bash", "-c", "true"] if container else ["setpriv", "--reuid=65534", "true"]
     with tempfile.TemporaryDirectory() as folder:
-        code, output = machine.run(["setpriv", "--reuid=65534", "true"], {"/app": folder}, "/app", 20)
+        try:
+            code, output = machine.run(words, {"/app": folder}, "/app", 60, container=container)
+        except OSError as error:  # no such runtime
+            code, output = 1, str(error)
     if code:
         raise ConfigError(
-            f"settings.tasks: the verifier's machine does not start ({output[-300:]!r}); expected namespaces with two "
-            "users. Run Cadre as root, or in a container that may make namespaces."
+            f"settings.verifier: {' '.join(container) or 'machine'} does not start ({output[-300:]!r}); expected an "
+            "image that is here, or for a machine namespaces with two users. Run Cadre as root, or use a container."
         )
 
 
@@ -106,7 +130,7 @@ async def score(task: dict[str, Any], transcript: object, result: dict[str, Any]
         files = {path: as_bytes(text) for path, text in result["files"].items()}
     except (AttributeError, LookupError, TypeError, ValueError):  # whatever ran beside the harness may have written it
         files = {}
-    rewards = await asyncio.to_thread(judge, read_task(Path(task["folder"])), files)
+    rewards = await asyncio.to_thread(judge, read_task(Path(task["folder"])), files, None, tuple(task["container"]))
     team = total(rewards)
     return {"team": team, "success": team >= 1.0, "parts": {"unverified": float(rewards is None)}}
 
@@ -118,31 +142,34 @@ def total(rewards: dict[str, float] | None) -> float:
     return rewards["reward"] if "reward" in rewards else sum(rewards.values()) / len(rewards)
 
 
-def judge(task: TaskFolder, files: dict[str, bytes], script: Path | None = None) -> dict[str, float] | None:
+def judge(
+    task: TaskFolder, files: dict[str, bytes], script: Path | None = None, container: Container = ()
+) -> dict[str, float] | None:
     """Return the verifier's rewards of a working folder with these files; None if it leaves none.
 
     A script, as a solution's, runs first, in a machine of its own of which only the files remain.
     """
+
+    def run(path: str, folders: dict[str, Path], variables: dict[str, str]) -> None:
+        # As Harbor starts a script: in the language that its first line names.
+        command = ["bash", "-c", f"chmod +x {path} && {path}"]
+        machine.run(command, folders, task.workdir, task.seconds, variables=variables, container=container)
+
     with tempfile.TemporaryDirectory(dir=scratch()) as name:
         root = Path(name)
         if script is not None:
             folders = {task.workdir: root / "before", "/solution": root / "solution"}
             write_files(folders[task.workdir], files)
             write_files(folders["/solution"], read_files(script.parent))
-            machine.run(start(f"/solution/{script.name}"), folders, task.workdir, task.seconds)
+            run(f"/solution/{script.name}", folders, {})
             files = {path: as_bytes(text) for path, text in collect(root / "before")["files"].items()}
         logs = ("/logs/verifier", "/logs/agent", "/logs/artifacts")
         folders = {path: root / path[1:] for path in (task.workdir, "/tests", *logs)}
         contents = {task.workdir: files, "/tests": read_files(task.folder / "tests")}
         for path, folder in folders.items():
             write_files(folder, contents.get(path, {}))
-        machine.run(start("/tests/test.sh"), folders, task.workdir, task.seconds, variables=task.variables)
+        run("/tests/test.sh", folders, task.variables)
         return read_rewards(root / "logs" / "verifier")
-
-
-def start(script: str) -> list[str]:
-    """Return the command by which Harbor starts a script, in the language that its first line names."""
-    return ["bash", "-c", f"chmod +x {script} && {script}"]
 
 
 def read_files(folder: Path) -> dict[str, bytes]:

@@ -25,11 +25,14 @@ class MachineEnvironment(BaseEnvironment):
         return "machine"
 
     def _validate_definition(self):
-        read_dockerfile(self.environment_dir, (self.environment_dir / "Dockerfile").read_text())
+        if more := read_dockerfile(self.environment_dir, (self.environment_dir / "Dockerfile").read_text())[2]:
+            raise ValueError(f"{more!r}: no image is built here")
 
     async def start(self, force_build):
         root = self.root = Path(tempfile.mkdtemp())
-        self.workdir, files = read_dockerfile(self.environment_dir, (self.environment_dir / "Dockerfile").read_text())
+        self.workdir, files, _ = read_dockerfile(
+            self.environment_dir, (self.environment_dir / "Dockerfile").read_text()
+        )
         self.folders = {path: root / path[1:] for path in (self.workdir, "/tests", "/solution", "/logs")}
         for folder in [*self.folders.values(), *(root / "logs" / name for name in ("agent", "verifier", "artifacts"))]:
             folder.mkdir(parents=True)

@@ -8,6 +8,7 @@ Unlike in the sandbox a command may start others, so there is no filter of syste
 import json
 import os
 import resource
+import secrets
 import signal
 import subprocess
 import sys
@@ -39,28 +40,37 @@ LIMITS = {
 SHOWN = 20_000  # characters of what a command prints
 
 
-def run(command, folders, cwd, seconds, memory=2 * 1024 * MIB, variables=None):
+def run(command, folders, cwd, seconds, memory=2 * 1024 * MIB, variables=None, container=()):
     """Run a command (words) with folders by their path in the machine; return (exit code, the end of what it prints).
 
     After `seconds` all of its processes are killed, and the code is 124. `memory` is that of a process, in bytes. What
-    is left of the command when its first process ends is killed, too.
+    is left of the command when its first process ends is killed, too. With `container`, a runtime (docker, podman) and
+    an image, the machine is a container.
     """
     order = {"command": command, "folders": {path: str(folder) for path, folder in folders.items()}, "cwd": cwd}
     order |= {"memory": memory, "variables": VARIABLES | (variables or {})}
+    words, environment, label = [sys.executable, "-I", __file__, json.dumps(order)], {}, ""
+    if container:
+        (runtime, image), environment, label = container, dict(os.environ), f"cadre-harbor-{secrets.token_hex(8)}"
+        words = [runtime, "run", "--rm", f"--name={label}", "--pull=never", "--network=none", "--cap-drop=ALL"]
+        words += [f"--cap-add={name}" for name in ("CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID")]
+        words += ["--security-opt=no-new-privileges", "--pids-limit=256", f"--memory={memory}", "--user=0:0"]
+        words += [f"--volume={folder}:{path}" for path, folder in order["folders"].items()]
+        # Both runtimes would hand on proxies with their passwords.
+        proxies = [f"{kind}_PROXY" for kind in ("HTTP", "HTTPS", "FTP", "ALL", "NO")]
+        proxies = dict.fromkeys([*proxies, *map(str.lower, proxies)], "")
+        words += [f"--env={name}={value}" for name, value in (proxies | (variables or {})).items()]
+        words += [f"--workdir={cwd}", f"--entrypoint={command[0]}", image, *command[1:]]
     with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(
-            [sys.executable, "-I", __file__, json.dumps(order)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env={},
-        )
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment)
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
             code = 124
         finally:
-            process.kill()  # the others die with it
+            process.kill()  # the others die with it, but for those of a container
+            if label:
+                subprocess.run([runtime, "kill", label], capture_output=True)
             process.wait()
         output.seek(max(0, output.seek(0, os.SEEK_END) - SHOWN))
         return code, output.read().decode(errors="replace")

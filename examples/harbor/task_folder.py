@@ -2,8 +2,8 @@
 
     task.toml, instruction.md, environment/Dockerfile, tests/test.sh, and solution/solve.sh if there is one
 
-No image is built, so the Dockerfile may have FROM, WORKDIR and COPY alone: the files that it copies are where the agent
-begins. Settings of the verifier and the environment that would change a verdict and are not supported are errors.
+No image is built. The agent begins with the files that the Dockerfile copies; what else it does has to be in an image
+that is there. Settings of the verifier and the environment that are not supported are errors, as they change a verdict.
 """
 
 import re
@@ -16,19 +16,29 @@ MAX_FILES, MAX_BYTES, MAX_SECONDS = 1_000, 16 << 20, 3_600
 NEEDED = ("task.toml", "instruction.md", "environment/Dockerfile", "tests/test.sh")
 VERIFIER_KEYS = {"timeout_sec", "env"}
 # Resources of a container, which are not looked at.
-RESOURCE_KEYS = set("build_timeout_sec cpus memory_mb storage_mb memory storage gpus allow_internet".split())
+RESOURCE_KEYS = set(
+    "docker_image build_timeout_sec cpus memory_mb storage_mb memory storage gpus allow_internet".split()
+)
 TAKEN = "bin dev etc lib lib64 logs proc sbin solution tests tmp usr".split()
+IMAGE = re.compile(r"([A-Za-z0-9][\w.:/@-]*)?", re.ASCII)
 PLAIN = re.compile(r"[\w.@+ -]+", re.ASCII)
 
 
 @dataclass(frozen=True)
 class TaskFolder:
-    """A task: `files` are those of the working folder `workdir` at the start, by relative path."""
+    """A task.
+
+    files        those of the working folder `workdir` at the start, by relative path
+    image        the one that it names, if any
+    needs_image  what the Dockerfile does beyond FROM, WORKDIR and COPY; "" if nothing
+    """
 
     folder: Path
     instruction: str
     workdir: str
     files: dict[str, bytes]
+    image: str
+    needs_image: str
     seconds: float
     variables: dict[str, str]
 
@@ -64,8 +74,12 @@ def read_task(folder: Path) -> TaskFolder:
     # Harbor would put a variable of its own process in the place of ${NAME}.
     if not isinstance(variables, dict) or any(not isinstance(v, str) or "${" in v for v in variables.values()):
         raise ValueError(f"{folder}/task.toml: verifier.env: got {variables!r}; expected texts without ${{NAME}}")
-    workdir, files = read_dockerfile(folder / "environment", dockerfile)
-    return TaskFolder(folder, instruction, workdir, files, float(seconds), variables)
+    image = environment.get("docker_image", "")
+    if not isinstance(image, str) or not IMAGE.fullmatch(image):
+        raise ValueError(f"{folder}/task.toml: environment.docker_image: got {image!r}; expected the name of an image")
+    workdir, files, more = read_dockerfile(folder / "environment", dockerfile)
+    needs = f"docker_image {image}" if image else more
+    return TaskFolder(folder, instruction, workdir, files, image, needs, float(seconds), variables)
 
 
 def check_paths(folder: Path) -> list[str]:
@@ -86,9 +100,9 @@ def check_paths(folder: Path) -> list[str]:
     return paths
 
 
-def read_dockerfile(context: Path, text: str) -> tuple[str, dict[str, bytes]]:
-    """Return the working folder of a Dockerfile, and the files that it copies there."""
-    workdir, files = PurePosixPath("/app"), {}
+def read_dockerfile(context: Path, text: str) -> tuple[str, dict[str, bytes], str]:
+    """Return the working folder of a Dockerfile, the files that it copies there, and a line that does more."""
+    workdir, files, more = PurePosixPath("/app"), {}, ""
     for line in text.replace("\\\n", " ").splitlines():
         instruction, *words = line.split() or ["#"]
         if instruction.startswith("#") or instruction.upper() == "FROM":
@@ -113,11 +127,11 @@ def read_dockerfile(context: Path, text: str) -> tuple[str, dict[str, bytes]]:
                     if not is_inside(str(place), str(workdir)):
                         raise ValueError(f"{context}/Dockerfile: {line!r}: expected a target in {workdir}")
                     files[str(place.relative_to(workdir))] = path.read_bytes()
+        elif instruction.upper() in ("ADD", "COPY", "WORKDIR"):
+            raise ValueError(f"{context}/Dockerfile: {line!r}: expected WORKDIR /FOLDER, then COPY SOURCE TARGET")
         else:
-            raise ValueError(
-                f"{context}/Dockerfile: {line!r}: expected FROM, WORKDIR and COPY alone, as no image is built"
-            )
-    return str(workdir), files
+            more = more or line.strip()
+    return str(workdir), files, more
 
 
 def is_inside(path: str, folder: str) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import json
 import os
 import shutil
 import sys
@@ -184,7 +185,8 @@ def test_a_harness_cannot_reach_the_hidden_checks(folder):
             lambda folder: (folder / "task.toml").write_text("verifier.environment_mode = 'separate'"),
             "got verifier.env",
         ),
-        (lambda folder: (folder / "task.toml").write_text("environment.docker_image = 'x'"), "got environment.docker"),
+        (lambda folder: (folder / "task.toml").write_text("environment.docker_image = 'x'"), "which needs an image"),
+        (lambda folder: (folder / "task.toml").write_text("environment.docker_image = '-v'"), "the name of an image"),
         (lambda folder: (folder / "environment" / "docker-compose.yaml").touch(), "got environment/docker-compose"),
         (lambda folder: (folder / "task.toml").write_text("[verifier]\ntimeout_sec = inf"), "timeout_sec: got inf"),
         (lambda folder: (folder / "task.toml").write_text("[verifier.env]\nKEY = '${HOME}'"), "without ${NAME}"),
@@ -192,12 +194,12 @@ def test_a_harness_cannot_reach_the_hidden_checks(folder):
         (lambda folder: os.mkfifo(folder / "tests" / "x"), "a link or a device"),
         (lambda folder: (folder / "tests" / "a\nb").touch(), "got the name 'tests/a\\nb'"),
         (lambda folder: (folder / "tests" / "x").open("wb").truncate(1 << 30), "at most 1000 files and 16 MiB"),
-        (lambda folder: dockerfile(folder, "RUN apt-get update"), "no image is built"),
+        (lambda folder: dockerfile(folder, "RUN apt-get update"), "'RUN apt-get update', which needs an image"),
         (lambda folder: dockerfile(folder, "COPY ../tests /app/"), "a path in this folder"),
         (lambda folder: dockerfile(folder, "COPY none /app/"), "a path in this folder"),
         (lambda folder: dockerfile(folder, "COPY start.txt /etc/"), "expected a target in /app"),
         (lambda folder: dockerfile(folder, "COPY start.txt ../"), "expected a target in /app"),
-        (lambda folder: dockerfile(folder, "WORKDIR /"), "no image is built"),
+        (lambda folder: dockerfile(folder, "WORKDIR /"), "expected WORKDIR /FOLDER"),
         (shutil.rmtree, "no task to train with"),
     ],
 )
@@ -212,6 +214,49 @@ def dockerfile(folder, line):
     (folder / "environment" / "Dockerfile").write_text(f"FROM debian\n{line}\n")
 
 
-def test_containers_are_not_offered(folder):
+def test_a_harness_in_a_container_is_not_offered(folder):
     with pytest.raises(ConfigError, match="isolation: got container"):
         spec_of(folder.parent, isolation="container").tasks("train")
+
+
+FAKE_DOCKER = """#!/usr/bin/python3 -IS
+# Docker's command line as far as a machine uses it: a container is a machine here.
+import json, sys
+sys.path[:0] = [{example!r}]
+import machine
+options = [word[2:].partition("=")[::2] for word in sys.argv[2:] if word.startswith("--")]
+first, *rest = [word for word in sys.argv[2:] if not word.startswith("--")]
+print(json.dumps(sys.argv[1:]), file=open({log!r}, "a"))
+if sys.argv[1] == "run":
+    image, (command, *_) = first, [value for name, value in options if name == "entrypoint"]
+    folders = dict(value.split(":")[::-1] for name, value in options if name == "volume")
+    variables = dict(value.split("=", 1) for name, value in options if name == "env")
+    cwd = dict(options)["workdir"]
+    if image != "debian:13":
+        sys.exit("no image")
+    code, output = machine.run([command, *rest], folders, cwd, 20, variables=variables)
+    print(output)
+    sys.exit(code)
+"""
+
+
+@needs_root
+def test_a_verifier_runs_in_a_container_of_the_task_s_image(folder, tmp_path, monkeypatch):
+    """A fake docker: none was at hand."""
+    (tmp_path / "bin").mkdir()
+    docker, log = tmp_path / "bin" / "docker", tmp_path / "log"
+    docker.write_text(FAKE_DOCKER.format(example=str(EXAMPLE), log=str(log)))
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
+    (folder / "environment" / "Dockerfile").write_text("FROM debian:13\nRUN true\nCOPY start.txt /app/\n")
+    with pytest.raises(ConfigError, match=r"verifier: docker python:3.12-slim does not start .*no image"):
+        spec_of(folder.parent, verifier="docker").tasks("train")
+    (task,) = spec_of(folder.parent, verifier="docker", image="debian:13").tasks("train")
+    score = importlib.import_module("harbor_env").score
+    for word, reward in (("yes", 1.0), ("no", 0.0)):
+        result = {"files": {"answer/word.txt": f"{word}\n"}}
+        assert asyncio.run(score(task.data, [], result))["team"] == reward
+    commands = [json.loads(line) for line in log.read_text().splitlines()]
+    run = next(words for words in commands if "--env=WORD=yes" in words)
+    assert {"--network=none", "--cap-drop=ALL", "--pull=never", "--security-opt=no-new-privileges"} < set(run)
+    assert commands[-1][0] == "kill"
