@@ -11,7 +11,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "harnesses"))
 from repository import prepare, run
 
 MAX_FILES, MAX_BYTES = 1_000, 4 << 20
-CLONE_NEWNS, CLONE_NEWUSER, MS_REC, MS_PRIVATE = 0x00020000, 0x10000000, 1 << 14, 1 << 18
+CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 1 << 14, 1 << 18
+MS_RELATIME, ST_RELATIME = 1 << 21, 4096
+# What verifies, and the Python that it runs on.
+PROGRAMS = {str(Path(__file__).resolve().parents[2]), sys.prefix, sys.base_prefix}
 
 
 def work(task):
@@ -27,24 +31,31 @@ def work(task):
 
 
 def hide(folders):
-    """Cover folders by empty ones, for this process and whatever it starts. Raises OSError.
+    """Cover folders by empty ones, and make `PROGRAMS` read-only, for this process and whatever it starts.
 
-    A second namespace locks the covers of the first: whoever is root in it cannot take them off.
+    A second namespace locks the mounts of the first: whoever is root in it cannot take them off. Raises OSError.
     """
     libc, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
 
     def call(name, *arguments):
-        if getattr(libc, name)(*arguments) == -1:
+        numbers = (ctypes.c_ulong(value) if isinstance(value, int) else value for value in arguments)
+        if getattr(libc, name)(*numbers) == -1:
             raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
 
-    for covered in (folders, ()):
+    for is_first in (True, False):
         call("unshare", CLONE_NEWUSER | CLONE_NEWNS)
         maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
         for name, text in maps.items():
             Path("/proc/self", name).write_text(text)
-        call("mount", None, b"/", None, ctypes.c_ulong(MS_REC | MS_PRIVATE), None)
-        for folder in covered:
-            call("mount", b"none", os.fsencode(folder), b"tmpfs", ctypes.c_ulong(1), b"size=4k")  # 1: read-only
+        call("mount", None, b"/", None, MS_REC | MS_PRIVATE, None)
+        for folder in map(os.fsencode, PROGRAMS if is_first else ()):
+            call("mount", folder, folder, None, MS_BIND | MS_REC, None)
+            # A remount repeats the flags of the mount (mount_namespaces(7)): no set-user-ID, devices, programs, times.
+            flags = os.statvfs(folder).f_flag
+            flags = flags & 14 | (MS_RELATIME if flags & ST_RELATIME else 0)
+            call("mount", None, folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags, None)
+        for folder in map(os.fsencode, folders if is_first else ()):
+            call("mount", b"none", folder, b"tmpfs", MS_RDONLY, b"size=4k")
 
 
 def collect(folder):

@@ -109,10 +109,10 @@ def test_a_verifier_that_does_not_end_is_ended(folder):
 
 @needs_root
 def test_the_example_s_tasks_reward_their_solutions_and_no_cheat(twenty):
-    """One of each kind of cheat; `equal.py` plays all twenty, by Harbor too."""
+    """One of each kind of cheat; `lab/harbor_tasks.py` plays all twenty, by Harbor too."""
     for folder in sorted(twenty.glob("repair-*"))[:10]:
-        assert judge(folder) == {"reward": 0.0}
         assert judge(folder, script=folder / "cheats" / "cheat.sh") == {"reward": 0.0}, folder
+    assert judge(folder) == {"reward": 0.0}
     assert judge(folder, script=folder / "solution" / "solve.sh") == {"reward": 1.0}
 
 
@@ -162,6 +162,9 @@ def test_a_harness_cannot_reach_the_hidden_checks(folder):
         f"for pid in $(ls /proc | grep '^[0-9]'); do cat /proc/$pid/root{folder}/tests/test.sh; done",
         f"nsenter -t {os.getpid()} -m cat {folder}/tests/test.sh",
         f"echo 'echo 1 > /logs/verifier/reward.txt' > {folder}/tests/test.sh; mkdir {tasks}/x; mv {tasks} {tasks}2",
+        f"mkdir x; unshare -m sh -c 'mount --bind / x; cat x{folder}/tests/test.sh'",
+        f"unshare -m sh -c 'mount --rbind / x; umount -l x{tasks}; cat x{folder}/tests/test.sh'",
+        f"cd {EXAMPLE}; touch written; mount -o remount,rw ../..; umount -l ../..; touch {EXAMPLE}/written",
         f"ls -A /tmp/cadre-harbor-0; ln -s {folder}/tests/test.sh answer; mkdir -p logs; ln -s {folder}/tests tests",
     ]
     try:
@@ -170,6 +173,7 @@ def test_a_harness_cannot_reach_the_hidden_checks(folder):
     finally:
         env.close()
     assert "grep -qx" not in "".join(prompts[1:])
+    assert not (EXAMPLE / "written").exists()
     assert prompts[1].count("No such file") == 2
     assert "grep -qx" in (folder / "tests" / "test.sh").read_text()
 
