@@ -45,6 +45,29 @@ def test_ranks_leave_nothing_among_the_temporary_files(
     assert not list((tmp_path / "temporary").glob("cadre-*"))
 
 
+@pytest.mark.slow
+def test_a_run_of_four_ranks_goes_on_with_two_and_with_one_as_if_it_had_always_had_one(
+    speaker: Path, tmp_path: Path
+) -> None:
+    path, runs = recipe(tmp_path, speaker), [tmp_path / "in-parts", tmp_path / "at-once"]
+    common = ["evaluate.tasks=0", "learner.learning_rate=1.0e-3", "train.tasks_per_step=4"]
+    result = call("train", path, *common, "learner.ranks=4", "train.steps=2", "--run", str(runs[0]))
+    assert result.code == 0, result.err
+    for ranks, steps in ((2, 4), (1, 6)):
+        changes = [f"learner.ranks={ranks}", f"train.steps={steps}"]
+        refused = call("train", "--run", str(runs[0]), "--resume", *changes)
+        assert refused.code != 0
+        assert "--force" in refused.err
+        result = call("train", "--run", str(runs[0]), "--resume", "--force", *changes)
+        assert result.code == 0, result.err
+    assert call("train", path, *common, "train.steps=6", "--run", str(runs[1])).code == 0
+    lines = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in runs]
+    assert len(lines[0]) == 6
+    for in_parts, at_once in zip(*lines, strict=True):
+        same = {key: value for key, value in at_once.items() if "time/" not in key and "_per_s" not in key}
+        assert {key: in_parts[key] for key in same} == pytest.approx(same, rel=1e-4, abs=1e-5)
+
+
 def test_a_run_that_was_stopped_says_how_to_go_on(
     speaker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
