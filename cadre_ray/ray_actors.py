@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -85,8 +86,10 @@ def unwrap_error(error: Any) -> BaseException:
     cause = getattr(error, "cause", None)
     if not isinstance(cause, CadreError):
         return error
-    if error.ip != ray_module().util.get_node_ip_address():
-        cause.args = (f"On {error.ip}, which reads models and files from its own disk: {cause}", *cause.args[1:])
+    # Ray raises a subclass of the cause, which has the address in its text alone.
+    address = re.search(r"\bip=([^,)\s]+)", str(error))
+    if address and address[1] != ray_module().util.get_node_ip_address():
+        cause.args = (f"On {address[1]}, which reads models and files from its own disk: {cause}", *cause.args[1:])
     return cause
 
 

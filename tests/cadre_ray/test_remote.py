@@ -138,8 +138,9 @@ def test_an_error_on_another_machine_names_it() -> None:
 
     here = ray.util.get_node_ip_address()
     for address, message in ((here, "no model"), ("10.9.9.9", "On 10.9.9.9, which reads .* own disk: no model")):
-        error = unwrap_error(RayTaskError("begin", "", EngineError("no model"), ip=address))
-        assert re.fullmatch(message, str(error))
+        text = f"ray::Process.begin() (pid=7, ip={address}, actor_id=1)\ncadre.errors.EngineError: no model"
+        raised = RayTaskError("begin", text, EngineError("no model"), ip=address).as_instanceof_cause()
+        assert re.fullmatch(message, str(unwrap_error(raised)))
 
 
 @pytest.mark.parametrize("teacher", [{"hint": True}, {"weights": "initial"}, {"policy": "two"}])
