@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from cadre.envs.sounds import sound
     from cadre.envs.tools import tool
     from cadre.types import Message, Observation, Reward, Task, Tool, ToolCall
-    from cadre_analysis.agreement import label_agreement
     from cadre_analysis.api import compare, optimise_prompts, prove, sweep
     from cadre_analysis.exploit import find_exploits
     from cadre_analysis.plots import plot
-    from cadre_tasks.judges import Judge
+    from cadre_tasks.judges import Judge, label_agreement
 
 __version__ = "0.1.0"
 
@@ -71,11 +70,10 @@ HOMES = {
         "cadre.envs.sounds": "sound",
         "cadre.envs.tools": "tool",
         "cadre.types": "Message Observation Reward Task Tool ToolCall",
-        "cadre_analysis.agreement": "label_agreement",
         "cadre_analysis.api": "compare optimise_prompts prove sweep",
         "cadre_analysis.exploit": "find_exploits",
         "cadre_analysis.plots": "plot",
-        "cadre_tasks.judges": "Judge",
+        "cadre_tasks.judges": "Judge label_agreement",
     }.items()
     for name in names.split()
 }
