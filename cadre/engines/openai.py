@@ -62,13 +62,11 @@ class OpenAISampler:
         A call that the endpoint rejects for its conversation, or answers without a text, becomes a sample with a
         failure. Raises PromptError or AnswerError if all calls fail so, and EngineError if the endpoint fails.
         """
-        client = self._clients.get(loop := asyncio.get_running_loop())
-        if client is None:
+        if (loop := asyncio.get_running_loop()) not in self._clients:
             limited = self._openai.DefaultAsyncHttpxClient(event_hooks={"response": [_limit_body]})
             options = {"http_client": limited, "default_headers": {"Connection": "close"}}
-            client = self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key, **options)
-            self._clients[loop] = client
-        calls = (self._complete(client, request, i) for i in range(request.count))
+            self._clients[loop] = self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key, **options)
+        calls = (self._complete(self._clients[loop], request, i) for i in range(request.count))
         results = await asyncio.gather(*calls, return_exceptions=True)
         samples, failures = list[Sample](), list[PromptError | AnswerError]()
         for result in results:
