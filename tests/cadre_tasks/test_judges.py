@@ -68,7 +68,6 @@ class FakeJudge:
 
         def listen(port: int) -> Server:
             server = Server(("127.0.0.1", port), Handler)
-            server.daemon_threads = True
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
             return server
 
