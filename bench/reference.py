@@ -200,6 +200,8 @@ API: dict[str, tuple[str, ...]] = {
         "cadre.types:Sound",
         "cadre.envs.check:check_env",
         "cadre_analysis.exploit:find_exploits",
+        "cadre_tasks.judges:label_agreement",
+        "cadre_tasks.judges:Judge",
     ),
     "Tools": (
         "cadre.envs.tools:tool",

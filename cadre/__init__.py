@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cadre_analysis.api import compare, optimise_prompts, prove, sweep
     from cadre_analysis.exploit import find_exploits
     from cadre_analysis.plots import plot
+    from cadre_tasks.judges import Judge, label_agreement
 
 __version__ = "0.1.0"
 
@@ -33,6 +34,7 @@ __all__ = [
     "Algorithm",
     "Env",
     "GeneratedTasks",
+    "Judge",
     "McpServer",
     "Message",
     "Observation",
@@ -45,6 +47,7 @@ __all__ = [
     "evaluate",
     "find_exploits",
     "image",
+    "label_agreement",
     "load",
     "optimise_prompts",
     "plot",
@@ -57,30 +60,22 @@ __all__ = [
 ]
 
 HOMES = {
-    "Algorithm": "cadre.api",
-    "Env": "cadre.env",
-    "GeneratedTasks": "cadre.env",
-    "McpServer": "cadre.envs.mcp",
-    "Message": "cadre.types",
-    "Observation": "cadre.types",
-    "Reward": "cadre.types",
-    "Task": "cadre.types",
-    "Tool": "cadre.types",
-    "ToolCall": "cadre.types",
-    "compare": "cadre_analysis.api",
-    "episode": "cadre.envs.episode",
-    "evaluate": "cadre.api",
-    "find_exploits": "cadre_analysis.exploit",
-    "image": "cadre.envs.images",
-    "load": "cadre.api",
-    "optimise_prompts": "cadre_analysis.api",
-    "plot": "cadre_analysis.plots",
-    "prove": "cadre_analysis.api",
-    "random": "cadre.envs.episode",
-    "sound": "cadre.envs.sounds",
-    "sweep": "cadre_analysis.api",
-    "tool": "cadre.envs.tools",
-    "train": "cadre.api",
+    name: module
+    for module, names in {
+        "cadre.api": "Algorithm evaluate load train",
+        "cadre.env": "Env GeneratedTasks",
+        "cadre.envs.episode": "episode random",
+        "cadre.envs.images": "image",
+        "cadre.envs.mcp": "McpServer",
+        "cadre.envs.sounds": "sound",
+        "cadre.envs.tools": "tool",
+        "cadre.types": "Message Observation Reward Task Tool ToolCall",
+        "cadre_analysis.api": "compare optimise_prompts prove sweep",
+        "cadre_analysis.exploit": "find_exploits",
+        "cadre_analysis.plots": "plot",
+        "cadre_tasks.judges": "Judge label_agreement",
+    }.items()
+    for name in names.split()
 }
 
 

@@ -217,7 +217,10 @@ async def execute_decision(
 
     async def play_out(branch: Branch, env: Env, play_key: int) -> float:
         """Return the role's return below a branch in one episode."""
-        path = path_to((*decision.above, (decision.node, branch)))
+        path = RolloutPath()  # on which conversations continue where they stood
+        for node, taken in (*decision.above, (decision.node, branch)):
+            chosen = {role: node.samples[role][index] for role, index in taken.choice.items()}
+            path = path.extended(node.observations, chosen, 0, 1.0)
         root = await grow(env, rollout, play_key, path)
         if root is None:
             return 0.0
@@ -256,15 +259,6 @@ async def execute_decision(
         advantages=tuple(advantages[decision.tree, decision.path, decision.role, index] for index in siblings),
         earned=tuple(tuple(fmean(play) for play in zip(*plays_of, strict=True)) for plays_of in by_sibling),
     )
-
-
-def path_to(above: TreePath) -> RolloutPath:
-    """Return the path to the decision after these branches, so that conversations continue where they stood."""
-    path = RolloutPath()
-    for node, branch in above:
-        chosen = {role: node.samples[role][index] for role, index in branch.choice.items()}
-        path = path.extended(node.observations, chosen, 0, 1.0)
-    return path
 
 
 # ---- Agreement of advantages and effects

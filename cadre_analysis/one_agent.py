@@ -47,11 +47,7 @@ class OneAgent(Wrapper):
     roles: ClassVar[tuple[str, ...]] = (AGENT,)
 
     def __init__(
-        self,
-        task: Task,
-        of: str,
-        settings: dict[str, JsonValue] | None = None,
-        prompts: dict[str, str] | None = None,
+        self, task: Task, of: str, settings: dict[str, JsonValue] | None = None, prompts: dict[str, str] | None = None
     ) -> None:
         super().__init__(task)
         spec = team_spec(of, settings, prompts)

@@ -295,11 +295,6 @@ def find_missing_limits(config: ContainerConfig, printed: str) -> list[str]:
     return [name for name, is_held in holds.items() if not is_held]
 
 
-def run_label() -> str:
-    """Return the name of the run that this process trains, empty outside of one."""
-    return re.sub(r"[^\w.-]", "_", os.environ.get("CADRE_RUN", ""))[:128]
-
-
 def owner_label() -> str:
     """Return this process as `BOOT-NAMESPACE-PID-START`, which no other process ever is."""
     return f"{_machine()}-{os.getpid()}-{_start_time(os.getpid())}"
@@ -383,9 +378,10 @@ class Container:
         variables = (
             dict.fromkeys([*proxies, *map(str.lower, proxies)], "") | {"HOME": self.folder} | dict(self.environment)
         )
+        run = re.sub(r"[^\w.-]", "_", os.environ.get("CADRE_RUN", ""))[:128]  # empty outside of a training
         return [
             *(runtime, "run", "--rm", "--interactive", "--pull=never", f"--name={self.name}"),
-            *(f"--label=cadre.run={run_label()}", f"--label=cadre.owner={owner_label()}"),
+            *(f"--label=cadre.run={run}", f"--label=cadre.owner={owner_label()}"),
             *([] if config.network else ["--network=none"]),
             *("--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges", f"--user={KEEPER_USER}"),
             *(f"--memory={memory}", f"--memory-swap={memory}", f"--pids-limit={config.processes}"),

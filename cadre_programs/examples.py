@@ -47,7 +47,9 @@ def make_example(schema: Any, generator: random.Random, root: Any = None, depth:
         if isinstance(schema.get(name), list) and schema[name]:
             choices = schema[name]
             if depth >= MAX_DEPTH:  # what ends a schema that contains itself
-                choices = [choice for choice in choices if _is_simple(choice)] or choices
+                plain = ("string", "integer", "number", "boolean", "null")
+                simple = (choice for choice in choices if isinstance(choice, Mapping) and choice.get("type") in plain)
+                choices = list(simple) or choices
             rest = {key: value for key, value in schema.items() if key != name}
             return make_example(_merge(rest, generator.choice(choices)), generator, root, depth + 1)
     if isinstance(schema.get("allOf"), list):
@@ -176,7 +178,3 @@ def _merge(first: Any, second: Any) -> Any:
     if "required" in first and "required" in second:
         merged["required"] = [*first["required"], *second["required"]]
     return merged
-
-
-def _is_simple(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and schema.get("type") in ("string", "integer", "number", "boolean", "null")

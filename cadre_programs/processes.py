@@ -142,18 +142,15 @@ def read_activity(pids: Iterable[int]) -> ThreadActivity:
         except OSError:
             continue
         for name in names:
-            threads[int(name)] = _read_thread(f"/proc/{pid}/task/{name}")
+            task = f"/proc/{pid}/task/{name}"
+            state = _read_proc(f"{task}/stat").rpartition(")")[2].split(maxsplit=1)
+            threads[int(name)] = (state[0] if state else "X"), _read_proc(f"{task}/schedstat").partition(" ")[0]
     return threads
 
 
 def is_asleep(threads: ThreadActivity) -> bool:
     """Return True if no thread runs or is ready to run; threads that are gone do neither."""
     return all(state in "SZXIT" for state, _ in threads.values())
-
-
-def _read_thread(task: str) -> tuple[str, str]:
-    state = _read_proc(f"{task}/stat").rpartition(")")[2].split(maxsplit=1)
-    return (state[0] if state else "X"), _read_proc(f"{task}/schedstat").partition(" ")[0]
 
 
 def _read_proc(path: str) -> str:

@@ -284,9 +284,7 @@ def reject_prefill(body: dict[str, Any], by_place: bool = False) -> None:
     }
     if where := next((name for name, is_set in requests.items() if is_set), ""):
         raise RequestError(
-            400,
-            f"{where}: the answer would continue the last message; expected a last message by user or tool.",
-            where,
+            400, f"{where}: the answer would continue the last message; expected a last message by user or tool.", where
         )
 
 
@@ -463,11 +461,7 @@ def parse_responses_call(body: dict[str, Any], stored: StoredResponses) -> tuple
             raise RequestError(400, f"{name}: not supported; expected input.", name)
     included = [str(name) for name in parse_list(body.get("include"), "include")]
     if body.get("top_logprobs") or any("logprobs" in name for name in included):
-        raise RequestError(
-            400,
-            "logprobs: not supported here. Take chat completions.",
-            "include",
-        )
+        raise RequestError(400, "logprobs: not supported here. Take chat completions.", "include")
     earlier: tuple[Message, ...] = ()
     previous_id = body.get("previous_response_id")
     if previous_id is not None:

@@ -136,7 +136,9 @@ class Sandbox:
         with self.queued():
             slot = await self.slots.acquire()
         try:
-            return await self._run_with_clock_retry(slot, seeded, encode_stdin(stdin), limits)
+            # Surrogates that represent no byte become U+FFFD.
+            encoded = LONE_SURROGATES.sub("\ufffd", stdin).encode("utf-8", "surrogateescape")
+            return await self._run_with_clock_retry(slot, seeded, encoded, limits)
         finally:
             self.slots.release(slot)
 
@@ -206,11 +208,6 @@ class Sandbox:
         if self.owner == os.getpid():
             for slot in self.slots.all_slots:
                 self._close_worker(slot)
-
-
-def encode_stdin(stdin: str) -> bytes:
-    """Return the bytes of a program's input; surrogates that represent no byte become U+FFFD."""
-    return LONE_SURROGATES.sub("\ufffd", stdin).encode("utf-8", "surrogateescape")
 
 
 def seed_of(job: dict[str, Any], stdin: str) -> int:

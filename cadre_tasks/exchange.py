@@ -49,14 +49,11 @@ class Exchange(FromData):
             return prompts
         if self.exchange == "discussion":
             return {role: self.discussed(prompts[role]) for role in prompts} if self.drafts else prompts
+        # A pipeline: the prompt with the drafts of the earlier writers.
         role = self.writers[len(self.drafts)]
-        return {role: self.beside_drafts(prompts[role])}
-
-    def beside_drafts(self, observation: Observation) -> Observation:
-        """Return the prompt with the drafts of the earlier writers."""
-        *earlier, last = observation.messages
-        drafts = "".join(MATE.format(role=role, text=text[:SHOWN]) for role, text in self.drafts.items())
-        return Observation(observation.role, (*earlier, replace(last, content=last.content + drafts)))
+        *earlier, last = prompts[role].messages
+        drafts = "".join(MATE.format(role=mate, text=text[:SHOWN]) for mate, text in self.drafts.items())
+        return {role: Observation(role, (*earlier, replace(last, content=last.content + drafts)))}
 
     def discussed(self, observation: Observation) -> Observation:
         """Return the writer's conversation with its own draft and those of its team mates."""

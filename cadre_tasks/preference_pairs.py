@@ -34,7 +34,7 @@ from cadre.rollout import walk
 from cadre.rollout.episodes import grow_many
 from cadre.settings.yaml_file import typed_keys
 from cadre.statistics import is_rounding
-from cadre.types import Message, Observation, Tree, media_of
+from cadre.types import Message, Tree, media_of
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,6 @@ class PreferencePair:
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str
-
-    @property
-    def opposite(self) -> PreferencePair:
-        """The pair that prefers the other answer."""
-        return PreferencePair(self.prompt, self.rejected, self.chosen)
 
     def to_json(self) -> str:
         """Return the pair as a line of a file."""
@@ -75,7 +70,7 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     reward first; return the number of pairs, and of tasks.
 
     Ties are left out, and so are ambiguous pairs; `joint` pairs are of whole joint actions. Raises ConfigError for
-    `joint` with a shape that does not roll every branch out.
+    `joint` with a shape that does not roll every branch out, DataError for prompts that a file of texts cannot hold.
     """
     plan = experiment.plan
     if joint and not plan.shape.selects_all:
@@ -91,7 +86,13 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     for tree in trees:
         for node in walk.nodes(tree.root):
             for observation in node.observations.values():
-                require_text_only(observation)
+                has_calls = any(message.tool_calls or message.tool_call_id for message in observation.messages)
+                if observation.tools or has_calls or media_of(observation.messages):
+                    raise DataError(
+                        f"preference-pairs: got a prompt of {observation.role} with tools, calls of them or pictures, "
+                        "which a file of texts cannot hold; expected texts alone. Take an environment without them, or "
+                        "write the file yourself."
+                    )
     pairs = remove_ambiguous_pairs((make_joint_pairs if joint else make_pairs)(trees, plan.credit.first))
     if not pairs:
         raise RunError(
@@ -103,21 +104,11 @@ def write_pairs(experiment: Experiment, tasks: int, out: Path, joint: bool = Fal
     return len(pairs), len(trees)
 
 
-def require_text_only(observation: Observation) -> None:
-    """Raise DataError for a prompt with tools, tool calls or pictures, which a pair cannot hold."""
-    has_calls = any(message.tool_calls or message.tool_call_id for message in observation.messages)
-    if observation.tools or has_calls or media_of(observation.messages):
-        raise DataError(
-            f"preference-pairs: got a prompt of {observation.role} with tools, calls of them or pictures, which a file "
-            "of texts cannot hold; expected texts alone. Take an environment without them, or write the file yourself."
-        )
-
-
 def remove_ambiguous_pairs(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
     """Return the pairs, each once, without those whose opposite was seen too, by chance, and without those that prefer
     an empty answer."""
-    all_pairs = set(pairs)
-    return [pair for pair in dict.fromkeys(pairs) if pair.chosen.strip() and pair.opposite not in all_pairs]
+    opposites = {PreferencePair(pair.prompt, pair.rejected, pair.chosen) for pair in pairs}
+    return [pair for pair in dict.fromkeys(pairs) if pair.chosen.strip() and pair not in opposites]
 
 
 def make_pairs(trees: Sequence[Tree], comparison: Comparison) -> list[PreferencePair]:

@@ -71,19 +71,19 @@ class ReasoningGym(Env):
 
     async def worth(self, answer: str) -> float:
         """Return the package's score of an answer, 0 to 1; 0 if scoring takes more than LIMITS."""
-        request = {"dataset": self.dataset, "options": self.options, "problem": self.encoded(), "said": answer}
+
+        def plain_alone(value: Any) -> int:
+            # An object may be a plain value too, such as a text of numpy's.
+            return 0 if isinstance(value, str | int | float | tuple) else codec.no_reference(value)
+
+        try:
+            problem = codec.encode(self.problem, plain_alone)
+        except codec.CodecError as error:
+            got = f"problems of {self.dataset} are no plain values for the sandbox: {error}"
+            raise ConfigError(f"settings.dataset: {got}. Take another.") from None
+        request = {"dataset": self.dataset, "options": self.options, "problem": problem, "said": answer}
         score = await GYM.call("score", request, LIMITS)
         return 0.0 if score is None else float(score)
-
-    def encoded(self) -> Any:
-        """Return the problem in the encoding of the sandbox."""
-        try:
-            return codec.encode(self.problem, plain_alone)
-        except codec.CodecError as error:
-            raise ConfigError(
-                f"settings.dataset: problems of {self.dataset} are no plain values for the sandbox: {error}. Take "
-                "another."
-            ) from None
 
     @property
     def success(self) -> bool:
@@ -105,19 +105,10 @@ class ReasoningGym(Env):
         return drawn_tasks(split, draw, {"dataset": dataset, "options": dict(options)}, f"{split}-{dataset}")
 
 
-def plain_alone(value: Any) -> int:
-    """Return 0, which stands for an object that is a plain value too, such as a text of numpy's. Raises CodecError for
-    others."""
-    return 0 if isinstance(value, str | int | float | tuple) else codec.no_reference(value)
-
-
 def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return a problem of the generator, with its `question` and its `answer`. Raises ConfigError for an unknown
     generator or option, and for options that the generator rejects."""
-    gym, generators = (
-        package("reasoning_gym", "reasoning-gym"),
-        package("reasoning_gym.factory", "reasoning-gym").DATASETS,
-    )
+    generators = package("reasoning_gym.factory", "reasoning-gym").DATASETS
     if dataset not in generators:
         raise ConfigError(
             f"settings.dataset: got {dataset!r}, which is none of the {len(generators)} generators of reasoning-gym."
@@ -131,7 +122,9 @@ def _problem(dataset: str, options: Mapping[str, Any], seed: int) -> dict[str, A
                 f"Fix the name.{nearest(name, option_names)}"
             )
     try:
-        problem: dict[str, Any] = gym.create_dataset(dataset, seed=seed, size=1, **options)[0]
+        problem: dict[str, Any] = package("reasoning_gym", "reasoning-gym").create_dataset(
+            dataset, seed=seed, size=1, **options
+        )[0]
     except (AssertionError, TypeError, ValueError) as error:
         raise ConfigError(f"settings.options: got {dict(options)}; {dataset} says: {error}.") from error
     return problem

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import Field
@@ -81,10 +81,7 @@ def create_warm_start(
     folder: Path, config: Config, settings: WarmStart, examples: Sequence[Example], command: Sequence[str] = ()
 ) -> Run:
     """Create a new run that begins with a warm start, all of it or nothing; `run_warm_start` trains it, and
-    `open_warm_start` resumes it.
-
-    `command` is the recipe and its overrides.
-    """
+    `open_warm_start` resumes it. `command` is the recipe and its overrides."""
     recipe, *overrides = command or ("",)
     return Run.create(folder, config, recipe, overrides, fill=lambda run: write_warm_start(run, settings, examples))
 
@@ -208,11 +205,7 @@ async def _train_steps(
     jsonl.truncate(home / METRICS, lambda line: line["step"] >= state.step, StepMetrics)
     while state.step < settings.steps and not interrupt.requested:
         updates = await team.update(pick_examples(data, state.step, settings))
-        metrics = {
-            f"{policy}/{name}": value
-            for policy, policy_metrics in updates.items()
-            for name, value in policy_metrics.items()
-        }
+        metrics = {f"{policy}/{name}": value for policy, named in updates.items() for name, value in named.items()}
         jsonl.append(home / METRICS, {"step": state.step, **metrics})
         tell(state.step, metrics)
         state = replace(state, step=state.step + 1)
@@ -286,7 +279,10 @@ def read_examples(path: Path, roles: Sequence[str]) -> list[Example]:
             tools = parse_tools(raw.get("tools"))
         except RequestError as error:
             raise DataError(f"{where}: {error.message} Fix or remove the line.") from None
-        examples.append(Example(raw["role"], read_prompt(raw["prompt"], where), raw["answer"], tools, where))
+        prompt = to_messages(raw["prompt"], where, DataError)
+        if not any(message.content.strip() for message in prompt):
+            raise DataError(f"{where}: got a blank prompt; expected one that says something. Fix or remove the line.")
+        examples.append(Example(raw["role"], prompt, raw["answer"], tools, where))
     if not examples:
         raise DataError(f"examples: {path} is empty; {EXAMPLE_FORM} a line. Name another file.")
     unique = remove_repeated(examples)
@@ -347,14 +343,6 @@ def successful_examples(tree: Tree) -> Iterator[Example]:
                             "cannot hold; expected none. Take an environment without them."
                         )
                     yield Example(role, observation.messages, sample.text, observation.tools)
-
-
-def read_prompt(raw: Any, where: str) -> tuple[Message, ...]:
-    """Return a text or a list of messages as messages. Raises DataError for anything else, and for one without text."""
-    messages = to_messages(raw, where, DataError)
-    if not any(message.content.strip() for message in messages):
-        raise DataError(f"{where}: got a blank prompt; expected one that says something. Fix or remove the line.")
-    return messages
 
 
 # ---- cadre warm-start

@@ -51,8 +51,7 @@ app = typer.Typer(cls=Group, help="Train teams of LLM agents with reinforcement 
 
 @app.callback()
 def root(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="print the version")] = False,
+    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
 ) -> None:
     """Train teams of LLM agents with reinforcement learning."""
     if version:

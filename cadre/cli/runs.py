@@ -70,8 +70,7 @@ def format_status(report: Mapping[str, Any], now: float) -> list[str]:
 
 
 def trees(
-    folder: RunFolder,
-    out: Annotated[Path, typer.Option(help="the Parquet file to write")] = Path("trees.parquet"),
+    folder: RunFolder, out: Annotated[Path, typer.Option(help="the Parquet file to write")] = Path("trees.parquet")
 ) -> None:
     """Write the kept trees of a run as a table, one row per sample (docs/view.md)."""
     require_new(out, "trees --out")
@@ -123,8 +122,7 @@ def export(
     policy: Annotated[str, typer.Argument(help="a policy of the run")],
     out: Annotated[Path, typer.Argument(help="the folder to write; must be new")],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="where the base is on this machine: team.policies.POLICY.model=FOLDER"),
+        list[str] | None, typer.Argument(help="where the base is on this machine: team.policies.POLICY.model=FOLDER")
     ] = None,
     merge: Annotated[
         bool, typer.Option("--merge", help="add an adapter to its base and write the whole model")

@@ -36,6 +36,7 @@ from cadre.types import media_of
 
 # Lines of a first prompt that are shown at its beginning, and as many at its end, where a task's own text is.
 PROMPT_LINES = 12
+AGREEMENT = "agreement {agreement:.0%} ({low:.0%} to {high:.0%}): {right} of {pairs} pairs in order, {tied} tied"
 
 
 def check(
@@ -49,11 +50,14 @@ def check(
     exploit: Annotated[
         float | None, typer.Option(min=0.001, metavar="MINUTES", help="search for rewards without success, for so long")
     ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="compare the reward of the recipe TARGET with labelled answers")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Test an environment against the contract, or show what the sandbox confines on this machine."""
     if target == "sandbox":
-        reject_beside(context, "sandbox", ["settings", "step_seconds", "model", "exploit", "as_json"])
+        reject_beside(context, "sandbox", ["settings", "step_seconds", "model", "exploit", "labels", "as_json"])
         sandbox = program_sandbox()
         if sandbox is None:
             raise ConfigError("check sandbox: no installed package brings one; expected one. Install cadre-rl anew.")
@@ -62,13 +66,18 @@ def check(
             table.add_row(row.name, "yes" if row.given else "no", row.detail)
         console.print(table)
         return
+    if labels is not None:
+        reject_beside(context, "--labels", ["step_seconds", "model", "exploit"])
+        agreement = cadre.label_agreement(target, labels, settings or [])
+        print_lines([to_json(agreement) if as_json else AGREEMENT.format(**agreement)])
+        return
     env_settings = parse_settings(settings or [])
     if exploit is not None:
         reject_beside(context, "--exploit", ["step_seconds", "model"])
         found = cadre.find_exploits(target, exploit, env_settings, report=sys.stderr.write)
         print_lines([to_json(asdict(found))] if as_json else map(visible, found.lines()))
         raise typer.Exit(int(found.is_exploitable))
-    reject_without(context, "--exploit", ["as_json"])
+    reject_without(context, "--exploit or --labels", ["as_json"])
     env_spec = EnvSpec(target, env_settings)
     declared = env_spec.declared
     from cadre.config.estimate import render_first_prompts

@@ -16,6 +16,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from cadre import random_keys
 from cadre.engines.text import tools as tool_calls
@@ -51,8 +52,9 @@ class OpenAISampler:
         self._openai, self._model, self._url = package("openai", "remote", f"url {url}"), model, url
         self._key = os.environ.get(key_variable, "none")
         self._enable_thinking = enable_thinking
-        self._limit_field = "max_tokens"
-        self._warned = False
+        self._limit_field, self._warned = "max_tokens", False
+        # By event loop: to make one takes 30 ms. It holds no connection between two requests.
+        self._clients = WeakKeyDictionary[asyncio.AbstractEventLoop, Any]()
 
     async def sample(self, request: Request) -> list[Sample]:
         """Make one call a completion, all at once, each with its own seed.
@@ -60,10 +62,12 @@ class OpenAISampler:
         A call that the endpoint rejects for its conversation, or answers without a text, becomes a sample with a
         failure. Raises PromptError or AnswerError if all calls fail so, and EngineError if the endpoint fails.
         """
-        limited = self._openai.DefaultAsyncHttpxClient(event_hooks={"response": [_limit_body]})
-        async with self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key, http_client=limited) as client:
-            calls = (self._complete(client, request, i) for i in range(request.count))
-            results = await asyncio.gather(*calls, return_exceptions=True)
+        if (loop := asyncio.get_running_loop()) not in self._clients:
+            limited = self._openai.DefaultAsyncHttpxClient(event_hooks={"response": [_limit_body]})
+            options = {"http_client": limited, "default_headers": {"Connection": "close"}}
+            self._clients[loop] = self._openai.AsyncOpenAI(base_url=self._url, api_key=self._key, **options)
+        calls = (self._complete(self._clients[loop], request, i) for i in range(request.count))
+        results = await asyncio.gather(*calls, return_exceptions=True)
         samples, failures = list[Sample](), list[PromptError | AnswerError]()
         for result in results:
             if isinstance(result, PromptError | AnswerError):

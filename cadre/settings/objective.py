@@ -50,8 +50,7 @@ class CreditConfig(Section):
         int, WITHOUT_PAIRS, ReadIf("teacher.alone is unset", lambda given: not teaches_alone(given))
     ] = Field(0, ge=0, description="tokens before max_tokens over which a length penalty grows; 0: none")
     overlong_factor: Annotated[
-        float | None,
-        ReadIf("credit.overlong_buffer is above 0", lambda given: given.section.overlong_buffer > 0),
+        float | None, ReadIf("credit.overlong_buffer is above 0", lambda given: given.section.overlong_buffer > 0)
     ] = Field(None, gt=0.0, description="penalty of the longest completion; 1 unless set")
     role_weights: Annotated[
         dict[str, Annotated[float, Field(ge=0.0)]],
@@ -129,8 +128,7 @@ class LossConfig(Section):
     ] = Field(1.0, gt=0.0, description="with sequence_sum: the number of tokens that a sequence's sum is divided by")
     entropy: float = Field(0.0, ge=0.0, description="coefficient of the entropy bonus per token")
     entropy_tokens: Annotated[
-        int | None,
-        ReadIf("loss.entropy is above 0", lambda given: needs_entropy_gradient(given.section)),
+        int | None, ReadIf("loss.entropy is above 0", lambda given: needs_entropy_gradient(given.section))
     ] = Field(
         None,
         ge=2,
@@ -166,8 +164,7 @@ class LossConfig(Section):
         "token", description="unit that has one weight"
     )
     correction_low: Annotated[
-        float,
-        ReadIf("loss.correction is mask", lambda given: given.section.correction == "mask"),
+        float, ReadIf("loss.correction is mask", lambda given: given.section.correction == "mask")
     ] = Field(0.5, ge=0.0, description="with correction mask: weights below it count as 0")
     correction_high: Annotated[float, CORRECTED] = Field(
         2.0, gt=0.0, description="weights above it are cut to it, or count as 0 with correction mask"

@@ -52,8 +52,7 @@ class TrainConfig(Section):
         "0: never",
     )
     on_step: str | None = Field(
-        None,
-        description="FILE.py:function, called as f(step, metrics) after each step; True ends the training there",
+        None, description="FILE.py:function, called as f(step, metrics) after each step; True ends the training there"
     )
     seed: int = Field(0, description="seed of all random draws of the run")
     deterministic: Annotated[bool | None, SAMPLED_APART] = Field(
@@ -62,9 +61,7 @@ class TrainConfig(Section):
         "request as it arises; unset: so on a CPU only",
     )
     checkpoint_minutes: float = Field(
-        5.0,
-        ge=0.0,
-        description="minutes between checkpoints to resume from; 0: the first, the best and the last only",
+        5.0, ge=0.0, description="minutes between checkpoints to resume from; 0: the first, the best and the last only"
     )
     checkpoint_every: int = Field(0, ge=0, description="steps between checkpoints that are never removed; 0: none")
     checkpoints_kept: Positive = Field(2, description="newest checkpoints that are kept, beside the best")

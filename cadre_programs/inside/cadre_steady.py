@@ -280,11 +280,7 @@ def _replace_builtin(function: Any, replacement: Callable[..., Any]) -> None:
         callback = prototype(replacement)
     elif kind == METH_FASTCALL | METH_KEYWORDS:
         prototype = ctypes.PYFUNCTYPE(
-            ctypes.py_object,
-            ctypes.py_object,
-            ctypes.POINTER(ctypes.py_object),
-            ctypes.c_ssize_t,
-            ctypes.c_void_p,
+            ctypes.py_object, ctypes.py_object, ctypes.POINTER(ctypes.py_object), ctypes.c_ssize_t, ctypes.c_void_p
         )
 
         def call(bound: Any, values: Any, count: int, names: int | None) -> Any:
@@ -314,8 +310,7 @@ def _steady_clock() -> None:
 
     _replace_builtin(datetime.datetime.now, now)
     _replace_builtin(
-        datetime.datetime.utcnow,
-        lambda bound: bound.fromtimestamp(current().now(), datetime.UTC).replace(tzinfo=None),
+        datetime.datetime.utcnow, lambda bound: bound.fromtimestamp(current().now(), datetime.UTC).replace(tzinfo=None)
     )
 
     # These read the clock where they get no time. A name that was imported before keeps the function in C.

@@ -243,18 +243,15 @@ def spellings(value: Any) -> list[list[list[Any]]]:
     if isinstance(value, bytes | bytearray):
         return [[[number] for number in value], [[letter] for letter in value.decode("latin-1")]]
     if isinstance(value, dict):
-        listed_values = spellings(list(value.values())) if is_list_like(value) else []
+        # One whose keys are the indices of a list is a list too.
+        is_list_like = bool(value) and sorted(value, key=repr) == sorted(range(len(value)), key=repr)
+        listed_values = spellings(list(value.values())) if is_list_like else []
         return [*spellings(list(value)), *spellings(list(value.items())), *listed_values]
     if isinstance(value, HOLDING):
         item_spellings = [spellings(item) for item in itertools.islice(value, MOST_SCALARS)]
         # All items in their first spelling, and all in their last, such as texts as numbers.
         return [[list(itertools.chain.from_iterable(ways[index])) for ways in item_spellings] for index in (0, -1)]
     return [[[value]]]
-
-
-def is_list_like(value: dict[Any, Any]) -> bool:
-    """Return True if the keys of a dictionary are the indices of a list."""
-    return bool(value) and sorted(value, key=repr) == sorted(range(len(value)), key=repr)
 
 
 def number_of(text: str) -> float | None:

@@ -185,11 +185,10 @@ def with_own_lines(verdict: Verdict, ready_program: str, program: str) -> Verdic
     code before it in `ready_program`."""
     without_future = FUTURE.sub("", program)
     offset = ready_program.partition(without_future)[0].count("\n") if without_future else 0
-
-    def count_own(match: re.Match[str]) -> str:
-        return f"(<program>, line {int(match[1]) - offset})"
-
-    return replace(verdict, failures=tuple(SYNTAX_LINE.sub(count_own, text) for text in verdict.failures))
+    failures = (
+        SYNTAX_LINE.sub(lambda match: f"(<program>, line {int(match[1]) - offset})", text) for text in verdict.failures
+    )
+    return replace(verdict, failures=tuple(failures))
 
 
 @lru_cache(maxsize=256)

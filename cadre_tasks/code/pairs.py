@@ -99,7 +99,9 @@ class Pairs(Exchange):
     def asked(self) -> dict[str, Observation]:
         if self.success or self.turn >= self.turns:
             return {}
-        words = {"entry": self.program.entry, "task": task_of(self.program)}
+        statement, starter = self.program.statement, self.program.starter
+        gap = "\n\n" if statement and starter and not statement.endswith("\n") else ""
+        words = {"entry": self.program.entry, "task": f"{statement}{gap}{starter}"}
         if self.turn and self.feedback == EXPERT and not self.advice:
             text = ASK_EXPERT.format(**words) + "".join(
                 f"\n\n{role} wrote:\n{self.wrote[role]}" for role in self.writers
@@ -143,12 +145,6 @@ class PairsSingleAgent(SingleAgent, Pairs):
 
     def wording(self) -> dict[str, str]:
         return BY_ONE
-
-
-def task_of(program: CodingProblem) -> str:
-    """Return the statement and the starter, with a blank line between them."""
-    separator = "\n\n" if program.statement and program.starter and not program.statement.endswith("\n") else ""
-    return f"{program.statement}{separator}{program.starter}"
 
 
 def silent(graded: Graded) -> list[str]:

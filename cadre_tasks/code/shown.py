@@ -54,15 +54,11 @@ class Shown:
             for shown, output in self.examples
         ):
             return True
-        return self.composes(words_in, words_out) or self.stands_in_statement(words_in, words_out)
-
-    def composes(self, words_in: Words, words_out: Words) -> bool:
-        """Return True if a test consists of shown cases one after another, perhaps behind a count; behind a count the
-        program ignores what follows the last case."""
-        begins_with_count = isinstance(words_in[0], float) if words_in else False
-        return len(words_in) in self.ends(words_in, words_out) or (
-            begins_with_count and max(self.ends(words_in[1:], words_out), default=0) > 0
-        )
+        if len(words_in) in self.ends(words_in, words_out) or self.stands_in_statement(words_in, words_out):
+            return True
+        # Behind a count the program ignores what follows the last case.
+        begins_with_count = bool(words_in) and isinstance(words_in[0], float)
+        return begins_with_count and max(self.ends(words_in[1:], words_out), default=0) > 0
 
     def ends(self, words_in: Words, words_out: Words) -> set[int]:
         """Return the numbers of words after which shown cases, one after another from the first word on, have printed
@@ -89,13 +85,10 @@ class Shown:
             for position in range(end, min(end + BETWEEN, len(text)) + 1):
                 if text[position : position + len(words_out)] == words_out:
                     return True
-                if position == len(text) or not is_joining(text[position]):
+                word = text[position] if position < len(text) else 0.0
+                if not isinstance(word, str) or (word.strip("`*_:.,;()[]->=\"'").lower() or "is") not in JOINING:
                     break
         return False
-
-
-def is_joining(word: Word) -> bool:
-    return isinstance(word, str) and (word.strip("`*_:.,;()[]->=\"'").lower() or "is") in JOINING
 
 
 def words(text: str) -> Words:

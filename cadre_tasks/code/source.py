@@ -47,20 +47,15 @@ def defining_statements(tree: ast.Module, name: str) -> list[ast.stmt]:
             continue
         visited.add(target)
         for node in tree.body:
-            is_rebinding = (
-                isinstance(node, ast.Assign) and target == name
-            )  # `entry = helper(entry)` calls nothing in `entry`
-            if not is_rebinding and any(binds(part, target) for part in binding_nodes(node)):
+            # `entry = helper(entry)` calls nothing in `entry`.
+            is_rebinding = isinstance(node, ast.Assign) and target == name
+            # The body of a function or a class binds no names around it.
+            has_body = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            parts = [node] if has_body else ast.walk(node)
+            if not is_rebinding and any(binds(part, target) for part in parts):
                 statements.append(node)
                 pending += [part.id for part in ast.walk(node) if isinstance(part, ast.Name)]
     return statements
-
-
-def binding_nodes(statement: ast.stmt) -> list[ast.AST]:
-    """Return the parts of a statement that bind names around it: not the body of a function or a class."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [statement]
-    return list(ast.walk(statement))
 
 
 def calls(statement: ast.stmt, name: str) -> bool:
@@ -87,22 +82,16 @@ def wraps(function: ast.FunctionDef, name: str) -> bool:
     Wrappers that are spelt otherwise are detected by running them (`cadre_tasks.code.grade_pairs`)."""
     forwarded: set[str] = set()
     for statement in function.body:
+        value = statement.value if isinstance(statement, ast.Assign | ast.Return | ast.Expr) else None
         # `x = helper(n)` and then `return x` is a wrapper as well.
         if isinstance(statement, ast.Assign) and is_call(statement.value, name):
             forwarded |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
         elif isinstance(statement, ast.Return):
-            value = statement.value
             if not (is_call(value, name) or (isinstance(value, ast.Name) and value.id in forwarded)):
                 return False
-        elif not is_idle(statement):
+        elif not isinstance(statement, ast.Pass) and not isinstance(value, ast.Constant):
             return False
     return True
-
-
-def is_idle(statement: ast.stmt) -> bool:
-    """Return True for a statement that computes nothing: pass, a bare constant, a constant assigned to a name."""
-    value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
-    return isinstance(statement, ast.Pass) or isinstance(value, ast.Constant)
 
 
 def binds(node: ast.AST, name: str) -> bool:

@@ -239,25 +239,18 @@ async def mutants(program: CodingProblem, right: str, count: int) -> list[str]:
     idle = f"def {program.entry}(*arguments, **keywords):\n    return None" if program.entry else "pass"
     empty = [idle] if count else []
     wrong: list[str] = []
-    for candidates in ([tamed(program, right, mutant) for mutant in changed], altered, empty):
-        wrong = wrong or await select_failing(candidates, program)
+    if program.entry:
+        # The right program's answers wherever a mutant raises or answers with another type. A script's tests compare
+        # all that it prints.
+        tame = TAMED.format(entry=program.entry, source=ready(program, right))
+        changed = [ready(program, mutant) + tame for mutant in changed]
+    # Functions that do not end are left out, as any call shows them.
+    left_out = ("timeout", "wall", "oom") if program.entry else ()
+    for candidates in (changed, altered, empty):
+        verdicts = await asyncio.gather(*(judge(candidate, all_tests(program)) for candidate in candidates))
+        judged = zip(candidates, verdicts, strict=True)
+        if wrong := [mutant for mutant, verdict in judged if not verdict.ok and verdict.status not in left_out]:
+            break
     if right == program.reference:
         _mutants[key] = wrong
     return wrong
-
-
-def tamed(program: CodingProblem, right: str, mutant: str) -> str:
-    """Return the mutant of a function with the right program's answers wherever it raises or answers with another type;
-    a script as it is, whose tests compare all that it prints."""
-    if not program.entry:
-        return mutant
-    return ready(program, mutant) + TAMED.format(entry=program.entry, source=ready(program, right))
-
-
-async def select_failing(programs: list[str], program: CodingProblem) -> list[str]:
-    """Return those of the programs that fail the problem's own tests, without functions that do not end, which any call
-    shows."""
-    verdicts = await asyncio.gather(*(judge(candidate, all_tests(program)) for candidate in programs))
-    left_out = ("timeout", "wall", "oom") if program.entry else ()
-    judged = zip(programs, verdicts, strict=True)
-    return [candidate for candidate, verdict in judged if not verdict.ok and verdict.status not in left_out]

@@ -39,7 +39,10 @@ def fetch_split(spec: DatasetSpec, split: str, revision: str = "") -> list[Path]
         return cached
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         raise DataError(f"data: {spec.hub} was not fetched before, and HF_HUB_OFFLINE is set. {manual_download(spec)}")
-    commit, files = _find_files(spec, split, [*_commits_of_other_splits(home, manifest), revision or MAIN])
+    # All splits of a revision are from one commit: that of those in the cache.
+    others = (path for path in home.glob(f"*@{manifest.name.partition('@')[2]}") if path != manifest)
+    commits = [cached[0].relative_to(home).parts[0] for path in others if (cached := _read_manifest(home, path))]
+    commit, files = _find_files(spec, split, [*commits, revision or MAIN])
     folder = home / commit
     size = sum(files.values()) / 1e6
     sys.stderr.write(f"data: fetching {len(files)} files, {size:,.1f} MB, of {spec.hub} at {commit} into {folder}\n")
@@ -79,12 +82,6 @@ def _read_manifest(home: Path, manifest: Path) -> list[Path] | None:
         return None  # a broken manifest is written again, and files that are there are not downloaded again
     is_complete = all(path.is_file() and path.stat().st_size == size for path, size in sizes.items())
     return list(sizes) if is_complete else None
-
-
-def _commits_of_other_splits(home: Path, manifest: Path) -> list[str]:
-    """Return the commits of the splits of the same revision in the cache, so that all of a set are from one commit."""
-    manifests = (path for path in home.glob(f"*@{manifest.name.partition('@')[2]}") if path != manifest)
-    return [files[0].relative_to(home).parts[0] for path in manifests if (files := _read_manifest(home, path))]
 
 
 # The hub

@@ -370,11 +370,7 @@ SPECS: dict[str, DatasetSpec] = {
         folders=("math_train",),
     ),
     "deepmath": DatasetSpec(
-        "problem",
-        "zwhe99/DeepMath-103K",
-        {"train": ("train", (103_022, 103_110))},
-        deepmath,
-        folders=("deepmath5k",),
+        "problem", "zwhe99/DeepMath-103K", {"train": ("train", (103_022, 103_110))}, deepmath, folders=("deepmath5k",)
     ),
     "polaris": DatasetSpec("problem", "POLARIS-Project/Polaris-Dataset-53K", {"train": ("train", (53_291,))}, problem),
     "deepscaler": DatasetSpec(
@@ -407,23 +403,13 @@ SPECS: dict[str, DatasetSpec] = {
         files="test*.jsonl",
     ),
     "scitldr": DatasetSpec(
-        "article",
-        "allenai/scitldr",
-        {"train": ("train", (1992,)), "test": ("test", (618,))},
-        scitldr,
-        "Abstract",
+        "article", "allenai/scitldr", {"train": ("train", (1992,)), "test": ("test", (618,))}, scitldr, "Abstract"
     ),
     "tldr": DatasetSpec("article", "trl-lib/tldr", {"train": ("train", (116_722,)), "test": ("test", (6_553,))}, tldr),
     "arxiv": DatasetSpec(
-        "article",
-        "OpenMLRL/arXiv_abstract",
-        {"train": ("train", (140_313,)), "test": ("val", (5_383,))},
-        arxiv,
+        "article", "OpenMLRL/arXiv_abstract", {"train": ("train", (140_313,)), "test": ("val", (5_383,))}, arxiv
     ),
     "stories": DatasetSpec(
-        "article",
-        "euclaise/writingprompts",
-        {"train": ("train", (272_600,)), "test": ("test", (15_138,))},
-        story,
+        "article", "euclaise/writingprompts", {"train": ("train", (272_600,)), "test": ("test", (15_138,))}, story
     ),
 }

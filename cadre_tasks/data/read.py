@@ -165,11 +165,6 @@ def _select_files(exact: Sequence[Path], prefixed: Sequence[Path]) -> list[Path]
     The same file in several formats counts once. Raises DataError if several files fit, or a part of a series is
     missing.
     """
-
-    def part_number(file: Path) -> int:
-        part = PART.search(file.stem)
-        return int(part["number"]) if part else 0
-
     # A numbered file beside one of the exact name is another version or a part of it, so it is not left out in silence.
     candidates = (*exact, *(file for file in prefixed if not exact or NUMBERED.search(file.stem)))
     series: dict[tuple[str, str], list[Path]] = defaultdict(list)  # by (name, number of parts)
@@ -179,7 +174,7 @@ def _select_files(exact: Sequence[Path], prefixed: Sequence[Path]) -> list[Path]
         if not same_series or same_series[0].suffix == file.suffix:
             same_series.append(file)
     (prefix, count), files = next(iter(series.items()))
-    by_number = {part_number(file): file for file in files}
+    by_number = {int(part["number"]) if (part := PART.search(file.stem)) else 0: file for file in files}
     if len(series) > 1 or len(by_number) < len(files):
         names = ", ".join(file.name for parts in series.values() for file in parts)
         raise DataError(

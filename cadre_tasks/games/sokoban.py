@@ -90,15 +90,7 @@ def find_moves(start, step, is_solved):
     # Returns the string of moves of the first solved state.""",
     arguments=RULES,
 )
-LEGEND = {
-    "#": "wall",
-    ".": "free",
-    "G": "goal",
-    "B": "box",
-    "*": "box on goal",
-    "S": "walker",
-    "+": "walker on goal",
-}
+LEGEND = {"#": "wall", ".": "free", "G": "goal", "B": "box", "*": "box on goal", "S": "walker", "+": "walker on goal"}
 
 
 @dataclass(frozen=True)

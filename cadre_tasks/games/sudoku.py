@@ -81,12 +81,7 @@ class Sudoku(ToolPlanner):
     answers: ClassVar[str] = "grid"
 
     def __init__(
-        self,
-        task: Task,
-        turns: Turns = 4,
-        prompts: Prompts = "full",
-        reward: Rewards = "shaped",
-        **grid: Any,
+        self, task: Task, turns: Turns = 4, prompts: Prompts = "full", reward: Rewards = "shaped", **grid: Any
     ) -> None:
         self.puzzle: Rows = tuple(task.data["grid"])
         solutions_found = solutions(self.puzzle)

@@ -127,19 +127,8 @@ def start_server(app: str, start_timeout_s: float) -> str:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     # Every session that is closed is an error in the log of the server.
-    command = [
-        sys.executable,
-        "-m",
-        "uvicorn",
-        app,
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--log-level",
-        "critical",
-    ]
-    server = subprocess.Popen(command)
+    options = f"--host 127.0.0.1 --port {port} --log-level critical"
+    server = subprocess.Popen([sys.executable, "-m", "uvicorn", app, *options.split()])
     atexit.register(server.terminate)
     deadline = time.monotonic() + start_timeout_s
     while time.monotonic() < deadline and server.poll() is None:

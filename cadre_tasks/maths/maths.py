@@ -147,7 +147,13 @@ class MathsSingleAgent(Maths):
     async def step(self, actions: dict[str, str]) -> Reward:
         text = actions["agent"]
         self.written = (*self.written, Message("user", self.ask()), Message("assistant", text))
-        return await (self.conclude(text) if self.answering else self.try_program(text))
+        if not self.answering:
+            return await self.try_program(text)
+        answer, parts = await self.reason(text)
+        self.agreed = bool(answer and self.printed) and await math.same_answer(self.printed or "", answer or "")
+        self.right, self.turn = parts["correct"] > 0, self.turn + 1
+        self.answer, self.answering = sum(parts.values()), False
+        return self.settle(RIGHT * self.right, {**parts, "agreed": float(self.agreed)})
 
     async def try_program(self, text: str) -> Reward:
         self.printed, parts = await self.compute(text)
@@ -157,13 +163,6 @@ class MathsSingleAgent(Maths):
         # Potential-based shaping: the printed answer's reward goes to the team now, and back with the next step's
         # difference.
         return self.settle(RIGHT * self.right + shaping, {**parts, "shaping": shaping})
-
-    async def conclude(self, text: str) -> Reward:
-        answer, parts = await self.reason(text)
-        self.agreed = bool(answer and self.printed) and await math.same_answer(self.printed or "", answer or "")
-        self.right, self.turn = parts["correct"] > 0, self.turn + 1
-        self.answer, self.answering = sum(parts.values()), False
-        return self.settle(RIGHT * self.right, {**parts, "agreed": float(self.agreed)})
 
     def settle(self, team: float, parts: dict[str, float]) -> Reward:
         self.account, reward = self.account.settle(team, {"agent": self.program + self.answer}, parts)

@@ -71,13 +71,6 @@ class Grounded:
         # Goals that hold at the start count negatively when they are undone.
         return (len(self.goals & state) - len(self.goals & self.start)) / len(opened)
 
-    def obstacle(self, state: Facts, name: str) -> str:
-        """Return the reason for which an action cannot be executed."""
-        if name not in self.actions:
-            return f"{name} is no action here"
-        missing = sorted(self.actions[name].preconditions - state)
-        return f"{name} needs {' '.join(missing)}"
-
 
 @lru_cache(maxsize=512)
 def grounded(domain: str, text: str) -> Grounded:
@@ -156,15 +149,15 @@ class Plan(Relay):
         if executed == len(plan) and state >= self.world.goals:
             # A plan of twice the optimum's length gets half of the .25.
             worth = SOLVED + SHORT * self.task.data["optimum"] / len(plan)
-            return Judged(
-                True, True, worth, f"All {executed} actions can be executed and reach the goal.", f"goal {executed}"
-            )
+            text = f"All {executed} actions can be executed and reach the goal."
+            return Judged(True, True, worth, text, f"goal {executed}")
         worth = TRIED * max(0.0, self.world.progress(state))
         if executed < len(plan):
-            stops = self.world.obstacle(state, plan[executed])
-            return Judged(
-                True, False, worth, f"{executed} of {len(plan)} actions can be executed; {stops}.", f"stops {executed}"
-            )
+            name = plan[executed]
+            action = self.world.actions.get(name)
+            lacking = f"needs {' '.join(sorted(action.preconditions - state))}" if action else "is no action here"
+            text = f"{executed} of {len(plan)} actions can be executed; {name} {lacking}."
+            return Judged(True, False, worth, text, f"stops {executed}")
         missing = " ".join(sorted(self.world.goals - state))
         return Judged(True, False, worth, f"All can be executed; {missing} does not hold then.", f"short {executed}")
 

@@ -127,13 +127,9 @@ class Relay(TurnBased):
     async def step(self, actions: dict[str, str]) -> Reward:
         ((role, text),) = actions.items()
         judged = await self.judge(answer_in(text, self.language, self.word))
-        return self.drafted(role, text, judged) if self.drafting else self.decided(role, judged)
-
-    def drafted(self, role: str, text: str, judged: Judged) -> Reward:
-        self.said, self.draft = text[:LONGEST].strip(), judged
-        return self.pay(role, 0, judged, "draft")
-
-    def decided(self, role: str, judged: Judged) -> Reward:
+        if self.drafting:
+            self.said, self.draft = text[:LONGEST].strip(), judged
+            return self.pay(role, 0, judged, "draft")
         self.won, self.last, self.draft, self.said, self.turn = judged.solved, judged, None, "", self.turn + 1
         return self.pay(role, 1, judged, "decision")
 

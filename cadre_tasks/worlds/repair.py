@@ -19,13 +19,7 @@ from cadre.envs import drawings
 from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError
 from cadre.types import Drawing, Message, Reward, Task
-from cadre_programs.containers import (
-    ContainerConfig,
-    ContainerShell,
-    check_containers,
-    make_archive,
-    run_in_container,
-)
+from cadre_programs.containers import ContainerConfig, ContainerShell, check_containers, make_archive, run_in_container
 from cadre_sandbox import FunctionProgram, Limits
 from cadre_tasks import sandbox
 from cadre_tasks.account import Account

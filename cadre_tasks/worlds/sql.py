@@ -81,11 +81,6 @@ def distinguishes(candidate: SqlQuestion, data: Any) -> bool:
     return not any(all(database.same(run_query(connection, like), it) for connection, it in pairs) for like in likes)
 
 
-def table_data(table: Table) -> dict[str, Any]:
-    """Return a table as the data of a task."""
-    return {"name": table.name, "parent": table.parent, "words": list(table.words), "numbers": list(table.numbers)}
-
-
 @lru_cache(maxsize=4096)
 def _wanted(key: str, reference: str) -> list[list[Result]]:
     """Return a list to store the results of a reference in, filled by the first caller."""
@@ -136,7 +131,10 @@ class Sql(Relay):
         def draw(index: int, attempt: int) -> dict[str, Any] | None:
             generator = random_keys.generator("sql", split, index, attempt, repr(sorted(dials.items())))
             drawn_question = question(generator, dials)
-            tables = list(map(table_data, drawn_question.chain))
+            tables = [
+                {"name": it.name, "parent": it.parent, "words": list(it.words), "numbers": list(it.numbers)}
+                for it in drawn_question.chain
+            ]
             forms = {
                 "english": drawn_question.english(),
                 "brief": drawn_question.brief(),

@@ -129,14 +129,10 @@ class SqlQuestion:
         condition_clause = f" where {' and '.join(parts)}" if parts else ""
         if not self.group:
             return f"{clause}{condition_clause}?".capitalize()
-        return f"{self.per_group(clause)}{condition_clause}?".capitalize() + self.shape()
-
-    def per_group(self, clause: str) -> str:
-        name = ".".join(self.group or ())
-        if self.most:
-            return f"which {name} has the largest answer to this, and what is it: {clause}"
-        minimum = f" with at least {self.least} such rows" if self.least else ""
-        return f"for each {name}{minimum}, {clause}"
+        name, minimum = ".".join(self.group), f" with at least {self.least} such rows" if self.least else ""
+        largest = f"which {name} has the largest answer to this, and what is it: "
+        groups = largest if self.most else f"for each {name}{minimum}, "
+        return f"{groups}{clause}{condition_clause}?".capitalize() + self.shape()
 
     def shape(self) -> str:
         tie = " Of equal ones take the first in the alphabet." if self.most else ""

@@ -128,11 +128,7 @@ class Story(Writing):
     def parts(self, written: str) -> dict[str, float]:
         """Return the similarity to the true continuation, the score as prose, and the share that is not copied from the
         beginning."""
-        return {
-            "rouge_l": rouge_l(self.rest, written),
-            "prose": prose(written),
-            "new": uncopied(self.given, written),
-        }
+        return {"rouge_l": rouge_l(self.rest, written), "prose": prose(written), "new": uncopied(self.given, written)}
 
 
 def by_one(ask: Mapping[str, str]) -> dict[str, str]:

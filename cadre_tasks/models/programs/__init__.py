@@ -13,11 +13,7 @@ from collections.abc import Sequence
 from cadre_tasks.models.programs import plan_path, sokoban, sudoku
 from cadre_tasks.models.programs.mixture import Kind, Mixture, sample, with_several
 
-KINDS: Mixture = {
-    "plan-path": plan_path.KINDS,
-    "sokoban": sokoban.KINDS,
-    "sudoku": sudoku.KINDS,
-}
+KINDS: Mixture = {"plan-path": plan_path.KINDS, "sokoban": sokoban.KINDS, "sudoku": sudoku.KINDS}
 
 
 # How many of the mistakes a program of `PARTS` has.

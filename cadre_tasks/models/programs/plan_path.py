@@ -50,10 +50,7 @@ SEARCH_MISTAKES = [
 ]
 
 # Those of them that alone leave it right, only slower.
-HARMLESS = [
-    ("        break\n", "        continue\n"),
-    ("            seen.add(n)\n", "            seen.add(cell)\n"),
-]
+HARMLESS = [("        break\n", "        continue\n"), ("            seen.add(n)\n", "            seen.add(cell)\n")]
 
 ONE_AXIS = [
     'print("R" * (goal[1] - start[1]))\n',

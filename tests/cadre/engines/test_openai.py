@@ -247,3 +247,14 @@ def test_reasoning_without_a_text_is_warned_of_once(
     )
     assert f"{2 * (finish == 'length')} of them cut off at sampling.max_tokens=7" in first or not is_textless
     assert rest == []
+
+
+def test_requests_of_one_event_loop_share_a_client(endpoint: str) -> None:
+    sampler = OpenAISampler("echo", endpoint, "NO_SUCH_KEY")
+    request = Request("helper", "p", (Message("user", "hi"),), 1, Sampling(), 0)
+
+    async def sample_twice() -> int:
+        await asyncio.gather(sampler.sample(request), sampler.sample(request))
+        return len(sampler._clients)
+
+    assert asyncio.run(sample_twice()) == 1
