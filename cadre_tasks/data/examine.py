@@ -139,19 +139,12 @@ def available_test_sets(name: str, source: str) -> dict[str, str]:
     """Return those of `comparable_test_sets` that can be read, with their sources. From the hub these are the set's own
     and those in the cache; nothing else is downloaded for a comparison."""
     if read.is_hub(source):
-        cached = [
-            test_set
-            for test_set in comparable_test_sets(name)
-            if test_set == name or hub.cached_files(SPECS[test_set], "test")
-        ]
-        return {test_set: source if test_set == name else read.HUB for test_set in cached}
-    available = {}
-    for test_set in comparable_test_sets(name):
-        # Files directly in the folder are those of the set `name`.
-        is_own = test_set == name or read.find_home(test_set, Path(source).expanduser()) is not None
-        if is_own and has_local_files(test_set, "test", source):
-            available[test_set] = source
-    return available
+        cached = (each for each in comparable_test_sets(name) if each == name or hub.cached_files(SPECS[each], "test"))
+        return {each: source if each == name else read.HUB for each in cached}
+    # Files directly in the folder are those of the set `name`.
+    folder = Path(source).expanduser()
+    own = (each for each in comparable_test_sets(name) if each == name or read.find_home(each, folder) is not None)
+    return {each: source for each in own if has_local_files(each, "test", source)}
 
 
 def has_local_files(name: str, split: str, source: str) -> bool:

@@ -74,8 +74,7 @@ class Pool:
 
     def get(self, state: int) -> Any:
         """Return the session of a state, or None if it has none any more."""
-        client = self.sessions.pop(state, None)
-        if client is not None:
+        if (client := self.sessions.pop(state, None)) is not None:
             self.sessions[state] = client
         return client
 
