@@ -346,6 +346,15 @@ def test_packed_products_give_the_same(engine, architecture, monkeypatch):
     assert [item[0].logprobs for item in changed] != [item[0].logprobs for item in packed]
 
 
+def test_copies_of_weights_that_change_are_freed_and_those_of_a_base_are_kept(learner, team, monkeypatch):
+    monkeypatch.setattr(llama_step, "LARGE", 1)
+    for trained, is_kept in ((learner("qwen2"), False), (team({"p": 4}, "qwen2"), True)):
+        ((first, second),) = sample(trained, request("go", 2, 0, max_tokens=3))
+        assert trained.engine.packed._products
+        update(trained, [datum(first, 1.0), datum(second, -1.0)])
+        assert bool(trained.engine.packed._products) == is_kept
+
+
 def test_without_memory_for_them_products_are_not_packed(engine, monkeypatch):
     monkeypatch.setattr(llama_step, "LARGE", 1)
     monkeypatch.setattr(llama_step, "total_and_free", lambda device: (1 << 40, 0))
