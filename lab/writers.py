@@ -45,7 +45,7 @@ def train_ours(model: str, data: str, steps: int, folder: Path) -> tuple[list[fl
     seconds = [line["time/sample_s"] + line["time/learn_s"] for line in trained.metrics()]
     roots = [[kept.tree.root for kept in trained.trees() if kept.step == step] for step in range(steps)]
     rewards = [fmean(branch.reward.team for root in each for branch in root.branches) for each in roots]
-    words = [[{role: root.observations[role].messages[0].text for role in ROLES} for root in each] for each in roots]
+    words = [[{role: root.observations[role].messages[0].content for role in ROLES} for root in each] for each in roots]
     trained.close()
     return seconds, rewards, words
 
