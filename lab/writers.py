@@ -51,22 +51,24 @@ def train_ours(model: str, data: str, steps: int, folder: Path) -> tuple[list[fl
 
 
 def train_theirs(model: str, prompts: Sequence[Any]) -> None:
-    """Train on these prompts by CoMLRL, in its own environment, and print a line of seconds and reward for each."""
+    """Train on these prompts by CoMLRL, in its own environment, and print the times and the values of all rewards."""
     from comlrl.trainers.reinforce.magrpo import MAGRPOConfig, MAGRPOTrainer
     from transformers import AutoTokenizer
 
     from cadre_tasks.writing.text import TLDR, graded
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    words = [
-        {role: tokenizer.apply_chat_template([{"role": "user", "content": text}], False) for role, text in row.items()}
-        for row in prompts
-    ]
+
+    def templated(text: str) -> str:
+        messages = [{"role": "user", "content": text}]
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+
+    words = [{role: templated(text) for role, text in row.items()} for row in prompts]
     rewarded: list[tuple[float, float]] = []
 
     def reward(short: Sequence[str], long: Sequence[str]) -> list[float]:
         values = [sum(graded(first, second, TLDR).values()) for first, second in zip(short, long, strict=True)]
-        rewarded.append((time.perf_counter(), fmean(values)))
+        rewarded.extend((time.perf_counter(), value) for value in values)
         return values
 
     trainer = MAGRPOTrainer(
@@ -116,12 +118,12 @@ def main() -> None:
         file = Path(name) / "prompts.json"
         file.write_text(json.dumps([row for step in words for row in step]))
         command = [options.comlrl, "-m", "lab.writers", "--model", options.model, "--prompts", str(file)]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     lines = json.loads(printed.splitlines()[-1])
-    starts, their_rewards = [at for at, _ in lines[::PROMPTS]], [value for _, value in lines[:-1]]
+    starts, values = [at for at, _ in lines[:: PROMPTS * K]], [value for _, value in lines[:-1]]
     # From the first reward of a step to that of the next: another prompt's generation counts in place of its own.
     theirs = [after - before for before, after in pairwise(starts)]
-    their_rewards = [fmean(their_rewards[at : at + PROMPTS]) for at in range(0, len(their_rewards), PROMPTS)]
+    their_rewards = [fmean(values[at : at + PROMPTS * K]) for at in range(0, len(values), PROMPTS * K)]
     figures = {
         "writers.ours.step_s": (ours[1:], "s"),
         "writers.comlrl.step_s": (theirs[:-1][1:], "s"),
@@ -129,13 +131,13 @@ def main() -> None:
         "writers.ours.reward": (our_rewards, "reward"),
         "writers.comlrl.reward": (their_rewards, "reward"),
     }
-    for figure, (values, unit) in figures.items():
-        sys.stdout.write(f"{figure}: {' '.join(f'{value:.3g}' for value in values)} {unit}\n")
+    for figure, (measured, unit) in figures.items():
+        sys.stdout.write(f"{figure}: {' '.join(f'{value:.3g}' for value in measured)} {unit}\n")
         if options.write:
             command_line = (
                 f"python -m lab.writers --model DIR --data DIR --comlrl PYTHON --steps {options.steps} --write"
             )
-            record("speed", figure, values, unit, command_line, len(values), [0])
+            record("speed", figure, measured, unit, command_line, len(measured), [0])
 
 
 if __name__ == "__main__":
