@@ -336,7 +336,7 @@ def unordered_form(call: ModelCall, answers: Collection[str]) -> tuple[str, list
 KINDS = {
     "names in /tmp": r"/tmp/[\w./-]+|\btmp[\w.-]{6,}",
     "dates and times": r"(?<!\d)(?:\d{4}-\d\d-\d\d|\d{1,2}:\d\d(?::\d\d)?(?:[.,]\d+)?)(?!\d)",
-    "ids and addresses": r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b[a-z]*_?(?=\w*\d)\w{7,}\b",
+    "ids and addresses": r"\b0x[0-9a-f]+\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=\w*\d)\w{7,}\b",
     "numbers": r"\d+(?:\.\d+)?",
 }
 

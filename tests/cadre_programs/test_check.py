@@ -61,6 +61,7 @@ def test_a_program_that_diverges_where_it_gets_several_calls_at_once(tmp_path, m
         ("of call_abc123DEF", "of call_zzz923DEF", ["ids and addresses"]),
         ("/tmp/tmpab12cd/x at 10:00", "/tmp/tmpxx99cd/x at 10:01", ["names in /tmp", "dates and times"]),
         ("a\nb", "b\na", ["the order of lines"]),
+        ("a" * 200_000 + " 1", "a" * 200_000 + " 2", ["numbers"]),  # in no more than some passes over the text
         ("pid 1: red", "pid 2: blue", []),
         ("same 12:00", "same 12:00", []),
     ],
