@@ -122,12 +122,13 @@ def main() -> None:
     lines = json.loads(printed.splitlines()[-1])
     starts, values = [at for at, _ in lines[:: PROMPTS * K]], [value for _, value in lines[:-1]]
     # From the first reward of a step to that of the next: another prompt's generation counts in place of its own.
-    theirs = [after - before for before, after in pairwise(starts)]
+    # The first step and the last, after which nothing is generated, are left out.
+    theirs = [after - before for before, after in pairwise(starts)][1:-1]
     their_rewards = [fmean(values[at : at + PROMPTS * K]) for at in range(0, len(values), PROMPTS * K)]
     figures = {
         "writers.ours.step_s": (ours[1:], "s"),
-        "writers.comlrl.step_s": (theirs[:-1][1:], "s"),
-        "writers.vs_comlrl": ([other / own for own, other in zip(ours[1:], theirs[1:-1], strict=False)], "ratio"),
+        "writers.comlrl.step_s": (theirs, "s"),
+        "writers.vs_comlrl": ([other / own for own, other in zip(ours[1:-1], theirs, strict=True)], "ratio"),
         "writers.ours.reward": (our_rewards, "reward"),
         "writers.comlrl.reward": (their_rewards, "reward"),
     }

@@ -59,8 +59,8 @@ class CacheOptions:
 
 def start_batch(loaded: LoadedModel, requests: Sequence[GenerationRequest], options: CacheOptions) -> DecodingBatch:
     """Return a batch of these requests, in the form that the options ask for, after its prefill."""
-    form = DecodingBatch if options.record is None or options.form == "plain" else ReplayedBatch
-    return form(loaded, requests, options)
+    batch_class = DecodingBatch if options.record is None or options.form == "plain" else ReplayedBatch
+    return batch_class(loaded, requests, options)
 
 
 class DecodingBatch:
