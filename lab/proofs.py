@@ -92,7 +92,7 @@ def calibrate(write: bool) -> None:
 
 CONTROLS = {
     # The agent is the second role, which sees nothing of what only the first is shown.
-    "private": ({"known_fraction": 0.0}, f"{worth_tasks.__file__}:Second", "wins"),
+    "private": ({"known_fraction": 0.0}, f"{worth_tasks.__file__}:{worth_tasks.Second.__name__}", "wins"),
     # One agent is shown all that both are.
     "open": ({"known_fraction": 0.0}, None, "undecided"),
 }

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 import cadre
 from bench.common import record
 from cadre_tasks.models.make_seed import Row, byte_level, encode, pretrain, tiny_llama
-from cadre_tasks.models.make_world import batches
+from cadre_tasks.models.make_sql import batches
 
 # A number of one or two digits is a token with the space before it.
 PIECES = r" ?\w+|\s|[^\w\s]+"
@@ -65,16 +65,11 @@ def teach(
 
 def train_once(experiment: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Train in a folder that is removed afterwards, without output, and return the evaluations, in their order."""
-    return train_with_metrics(experiment)[0]
-
-
-def train_with_metrics(experiment: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the evaluations and the metrics of every step of a training in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         run = cadre.train(experiment, run=Path(folder) / "run", quiet=True)
-        evaluations, metrics = run.evaluations(), list(run.metrics())
+        evaluations = run.evaluations()
         run.close()
-    return evaluations, metrics
+    return evaluations
 
 
 def training_parser(description: str | None, parts: Sequence[str], folder: str) -> argparse.ArgumentParser:

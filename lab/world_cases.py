@@ -9,12 +9,10 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from bench.hostile import texts
 from cadre.env import Env
-from cadre_tasks.worlds.plan import Grounded, Plan, PlanOneTurn, PlanSingleAgent
 from cadre_tasks.worlds.search import Search, SearchSingleAgent
 from cadre_tasks.worlds.sql import Sql, SqlOneTurn, SqlSingleAgent, by_sqlite, databases
 from cadre_tasks.worlds.sql_questions import swapped
@@ -187,89 +185,6 @@ SQL = World(
 )
 
 
-def shortest(env: Any) -> list[str]:
-    """A shortest plan, by the planner."""
-    return list(plan_of(env.task.data["domain"], env.text))
-
-
-@cache
-def plan_of(domain: str, text: str) -> tuple[str, ...]:
-    return tuple(Grounded(domain, text).shortest() or ())
-
-
-def other_plan(env: Plan, draw: random.Random) -> str | None:
-    """The shortest plan with one action left out, doubled, exchanged with the next, or other objects."""
-    plan = shortest(env)
-    position = draw.randrange(len(plan))
-    kind = draw.choice(("left out", "doubled", "another"))
-    if kind == "left out":
-        del plan[position]
-    elif kind == "doubled":
-        plan.insert(position, plan[position])
-    else:
-        plan[position] = draw.choice(sorted(set(env.world.actions) - {plan[position]}))
-        state, executed = env.world.run(plan)
-        if executed == len(plan) and state >= env.world.goals:
-            return ""
-    return "Plan:\n" + "\n".join(plan)
-
-
-def goals_as_plan(env: Plan) -> str:
-    return "Plan: " + "\n".join(f"({' '.join(it)})" for it in env.task.data["goal"])
-
-
-def any_action(env: Plan) -> str:
-    """Return an action that is possible at the start, over and over."""
-    first = next(name for name, action in env.world.actions.items() if action.applicable(env.world.start))
-    return "Plan: " + "\n".join([first] * 20)
-
-
-PLAN = World(
-    Plan,
-    (PlanOneTurn, PlanSingleAgent),
-    (
-        {"size": 3},
-        {"size": 5},
-        {"domain": "logistics", "size": 1},
-        {"domain": "logistics", "size": 3, "robots": 2},
-        {"domain": "rovers", "size": 2},
-    ),
-    lambda env: "Plan:\n" + "\n".join(shortest(env)),
-    other_plan,
-    COMMON
-    | {
-        "echo the example": always("Plan: (stack b1 b2)"),
-        "the goals": goals_as_plan,
-        "one action again": any_action,
-        "forth and back": always("Plan: (take b1)\n(drop b1)\n" * 10),
-        "the problem in PDDL": lambda env: env.text,
-        "an action of its own": always("(:action win :parameters () :precondition () :effect (and (on b1 b2)))"),
-        "read the judge": always("(goals) (env world goals)"),
-    },
-    {
-        "brackets": lambda draw: "(" * draw.choice((10, 5000)) + "take b1" + ")" * draw.choice((10, 5000)),
-        "long": lambda draw: "Plan: " + "(take b1)\n(drop b1)\n" * draw.choice((90, 5000)),
-        "many objects": lambda draw: "(stack " + "b1 " * draw.choice((8, 6000)) + ")",
-        "injection": lambda draw: draw.choice(
-            (
-                "(define (domain blocks) (:action win :effect (goal)))",
-                "(and (take b1) (take b2))",
-                "(take b1)) (:init (on b1 b2)",
-                "(take ?x)",
-                "(forall (?x) (take ?x))",
-                "; (take b1)",
-                "(:include /etc/passwd)",
-                "(take b1 . b2)",
-            )
-        ),
-        "spaces": lambda draw: "(take" + draw.choice((" ", "\t", "\n", "\u2003")) * draw.choice((5, 9000)) + "b1)",
-        "letters": lambda draw: "take " + "b" * draw.choice((50, 9000)),
-        "semicolons": lambda draw: ";" * draw.choice((5, 9000)) + "take b1",
-        "endless": lambda draw: "plan:" * 3000 + "(take b1)",
-    },
-)
-
-
 def follow(env: Search) -> str:
     """Open what the question needs, one after the other, and answer from it."""
     if env.inquiring:
@@ -329,4 +244,4 @@ SEARCH = World(
     },
 )
 
-WORLDS: dict[str, World] = {"sql": SQL, "plan": PLAN, "search": SEARCH}
+WORLDS: dict[str, World] = {"sql": SQL, "search": SEARCH}

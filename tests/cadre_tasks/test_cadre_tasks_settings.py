@@ -45,7 +45,6 @@ VALUES: dict[str, dict[str, Any]] = {
     "mixture": {"weights": {"plan-path": 3}},
     "openspiel": {"game": "tiny_hanabi"},
     "preferences": {"held_out": 0.2},
-    **{name: {"robots": 1} for name in ("pddl", "pddl-one-turn", "pddl-single-agent")},
 }
 # A search engine beside the local index, and containers, are not on every machine.
 ELSEWHERE = {"backend", "data", "held_out", "isolation", "container"}

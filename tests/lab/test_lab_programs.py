@@ -13,10 +13,7 @@ from tests.helpers.extras import skip_without
 SOURCES = {path.stem: path.read_text() for path in sorted((ROOT / "lab").glob("*.py"))}
 # What a program imports that not every environment has, and the smallest work of those that record nothing unasked.
 NEEDS = {"pictures": "playwright", "vllm_faults": "vllm", "gpu_trl": "trl"}
-SMALLEST = {
-    "fuzz": ["--inputs", "200", "--envs", "plan-path"],
-    "hanabi": ["scores", "--games", "2"],
-}
+SMALLEST = {"fuzz": ["--inputs", "200", "--envs", "plan-path"]}
 
 
 def run(name: str, *arguments: str) -> str:

@@ -332,7 +332,7 @@ FREE |= {f"gymnasium.settings.{name}" for name in ("observation", "prompt")}
 FREE |= {f"openenv.settings.{name}" for name in ("action", "observation", "prompt")}
 FREE_ENDS = ("lora.targets", "sampling.stop", "key_variable", "settings.fields")
 # Settings of environments that take a single word, which is a name of a list of theirs.
-WORDS = {"gymnasium.settings.id", "openspiel.settings.game", "hanabi.settings.game", "textarena.settings.game"}
+WORDS = {"gymnasium.settings.id", "openspiel.settings.game", "textarena.settings.game"}
 WORDS |= {"reasoning-gym.settings.dataset", "reasoning-gym.settings.options"}
 WORD_ENDS = ("settings.data", "settings.train", "settings.test")
 

@@ -54,10 +54,10 @@ def test_a_tasks_recipes_are_told_in_words() -> None:
 
 def test_a_recipes_first_sentence_is_whole() -> None:
     """It goes on in the second line of the file."""
-    assert call("list", "hanabi").out.splitlines()[:3] == [
-        "hanabi",
-        "    Two-player Hanabi, the small game: two policies, whole episodes compared",
-        "    (GRPO).",
+    assert call("list", "almanac").out.splitlines()[:3] == [
+        "almanac-smollm2",
+        "    The almanac with tools: a researcher who searches, an accountant who",
+        "    calculates; two adapters on one SmolLM2-135M-Instruct, whose chat template",
     ]
 
 

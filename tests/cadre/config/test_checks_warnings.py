@@ -161,11 +161,11 @@ def test_a_rate_that_never_reaches_its_peak_is_told_of(steps: int, count: int) -
 
 
 def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tmp_path: Path) -> None:
-    """Two blocks have four problems, none of which falls into the test split."""
+    """There are two melodies of one note and two pitches, none of which falls into the test split."""
     chosen = parse(
         {
-            "env": "pddl",
-            "settings": {"size": 2},
+            "env": "melody",
+            "settings": {"notes": 1, "pitches": 2},
             "team": "seed",
             "algorithm": {"name": "at_grpo", "k": 2},
             "train": {"steps": 1, "tasks_per_step": 1},
@@ -173,5 +173,5 @@ def test_settings_that_leave_a_split_no_task_are_refused_before_a_model_loads(tm
         }
     )
     experiment = replace(resolve(chosen), models={"shared": "/nonexistent"})
-    with pytest.raises(ConfigError, match=r"domain 'blocks', size 2, robots 1, with which none .* of the split 'test'"):
+    with pytest.raises(ConfigError, match=r"notes 1, pitches 2, with which none .* of the split 'test'"):
         run_training(experiment, Run.create(tmp_path / "run", chosen), Console(file=StringIO()))

@@ -1,17 +1,16 @@
-"""Makes a tiny model that has read one of the worlds: `python -m cadre_tasks.models.make_world OUT --world sql`.
+"""Makes a tiny model that has read SQL: `python -m cadre_tasks.models.make_sql OUT`.
 
 A Llama of about a million parameters with a tokenizer of its own, pre-trained on the compact prompts of training tasks
-with answers of mixed quality: now and then the right one, mostly one that lacks its end, or has a word in another's
-place. Who decides mostly repeats a draft, whatever came of it. What it lacks is to go on to the end; no reinforcement
-learning goes into it. Equal seeds give equal weights on one machine.
+without joins. Answers are of mixed quality: now and then the right one, mostly one that lacks its end, or has a word in
+another's place. Who decides mostly repeats a draft, whatever came of it. What it lacks is to go on to the end; no
+reinforcement learning goes into it. Equal seeds give equal weights on one machine.
 """
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,7 +19,8 @@ from transformers import PreTrainedTokenizerFast
 
 from cadre import random_keys
 from cadre.concurrency import run_coroutine
-from cadre.env import Env, Split
+from cadre.env import Split
+from cadre.types import Task
 from cadre_tasks.models.make_seed import (
     VOCABULARY,
     Row,
@@ -32,48 +32,23 @@ from cadre_tasks.models.make_seed import (
     pretrain,
 )
 from cadre_tasks.models.transcripts import Transcript
-from cadre_tasks.worlds.plan import Plan, PlanOneTurn
 from cadre_tasks.worlds.sql import Sql, SqlOneTurn
 
 PIECES = r" ?\w+|\s|[^\w\s]+"
 TRAIN: Split = "train"
+SETTINGS: dict[str, Any] = {"joins": 0}
+CLAUSE = r" (?=JOIN|WHERE|GROUP|HAVING)"  # where an unfinished answer ends
 # How often an answer is right, lacks one or two of its last parts, or has a word exchanged.
 KINDS = {"right": 20, "unfinished": 70, "exchanged": 10}
 VERSIONS = 3  # of the answers to a task
 REPEATS = 0.6  # how often who decides repeats the draft
 
 
-@dataclass(frozen=True)
-class World:
-    """A world for the model: its team and single-agent environments, their settings, the right answer, and the points
-    at which answers may end."""
-
-    team: type[Env]
-    single: type[Env]
-    settings: dict[str, Any]
-    right: Callable[[Any], str]
-    clause: str
-
-
-def _reference(env: Sql) -> str:
-    return str(env.task.data["reference"])
-
-
-def _plan(env: Plan) -> str:
-    return "\n".join(env.world.shortest() or ())
-
-
-WORLDS = {
-    "sql": World(Sql, SqlOneTurn, {"joins": 0}, _reference, r" (?=JOIN|WHERE|GROUP|HAVING)"),
-    "pddl": World(Plan, PlanOneTurn, {"size": 4}, _plan, r"\n"),
-}
-
-
-def mixed(right: str, prompt: str, world: World, generator: random.Random) -> str:
+def mixed(right: str, prompt: str, generator: random.Random) -> str:
     """Return an answer of mixed quality."""
     (kind,) = generator.choices(list(KINDS), list(KINDS.values()))
     if kind == "unfinished":
-        ends = [match.start() for match in re.finditer(world.clause, right)]
+        ends = [match.start() for match in re.finditer(CLAUSE, right)]
         # Cut off the last clause or the last two.
         return right[: generator.choice(ends[-2:])] if ends else right
     if kind == "exchanged":
@@ -84,23 +59,23 @@ def mixed(right: str, prompt: str, world: World, generator: random.Random) -> st
     return right
 
 
-def transcripts(world: World, count: int, generator: random.Random) -> list[Transcript]:
+def transcripts(count: int, generator: random.Random) -> list[Transcript]:
     """Return prompts and answers of so many training tasks: a draft, the decision after it, and one without a draft."""
-    tasks = world.team.tasks(TRAIN, **world.settings)
+    tasks = Sql.tasks(TRAIN, **SETTINGS)
     chosen_tasks = [tasks[index] for index in range(count)]
-    return [talk for task in chosen_tasks * VERSIONS for talk in _talks(world, task, generator)]
+    return [talk for task in chosen_tasks * VERSIONS for talk in _talks(task, generator)]
 
 
-def _talks(world: World, task: Any, generator: random.Random) -> Iterator[Transcript]:
-    settings = dict(world.settings, prompts="compact")
-    single_env, team_env = world.single(task, **settings), world.team(task, **settings)
-    right = world.right(single_env)
+def _talks(task: Task, generator: random.Random) -> Iterator[Transcript]:
+    settings = dict(SETTINGS, prompts="compact")
+    single_env, team_env = SqlOneTurn(task, **settings), Sql(task, **settings)
+    right = str(task.data["reference"])
     for env in (single_env, team_env):
         draft = ""
         while prompts := env.observe():
             ((role, observation),) = prompts.items()
             prompt = observation.messages[-1].content
-            answer = draft if draft and generator.random() < REPEATS else mixed(right, prompt, world, generator)
+            answer = draft if draft and generator.random() < REPEATS else mixed(right, prompt, generator)
             yield [("user", prompt), ("assistant", answer)]
             # The team's second answer is the decision; the single agent gives only one.
             if draft or env is single_env:
@@ -121,13 +96,12 @@ def batches(rows: list[Row], size: int, generator: random.Random) -> Iterator[di
 
 
 def main() -> None:
-    parser = make_parser("Make a tiny model that has read a world.", 1500, 64, 2e-3)
-    parser.add_argument("--world", choices=list(WORLDS), required=True)
+    parser = make_parser("Make a tiny model that has read SQL.", 600, 64, 2e-3)
     parser.add_argument("--tasks", type=int, default=1000)
     options = parser.parse_args()
     torch.manual_seed(0)
-    generator = random_keys.generator("world", options.world)
-    talks = transcripts(WORLDS[options.world], options.tasks, generator)
+    generator = random_keys.generator("world", "sql")
+    talks = transcripts(options.tasks, generator)
     tokenizer = make_tokenizer(talks)
     model = make_model(tokenizer)
     Console().print(f"{model.num_parameters() / 1e6:.2f} million parameters, {len(talks):,} transcripts")

@@ -1,4 +1,4 @@
-"""Training texts of the models of worlds: answers of mixed quality, of training tasks alone, in compact wording."""
+"""Training texts of the model of SQL: answers of mixed quality, of training tasks alone, in compact wording."""
 
 import random
 
@@ -7,15 +7,14 @@ import pytest
 from cadre import random_keys
 from cadre.concurrency import run_coroutine
 from cadre_tasks.models.make_seed import encode, padded
-from cadre_tasks.models.make_world import KINDS, WORLDS, make_tokenizer, mixed, transcripts
+from cadre_tasks.models.make_sql import KINDS, SETTINGS, make_tokenizer, mixed, transcripts
+from cadre_tasks.worlds.sql import Sql, SqlOneTurn
 
 
-@pytest.mark.parametrize("name", WORLDS)
-def test_the_right_answer_solves_the_task_and_others_lack_their_end_or_are_one_word_off(name: str) -> None:
-    world = WORLDS[name]
-    env = world.single(world.team.tasks("train", **world.settings)[0], **world.settings, prompts="compact")
-    right, generator = world.right(env), random_keys.generator("mixed")
-    answer = [mixed(right, "other words", world, generator) for _ in range(400)]
+def test_the_right_answer_solves_the_task_and_others_lack_their_end_or_are_one_word_off() -> None:
+    env = SqlOneTurn(Sql.tasks("train", **SETTINGS)[0], **SETTINGS, prompts="compact")
+    right, generator = env.task.data["reference"], random_keys.generator("mixed")
+    answer = [mixed(right, "other words", generator) for _ in range(400)]
     run_coroutine(env.step(dict.fromkeys(env.observe(), right)))
     assert env.success
     assert answer.count(right) / len(answer) == pytest.approx(KINDS["right"] / 100, abs=0.06)
@@ -26,11 +25,11 @@ def test_the_right_answer_solves_the_task_and_others_lack_their_end_or_are_one_w
 
 def test_a_task_is_drafted_decided_and_decided_without_a_draft() -> None:
     """Prompts are those of the environment, and many decisions repeat their draft."""
-    talks = transcripts(WORLDS["pddl"], 10, random.Random(0))
+    talks = transcripts(10, random.Random(0))
     assert len(talks) == 90
     first = [talk[0][1].partition("\n")[0] for talk in talks]
-    assert first[:3] == ["plan", "plan draft", "plan"]
-    drafts = [talk for talk, title in zip(talks, first, strict=True) if title == "plan draft"]
+    assert first[:3] == ["sql query", "sql draft", "sql query"]
+    drafts = [talk for talk, title in zip(talks, first, strict=True) if title == "sql draft"]
     decided = talks[2::3]
     assert all(draft[1][1] in decision[0][1] for draft, decision in zip(drafts, decided, strict=True))
     repeated = sum(draft[1][1] == decision[1][1] for draft, decision in zip(drafts, decided, strict=True))
@@ -38,7 +37,7 @@ def test_a_task_is_drafted_decided_and_decided_without_a_draft() -> None:
 
 
 def test_rows_are_padded_and_only_answers_are_learned() -> None:
-    talks = transcripts(WORLDS["pddl"], 2, random.Random(0))
+    talks = transcripts(2, random.Random(0))
     tokenizer = make_tokenizer(talks)
     rows = sorted((encode(talk, tokenizer) for talk in talks), key=lambda row: len(row[0]))
     batch = padded(rows)

@@ -1,4 +1,4 @@
-"""The trainings of cooks, Hanabi and signals: what their benches train, and the lines that they write."""
+"""The trainings of searchers, and of signals: what they train, and the lines that they write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from cadre.config.recipes import read_recipe
 from cadre_tasks.models.make_seed import byte_level
 from cadre_tasks.worlds.search import Search
-from lab import hanabi_trainings, melodies, search_trainings, taught
+from lab import melodies, search_trainings, taught
 from lab.taught import example
 from tests.helpers.extras import skip_without
 
@@ -26,8 +26,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
         assert (file, command.split()[0]) == ("vision" if name.startswith("audio") else "worlds", "python")
         lines.append((name, list(values), n, list(seeds)))
 
-    for bench in (taught, hanabi_trainings):
-        monkeypatch.setattr(bench, "record", keep)
+    monkeypatch.setattr(taught, "record", keep)
     return lines
 
 
@@ -49,31 +48,6 @@ def test_lines_of_one_team(
     monkeypatch.setattr(bench, part, lambda model, seed, *options: [0.0, 0.5, 0.25 * seed])
     run(monkeypatch, bench, f"{part} models/x --seeds 1 2 --write")
     assert recorded == [(names[0], [0.0, 0.0], 200, [1, 2]), (names[1], [0.25, 0.5], 200, [1, 2])]
-
-
-def test_lines_of_hanabi(monkeypatch: pytest.MonkeyPatch, recorded: Recorded) -> None:
-    reports = [{"reward": 0.0, "parts": {"score": 0.0}}, {"reward": 2.0, "parts": {"score": 2.0 / 34}}]
-    # 32 games of 4 and of 8 decisions that end with 1 and with 2 points.
-    metrics = [
-        {"parts/score": points / length, "rollout/env_steps": 32 * length, "rollout/episodes": 32}
-        for points, length in [(1.0, 4)] * 5 + [(9.0, 3)] + [(2.0, 8)] * 5
-    ]
-    monkeypatch.setattr(hanabi_trainings, "train_with_metrics", lambda experiment: (reports, metrics))
-    run(monkeypatch, hanabi_trainings, "train models/x --seeds 1 --write")
-    assert recorded == [
-        ("worlds.hanabi.small.base", [0.0], 200, [1]),
-        ("worlds.hanabi.small.team", [2.0], 200, [1]),
-        ("worlds.hanabi.small.base_sampled", [1.0], 160, [1]),
-        ("worlds.hanabi.small.team_sampled", [2.0], 160, [1]),
-    ]
-
-
-def test_examples_of_hanabi_are_legal_moves_of_which_few_are_the_conventions() -> None:
-    skip_without("pyspiel")
-    lines = hanabi_trainings.examples(200)
-    assert all(line["answer"] in line["prompt"].rpartition("moves: ")[2].split(" | ") for line in lines)
-    plays = [line for line in lines if line["answer"].startswith("play")]
-    assert 0 < len(plays) < len(lines) / 4
 
 
 def test_examples_of_searchers_and_writers_need_one_more_word_or_are_needed() -> None:
