@@ -134,6 +134,7 @@ def prove(
     agent: str | None = None,
     test_tokens: int | None = None,
     without: Sequence[str] = (),
+    prompts: bool = False,
     quiet: bool = False,
     **sections: Any,
 ) -> Result:
@@ -150,12 +151,13 @@ def prove(
     agent           the environment of the single agent; by default the task's own, or the same task with one agent
     test_tokens     that the untrained agent samples for each held-out task
     without         methods that are not trained, such as team-L1
+    prompts         whether the team has to beat an untrained agent too whose prompt GEPA evolves (extra `prompts`)
 
     Raises ConfigError before the first training if a method cannot work, RunError if the folder has another plan.
     Ctrl-C saves the present training, and ends with KeyboardInterrupt.
     """
     configure_threads()
-    request = Request(seeds, tokens, held_out_tasks, first, tuple(rates), agent, test_tokens, tuple(without))
+    request = Request(seeds, tokens, held_out_tasks, first, tuple(rates), agent, test_tokens, tuple(without), prompts)
     experiment = resolve_sections(recipe, sections)
     is_object = callable(recipe) or callable(sections.get("env"))
     env = experiment.env_spec.declared if is_object else None

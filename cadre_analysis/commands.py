@@ -155,6 +155,9 @@ def prove(
     without: Annotated[
         list[str] | None, typer.Option(metavar="METHOD", help="a method that is not trained, such as team-L1")
     ] = None,
+    prompts: Annotated[
+        bool, typer.Option("--prompts", help="compare with an untrained agent too whose prompt GEPA evolves")
+    ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="print the plan and do nothing")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -166,7 +169,7 @@ def prove(
         factors = tuple(float(factor) for factor in rates.split(","))
     except ValueError:
         raise ConfigError(f"--rates: got {rates!r}; expected numbers by comma, such as 0.3,1,3. Write them.") from None
-    request = Request(seeds, tokens, held_out, first, factors, agent, test_tokens, tuple(without or ()))
+    request = Request(seeds, tokens, held_out, first, factors, agent, test_tokens, tuple(without or ()), prompts)
     experiment = resolve_recipe(recipe, overrides or [])
     if plan:
         planned = make_plan(experiment, request)

@@ -43,8 +43,8 @@ from cadre.statistics import Interval
 from cadre.team import Team
 from cadre.types import Message, Observation, Sample, Sampling, answer_text
 from cadre_analysis.compare import difference_interval
-from cadre_analysis.prove import claim, play_tasks
 from cadre_analysis.prove_report import percent, points
+from cadre_analysis.trainings import claim, play_tasks
 
 WRITING = Sampling(temperature=0.7, max_tokens=1_000)  # of new prompts, each with a 40th of the tokens at most
 SHOWN_CHARS, SHOWN_TURNS = 1_500, 3  # of an episode, to the model that writes them
@@ -57,6 +57,7 @@ class OptimisedPrompts:
     the tokens that were sampled to find them, and in how many rounds."""
 
     recipe: Path
+    played: Path  # the report of the held-out tasks after it
     prompts: dict[str, str]
     before: Interval
     after: Interval
@@ -212,12 +213,11 @@ def optimise_on(console: Console, experiment: Experiment, folder: Path, plan: Ra
     own = {role: experiment.config.team.prompts.get(role, "") for role in experiment.roles}
     with RunLock(folder), closing(load_team(experiment, None)) as loaded:
 
-        def play_held_out(prompts: dict[str, str]) -> Raw:
+        def play_held_out(prompts: dict[str, str], name: str) -> Raw:
             make = with_texts(experiment.held_out, prompts).make
-            file = folder / ("before.json" if prompts == own else "after.json")
-            return play_tasks(replace(experiment.evaluation(loaded.team), make=make), tasks, file)
+            return play_tasks(replace(experiment.evaluation(loaded.team), make=make), tasks, folder / name)
 
-        before = play_held_out(own)
+        before = play_held_out(own, "before.json")
         journal = folder / "sampled.jsonl"
         known = {record.pop("question"): record for record in jsonl.records(journal)}
         optimiser = Optimiser(experiment, loaded.team, plan, journal, console, known)
@@ -234,13 +234,16 @@ def optimise_on(console: Console, experiment: Experiment, folder: Path, plan: Ra
             logger=SimpleNamespace(log=lambda text: None),
             seed=plan["seed"],
         )
-        after = play_held_out(found.best_candidate)
+        # Prompts that are the old ones are not played again.
+        played = "before.json" if found.best_candidate == own else "after.json"
+        after = play_held_out(found.best_candidate, played)
 
     prompts = {role: text for role, text in found.best_candidate.items() if text}
     write_text_atomically(folder / "recipe.yaml", dump_yaml(raw | {"team": raw["team"] | {"prompts": prompts}}))
     tables = [np.array([[outcome[0] for outcome in report["outcomes"].values()]]) for report in (before, after)]
     result = OptimisedPrompts(
         recipe=folder / "recipe.yaml",
+        played=folder / played,
         prompts=prompts,
         before=(before["success"], before["low"], before["high"]),
         after=(after["success"], after["low"], after["high"]),

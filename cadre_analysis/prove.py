@@ -10,6 +10,8 @@ with all of their settings, seeds, tokens, held-out tasks, and the comparison th
                best-of-n      the untrained agent, as many episodes a task as the tokens for testing allow, of which one
                               has to solve it: a bound, as it takes somebody who knows the answer
                vote           the same episodes; the most frequent last answer counts
+    agent-gepa     with --prompts: the untrained agent, whose prompt GEPA evolves by as many tokens (`cadre
+                   optimise-prompts`) instead of its weights
     search     every trained method has the learning rate that does best on tasks of the training split, of the same
                choices, each tried by one training of half of the tokens; with one choice there is no search
     figures    every seed plays the held-out tasks once at temperature 0 after training
@@ -25,7 +27,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,29 +39,28 @@ from cadre.config.experiment import Experiment, parse
 from cadre.config.resolve import resolve
 from cadre.env import Env
 from cadre.envs.spec import EnvSpec, name_of
-from cadre.errors import ConfigError, RunError
-from cadre.evaluation.evaluate import Repeats, evaluate, evaluate_sampled, group_by_task, select_tasks
+from cadre.errors import ConfigError
+from cadre.evaluation.evaluate import Repeats, evaluate_sampled, group_by_task, select_tasks
 from cadre.evaluation.loaded_team import LoadedTeam, load_team
 from cadre.file_limits import read_json
-from cadre.files import OpenRecord, publish_atomically, read_record, to_json
-from cadre.rollout.grow import Rollout
+from cadre.plugins import package
 from cadre.rollout.walk import TreePath
 from cadre.runs.folder import git_commits
-from cadre.runs.tree_format import encode
 from cadre.settings.user_code import reference_to
 from cadre.settings.yaml_file import Raw, flatten
-from cadre.types import Task, Tree, answer_text
+from cadre.types import Task, answer_text
 from cadre_analysis.compare import difference_interval, table_interval
+from cadre_analysis.prompts import optimise_on
 from cadre_analysis.prove_report import TEAM, UNTRAINED, MethodFigures, Plan, Result, plan_lines, write_result
-from cadre_analysis.trainings import begin_folder, train_to_end
+from cadre_analysis.trainings import claim, play_tasks, publish_outcome, train_to_end
 from cadre_analysis.verdict import decide
 
-PLAN_FILE = "plan.json"
 ONE_AGENT = "one-agent"
 MAX_STEPS = 100_000  # where it is not known how many updates the tokens allow
 # The seed of the trainings by which learning rates are chosen; no reported training has it.
 SEARCH_SEED = 1_000_000
 SEARCH_TASKS = 100
+GEPA_TASKS = 40  # of the training split, by which prompts are optimised, or all if there are fewer
 MAX_DRAWS = 256
 # What a recipe says of the length and the evaluation of its own training, which are the plan's here.
 NOT_OF_A_METHOD = ("steps", "max_tokens", "seed", "stop_at_success", "patience")
@@ -78,6 +78,7 @@ class Request:
     agent: str | None  # the environment of the single agent
     test_tokens: int | None  # for each held-out task
     without: tuple[str, ...] = ()  # methods that are not trained
+    prompts: bool = False  # whether the team has to beat an agent with optimised prompts too
 
 
 # ---- The plan
@@ -113,6 +114,8 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
             f"prove: got {request.held_out} held-out tasks from {request.first} on, and there are "
             f"{len(experiment.held_out_tasks):,}; expected no more. Lower --held-out."
         )
+    if request.prompts:
+        package("gepa", "prompts", "--prompts:")
     methods, left_out = {}, {}
     possible = {**_teams(experiment), **_agents(experiment, request.agent, env)}
     for name in request.without:
@@ -134,6 +137,7 @@ def make_plan(experiment: Experiment, request: Request, env: type[Env] | None = 
     return Plan(
         task=experiment.config.env,
         methods=methods,
+        prompted={"agent-gepa": methods["agent-grpo"]} if request.prompts else {},
         left_out=left_out,
         rates=sorted({float(f"{rate * factor:.6g}") for factor in request.rates}),
         seeds=list(range(request.seeds)),
@@ -240,20 +244,6 @@ def _class_for(raw: Raw, env: type[Env] | None) -> type[Env] | None:
     return env if env is not None and raw["env"] == name_of(env) else None
 
 
-def claim(folder: Path, plan: OpenRecord) -> None:
-    """Write the plan into a new folder. Raises RunError if the folder has another plan, or holds anything else."""
-    if begin_folder(folder, PLAN_FILE, plan):
-        return
-    old, new = (planned.model_dump(exclude={"code"}) for planned in (read_record(folder / PLAN_FILE, type(plan)), plan))
-    for key in new:
-        if old.get(key) != new[key]:
-            raise RunError(
-                f"--run: the plan of {folder} has {key}: {to_json(old.get(key)):.200}, and this one "
-                f"{to_json(new[key]):.200}; expected the same, as a plan is not changed once it runs. Name another "
-                "folder."
-            )
-
-
 # ---- Running it
 
 
@@ -268,15 +258,19 @@ class Work:
 
     def run(self) -> Result:
         """Do all that is not done yet, and return the result."""
+        untrained = list(self.plan.methods)[-1]
         self.play_untrained("team", TEAM)
-        self.play_untrained("agent", self.plan.agents[-1])
+        self.play_untrained("agent", untrained)
         found = {name: self.search(name) for name in self.plan.methods}
         rates = {name: rate for name, (rate, _) in found.items()}
-        outcomes: dict[str, list[Raw]] = {name: [] for name in found}
+        outcomes: dict[str, list[Raw]] = {name: [] for name in [*found, *self.plan.prompted]}
         # A seed of all methods before the next seed: whoever looks at an experiment half way finds whole seeds.
-        for seed, (name, (rate, steps)) in product(self.plan.seeds, found.items()):
-            outcomes[name].append(self.outcome(name, f"seed-{seed}", seed, rate, steps))
-        return make_result(self.folder, self.plan, rates, outcomes, self.draw(self.plan.agents[-1]))
+        for seed in self.plan.seeds:
+            for name, (rate, steps) in found.items():
+                outcomes[name].append(self.outcome(name, f"seed-{seed}", seed, rate, steps))
+            for name in self.plan.prompted:
+                outcomes[name].append(self.optimise(name, seed))
+        return make_result(self.folder, self.plan, rates, outcomes, self.draw(untrained))
 
     def say(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False)
@@ -312,6 +306,17 @@ class Work:
                 sampled = sum(line["rollout/tokens"] for line in metrics)
                 play_tasks(rollout, tasks, file, sampled=sampled, updates=len(metrics), rate=rate)
         return read_json(file)
+
+    def optimise(self, name: str, seed: int) -> Raw:
+        """Return the report of the agent with the prompt that GEPA finds, with the tokens that this took."""
+        self.say(f"{name}, seed-{seed}")
+        raw, folder = self.plan.prompted[name], self.folder / name / f"seed-{seed}"
+        env = _class_for(raw, self.env)
+        experiment, tested = resolve(parse(raw, env), env), {"held_out": self.plan.held_out, "first": self.plan.first}
+        tasks = min(GEPA_TASKS, len(experiment.training_tasks))
+        training = {"tokens": self.plan.tokens, "tasks": tasks, "seed": seed, "writer": None}
+        found = optimise_on(self.console, experiment, folder, training | tested)
+        return read_json(found.played) | {"sampled": found.tokens}
 
     def _held_out(self, team: LoadedTeam) -> Sequence[Task]:
         return select_tasks(team.experiment.held_out_tasks, self.plan.held_out, self.plan.first)
@@ -364,23 +369,6 @@ def vote(paths: Sequence[TreePath]) -> float:
         return 0.0
     ((winner, _),) = Counter(map(answer, paths)).most_common(1)
     return float(next(path[-1][1].success for path in paths if answer(path) == winner))
-
-
-def play_tasks(rollout: Rollout, tasks: Sequence[Task], file: Path, **fields: Any) -> Raw:
-    """Return the report of tasks that are played once at temperature 0, from its file if that is done, with all prompts
-    and completions beside it."""
-    if not file.exists():
-        report, trees = run_coroutine(evaluate(rollout, tasks))
-        publish_outcome(file, report.as_dict() | fields, trees)
-    return read_json(file)
-
-
-def publish_outcome(file: Path, report: Raw, trees: Sequence[Tree]) -> None:
-    """Write a report, and the episodes beside it."""
-    episodes = file.with_name(f"{file.stem}.episodes.jsonl")
-    with publish_atomically(file, episodes) as (built, built_episodes):
-        built_episodes.write_text("".join(f"{to_json(encode(tree))}\n" for tree in trees), encoding="utf-8")
-        built.write_text(to_json(report) + "\n", encoding="utf-8")
 
 
 # ---- The result

@@ -24,6 +24,7 @@ class Plan(OpenRecord):
 
     task: str
     methods: dict[str, Raw]  # by name, the configuration of its trainings but learning rate, tokens and seed
+    prompted: dict[str, Raw] = {}  # those of which prompts are optimised, and no weight changes
     left_out: dict[str, str]  # by name, why a method cannot be trained here
     rates: list[float]  # learning rates that are tried for every method
     seeds: list[int]
@@ -38,7 +39,7 @@ class Plan(OpenRecord):
     @property
     def agents(self) -> list[str]:
         """The single agents that the team has to beat."""
-        return [name for name in self.methods if not name.startswith("team")]
+        return [*(name for name in self.methods if not name.startswith("team")), *self.prompted]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def plan_lines(plan: Plan) -> list[str]:
     chosen = f"the best of the learning rates {rates} on training tasks ({plan.search_tokens:,} tokens each)"
     return [
         f"Question: {plan.comparison}.",
-        f"Methods: {', '.join([*plan.methods, *UNTRAINED])}.",
+        f"Methods: {', '.join([*plan.methods, *plan.prompted, *UNTRAINED])}.",
         *(f"Left out: {name}. {why}" for name, why in plan.left_out.items()),
         f"Training: {len(plan.methods) * (len(plan.seeds) + searched)} trainings; {len(plan.seeds)} seeds of "
         f"{plan.tokens:,} sampled tokens for each method, at {chosen if searched else f'the learning rate {rates}'}.",

@@ -17,6 +17,7 @@ from cadre.settings.yaml_file import read_yaml
 from cadre.types import Branch, Node, Reward, Sample
 from cadre_analysis import prove
 from cadre_analysis.prove_report import Plan, Result, plan_lines, result_notes, verdict_line
+from cadre_analysis.trainings import claim
 from cadre_analysis.verdict import decide
 from tests.cadre.cli.calling import call
 from tests.helpers.coordination import write_speaker
@@ -112,7 +113,23 @@ def test_a_folder_of_something_else_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").touch()
     plan = Plan.model_construct()
     with pytest.raises(RunError, match=r"exists and has no plan\.json"):
-        prove.claim(tmp_path, plan)
+        claim(tmp_path, plan)
+
+
+def test_an_agent_with_optimised_prompts_is_one_to_beat(model: Path, tmp_path: Path) -> None:
+    """GEPA finds no better prompt for a model of one word, so that its outcomes are those of the untrained agent."""
+    pytest.importorskip("gepa", reason="gepa is not installed")
+    arguments: dict[str, Any] = {"settings": {"turns": 1}, **(SIZE | {"rates": (1.0,)}), **recipe(model)}
+    done = cadre.prove(Relay, run=tmp_path / "x", without=("agent", "team-L2"), prompts=True, **arguments)
+    assert [one.agent for one in done.verdict.comparisons] == ["agent-grpo", "agent-gepa"]
+    found = done.methods["agent-gepa"]
+    assert found.rate is None
+    assert found.tokens is not None
+    assert found.tokens >= 60
+    assert found.by_seed == (done.before["agent"][0],) * 2
+    assert "Methods: team-L0, agent-grpo, agent-gepa, best-of-n, vote." in plan_lines(done.plan)
+    with pytest.raises(RunError, match=r"has prompted: .*, and this one \{\}; expected the same"):
+        cadre.prove(Relay, run=tmp_path / "x", without=("agent", "team-L2"), **arguments)
 
 
 def test_a_task_of_one_role_is_no_team(model: Path, tmp_path: Path) -> None:
