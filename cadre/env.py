@@ -40,6 +40,8 @@ class Env:
     starts_processes: bool = False
     # True if settings name data sets, so that `test` says what is held out, and `tasks` leaves it out of training.
     splits_data: bool = False
+    # How many completions each decision gives (`Observation.answers`) where none are sampled.
+    given_answers: ClassVar[int] = 0
     # The environment in which one agent does the whole task, for `cadre prove`; "" is `one-agent`, made of this one.
     one_agent: ClassVar[str] = ""
     # Functions, objects and MCP servers that a role may call, by role; a list is for all roles. `step` receives the

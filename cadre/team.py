@@ -237,10 +237,8 @@ class Team:
         try:
             samples = await self.samplers[policy].sample(request)
             if answers and (len(samples) != count or any(sample.text not in answers for sample in samples)):
-                raise ConfigError(
-                    f"Role {role!r}: its {len(answers)} completions are given, and {policy!r} was to sample {count}; "
-                    f"expected algorithm.k={len(answers)} and sampling.engine=torch. Change them."
-                )
+                expected = f"expected algorithm.k={len(answers)} and sampling.engine=torch. Change them."
+                raise ConfigError(f"Role {role!r}: its completions are given, {count} were to be sampled; {expected}")
             if self.activity is not None:
                 self.activity.count(samples)
             return samples

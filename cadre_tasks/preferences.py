@@ -25,6 +25,8 @@ FORM = '{"role": name, "prompt": text or messages, "chosen": text, "rejected": t
 class Preferences(RowTasks):
     """Settings: `tasks`, `held_out` and `columns` as of rows (docs/ten_lines.md)."""
 
+    given_answers = 2
+
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.pairs: Mapping[str, Sequence[str]] = task.data["pairs"]

@@ -166,11 +166,11 @@ BUDGETS = {
     "cadre/settings": 2_100,
     "cadre/training": 1_700,
     "cadre/view": 550,
-    "cadre_analysis": 3_520,
+    "cadre_analysis": 3_560,
     "cadre_programs": 6_300,
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_000,
-    "cadre_tasks": 15_150,
+    "cadre_tasks": 14_420,
     "bench": 7_000,
     "lab": 6_900,
 }

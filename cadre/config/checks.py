@@ -197,8 +197,12 @@ def trained_policies(experiment: Experiment) -> Iterator[str]:
 
 
 def siblings(experiment: Experiment) -> Iterator[str]:
-    """Every role has a number of siblings, and none has more than a tree may have leaves."""
+    """Every role has a number of siblings, that of given completions, and none more than a tree may have leaves."""
     k, roles = experiment.config.algorithm.k, experiment.env_spec.roles
+    given, engines = experiment.env_spec.declared.given_answers, {one.engine for one in experiment.samplers.values()}
+    if given and (k, engines) != (given, {"torch"}):
+        got = f"k={k} and the engines {', '.join(sorted(engines))}"
+        yield f"algorithm: {experiment.config.env} gives all completions; got {got}, expected k={given} and torch."
     by_role = k if isinstance(k, Mapping) else {}
     for role in by_role:
         if role not in roles:
@@ -728,17 +732,15 @@ def _warn_shared_tasks(experiment: Experiment) -> list[str]:
     if not settings.tasks or spec.declared.splits_data or name_of(spec.declared) in environments():
         return []
     training, tested = experiment.training_tasks, experiment.held_out_tasks
-    held_out = _first_tasks(tested, settings.first, min(settings.tasks, _most_compared(tested)))
-    shared = shared_tasks(_first_tasks(training, 0, _most_compared(training)), held_out)
+    held_out = _first_tasks(tested, settings.first, settings.tasks)
+    shared = shared_tasks(_first_tasks(training, 0, len(training)), held_out)
     return shared and [
         f"warning: {experiment.config.env}: held-out task {shared[0]} is also a training task, {len(shared)} of "
         f"{len(held_out)} are (by their data); expected disjoint splits. Divide the problems by the split in tasks."
     ]
 
 
-def _most_compared(tasks: Sequence[Task]) -> int:
-    return COMPARED_TASKS if isinstance(tasks, GeneratedTasks) else COMPARED_LISTED
-
-
 def _first_tasks(tasks: Sequence[Task], first: int, count: int) -> list[Task]:
+    """Return so many tasks from `first` on, at most as many as are compared."""
+    count = min(count, COMPARED_TASKS if isinstance(tasks, GeneratedTasks) else COMPARED_LISTED)
     return [tasks[index] for index in range(first, min(first + count, len(tasks)))]

@@ -13,6 +13,9 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cadre
+from cadre.config import checks
+from cadre.config.experiment import parse
+from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, DataError
 from cadre_tasks.preferences import Preferences
 from tests.cadre.cli.calling import call
@@ -148,5 +151,12 @@ def test_a_bad_row_is_named_before_a_model_loads(change: dict[str, Any], message
 
 
 def test_another_number_of_completions_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"completions are given.*algorithm\.k=2"):
+    """Before a model loads, and a run begins."""
+    with pytest.raises(ConfigError, match="gives all completions; got k=3 and the engines torch, expected k=2"):
         train(tmp_path / "run", ROWS, 1, algorithm={"name": "ma_dpo", "k": 3})
+    assert not (tmp_path / "run").exists()
+    team = {"policies": {"one": "games"}, "roles": {"anna": "one"}}
+    raw = {"env": "preferences", "settings": {"tasks": ROWS}, "team": team, "algorithm": MA_DPO}
+    (fault,) = checks.siblings(resolve(parse(raw | {"sampling": {"engine": "vllm"}})))
+    assert "got k=2 and the engines vllm, expected k=2 and torch" in fault
+    assert list(checks.siblings(resolve(parse(raw)))) == []
