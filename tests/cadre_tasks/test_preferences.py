@@ -13,9 +13,6 @@ from torch.nn.functional import logsigmoid
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cadre
-from cadre.config import checks
-from cadre.config.experiment import parse
-from cadre.config.resolve import resolve
 from cadre.errors import ConfigError, DataError
 from cadre_tasks.preferences import Preferences
 from tests.cadre.cli.calling import call
@@ -155,8 +152,3 @@ def test_another_number_of_completions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="gives all completions; got k=3 and the engines torch, expected k=2"):
         train(tmp_path / "run", ROWS, 1, algorithm={"name": "ma_dpo", "k": 3})
     assert not (tmp_path / "run").exists()
-    team = {"policies": {"one": "games"}, "roles": {"anna": "one"}}
-    raw = {"env": "preferences", "settings": {"tasks": ROWS}, "team": team, "algorithm": MA_DPO}
-    (fault,) = checks.siblings(resolve(parse(raw | {"sampling": {"engine": "vllm"}})))
-    assert "got k=2 and the engines vllm, expected k=2 and torch" in fault
-    assert list(checks.siblings(resolve(parse(raw)))) == []
