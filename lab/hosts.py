@@ -2,6 +2,7 @@
 
     python -m lab.hosts disturbed [--runs 10] [--write]    the second host is killed, or out of reach for 30 seconds
     python -m lab.hosts links --model DIR [--write]        bytes over the link for an update, by level
+    python -m lab.hosts sync [--gigabytes 3] [--write]     seconds of a weight sync (lab/sync_hosts.py)
 
 A disturbed run (40 updates, staleness 1, sampler and learner of a tiny model in Ray's processes) is compared with one
 of a single process: metrics, evaluations and weights have to be equal to the bit, and no update may be missing.
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import IO, Any
 
 import yaml
@@ -33,7 +35,7 @@ from lab import worth_tasks
 from lab.trainings import console
 from lab.worth import speaker
 
-RAY = f"exec {sys.executable} -m ray.scripts.scripts start --block --num-cpus 1 --object-store-memory 2000000000"
+RAY = f"exec {sys.executable} -m ray.scripts.scripts start --block --num-cpus 1 --object-store-memory 5000000000"
 ENVIRONMENT = os.environ | {
     "OMP_NUM_THREADS": "1",
     "RAY_AUTH_MODE": "disabled",
@@ -222,6 +224,37 @@ def links(folder: Path, model: str, write: bool) -> None:
             driver.wait(300)
 
 
+def sync(folder: Path, gigabytes: float, write: bool) -> None:
+    """Seconds of a sync by the store and by gloo, and how often gloo's are in the store's."""
+    seconds: dict[str, list[float]] = {}
+    with closing(Hosts(folder)) as hosts:
+        hosts.join()
+        for way, ranks in (("store", (0,)), ("gloo", (0, 1))):
+            outputs = [(folder / f"{way}-{rank}.txt").open("w+") for rank in ranks]
+            command = [sys.executable, "-m", "lab.sync_hosts", way]
+            started = [
+                hosts.run(
+                    rank, "env", f"GLOO_SOCKET_IFNAME=link{rank}", *command, str(rank), str(gigabytes), output=out
+                )
+                for rank, out in zip(ranks, outputs, strict=True)
+            ]
+            codes = [process.wait(600) for process in started]
+            texts = [Path(out.name).read_text() for out in outputs]
+            assert not any(codes), texts
+            seconds[way] = json.loads(texts[0].splitlines()[-1])
+            console.print(f"{way}: {', '.join(f'{value:.2f}' for value in seconds[way])} s", highlight=False)
+    ratios = [slow / fast for slow, fast in zip(seconds["store"], seconds["gloo"], strict=True)]
+    console.print(f"sync.vs_store: {median(ratios):.2f}", highlight=False)
+    if write:
+        line = f"python -m lab.hosts sync --gigabytes {gigabytes:g} --write"
+        for name, values, unit in (
+            ("sync.store_s", seconds["store"], "s"),
+            ("sync.gloo_s", seconds["gloo"], "s"),
+            ("sync.vs_store", ratios, "ratio"),
+        ):
+            record("hosts", name, values, unit, line, len(values))
+
+
 def keep(name: str, value: float, unit: str, count: int, part: str, write: bool) -> None:
     console.print(f"{name}: {value:,.0f} {unit}", highlight=False)
     if write:
@@ -230,9 +263,10 @@ def keep(name: str, value: float, unit: str, count: int, part: str, write: bool)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("disturbed", "links"))
+    parser.add_argument("part", choices=("disturbed", "links", "sync"))
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--model", help="a folder of SmolLM2-135M-Instruct")
+    parser.add_argument("--gigabytes", type=float, default=3.0)
     parser.add_argument("--write", action="store_true")
     chosen = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
@@ -241,6 +275,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             differ, lost = sum(not it.equal for it in outcomes), sum(it.missing for it in outcomes)
             keep("hosts.mismatches", differ, "runs", chosen.runs, part, chosen.write)
             keep("hosts.lost_steps", lost, "updates", chosen.runs, part, chosen.write)
+        elif chosen.part == "sync":
+            sync(Path(folder), chosen.gigabytes, chosen.write)
         else:
             links(Path(folder), chosen.model, chosen.write)
 
