@@ -8,8 +8,8 @@ after one that is not counted. `python -m lab.sync_hosts WAY RANK GIGABYTES` is 
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,7 +40,7 @@ class Receiver:
         check(unpack_tensors(packed), value)
 
 
-def by_store(rank: int, gigabytes: float) -> list[float]:
+def by_store(gigabytes: float) -> list[float]:
     import ray
 
     from cadre.team import Weights
@@ -81,5 +81,10 @@ def timed(gigabytes: float, sync: Callable[[dict[str, torch.Tensor], float], Non
 
 
 if __name__ == "__main__":
-    way, rank, gigabytes = sys.argv[1:]
-    print(json.dumps({"store": by_store, "gloo": by_gloo}[way](int(rank), float(gigabytes))))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("way", choices=("store", "gloo"))
+    parser.add_argument("rank", type=int)
+    parser.add_argument("gigabytes", type=float)
+    chosen = parser.parse_args()
+    seconds = by_store(chosen.gigabytes) if chosen.way == "store" else by_gloo(chosen.rank, chosen.gigabytes)
+    print(json.dumps(seconds))
