@@ -1,7 +1,8 @@
 """Several environments in one run: `python -m lab.mixtures step|resume|climb [--rounds N] [--write]`.
 
-step    time per step of a mixture of three games over the sum of its parts, each alone with as many tasks a step and
-        weighted by its share; the embedded model, at a learning rate that leaves it as it is
+step    CPU time of this process, for a sampled token, of a mixture of three games over that of its parts, each alone
+        with as many tasks a step and weighted by its share; the embedded model, at a learning rate that leaves it as it
+        is. By token, as what is drawn of a game differs from step to step
 resume  weights and metrics that differ between four steps of three games, a policy each, and as many with three stops
 climb   the level of Plan-Path on grids of 3, 4 and 5 cells that the embedded model has reached after 12 steps
 """
@@ -10,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import cadre
@@ -40,14 +41,17 @@ def train(folder: Path, steps: int, resume: bool = False, **sections: Any) -> li
 
 
 def step_ratio(folder: Path) -> float:
-    still = {"team": "seed", "learner.learning_rate": 1e-12, "train.tasks_per_step": TASKS}
-    times = []
+    still: dict[str, Any] = {"team": "seed", "learner.learning_rate": 1e-12, "train.tasks_per_step": TASKS}
+    spent: list[tuple[float, float]] = []
     for game in [{"name": GAMES, "settings": {}}, *GAMES]:
-        run = folder / str(len(times))
-        metrics = train(run, STEPS, env=game["name"], settings=game["settings"], **still)
-        times.append(median(line["time/wait_s"] + line["time/learn_s"] for line in metrics[1:]))
-    weights = [game["weight"] for game in GAMES]
-    return times[0] * sum(weights) / sum(weight * time for weight, time in zip(weights, times[1:], strict=True))
+        marks: list[float] = []
+        still["train.on_step"] = lambda *step: marks.append(time.process_time())  # noqa: B023 - a training is over by then
+        metrics = train(folder / str(len(spent)), STEPS, env=game["name"], settings=game["settings"], **still)
+        # The first step warms up.
+        spent.append((marks[-1] - marks[0], sum(line["rollout/tokens"] for line in metrics[1:])))
+    (seconds, tokens), *parts = spent
+    of_parts = [sum(game["weight"] * part[kind] for game, part in zip(GAMES, parts, strict=True)) for kind in (0, 1)]
+    return seconds / tokens / (of_parts[0] / of_parts[1])
 
 
 def resume_mismatches(folder: Path) -> int:
