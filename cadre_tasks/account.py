@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 
 from cadre.types import Reward
 
+# Rewards of an answer, in halves (AT-GRPO, arXiv 2510.11062, equation 4): for its author if it can be read and if it is
+# right, for the team if it is right.
+FORM, RIGHT, TEAM = 0.1, 0.4, 0.5
+
 
 @dataclass(frozen=True)
 class Account:

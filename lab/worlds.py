@@ -1,12 +1,11 @@
 """The worlds in figures: judges against references, against another implementation, against exploits and hostile texts.
 
-    python -m lab.worlds [references exploits hostile agreement] [--worlds sql search] [--count 1000]
+    python -m lab.worlds [references exploits hostile] [--worlds search] [--count 1000]
 
 `references` plays so many tasks with the reference answer, which must solve each, and with an answer that is nearly
 right, which must not. `exploits` is the table of what lazy and cunning policies earn, as a share of an honest one.
 `hostile` plays ten times as many hostile answers: none may raise, last, solve a task or show a planted file's content.
-`agreement` judges so many random answers by an implementation that has nothing of the judge. Appends `worlds.NAME.*` to
-results/worlds.jsonl.
+Appends `worlds.NAME.*` to results/worlds.jsonl.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator
@@ -25,9 +23,6 @@ from rich.console import Console
 from bench.common import record
 from cadre.env import Env
 from cadre.types import Task
-from cadre_tasks.worlds.database import same
-from cadre_tasks.worlds.sql import SqlOneTurn, by_sqlite, databases
-from cadre_tasks.worlds.sql_questions import swapped
 from lab.world_cases import CANARY, WORLDS, World, play
 
 console = Console(soft_wrap=True)
@@ -120,36 +115,7 @@ async def attacked(env: Env, world: World, text: str) -> str:
     return "solved" if env.success else ""
 
 
-async def agreement(name: str, world: World, count: int) -> None:
-    """Verdicts on random queries beside SQLite's."""
-    if name != "sql":
-        return
-    draw, same, right = random.Random(f"agreement {name}"), 0, 0
-    for env in episodes(world, count, team=False):
-        verdict, reference = await both_verdicts(env, draw)
-        same, right = same + (verdict == reference), right + bool(verdict)
-        if verdict != reference:
-            console.print(f"differ: {env.task.id} {verdict} {reference}", markup=False)
-    keep(name, "agreement", same / count, "share", count)
-    keep(name, "agreement.right", right / count, "share", count)
-
-
-async def both_verdicts(env: SqlOneTurn, draw: random.Random) -> tuple[object, object]:
-    """The share of hidden sets on which a query is right, by the judge and by SQLite."""
-    query = env.task.data["reference"]
-    for _ in range(draw.choice((0, 0, 1, 2))):
-        query = draw.choice(swapped(query))
-    judged = await env.judge(query)
-    hidden = databases(env.task.data)[1:]
-    expected = by_sqlite(env.task.data["reference"], hidden)
-    try:
-        results = by_sqlite(query, hidden)
-    except sqlite3.Error:
-        return judged.formed, False
-    return judged.worth, sum(map(same, results, expected)) / len(hidden)
-
-
-PARTS = {"references": references, "exploits": exploits, "hostile": hostile, "agreement": agreement}
+PARTS = {"references": references, "exploits": exploits, "hostile": hostile}
 
 
 async def main(parts: list[str], worlds: list[str], count: int) -> None:

@@ -169,8 +169,8 @@ BUDGETS = {
     "cadre_analysis": 3_560,
     "cadre_programs": 6_300,
     "cadre_ray": 1_150,
-    "cadre_sandbox": 7_000,
-    "cadre_tasks": 14_420,
+    "cadre_sandbox": 6_800,
+    "cadre_tasks": 13_800,
     "bench": 7_000,
     "lab": 6_900,
 }

@@ -15,7 +15,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -26,13 +26,13 @@ from cadre.envs.splits import drawn_tasks, in_split
 from cadre.errors import ConfigError, DataError
 from cadre.plugins import package
 from cadre.types import Drawing, Message, Reward, Task
+from cadre_tasks.account import FORM, RIGHT, TEAM
 from cadre_tasks.answers import MARKS
 from cadre_tasks.data.tasks import DataSelection, load_data_tasks
 from cadre_tasks.data.user_file import is_user_file
 from cadre_tasks.from_data import HeldOut
 from cadre_tasks.turn_based import OneAgent, TurnBased
 from cadre_tasks.worlds.library import Library, Passage, library, question
-from cadre_tasks.worlds.relay import FORM, RIGHT, TEAM, Prompts, Rewards
 from cadre_tasks.worlds.search_servers import MAX_QUERY, SearchServer, check_server, search_server
 
 LISTED = 5  # passages that a search lists
@@ -83,6 +83,10 @@ def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
     # Rounded, so that equal scores stay equal on machines that sum floats in another order.
     ranked = sorted(range(len(built_library.passages)), key=lambda i: (-round(float(scores[i]), 6), i))
     return [i + 1 for i in ranked[:LISTED] if scores[i] > 0]
+
+
+Prompts = Literal["compact", "full"]
+Rewards = Literal["shaped", "outcome"]
 
 
 class Search(TurnBased):

@@ -55,7 +55,6 @@ NEEDS = {
     "bench/repeat.py": "minutes",
     "bench/sandbox.py": "CADRE_DATA",
     "-m lab.search_trainings": "minutes",
-    "-m lab.sql_trainings": "make_sql",
     "-m lab.vllm_faults": "make vllm",
     "-m lab.worlds": "hours",
     "make bench": "minutes|hours",

@@ -66,7 +66,7 @@ def test_the_contract_holds_under_random_actions(name: str, levels: str) -> None
     assert next(counter) * BATCH >= STRINGS
 
 
-WORLDS = ["sql-single-agent", "search-single-agent"]
+WORLDS = ["search-single-agent"]
 
 
 @pytest.mark.parametrize("name", [*(name for name in GAMES if name.endswith(("-single-agent", "-tool"))), *WORLDS])
