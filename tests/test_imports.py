@@ -79,6 +79,7 @@ ARROWS = {
     "cadre_ray": {"cadre"},
     "cadre_sandbox": set(),
     "cadre_tasks": {"cadre", "cadre_programs", "cadre_sandbox"},
+    "cadre_tinker": {"cadre"},
 }
 
 
@@ -171,6 +172,7 @@ BUDGETS = {
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_000,
     "cadre_tasks": 15_150,
+    "cadre_tinker": 620,
     "bench": 7_000,
     "lab": 6_900,
 }

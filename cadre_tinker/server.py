@@ -1,0 +1,529 @@
+"""The HTTP server: sessions, requests in their order, results that are asked for later.
+
+A client posts a request, gets its id at once, and asks for the result until it is there. Requests of one training run
+are computed in the order of their numbers (`seq_id`), whenever they arrive; those of several runs alternate. Samples
+that are asked for while others are drawn form the next batch. Needs starlette and uvicorn (the extra `programs`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import re
+import secrets
+import sys
+import time
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cadre import random_keys
+from cadre.config.resolve import choose_dtypes
+from cadre.engines.torch.model import locate
+from cadre.errors import CadreError, ConfigError, EngineError, first_line
+from cadre.file_limits import MIB, parse_json, size_of
+from cadre.files import validate_record, validation_message
+from cadre.rollout.batching import gather
+from cadre.settings import PolicyConfig
+from cadre.settings.yaml_file import parse_settings
+from cadre.sockets import HOST, connection_limit, limited_protocol, listen
+from cadre.types import Sampling
+from cadre_tinker import wire
+from cadre_tinker.model import BASE, TinkerModel, TrainingRun
+from cadre_tinker.requests import (
+    Body,
+    CreateModel,
+    CreateSampler,
+    LoadNew,
+    LoadWeights,
+    OfRun,
+    OptimStep,
+    Reference,
+    SampleRequest,
+    SaveWeights,
+)
+
+MAX_BODY_BYTES = 64 * MIB
+# Requests that are held with their results, and bytes of those that wait: beyond them clients are told to ask later.
+MAX_REQUESTS, MAX_WAITING_BYTES = 8_192, 1024 * MIB
+# Results that were fetched are kept for a client whose connection broke while it read one.
+KEPT_RESULTS = 64
+MAX_RUNS, MAX_SAMPLERS = 16, 32
+# Seconds: a session that is not heard of for so long has ended, and one answer may wait for a result.
+SESSION_S, POLL_S = 600.0, 20.0
+GATHER_S = 0.01  # so that requests that are sent at once are drawn in one batch
+CHECKPOINT = re.compile(r"tinker://([0-9a-f]{16}:train:[0-9]{1,9})/((?:sampler_)?weights)/([A-Za-z0-9][A-Za-z0-9_.-]*)")
+SETTINGS = {"dtype", "device", "quantization", "trust_remote_code"}
+LIMITS = "Cadre trains adapters of attention and MLP layers, and none of the vocabulary projection (train_unembed)."
+API = "/api/v1"
+Work = Callable[[], Awaitable[Any]]
+
+
+class RequestError(CadreError):
+    """A request that cannot be answered, with its status in HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class Pending:
+    """A request of so many bytes and its result: an object, the bytes of a message, or {"error": ...}."""
+
+    id: str
+    size: int
+    work: Work
+    result: asyncio.Future[Any]
+
+
+@dataclass
+class Queue:
+    """The requests of one training run by number, and the number that is computed next. `run` is None at first."""
+
+    run: TrainingRun | None = None
+    next: int = 0
+    waiting: dict[int, Pending] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+
+
+@dataclass
+class Sampler:
+    """A sampling session: its adapter, the weights' path, and how many of its requests are not answered yet."""
+
+    policy: str
+    path: str | None = None
+    users: int = 0
+
+
+class Service:
+    """Answers the requests of all clients, of a new kind by one more method. Belongs to the server's loop."""
+
+    def __init__(self, model: TinkerModel) -> None:
+        self.model, self._engine = model, model.engine
+        self._sessions: dict[str, float] = {}  # when each was heard of last
+        self._queues: dict[str, Queue] = {}
+        self._samplers: OrderedDict[str, Sampler] = OrderedDict()  # by last use
+        self._requests: dict[str, Pending] = {}
+        self._waiting_bytes = 0
+        self._fetched: deque[str] = deque()
+        self._samples: list[Pending] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._count = 0
+        # How a request to a training run is read, and what answers it.
+        self.of_run: dict[str, tuple[Callable[[Any], Any], Callable[[TrainingRun, Any], Awaitable[Any]]]] = {
+            "forward_backward": (wire.read_training_request, self.forward_backward),
+            "optim_step": (partial(validate_record, model=OptimStep), self.optim_step),
+            "load_weights": (partial(validate_record, model=LoadWeights), self.load_weights),
+            "save_weights": (partial(validate_record, model=SaveWeights), self.save_weights),
+            "save_weights_for_sampler": (partial(validate_record, model=SaveWeights), self.save_weights_for_sampler),
+        }
+
+    # Sessions
+
+    async def create_session(self, request: Body) -> Any:
+        await self._drop_ended()
+        session = secrets.token_hex(8)
+        self._sessions[session] = time.monotonic()
+        return {"session_id": session, "warning_message": LIMITS}
+
+    async def session_heartbeat(self, request: Reference) -> Any:
+        self._touch(request.session_id)
+        return {}
+
+    def _touch(self, name: str) -> None:
+        """Note that a session, or the one of a run or sampler, is heard of."""
+        session = name.partition(":")[0]
+        if session not in self._sessions:
+            raise RequestError(410, f"{session[:80]!r} is no session of this server, or has ended. Make a new client.")
+        self._sessions[session] = time.monotonic()
+
+    async def _drop_ended(self) -> None:
+        """Forget sessions that have ended, with their runs, samplers and results."""
+        for session in [one for one, heard in self._sessions.items() if heard < time.monotonic() - SESSION_S]:
+            del self._sessions[session]
+            self._requests = {name: one for name, one in self._requests.items() if not name.startswith(session)}
+            for name in [name for name in self._samplers if name.startswith(session)]:
+                await self._drop_sampler(name)
+            for name in [name for name in self._queues if name.startswith(session)]:
+                queue = self._queues.pop(name)
+                queue.waiting.clear()
+                if queue.run is not None:
+                    await self._engine.run(self._engine.remove_adapter, name)
+
+    # Requests and their results
+
+    def _accept(self, name: str, size: int, work: Work) -> Pending:
+        """Return a new request; the oldest result makes room. Raises RequestError if all wait."""
+        if len(self._requests) >= MAX_REQUESTS:
+            self._requests.pop(next((key for key, one in self._requests.items() if one.result.done()), ""), None)
+        if len(self._requests) >= MAX_REQUESTS or self._waiting_bytes + size > MAX_WAITING_BYTES:
+            raise RequestError(429, "As many requests wait as this server holds. Ask again when some are answered.")
+        self._waiting_bytes += size
+        self._requests[name] = Pending(name, size, work, asyncio.get_running_loop().create_future())
+        return self._requests[name]
+
+    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _answer(self, pending: Pending) -> None:
+        """Compute a result, or say why there is none: no request may be left waiting."""
+        try:
+            result = await pending.work()
+        except (CadreError, OSError, ValueError) as error:
+            result = {"error": str(error), "category": "user"}
+        except Exception as error:  # noqa: BLE001 - the requests after it are to be answered all the same
+            sys.stderr.write(f"A request of Tinker's client failed:\n{traceback.format_exc()}\n")
+            result = {"error": f"{type(error).__name__}: {first_line(error)}", "category": "server"}
+        self._waiting_bytes -= pending.size
+        pending.result.set_result(result)
+
+    async def retrieve_future(self, request: Reference) -> Any:
+        pending = self._requests.get(request.request_id)
+        if pending is None:
+            raise RequestError(410, f"The result of {request.request_id[:80]!r} is not kept, or never was. Ask anew.")
+        await asyncio.wait([pending.result], timeout=POLL_S)
+        if not pending.result.done():
+            return JSONResponse({"type": "try_again", "request_id": pending.id, "queue_state": "active"}, 408)
+        if pending.id not in self._fetched:
+            self._fetched.append(pending.id)
+        while len(self._fetched) > KEPT_RESULTS:
+            self._requests.pop(self._fetched.popleft(), None)
+        return pending.result.result()
+
+    def _find_queue(self, model_id: str) -> Queue:
+        if model_id not in self._queues:
+            raise RequestError(404, f"model_id: got {model_id[:80]!r}; expected a training run here. Create one.")
+        self._touch(model_id)
+        return self._queues[model_id]
+
+    def _enqueue(self, model_id: str, number: int | None, work: Work, size: int = 0) -> Any:
+        """Return the id of a request that is computed after those of lower numbers. One that is sent again, as clients
+        do when a connection breaks, is the same request."""
+        queue = self._find_queue(model_id)
+        number = max([queue.next - 1, *queue.waiting]) + 1 if number is None else number
+        name = f"{model_id}:{number}"
+        if name not in self._requests:
+            if number < queue.next:
+                raise RequestError(410, f"seq_id: got {number}, which was answered. Make a new client.")
+            queue.waiting[number] = self._accept(name, size, work)
+            if queue.task is None or queue.task.done():
+                queue.task = self._start(self._answer_in_order(queue))
+        return {"request_id": name, "model_id": model_id}
+
+    async def _answer_in_order(self, queue: Queue) -> None:
+        while pending := queue.waiting.pop(queue.next, None):
+            queue.next += 1
+            await self._answer(pending)
+
+    # Training
+
+    async def _add_run(self, session: str, number: int, make: Callable[[str], TrainingRun], answer: Any) -> Any:
+        """Return the id of request 0 of a new run, which creates it."""
+        self._touch(session)
+        await self._drop_ended()
+        name = f"{session}:train:{number}"
+        if name not in self._queues and len(self._queues) >= MAX_RUNS:
+            raise RequestError(400, f"There are {MAX_RUNS} training runs, as many as this server holds. End some.")
+        queue = self._queues.setdefault(name, Queue())
+
+        async def create() -> Any:
+            queue.run = await self._engine.run(make, name)
+            return {"model_id": name, **answer}
+
+        return self._enqueue(name, 0, create)
+
+    async def create_model(self, request: CreateModel) -> Any:
+        self._check_base(request.base_model)
+        asked = request.lora_config
+        lora = self.model.select_lora(asked.rank, asked.train_attn, asked.train_mlp)
+        make = partial(
+            self.model.create_run, lora=lora, seed=secrets.randbits(63) if asked.seed is None else asked.seed
+        )
+        return await self._add_run(request.session_id, request.model_seq_id, make, {"type": "create_model"})
+
+    def _check_base(self, name: str) -> None:
+        if name not in self.model.names:
+            raise RequestError(
+                400,
+                f"base_model: got {name[:80]!r}; expected {self.model.names[0]!r}, the model of this server. Name that "
+                "one, or start the server with --name to give it this name too.",
+            )
+
+    async def load_new(self, request: LoadNew) -> Any:
+        make = partial(self.model.load_run, folder=self._folder(request.path), with_moments=request.optimizer)
+        answer = {"type": "load_weights", "path": request.path}
+        return await self._add_run(request.session_id, request.model_seq_id, make, answer)
+
+    async def get_info(self, request: OfRun) -> Any:
+        run, (name, *_), source = self._find_queue(request.model_id).run, self.model.names, self.model.loaded.source
+        tokenizer = str(Path(source).resolve()) if Path(source).is_dir() else source
+        about = {"model_name": name, "tokenizer_id": tokenizer}
+        return {"model_id": request.model_id, "model_data": about, "is_lora": True, "lora_rank": run and run.lora.rank}
+
+    async def compute(self, name: str, about: OfRun, content: Any, size: int) -> Any:
+        """Return the id of a request to a training run. What is wrong with it is its result: a number that was never
+        computed would hold up all that follow."""
+        queue = self._find_queue(about.model_id)
+
+        async def work() -> Any:
+            if queue.run is None:
+                raise EngineError("This training run could not be created. Create another.")
+            if name not in self.of_run:
+                raise EngineError(f"{name[:80]}: is not supported; expected one of {', '.join(self.of_run)}.")
+            read, method = self.of_run[name]
+            return await method(queue.run, read(content))
+
+        return self._enqueue(about.model_id, about.seq_id, work, size)
+
+    async def forward_backward(self, run: TrainingRun, request: wire.TrainingRequest) -> bytes:
+        return wire.write_training_response(*await self._engine.run(self.model.forward_backward, run, request))
+
+    async def optim_step(self, run: TrainingRun, request: OptimStep) -> Any:
+        return {"metrics": await self._engine.run(self.model.optim_step, run, request.adam_params)}
+
+    async def load_weights(self, run: TrainingRun, request: LoadWeights) -> Any:
+        folder, moments_of = self._folder(request.path), run if request.optimizer else None
+        await self._engine.run(self.model.load, run.id, folder, moments_of)
+        return {"type": "load_weights", "path": request.path}
+
+    async def save_weights(self, run: TrainingRun, request: SaveWeights, kind: str = "weights") -> Any:
+        path = f"tinker://{run.id}/{kind}/{request.path or 'checkpoint'}"
+        folder = self._folder(path, is_new=True)
+        await self._engine.run(self.model.save, run, folder, kind == "weights", request.overwrite)
+        return {"path": path}
+
+    async def save_weights_for_sampler(self, run: TrainingRun, request: SaveWeights) -> Any:
+        if request.path is not None:
+            return await self.save_weights(run, request, "sampler_weights")
+        name = self._new_sampler_name(run.id.partition(":")[0])
+        await self._engine.run(self.model.take_snapshot, run, name)
+        return {"sampling_session_id": await self._add_sampler(name, Sampler(name))}
+
+    def _folder(self, path: str, is_new: bool = False) -> Path:
+        """Return the folder of a checkpoint's address, which has no other form: a client may write anything there."""
+        match = CHECKPOINT.fullmatch(path)
+        folder = self.model.state.joinpath(*match.groups()) if match and len(path) < 200 else Path("")
+        if match is None or not (is_new or folder.is_dir()):
+            expected = "a checkpoint of this server, tinker://RUN/weights/NAME or tinker://RUN/sampler_weights/NAME"
+            form = "with letters, digits, '_', '.' and '-' in its name"
+            raise RequestError(400, f"path: got {path[:200]!r}; expected {expected}, {form}. Fix it.")
+        return folder
+
+    async def weights_info(self, request: Reference) -> Any:
+        lora = self.model.read_lora(self._folder(request.tinker_path))
+        return {"base_model": self.model.names[0], "is_lora": True, "lora_rank": lora.rank, "train_unembed": False}
+
+    async def get_server_capabilities(self) -> Any:
+        about = {"max_context_length": self.model.loaded.context, "trainable": True, "sampleable": True}
+        return {"supported_models": [{"model_name": name, **about} for name in self.model.names]}
+
+    # Sampling
+
+    def _new_sampler_name(self, session: str) -> str:
+        self._count += 1
+        return f"{session}:sample:{self._count}"
+
+    async def _add_sampler(self, name: str, sampler: Sampler) -> str:
+        """Return the name. Of more samplers than are held the one that was used longest ago is dropped."""
+        self._samplers[name] = sampler
+        idle = [key for key, one in self._samplers.items() if not one.users]
+        for key in idle[: max(0, len(self._samplers) - MAX_SAMPLERS)]:
+            await self._drop_sampler(key)
+        return name
+
+    async def _drop_sampler(self, name: str) -> None:
+        if (sampler := self._samplers.pop(name)).policy != BASE:
+            await self._engine.run(self._engine.remove_adapter, sampler.policy)
+
+    def _find_sampler(self, name: str) -> Sampler:
+        if name not in self._samplers:
+            kept = f"the {MAX_SAMPLERS} that were used last are kept, and saved weights can be opened again"
+            raise RequestError(404, f"sampling session: got {name[:80]!r}; {kept}. Create another sampling client.")
+        self._samplers.move_to_end(name)
+        return self._samplers[name]
+
+    async def create_sampling_session(self, request: CreateSampler) -> Any:
+        self._touch(request.session_id)
+        name = self._new_sampler_name(request.session_id)
+        sampler = Sampler(BASE if request.model_path is None else name, request.model_path)
+        if request.model_path is None:
+            self._check_base(request.base_model)
+        else:
+            folder = self._folder(request.model_path)
+            await self._engine.run(self.model.open_sampler, name, folder)
+        return {"sampling_session_id": await self._add_sampler(name, sampler)}
+
+    async def get_sampler(self, name: str) -> Any:
+        path = self._find_sampler(name).path
+        return {"sampler_id": name, "base_model": self.model.names[0], "model_path": path}
+
+    async def asample(self, request: SampleRequest) -> Any:
+        self._touch(request.sampling_session_id)
+        sampler = self._find_sampler(request.sampling_session_id)
+        prompt = [token for chunk in request.prompt.chunks for token in chunk.tokens]
+        self.model.check_prompt(prompt)
+        name = f"{request.sampling_session_id}:{request.seq_id}"
+        if name not in self._requests:
+
+            async def work() -> bytes:
+                try:
+                    return await self._sample(request, sampler.policy, prompt)
+                finally:
+                    sampler.users -= 1
+
+            self._samples.append(self._accept(name, 8 * len(prompt), work))
+            sampler.users += 1
+            if len(self._samples) == 1:
+                self._start(self._draw_batch())
+        return {
+            "request_id": name,
+            "sample_sequence_ids": [f"{name}:{number}" for number in range(request.num_samples)],
+        }
+
+    async def _draw_batch(self) -> None:
+        """Draw the samples that are asked for until the thread is free."""
+        await asyncio.sleep(GATHER_S)
+        await self._engine.run(lambda: None)
+        batch, self._samples = self._samples, []
+        await gather(*map(self._answer, batch))
+
+    async def _sample(self, request: SampleRequest, policy: str, prompt: Sequence[int]) -> bytes:
+        scored: list[float] = []
+        if request.prompt_logprobs:
+            scored = await self._engine.run(self.model.prompt_logprobs, policy, prompt)
+            if request.prompt_logprobs_last_n is not None:
+                unscored = max(1, len(prompt) - request.prompt_logprobs_last_n)
+                scored[:unscored] = [float("nan")] * unscored
+        params = request.sampling_params
+        stop = [params.stop] if isinstance(params.stop, str) else params.stop
+        texts = tuple(text for text in stop or () if isinstance(text, str) and text)
+        ids = None if stop is None else tuple(id_ for id_ in stop if isinstance(id_, int))
+        limit = params.max_tokens or self.model.loaded.context
+        sampling = Sampling(params.temperature, params.top_p, max(0, params.top_k), limit, texts)
+        key = secrets.randbits(63) if params.seed is None else random_keys.key("tinker", params.seed)
+        completions = await self.model.sample(policy, prompt, request.num_samples, sampling, ids, key)
+        return wire.write_samples(((one.token_ids, one.logprobs, one.finish) for one in completions), scored)
+
+
+# ---- HTTP
+
+CLIENT_CONFIG = {"pjwt_auth_enabled": False, "sample_enable_stuck_detection": False}
+
+
+def make_application(service: Service, key: str) -> Starlette:
+    """Return the ASGI application. Clients have to send the key."""
+    bodies: dict[str, tuple[type[Body], Callable[[Any], Awaitable[Any]]]] = {
+        "create_session": (Body, service.create_session),
+        "session_heartbeat": (Reference, service.session_heartbeat),
+        "create_model": (CreateModel, service.create_model),
+        "load_weights": (LoadNew, service.load_new),
+        "get_info": (OfRun, service.get_info),
+        "weights_info": (Reference, service.weights_info),
+        "create_sampling_session": (CreateSampler, service.create_sampling_session),
+        "asample": (SampleRequest, service.asample),
+        "retrieve_future": (Reference, service.retrieve_future),
+    }
+    constants = {
+        "POST client/config": {"pjwt_auth_enabled": False, "sample_enable_stuck_detection": False},
+        "POST client/dynamic_config": {},
+        "POST telemetry": {"status": "accepted"},
+        "GET healthz": {"status": "ok"},
+    }
+
+    async def answer(method: str, name: str, body: bytes) -> Any:
+        if f"{method} {name}" in constants:
+            return constants[f"{method} {name}"]
+        if method == "GET" and name == "get_server_capabilities":
+            return await service.get_server_capabilities()
+        if method == "GET" and name.startswith("samplers/"):
+            return await service.get_sampler(name.partition("/")[2])
+        if method == "POST" and name == "forward_backward":
+            message = wire.Message(memoryview(body))
+            about = OfRun(model_id=message.text(1), seq_id=message.integer(2))
+            return await service.compute(name, about, message, len(body))
+        content = parse_json(body) if method == "POST" else {}
+        if "seq_id" in content and "model_id" in content:
+            return await service.compute(name, validate_record(content, OfRun), content, len(body))
+        if name not in bodies:
+            supported = ", ".join([*bodies, *service.of_run])
+            raise RequestError(404, f"{name[:80]}: is not supported by Cadre; expected one of {supported}.")
+        model, method_of = bodies[name]
+        return await method_of(validate_record(content, model))
+
+    async def handle(request: Request) -> Response:
+        if not hmac.compare_digest(request.headers.get("x-api-key", "").encode(), key.encode()):
+            raise RequestError(401, "X-API-Key: expected the key that cadre serve printed. Set TINKER_API_KEY to it.")
+        answered = await answer(request.method, request.path_params["name"], await read_body(request))
+        if isinstance(answered, bytes):
+            return Response(answered, media_type="application/x-protobuf")
+        return answered if isinstance(answered, Response) else JSONResponse(answered)
+
+    async def answer_error(request: Request, error: Exception) -> Response:
+        status = error.status if isinstance(error, RequestError) else 400
+        return JSONResponse({"error": str(error), "detail": str(error)}, status)
+
+    routes = [Route(f"{API}/{{name:path}}", handle, methods=["GET", "POST"])]
+    return Starlette(routes=routes, exception_handlers={CadreError: answer_error, ValueError: answer_error})
+
+
+async def read_body(request: Request) -> bytes:
+    """Return the body. Raises RequestError if it is too long."""
+    parts, length = [], 0
+    async for part in request.stream():
+        length += len(part)
+        if length > MAX_BODY_BYTES:
+            raise RequestError(413, f"got a body above {size_of(MAX_BODY_BYTES)}; expected less. Send less at once.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def serve(
+    model: str, settings: Sequence[str], port: int, key: str, names: Sequence[str], state: Path, say: Callable[..., Any]
+) -> None:
+    """Serve a model until interrupted. `say` receives the lines for its user. Raises ConfigError for a setting, and
+    EngineError if the model or the port cannot be used."""
+    raw = parse_settings(settings)
+    if unknown := sorted(raw.keys() - SETTINGS):
+        raise ConfigError(f"{unknown[0]}: got it beside --tinker; expected {', '.join(sorted(SETTINGS))}. Remove it.")
+    if key and not key.startswith("tml-"):
+        raise ConfigError("--key: got another beginning; expected tml-, without which Tinker's client takes no key.")
+    try:
+        policy = PolicyConfig(model=model, frozen=True, **raw)
+    except ValidationError as error:
+        raise ConfigError(f"{validation_message(error)}. Fix the value.") from None
+    policy = choose_dtypes({BASE: policy}, {BASE: locate(model)})[BASE]
+    try:
+        listening = listen(port)
+    except OSError as error:
+        raise EngineError(f"--port: got {port}, which cannot be had ({error.strerror}). Name another, or 0.") from None
+    key = key or f"tml-{secrets.token_urlsafe(18)}"
+    with listening:
+        service = Service(TinkerModel(policy, names or [model], state))
+        url = f"http://{HOST}:{listening.getsockname()[1]}"
+        say([f"Model: {service.model.names[0]}, {policy.dtype}. Checkpoints in {state}. Ctrl-C ends it."])
+        say([f"export TINKER_BASE_URL={url}", f"export TINKER_API_KEY={key}"])
+        config = uvicorn.Config(
+            make_application(service, key),
+            http=limited_protocol(connection_limit()),
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_keep_alive=75,
+        )
+        uvicorn.Server(config).run(sockets=[listening])
