@@ -152,7 +152,7 @@ class TinkerModel:
                 tokens = torch.cat([target.flatten() for target in targets])
                 query = LogprobQuery.make(torch.cat(predicting), torch.ones(len(tokens)), tokens)
                 logprobs, _ = compute_token_logprobs(self.loaded.model, states, query)
-                parts = logprobs.split([target.numel() for target in targets])
+                parts = torch.split(logprobs, [target.numel() for target in targets])
                 yield micro.indices, [part.view(target.shape) for part, target in zip(parts, targets, strict=True)]
 
     def optim_step(self, run: TrainingRun, params: AdamParams) -> dict[str, float]:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import math
 import re
 import secrets
 import sys
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,20 +40,8 @@ from cadre.settings import PolicyConfig
 from cadre.settings.yaml_file import parse_settings
 from cadre.sockets import HOST, connection_limit, limited_protocol, listen
 from cadre.types import Sampling
-from cadre_tinker import wire
+from cadre_tinker import requests, wire
 from cadre_tinker.model import BASE, TinkerModel, TrainingRun
-from cadre_tinker.requests import (
-    Body,
-    CreateModel,
-    CreateSampler,
-    LoadNew,
-    LoadWeights,
-    OfRun,
-    OptimStep,
-    Reference,
-    SampleRequest,
-    SaveWeights,
-)
 
 MAX_BODY_BYTES = 64 * MIB
 # Requests that are held with their results, and bytes of those that wait: beyond them clients are told to ask later.
@@ -65,8 +54,8 @@ SESSION_S, POLL_S = 600.0, 20.0
 GATHER_S = 0.01  # so that requests that are sent at once are drawn in one batch
 CHECKPOINT = re.compile(r"tinker://([0-9a-f]{16}:train:[0-9]{1,9})/((?:sampler_)?weights)/([A-Za-z0-9][A-Za-z0-9_.-]*)")
 SETTINGS = {"dtype", "device", "quantization", "trust_remote_code"}
-LIMITS = "Cadre trains adapters of attention and MLP layers, and none of the vocabulary projection (train_unembed)."
-API = "/api/v1"
+REACH = "Cadre trains adapters of attention and MLP layers, and none of the vocabulary projection (train_unembed)."
+
 Work = Callable[[], Awaitable[Any]]
 
 
@@ -95,12 +84,12 @@ class Queue:
     run: TrainingRun | None = None
     next: int = 0
     waiting: dict[int, Pending] = field(default_factory=dict)
-    task: asyncio.Task[None] | None = None
+    is_working: bool = False
 
 
 @dataclass
 class Sampler:
-    """A sampling session: its adapter, the weights' path, and how many of its requests are not answered yet."""
+    """A sampling session: its adapter, the path of its weights, and how many of its requests are not answered yet."""
 
     policy: str
     path: str | None = None
@@ -108,7 +97,7 @@ class Sampler:
 
 
 class Service:
-    """Answers the requests of all clients, of a new kind by one more method. Belongs to the server's loop."""
+    """Answers the requests of all clients. Belongs to the server's loop."""
 
     def __init__(self, model: TinkerModel) -> None:
         self.model, self._engine = model, model.engine
@@ -116,53 +105,55 @@ class Service:
         self._queues: dict[str, Queue] = {}
         self._samplers: OrderedDict[str, Sampler] = OrderedDict()  # by last use
         self._requests: dict[str, Pending] = {}
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._sampler_count = 0
         self._fetched: deque[str] = deque()
         self._samples: list[Pending] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._count = 0
         # How a request to a training run is read, and what answers it.
+        read: Callable[..., Any] = lambda record: partial(validate_record, model=record)  # noqa: E731
         self.of_run: dict[str, tuple[Callable[[Any], Any], Callable[[TrainingRun, Any], Awaitable[Any]]]] = {
             "forward_backward": (wire.read_training_request, self.forward_backward),
-            "optim_step": (partial(validate_record, model=OptimStep), self.optim_step),
-            "load_weights": (partial(validate_record, model=LoadWeights), self.load_weights),
-            "save_weights": (partial(validate_record, model=SaveWeights), self.save_weights),
-            "save_weights_for_sampler": (partial(validate_record, model=SaveWeights), self.save_weights_for_sampler),
+            "optim_step": (read(requests.OptimStep), self.optim_step),
+            "load_weights": (read(requests.LoadWeights), self.load_weights),
+            "save_weights": (read(requests.SaveWeights), self.save_weights),
+            "save_weights_for_sampler": (read(requests.SaveWeights), self.save_weights_for_sampler),
         }
 
-    # Sessions
+    # ---- Sessions
 
-    async def create_session(self, request: Body) -> Any:
-        await self._drop_ended()
+    async def create_session(self, request: requests.Body) -> Any:
+        for session in [one for one, heard in self._sessions.items() if heard < time.monotonic() - SESSION_S]:
+            await self.end_session(session)
         session = secrets.token_hex(8)
         self._sessions[session] = time.monotonic()
-        return {"session_id": session, "warning_message": LIMITS}
+        return {"session_id": session, "warning_message": REACH}
 
-    async def session_heartbeat(self, request: Reference) -> Any:
+    async def session_heartbeat(self, request: requests.Reference) -> Any:
         self._touch(request.session_id)
         return {}
 
-    def _touch(self, name: str) -> None:
-        """Note that a session, or the one of a run or sampler, is heard of."""
+    def _touch(self, name: str) -> str:
+        """Note that a session is heard of, by its name or that of its run or sampler, and return its name."""
         session = name.partition(":")[0]
         if session not in self._sessions:
             raise RequestError(410, f"{session[:80]!r} is no session of this server, or has ended. Make a new client.")
         self._sessions[session] = time.monotonic()
+        return session
 
-    async def _drop_ended(self) -> None:
-        """Forget sessions that have ended, with their runs, samplers and results."""
-        for session in [one for one, heard in self._sessions.items() if heard < time.monotonic() - SESSION_S]:
-            del self._sessions[session]
-            self._requests = {name: one for name, one in self._requests.items() if not name.startswith(session)}
-            for name in [name for name in self._samplers if name.startswith(session)]:
-                await self._drop_sampler(name)
-            for name in [name for name in self._queues if name.startswith(session)]:
-                queue = self._queues.pop(name)
-                queue.waiting.clear()
-                if queue.run is not None:
-                    await self._engine.run(self._engine.remove_adapter, name)
+    async def end_session(self, session: str) -> None:
+        """Forget a session with its runs, samplers and results."""
+        self._sessions.pop(session, None)
+        self._requests = {name: one for name, one in self._requests.items() if not name.startswith(f"{session}:")}
+        for name in [name for name in self._samplers if name.startswith(f"{session}:")]:
+            await self._drop_sampler(name)
+        for name in [name for name in self._queues if name.startswith(f"{session}:")]:
+            queue = self._queues.pop(name)
+            queue.waiting.clear()
+            if queue.run is not None:
+                queue.run = None
+                await self._engine.run(self._engine.remove_adapter, name)
 
-    # Requests and their results
+    # ---- Requests and their results
 
     def _accept(self, name: str, size: int, work: Work) -> Pending:
         """Return a new request; the oldest result makes room. Raises RequestError if all wait."""
@@ -174,11 +165,10 @@ class Service:
         self._requests[name] = Pending(name, size, work, asyncio.get_running_loop().create_future())
         return self._requests[name]
 
-    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)  # the loop itself does not hold it
         task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _answer(self, pending: Pending) -> None:
         """Compute a result, or say why there is none: no request may be left waiting."""
@@ -192,16 +182,15 @@ class Service:
         self._waiting_bytes -= pending.size
         pending.result.set_result(result)
 
-    async def retrieve_future(self, request: Reference) -> Any:
-        pending = self._requests.get(request.request_id)
-        if pending is None:
+    async def retrieve_future(self, request: requests.Reference) -> Any:
+        if (pending := self._requests.get(request.request_id)) is None:
             raise RequestError(410, f"The result of {request.request_id[:80]!r} is not kept, or never was. Ask anew.")
         await asyncio.wait([pending.result], timeout=POLL_S)
         if not pending.result.done():
             return JSONResponse({"type": "try_again", "request_id": pending.id, "queue_state": "active"}, 408)
         if pending.id not in self._fetched:
             self._fetched.append(pending.id)
-        while len(self._fetched) > KEPT_RESULTS:
+        if len(self._fetched) > KEPT_RESULTS:
             self._requests.pop(self._fetched.popleft(), None)
         return pending.result.result()
 
@@ -221,24 +210,24 @@ class Service:
             if number < queue.next:
                 raise RequestError(410, f"seq_id: got {number}, which was answered. Make a new client.")
             queue.waiting[number] = self._accept(name, size, work)
-            if queue.task is None or queue.task.done():
-                queue.task = self._start(self._answer_in_order(queue))
+            if not queue.is_working:
+                self._start(self._answer_in_order(queue))
         return {"request_id": name, "model_id": model_id}
 
     async def _answer_in_order(self, queue: Queue) -> None:
+        queue.is_working = True
         while pending := queue.waiting.pop(queue.next, None):
             queue.next += 1
             await self._answer(pending)
+        queue.is_working = False
 
-    # Training
+    # ---- Training
 
-    async def _add_run(self, session: str, number: int, make: Callable[[str], TrainingRun], answer: Any) -> Any:
+    def _add_run(self, session: str, number: int, make: Callable[[str], TrainingRun], answer: Any) -> Any:
         """Return the id of request 0 of a new run, which creates it."""
-        self._touch(session)
-        await self._drop_ended()
-        name = f"{session}:train:{number}"
+        name = f"{self._touch(session)}:train:{number}"
         if name not in self._queues and len(self._queues) >= MAX_RUNS:
-            raise RequestError(400, f"There are {MAX_RUNS} training runs, as many as this server holds. End some.")
+            raise RequestError(400, f"There are {MAX_RUNS} training runs, as many as this server holds. End a client.")
         queue = self._queues.setdefault(name, Queue())
 
         async def create() -> Any:
@@ -247,14 +236,13 @@ class Service:
 
         return self._enqueue(name, 0, create)
 
-    async def create_model(self, request: CreateModel) -> Any:
+    async def create_model(self, request: requests.CreateModel) -> Any:
         self._check_base(request.base_model)
-        asked = request.lora_config
-        lora = self.model.select_lora(asked.rank, asked.train_attn, asked.train_mlp)
-        make = partial(
-            self.model.create_run, lora=lora, seed=secrets.randbits(63) if asked.seed is None else asked.seed
-        )
-        return await self._add_run(request.session_id, request.model_seq_id, make, {"type": "create_model"})
+        config = request.lora_config
+        lora = self.model.select_lora(config.rank, config.train_attn, config.train_mlp)
+        seed = secrets.randbits(63) if config.seed is None else config.seed
+        make = partial(self.model.create_run, lora=lora, seed=seed)
+        return self._add_run(request.session_id, request.model_seq_id, make, {"type": "create_model"})
 
     def _check_base(self, name: str) -> None:
         if name not in self.model.names:
@@ -264,67 +252,67 @@ class Service:
                 "one, or start the server with --name to give it this name too.",
             )
 
-    async def load_new(self, request: LoadNew) -> Any:
+    async def load_new(self, request: requests.LoadNew) -> Any:
         make = partial(self.model.load_run, folder=self._folder(request.path), with_moments=request.optimizer)
         answer = {"type": "load_weights", "path": request.path}
-        return await self._add_run(request.session_id, request.model_seq_id, make, answer)
+        return self._add_run(request.session_id, request.model_seq_id, make, answer)
 
-    async def get_info(self, request: OfRun) -> Any:
-        run, (name, *_), source = self._find_queue(request.model_id).run, self.model.names, self.model.loaded.source
+    async def get_info(self, request: requests.OfRun) -> Any:
+        run, source = self._find_queue(request.model_id).run, self.model.loaded.source
         tokenizer = str(Path(source).resolve()) if Path(source).is_dir() else source
-        about = {"model_name": name, "tokenizer_id": tokenizer}
-        return {"model_id": request.model_id, "model_data": about, "is_lora": True, "lora_rank": run and run.lora.rank}
+        data = {"model_name": self.model.names[0], "tokenizer_id": tokenizer}
+        return {"model_id": request.model_id, "model_data": data, "is_lora": True, "lora_rank": run and run.lora.rank}
 
-    async def compute(self, name: str, about: OfRun, content: Any, size: int) -> Any:
+    async def compute(self, name: str, about: requests.OfRun, content: Any, size: int) -> Any:
         """Return the id of a request to a training run. What is wrong with it is its result: a number that was never
         computed would hold up all that follow."""
         queue = self._find_queue(about.model_id)
 
         async def work() -> Any:
             if queue.run is None:
-                raise EngineError("This training run could not be created. Create another.")
+                raise EngineError("This training run has ended, or was not created. Create another.")
             if name not in self.of_run:
                 raise EngineError(f"{name[:80]}: is not supported; expected one of {', '.join(self.of_run)}.")
-            read, method = self.of_run[name]
-            return await method(queue.run, read(content))
+            read, answer = self.of_run[name]
+            return await answer(queue.run, read(content))
 
         return self._enqueue(about.model_id, about.seq_id, work, size)
 
     async def forward_backward(self, run: TrainingRun, request: wire.TrainingRequest) -> bytes:
         return wire.write_training_response(*await self._engine.run(self.model.forward_backward, run, request))
 
-    async def optim_step(self, run: TrainingRun, request: OptimStep) -> Any:
+    async def optim_step(self, run: TrainingRun, request: requests.OptimStep) -> Any:
         return {"metrics": await self._engine.run(self.model.optim_step, run, request.adam_params)}
 
-    async def load_weights(self, run: TrainingRun, request: LoadWeights) -> Any:
+    async def load_weights(self, run: TrainingRun, request: requests.LoadWeights) -> Any:
         folder, moments_of = self._folder(request.path), run if request.optimizer else None
         await self._engine.run(self.model.load, run.id, folder, moments_of)
         return {"type": "load_weights", "path": request.path}
 
-    async def save_weights(self, run: TrainingRun, request: SaveWeights, kind: str = "weights") -> Any:
+    async def save_weights(self, run: TrainingRun, request: requests.SaveWeights, kind: str = "weights") -> Any:
         path = f"tinker://{run.id}/{kind}/{request.path or 'checkpoint'}"
         folder = self._folder(path, is_new=True)
         await self._engine.run(self.model.save, run, folder, kind == "weights", request.overwrite)
         return {"path": path}
 
-    async def save_weights_for_sampler(self, run: TrainingRun, request: SaveWeights) -> Any:
+    async def save_weights_for_sampler(self, run: TrainingRun, request: requests.SaveWeights) -> Any:
         if request.path is not None:
             return await self.save_weights(run, request, "sampler_weights")
-        name = self._new_sampler_name(run.id.partition(":")[0])
+        name = self._new_sampler_name(run.id)
         await self._engine.run(self.model.take_snapshot, run, name)
         return {"sampling_session_id": await self._add_sampler(name, Sampler(name))}
 
     def _folder(self, path: str, is_new: bool = False) -> Path:
         """Return the folder of a checkpoint's address, which has no other form: a client may write anything there."""
-        match = CHECKPOINT.fullmatch(path)
-        folder = self.model.state.joinpath(*match.groups()) if match and len(path) < 200 else Path("")
+        match = CHECKPOINT.fullmatch(path) if len(path) < 200 else None
+        folder = self.model.state.joinpath(*match.groups()) if match else Path()
         if match is None or not (is_new or folder.is_dir()):
             expected = "a checkpoint of this server, tinker://RUN/weights/NAME or tinker://RUN/sampler_weights/NAME"
             form = "with letters, digits, '_', '.' and '-' in its name"
             raise RequestError(400, f"path: got {path[:200]!r}; expected {expected}, {form}. Fix it.")
         return folder
 
-    async def weights_info(self, request: Reference) -> Any:
+    async def weights_info(self, request: requests.Reference) -> Any:
         lora = self.model.read_lora(self._folder(request.tinker_path))
         return {"base_model": self.model.names[0], "is_lora": True, "lora_rank": lora.rank, "train_unembed": False}
 
@@ -332,22 +320,25 @@ class Service:
         about = {"max_context_length": self.model.loaded.context, "trainable": True, "sampleable": True}
         return {"supported_models": [{"model_name": name, **about} for name in self.model.names]}
 
-    # Sampling
+    # ---- Sampling
 
-    def _new_sampler_name(self, session: str) -> str:
-        self._count += 1
-        return f"{session}:sample:{self._count}"
+    def _new_sampler_name(self, owner: str) -> str:
+        self._sampler_count += 1
+        return f"{self._touch(owner)}:sample:{self._sampler_count}"
 
     async def _add_sampler(self, name: str, sampler: Sampler) -> str:
         """Return the name. Of more samplers than are held the one that was used longest ago is dropped."""
         self._samplers[name] = sampler
-        idle = [key for key, one in self._samplers.items() if not one.users]
-        for key in idle[: max(0, len(self._samplers) - MAX_SAMPLERS)]:
-            await self._drop_sampler(key)
+        if len(self._samplers) > MAX_SAMPLERS:
+            await self._drop_sampler(next(iter(self._samplers)))
         return name
 
     async def _drop_sampler(self, name: str) -> None:
-        if (sampler := self._samplers.pop(name)).policy != BASE:
+        if not (sampler := self._samplers.pop(name)).users:
+            await self._remove_adapter(sampler)
+
+    async def _remove_adapter(self, sampler: Sampler) -> None:
+        if sampler.policy != BASE:
             await self._engine.run(self._engine.remove_adapter, sampler.policy)
 
     def _find_sampler(self, name: str) -> Sampler:
@@ -357,43 +348,41 @@ class Service:
         self._samplers.move_to_end(name)
         return self._samplers[name]
 
-    async def create_sampling_session(self, request: CreateSampler) -> Any:
-        self._touch(request.session_id)
+    async def create_sampling_session(self, request: requests.CreateSampler) -> Any:
         name = self._new_sampler_name(request.session_id)
-        sampler = Sampler(BASE if request.model_path is None else name, request.model_path)
         if request.model_path is None:
             self._check_base(request.base_model)
-        else:
-            folder = self._folder(request.model_path)
-            await self._engine.run(self.model.open_sampler, name, folder)
-        return {"sampling_session_id": await self._add_sampler(name, sampler)}
+            return {"sampling_session_id": await self._add_sampler(name, Sampler(BASE))}
+        await self._engine.run(self.model.open_sampler, name, self._folder(request.model_path))
+        return {"sampling_session_id": await self._add_sampler(name, Sampler(name, request.model_path))}
 
     async def get_sampler(self, name: str) -> Any:
         path = self._find_sampler(name).path
         return {"sampler_id": name, "base_model": self.model.names[0], "model_path": path}
 
-    async def asample(self, request: SampleRequest) -> Any:
-        self._touch(request.sampling_session_id)
-        sampler = self._find_sampler(request.sampling_session_id)
+    async def asample(self, request: requests.SampleRequest) -> Any:
+        sampler_name = request.sampling_session_id
+        sampler = self._find_sampler(sampler_name)
+        self._touch(sampler_name)
         prompt = [token for chunk in request.prompt.chunks for token in chunk.tokens]
         self.model.check_prompt(prompt)
-        name = f"{request.sampling_session_id}:{request.seq_id}"
+        name = f"{sampler_name}:{request.seq_id}"
+
+        async def work() -> bytes:
+            try:
+                return await self._sample(request, sampler.policy, prompt)
+            finally:
+                sampler.users -= 1
+                if not sampler.users and sampler_name not in self._samplers:
+                    await self._remove_adapter(sampler)
+
         if name not in self._requests:
-
-            async def work() -> bytes:
-                try:
-                    return await self._sample(request, sampler.policy, prompt)
-                finally:
-                    sampler.users -= 1
-
             self._samples.append(self._accept(name, 8 * len(prompt), work))
             sampler.users += 1
             if len(self._samples) == 1:
                 self._start(self._draw_batch())
-        return {
-            "request_id": name,
-            "sample_sequence_ids": [f"{name}:{number}" for number in range(request.num_samples)],
-        }
+        ids = [f"{name}:{number}" for number in range(request.num_samples)]
+        return {"request_id": name, "sample_sequence_ids": ids}
 
     async def _draw_batch(self) -> None:
         """Draw the samples that are asked for until the thread is free."""
@@ -402,19 +391,18 @@ class Service:
         batch, self._samples = self._samples, []
         await gather(*map(self._answer, batch))
 
-    async def _sample(self, request: SampleRequest, policy: str, prompt: Sequence[int]) -> bytes:
+    async def _sample(self, request: requests.SampleRequest, policy: str, prompt: Sequence[int]) -> bytes:
         scored: list[float] = []
         if request.prompt_logprobs:
             scored = await self._engine.run(self.model.prompt_logprobs, policy, prompt)
-            if request.prompt_logprobs_last_n is not None:
-                unscored = max(1, len(prompt) - request.prompt_logprobs_last_n)
-                scored[:unscored] = [float("nan")] * unscored
-        params = request.sampling_params
+            unscored = max(1, len(prompt) - (request.prompt_logprobs_last_n or len(prompt)))
+            scored[:unscored] = [math.nan] * unscored
+        params, context = request.sampling_params, self.model.loaded.context
         stop = [params.stop] if isinstance(params.stop, str) else params.stop
         texts = tuple(text for text in stop or () if isinstance(text, str) and text)
         ids = None if stop is None else tuple(id_ for id_ in stop if isinstance(id_, int))
-        limit = params.max_tokens or self.model.loaded.context
-        sampling = Sampling(params.temperature, params.top_p, max(0, params.top_k), limit, texts)
+        top_k, limit = max(0, params.top_k), params.max_tokens or context
+        sampling = Sampling(params.temperature, params.top_p, top_k, limit, texts)
         key = secrets.randbits(63) if params.seed is None else random_keys.key("tinker", params.seed)
         completions = await self.model.sample(policy, prompt, request.num_samples, sampling, ids, key)
         return wire.write_samples(((one.token_ids, one.logprobs, one.finish) for one in completions), scored)
@@ -422,62 +410,78 @@ class Service:
 
 # ---- HTTP
 
-CLIENT_CONFIG = {"pjwt_auth_enabled": False, "sample_enable_stuck_detection": False}
-
 
 def make_application(service: Service, key: str) -> Starlette:
     """Return the ASGI application. Clients have to send the key."""
-    bodies: dict[str, tuple[type[Body], Callable[[Any], Awaitable[Any]]]] = {
-        "create_session": (Body, service.create_session),
-        "session_heartbeat": (Reference, service.session_heartbeat),
-        "create_model": (CreateModel, service.create_model),
-        "load_weights": (LoadNew, service.load_new),
-        "get_info": (OfRun, service.get_info),
-        "weights_info": (Reference, service.weights_info),
-        "create_sampling_session": (CreateSampler, service.create_sampling_session),
-        "asample": (SampleRequest, service.asample),
-        "retrieve_future": (Reference, service.retrieve_future),
+    bodies: dict[str, tuple[type[requests.Body], Callable[[Any], Awaitable[Any]]]] = {
+        "create_session": (requests.Body, service.create_session),
+        "session_heartbeat": (requests.Reference, service.session_heartbeat),
+        "create_model": (requests.CreateModel, service.create_model),
+        "load_weights": (requests.LoadNew, service.load_new),
+        "get_info": (requests.OfRun, service.get_info),
+        "weights_info": (requests.Reference, service.weights_info),
+        "create_sampling_session": (requests.CreateSampler, service.create_sampling_session),
+        "asample": (requests.SampleRequest, service.asample),
+        "retrieve_future": (requests.Reference, service.retrieve_future),
     }
-    constants = {
-        "POST client/config": {"pjwt_auth_enabled": False, "sample_enable_stuck_detection": False},
-        "POST client/dynamic_config": {},
-        "POST telemetry": {"status": "accepted"},
-        "GET healthz": {"status": "ok"},
+    constants: dict[str, Any] = {
+        "client/config": {"pjwt_auth_enabled": False, "sample_enable_stuck_detection": False},
+        "client/dynamic_config": {},
+        "telemetry": {"status": "accepted"},
     }
 
-    async def answer(method: str, name: str, body: bytes) -> Any:
-        if f"{method} {name}" in constants:
-            return constants[f"{method} {name}"]
-        if method == "GET" and name == "get_server_capabilities":
-            return await service.get_server_capabilities()
-        if method == "GET" and name.startswith("samplers/"):
-            return await service.get_sampler(name.partition("/")[2])
-        if method == "POST" and name == "forward_backward":
+    async def post(request: Request) -> Any:
+        name, body = request.path_params["name"], await read_body(request)
+        if name in constants:
+            return constants[name]
+        if name == "forward_backward":
             message = wire.Message(memoryview(body))
-            about = OfRun(model_id=message.text(1), seq_id=message.integer(2))
+            about = requests.OfRun(model_id=message.text(1), seq_id=message.integer(2))
             return await service.compute(name, about, message, len(body))
-        content = parse_json(body) if method == "POST" else {}
-        if "seq_id" in content and "model_id" in content:
-            return await service.compute(name, validate_record(content, OfRun), content, len(body))
+        content = parse_json(body)
+        if isinstance(content, dict) and {"model_id", "seq_id"} <= content.keys():
+            return await service.compute(name, validate_record(content, requests.OfRun), content, len(body))
         if name not in bodies:
-            supported = ", ".join([*bodies, *service.of_run])
+            supported = ", ".join(sorted({*bodies, *service.of_run}))
             raise RequestError(404, f"{name[:80]}: is not supported by Cadre; expected one of {supported}.")
-        model, method_of = bodies[name]
-        return await method_of(validate_record(content, model))
+        record, answer = bodies[name]
+        return await answer(validate_record(content, record))
 
-    async def handle(request: Request) -> Response:
-        if not hmac.compare_digest(request.headers.get("x-api-key", "").encode(), key.encode()):
-            raise RequestError(401, "X-API-Key: expected the key that cadre serve printed. Set TINKER_API_KEY to it.")
-        answered = await answer(request.method, request.path_params["name"], await read_body(request))
-        if isinstance(answered, bytes):
-            return Response(answered, media_type="application/x-protobuf")
-        return answered if isinstance(answered, Response) else JSONResponse(answered)
+    async def finish(request: Request) -> Any:
+        await service.end_session(request.path_params["session"])
+        return {}
+
+    async def health(request: Request) -> Any:
+        return {"status": "ok"}
+
+    async def capabilities(request: Request) -> Any:
+        return await service.get_server_capabilities()
+
+    async def sampler(request: Request) -> Any:
+        return await service.get_sampler(request.path_params["name"])
+
+    def route(path: str, answer: Callable[[Request], Awaitable[Any]], method: str) -> Route:
+        async def respond(request: Request) -> Response:
+            if not hmac.compare_digest(request.headers.get("x-api-key", "").encode(), key.encode()):
+                raise RequestError(401, "X-API-Key: expected the key that cadre serve printed, as TINKER_API_KEY.")
+            answered = await answer(request)
+            if isinstance(answered, bytes):
+                return Response(answered, media_type="application/x-protobuf")
+            return answered if isinstance(answered, Response) else JSONResponse(answered)
+
+        return Route(f"/api/v1/{path}", respond, methods=[method])
 
     async def answer_error(request: Request, error: Exception) -> Response:
         status = error.status if isinstance(error, RequestError) else 400
         return JSONResponse({"error": str(error), "detail": str(error)}, status)
 
-    routes = [Route(f"{API}/{{name:path}}", handle, methods=["GET", "POST"])]
+    routes = [
+        route("healthz", health, "GET"),
+        route("get_server_capabilities", capabilities, "GET"),
+        route("samplers/{name}", sampler, "GET"),
+        route("sessions/{session}/finish", finish, "POST"),
+        route("{name:path}", post, "POST"),
+    ]
     return Starlette(routes=routes, exception_handlers={CadreError: answer_error, ValueError: answer_error})
 
 
@@ -495,7 +499,7 @@ async def read_body(request: Request) -> bytes:
 def serve(
     model: str, settings: Sequence[str], port: int, key: str, names: Sequence[str], state: Path, say: Callable[..., Any]
 ) -> None:
-    """Serve a model until interrupted. `say` receives the lines for its user. Raises ConfigError for a setting, and
+    """Serve a model until interrupted; `say` receives lines for its user. Raises ConfigError for a setting, and
     EngineError if the model or the port cannot be used."""
     raw = parse_settings(settings)
     if unknown := sorted(raw.keys() - SETTINGS):
@@ -517,13 +521,11 @@ def serve(
         url = f"http://{HOST}:{listening.getsockname()[1]}"
         say([f"Model: {service.model.names[0]}, {policy.dtype}. Checkpoints in {state}. Ctrl-C ends it."])
         say([f"export TINKER_BASE_URL={url}", f"export TINKER_API_KEY={key}"])
-        config = uvicorn.Config(
-            make_application(service, key),
-            http=limited_protocol(connection_limit()),
-            ws="none",
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_keep_alive=75,
-        )
-        uvicorn.Server(config).run(sockets=[listening])
+        sys.stdout.flush()  # which is a file or a pipe, where the command runs beside the client
+        limits: dict[str, Any] = {"http": limited_protocol(connection_limit()), "timeout_graceful_shutdown": 1}
+        options: dict[str, Any] = {"ws": "none", "log_level": "warning", "lifespan": "off", "timeout_keep_alive": 75}
+        config = uvicorn.Config(make_application(service, key), access_log=False, **limits, **options)
+        try:
+            uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            service.model.engine.close()
