@@ -57,6 +57,7 @@ NEEDS = {
     "bench/repeat.py": "minutes",
     "bench/sandbox.py": "CADRE_DATA",
     "-m lab.search_trainings": "minutes",
+    "-m lab.tinker_recipes": "environment",
     "-m lab.vllm_faults": "make vllm",
     "-m lab.world_trainings": "make_world",
     "-m lab.worlds": "hours",
