@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
+from cadre import plugins
 from cadre.cli.terminal import Base, Overrides, Target, Trust, console, print_lines, reject_beside, reject_without
 from cadre.config.resolve import find_target, resolve_for_evaluation
 from cadre.errors import ConfigError
-from cadre.plugins import server
 from cadre_programs.chat import chat
 
 
@@ -29,22 +29,15 @@ def serve(
     ] = None,
     base: Base = False,
     trust: Trust = False,
-    tinker: Annotated[
-        str,
-        typer.Option(
-            help="a model for Tinker's client; changes are then dtype=, device=, quantization="
-        ),
-    ] = "",
-    name: Annotated[
-        list[str] | None, typer.Option(help="with --tinker: what clients may call the model beside its own name")
-    ] = None,
+    tinker: Annotated[str, typer.Option(help="a model for Tinker's client; changes are then dtype=float32, say")] = "",
+    name: Annotated[list[str] | None, typer.Option(help="with --tinker: what clients may call the model too")] = None,
     state: Annotated[Path, typer.Option(help="with --tinker: the folder for checkpoints")] = Path("tinker"),
 ) -> None:
     """Answer OpenAI's clients with the team: each role is a model by its name. Or let Tinker's client train a model."""
     if tinker:
         reject_beside(context, "--tinker", ["temperature", "role", "base", "trust"])
         settings = [*([target] if target else []), *(overrides or [])]
-        server("tinker")(tinker, settings, port, key, name or [], state, print_lines)
+        plugins.server("tinker")(tinker, settings, port, key, name or [], state, print_lines)
         return
     reject_without(context, "--tinker", ["name", "state"])
     if not target:
@@ -56,13 +49,13 @@ def serve(
     experiment = resolve_for_evaluation(resolved.config, resolved.env, resolved.typed)
     rules = serving.served_rules(experiment, role or [])
     loaded = load_team(experiment, resolved.run, base)
-    endpoint, session = serving.serve(loaded.team.tempered(temperature), rules, port, key)
+    server, session = serving.serve(loaded.team.tempered(temperature), rules, port, key)
     patterns = [f"{key} ({role})" for key, role in rules.rules.items() if key not in rules.models]
     print_lines(
         [
             f"Models: {', '.join(rules.models)}. Ctrl-C ends it.",
             *([f"Other calls, by rules: {', '.join(patterns)}."] if patterns else []),
-            f"export OPENAI_BASE_URL={endpoint.url}/v1",
+            f"export OPENAI_BASE_URL={server.url}/v1",
             f"export OPENAI_API_KEY={session.key}",
         ]
     )
@@ -72,7 +65,7 @@ def serve(
     except KeyboardInterrupt:
         console.print("Ended.")
     finally:
-        endpoint.close()
+        server.close()
         loaded.close()
 
 

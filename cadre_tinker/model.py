@@ -237,7 +237,7 @@ class TinkerModel:
 
     def save(self, run: TrainingRun, folder: Path, with_moments: bool, overwrite: bool) -> None:
         """Write a PEFT folder, with the optimiser's moments if they are asked for. Raises RunError if it is there."""
-        for parent in (self.state, folder.parent.parent, folder.parent):
+        for parent in (folder.parent.parent, folder.parent):
             parent.mkdir(mode=0o700, exist_ok=True)
         if overwrite:
             shutil.rmtree(folder, ignore_errors=True)

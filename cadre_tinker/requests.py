@@ -1,11 +1,12 @@
-"""What the client's JSON requests hold. Fields that are not named here have no effect; those of a literal type have one
-value, since nothing else is supported."""
+"""What the client's JSON requests hold. A field that has no effect here and asks for something is an error."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from cadre.errors import EngineError
 
 MAX_SAMPLES = 1_024
 Number = Annotated[int, Field(ge=0, lt=10**9)]
@@ -15,59 +16,82 @@ Coefficient = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Body(BaseModel):
-    """A request with no fields, and the base of all others."""
+    """A request, and the base of all others. `harmless` are fields without effect whose values are of no matter."""
 
-    model_config = ConfigDict(allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(allow_inf_nan=False, protected_namespaces=(), extra="allow")
+    harmless: ClassVar[set[str]] = {"type", "seq_id", "user_metadata", "ttl_seconds", "kind", "sampling_session_seq_id"}
+
+    @model_validator(mode="after")
+    def _reject_ignored(self) -> Any:
+        for name, value in (self.model_extra or {}).items():
+            if value and name not in self.harmless and value != {"type": "adamw"}:
+                raise EngineError(f"{name[:80]}: got {str(value)[:80]}, which is not supported here. Leave it out.")
+        return self
 
 
-class Reference(Body):
-    """A request about one thing: a session, a request or a checkpoint."""
+class Session(Body):
+    """A new session, or with its id one that there is."""
 
+    harmless = {"type", "tags", "user_metadata", "sdk_version", "project_id", "display_name"}
     session_id: str = ""
-    request_id: str = ""
-    tinker_path: str = ""
+
+
+class Promise(Body):
+    """The id of a request whose result is asked for."""
+
+    harmless = {"allow_metadata_only"}
+    request_id: str
+
+
+class Address(Body):
+    """The address of a checkpoint."""
+
+    tinker_path: str
 
 
 class LoraRequest(Body):
-    """The adapter of a new run. `train_unembed` has no effect: the vocabulary projection takes none."""
+    """The adapter of a new run. The vocabulary projection takes none, and the client is told so with its session."""
 
+    harmless = {"train_unembed"}
     rank: int
     seed: int | None = None
     train_mlp: bool = True
     train_attn: bool = True
 
 
-class CreateModel(Body):
-    """A new training run, with a fresh adapter."""
+class NewRun(Body):
+    """A training run of a session."""
 
     session_id: str
     model_seq_id: Number
-    base_model: str
+    base_model: str | None = None
+
+
+class CreateModel(NewRun):
+    """A run with a fresh adapter."""
+
     lora_config: LoraRequest
-    optimizer_config: dict[Literal["type"], Literal["adamw"]] = {"type": "adamw"}
+
+
+class LoadNew(NewRun):
+    """A run with saved weights."""
+
+    path: str
+    optimizer: bool
 
 
 class OfRun(Body):
-    """A request to a training run, computed when those of lower numbers are; without a number it is the next."""
+    """A request to a run, computed when those of lower numbers are; without a number it is the next."""
 
     model_id: str
     seq_id: int | None = None
 
 
-class LoadNew(Body):
-    """A new run with saved weights."""
+class SaveWeights(OfRun):
+    """Weights to save as `path`. Without one those for a sampler are a snapshot that lives with the server."""
 
-    session_id: str
-    model_seq_id: Number
-    path: str
-    optimizer: bool
-
-
-class LoadWeights(OfRun):
-    """Saved weights for a run."""
-
-    path: str
-    optimizer: bool
+    path: str | None = None
+    overwrite: bool = False
 
 
 class AdamParams(Body):
@@ -87,18 +111,11 @@ class OptimStep(OfRun):
     adam_params: AdamParams
 
 
-class SaveWeights(OfRun):
-    """Weights to save as `path`; a sampler without a path is a snapshot that lives with the server."""
-
-    path: str | None = None
-    overwrite: bool = False
-
-
 class CreateSampler(Body):
     """A sampler of saved weights, or of the base model."""
 
     session_id: str
-    base_model: str = ""
+    base_model: str | None = None
     model_path: str | None = None
 
 
@@ -109,14 +126,8 @@ class Chunk(Body):
     tokens: list[int]
 
 
-class Prompt(Body):
-    """A prompt as token ids."""
-
-    chunks: list[Chunk]
-
-
 class SamplingParams(Body):
-    """How completions are drawn. `stop` replaces the tokens that end a completion by default."""
+    """How completions are drawn. `stop` replaces what ends a completion by default."""
 
     max_tokens: Positive | None = None
     seed: int | None = None
@@ -131,12 +142,8 @@ class SampleRequest(Body):
 
     sampling_session_id: str
     seq_id: int
-    prompt: Prompt
+    prompt: dict[Literal["chunks"], list[Chunk]]
     sampling_params: SamplingParams
     num_samples: Annotated[int, Field(ge=1, le=MAX_SAMPLES)] = 1
     prompt_logprobs: bool | None = None
     prompt_logprobs_last_n: Positive | None = None
-    topk_prompt_logprobs: Literal[0] = 0
-    topk_sample_logprobs: Literal[0] = 0
-    target_prompt_logprobs: None = None
-    prompt_alt_tokens_k: Literal[0] = 0

@@ -89,10 +89,9 @@ class Queue:
 
 @dataclass
 class Sampler:
-    """A sampling session: its adapter, the path of its weights, and how many of its requests are not answered yet."""
+    """A sampling session: its adapter, and how many of its requests are not answered yet."""
 
     policy: str
-    path: str | None = None
     users: int = 0
 
 
@@ -114,21 +113,20 @@ class Service:
         self.of_run: dict[str, tuple[Callable[[Any], Any], Callable[[TrainingRun, Any], Awaitable[Any]]]] = {
             "forward_backward": (wire.read_training_request, self.forward_backward),
             "optim_step": (read(requests.OptimStep), self.optim_step),
-            "load_weights": (read(requests.LoadWeights), self.load_weights),
             "save_weights": (read(requests.SaveWeights), self.save_weights),
             "save_weights_for_sampler": (read(requests.SaveWeights), self.save_weights_for_sampler),
         }
 
     # ---- Sessions
 
-    async def create_session(self, request: requests.Body) -> Any:
+    async def create_session(self, request: requests.Session) -> Any:
         for session in [one for one, heard in self._sessions.items() if heard < time.monotonic() - SESSION_S]:
             await self.end_session(session)
         session = secrets.token_hex(8)
         self._sessions[session] = time.monotonic()
         return {"session_id": session, "warning_message": REACH}
 
-    async def session_heartbeat(self, request: requests.Reference) -> Any:
+    async def session_heartbeat(self, request: requests.Session) -> Any:
         self._touch(request.session_id)
         return {}
 
@@ -182,7 +180,7 @@ class Service:
         self._waiting_bytes -= pending.size
         pending.result.set_result(result)
 
-    async def retrieve_future(self, request: requests.Reference) -> Any:
+    async def retrieve_future(self, request: requests.Promise) -> Any:
         if (pending := self._requests.get(request.request_id)) is None:
             raise RequestError(410, f"The result of {request.request_id[:80]!r} is not kept, or never was. Ask anew.")
         await asyncio.wait([pending.result], timeout=POLL_S)
@@ -244,15 +242,17 @@ class Service:
         make = partial(self.model.create_run, lora=lora, seed=seed)
         return self._add_run(request.session_id, request.model_seq_id, make, {"type": "create_model"})
 
-    def _check_base(self, name: str) -> None:
+    def _check_base(self, name: str | None) -> None:
         if name not in self.model.names:
             raise RequestError(
                 400,
-                f"base_model: got {name[:80]!r}; expected {self.model.names[0]!r}, the model of this server. Name that "
-                "one, or start the server with --name to give it this name too.",
+                f"base_model: got {str(name)[:80]!r}; expected {self.model.names[0]!r}, the model of this server. Name "
+                "that one, or start the server with --name to give it this name too.",
             )
 
     async def load_new(self, request: requests.LoadNew) -> Any:
+        if request.base_model is not None:
+            self._check_base(request.base_model)
         make = partial(self.model.load_run, folder=self._folder(request.path), with_moments=request.optimizer)
         answer = {"type": "load_weights", "path": request.path}
         return self._add_run(request.session_id, request.model_seq_id, make, answer)
@@ -284,11 +284,6 @@ class Service:
     async def optim_step(self, run: TrainingRun, request: requests.OptimStep) -> Any:
         return {"metrics": await self._engine.run(self.model.optim_step, run, request.adam_params)}
 
-    async def load_weights(self, run: TrainingRun, request: requests.LoadWeights) -> Any:
-        folder, moments_of = self._folder(request.path), run if request.optimizer else None
-        await self._engine.run(self.model.load, run.id, folder, moments_of)
-        return {"type": "load_weights", "path": request.path}
-
     async def save_weights(self, run: TrainingRun, request: requests.SaveWeights, kind: str = "weights") -> Any:
         path = f"tinker://{run.id}/{kind}/{request.path or 'checkpoint'}"
         folder = self._folder(path, is_new=True)
@@ -312,11 +307,11 @@ class Service:
             raise RequestError(400, f"path: got {path[:200]!r}; expected {expected}, {form}. Fix it.")
         return folder
 
-    async def weights_info(self, request: requests.Reference) -> Any:
+    async def weights_info(self, request: requests.Address) -> Any:
         lora = self.model.read_lora(self._folder(request.tinker_path))
         return {"base_model": self.model.names[0], "is_lora": True, "lora_rank": lora.rank, "train_unembed": False}
 
-    async def get_server_capabilities(self) -> Any:
+    def get_server_capabilities(self) -> Any:
         about = {"max_context_length": self.model.loaded.context, "trainable": True, "sampleable": True}
         return {"supported_models": [{"model_name": name, **about} for name in self.model.names]}
 
@@ -334,11 +329,10 @@ class Service:
         return name
 
     async def _drop_sampler(self, name: str) -> None:
-        if not (sampler := self._samplers.pop(name)).users:
-            await self._remove_adapter(sampler)
+        await self._remove_unused(self._samplers.pop(name))
 
-    async def _remove_adapter(self, sampler: Sampler) -> None:
-        if sampler.policy != BASE:
+    async def _remove_unused(self, sampler: Sampler) -> None:
+        if sampler.policy != BASE and not sampler.users:
             await self._engine.run(self._engine.remove_adapter, sampler.policy)
 
     def _find_sampler(self, name: str) -> Sampler:
@@ -354,17 +348,17 @@ class Service:
             self._check_base(request.base_model)
             return {"sampling_session_id": await self._add_sampler(name, Sampler(BASE))}
         await self._engine.run(self.model.open_sampler, name, self._folder(request.model_path))
-        return {"sampling_session_id": await self._add_sampler(name, Sampler(name, request.model_path))}
+        return {"sampling_session_id": await self._add_sampler(name, Sampler(name))}
 
-    async def get_sampler(self, name: str) -> Any:
-        path = self._find_sampler(name).path
-        return {"sampler_id": name, "base_model": self.model.names[0], "model_path": path}
+    def get_sampler(self, name: str) -> Any:
+        self._find_sampler(name)
+        return {"sampler_id": name, "base_model": self.model.names[0]}
 
     async def asample(self, request: requests.SampleRequest) -> Any:
         sampler_name = request.sampling_session_id
         sampler = self._find_sampler(sampler_name)
         self._touch(sampler_name)
-        prompt = [token for chunk in request.prompt.chunks for token in chunk.tokens]
+        prompt = [token for chunk in request.prompt["chunks"] for token in chunk.tokens]
         self.model.check_prompt(prompt)
         name = f"{sampler_name}:{request.seq_id}"
 
@@ -373,8 +367,8 @@ class Service:
                 return await self._sample(request, sampler.policy, prompt)
             finally:
                 sampler.users -= 1
-                if not sampler.users and sampler_name not in self._samplers:
-                    await self._remove_adapter(sampler)
+                if sampler_name not in self._samplers:
+                    await self._remove_unused(sampler)
 
         if name not in self._requests:
             self._samples.append(self._accept(name, 8 * len(prompt), work))
@@ -414,74 +408,60 @@ class Service:
 def make_application(service: Service, key: str) -> Starlette:
     """Return the ASGI application. Clients have to send the key."""
     bodies: dict[str, tuple[type[requests.Body], Callable[[Any], Awaitable[Any]]]] = {
-        "create_session": (requests.Body, service.create_session),
-        "session_heartbeat": (requests.Reference, service.session_heartbeat),
+        "create_session": (requests.Session, service.create_session),
+        "session_heartbeat": (requests.Session, service.session_heartbeat),
         "create_model": (requests.CreateModel, service.create_model),
         "load_weights": (requests.LoadNew, service.load_new),
         "get_info": (requests.OfRun, service.get_info),
-        "weights_info": (requests.Reference, service.weights_info),
+        "weights_info": (requests.Address, service.weights_info),
         "create_sampling_session": (requests.CreateSampler, service.create_sampling_session),
         "asample": (requests.SampleRequest, service.asample),
-        "retrieve_future": (requests.Reference, service.retrieve_future),
+        "retrieve_future": (requests.Promise, service.retrieve_future),
     }
     constants: dict[str, Any] = {
         "client/config": {"pjwt_auth_enabled": False, "sample_enable_stuck_detection": False},
         "client/dynamic_config": {},
         "telemetry": {"status": "accepted"},
+        "healthz": {"status": "ok"},
     }
 
-    async def post(request: Request) -> Any:
-        name, body = request.path_params["name"], await read_body(request)
+    async def answer(method: str, name: str, body: bytes) -> Any:
+        first, _, rest = name.partition("/")
         if name in constants:
             return constants[name]
+        if name == "get_server_capabilities":
+            return service.get_server_capabilities()
+        if first == "samplers":
+            return service.get_sampler(rest)
+        if first == "sessions" and rest.endswith("/finish"):
+            return await service.end_session(rest.removesuffix("/finish"))
         if name == "forward_backward":
             message = wire.Message(memoryview(body))
             about = requests.OfRun(model_id=message.text(1), seq_id=message.integer(2))
             return await service.compute(name, about, message, len(body))
-        content = parse_json(body)
+        content = parse_json(body) if method == "POST" else None
         if isinstance(content, dict) and {"model_id", "seq_id"} <= content.keys():
-            return await service.compute(name, validate_record(content, requests.OfRun), content, len(body))
-        if name not in bodies:
+            about = requests.OfRun(model_id=str(content["model_id"]), seq_id=content["seq_id"])
+            return await service.compute(name, about, content, len(body))
+        if name not in bodies or method != "POST":
             supported = ", ".join(sorted({*bodies, *service.of_run}))
             raise RequestError(404, f"{name[:80]}: is not supported by Cadre; expected one of {supported}.")
-        record, answer = bodies[name]
-        return await answer(validate_record(content, record))
+        record, answer_to = bodies[name]
+        return await answer_to(validate_record(content, record))
 
-    async def finish(request: Request) -> Any:
-        await service.end_session(request.path_params["session"])
-        return {}
-
-    async def health(request: Request) -> Any:
-        return {"status": "ok"}
-
-    async def capabilities(request: Request) -> Any:
-        return await service.get_server_capabilities()
-
-    async def sampler(request: Request) -> Any:
-        return await service.get_sampler(request.path_params["name"])
-
-    def route(path: str, answer: Callable[[Request], Awaitable[Any]], method: str) -> Route:
-        async def respond(request: Request) -> Response:
-            if not hmac.compare_digest(request.headers.get("x-api-key", "").encode(), key.encode()):
-                raise RequestError(401, "X-API-Key: expected the key that cadre serve printed, as TINKER_API_KEY.")
-            answered = await answer(request)
-            if isinstance(answered, bytes):
-                return Response(answered, media_type="application/x-protobuf")
-            return answered if isinstance(answered, Response) else JSONResponse(answered)
-
-        return Route(f"/api/v1/{path}", respond, methods=[method])
+    async def handle(request: Request) -> Response:
+        if not hmac.compare_digest(request.headers.get("x-api-key", "").encode(), key.encode()):
+            raise RequestError(401, "X-API-Key: expected the key that cadre serve printed. Set TINKER_API_KEY to it.")
+        answered = await answer(request.method, request.path_params["name"], await read_body(request))
+        if isinstance(answered, bytes):
+            return Response(answered, media_type="application/x-protobuf")
+        return answered if isinstance(answered, Response) else JSONResponse(answered)
 
     async def answer_error(request: Request, error: Exception) -> Response:
         status = error.status if isinstance(error, RequestError) else 400
         return JSONResponse({"error": str(error), "detail": str(error)}, status)
 
-    routes = [
-        route("healthz", health, "GET"),
-        route("get_server_capabilities", capabilities, "GET"),
-        route("samplers/{name}", sampler, "GET"),
-        route("sessions/{session}/finish", finish, "POST"),
-        route("{name:path}", post, "POST"),
-    ]
+    routes = [Route("/api/v1/{name:path}", handle, methods=["GET", "POST"])]
     return Starlette(routes=routes, exception_handlers={CadreError: answer_error, ValueError: answer_error})
 
 
@@ -515,6 +495,7 @@ def serve(
         listening = listen(port)
     except OSError as error:
         raise EngineError(f"--port: got {port}, which cannot be had ({error.strerror}). Name another, or 0.") from None
+    state.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = key or f"tml-{secrets.token_urlsafe(18)}"
     with listening:
         service = Service(TinkerModel(policy, names or [model], state))

@@ -172,7 +172,7 @@ BUDGETS = {
     "cadre_ray": 1_150,
     "cadre_sandbox": 7_000,
     "cadre_tasks": 15_150,
-    "cadre_tinker": 620,
+    "cadre_tinker": 1_250,
     "bench": 7_000,
     "lab": 6_900,
 }

@@ -130,6 +130,7 @@ class Served:
 def serving(folder: Path) -> Iterator[Served]:
     """A server of a tiny model, with its checkpoints in a folder."""
     model = TinkerModel(tiny.policy(tiny.build(folder / "model"), frozen=True), ["tiny"], folder / "state")
+    model.state.mkdir()
     with listen(0) as listening:
         service = Service(model)
         server = uvicorn.Server(

@@ -25,6 +25,7 @@ TOKENS = torch.tensor([[5, 9, 200, 31, 7], [8, 8, 3, 100, 101]])
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinkerModel]:
     folder = tmp_path_factory.mktemp("model")
     built = TinkerModel(tiny.policy(tiny.build(folder / "tiny"), frozen=True), ["tiny"], folder / "state")
+    built.state.mkdir()
     yield built
     built.engine.close()
 
