@@ -36,6 +36,7 @@ def serve(
     """Answer OpenAI's clients with the team: each role is a model by its name. Or let Tinker's client train a model."""
     if tinker:
         reject_beside(context, "--tinker", ["temperature", "role", "base", "trust"])
+        plugins.package("uvicorn", "programs", "--tinker")
         settings = [*([target] if target else []), *(overrides or [])]
         plugins.server("tinker")(tinker, settings, port, key, name or [], state, print_lines)
         return

@@ -142,14 +142,17 @@ class Service:
         """Forget a session with its runs, samplers and results."""
         self._sessions.pop(session, None)
         self._requests = {name: one for name, one in self._requests.items() if not name.startswith(f"{session}:")}
-        for name in [name for name in self._samplers if name.startswith(f"{session}:")]:
-            await self._drop_sampler(name)
-        for name in [name for name in self._queues if name.startswith(f"{session}:")]:
-            queue = self._queues.pop(name)
+        owned = [self._samplers.pop(name) for name in list(self._samplers) if name.startswith(f"{session}:")]
+        queues = [self._queues.pop(name) for name in list(self._queues) if name.startswith(f"{session}:")]
+        self._waiting_bytes -= sum(pending.size for queue in queues for pending in queue.waiting.values())
+        runs = [queue.run for queue in queues if queue.run is not None]
+        for queue in queues:
             queue.waiting.clear()
-            if queue.run is not None:
-                queue.run = None
-                await self._engine.run(self._engine.remove_adapter, name)
+            queue.run = None
+        for sampler in owned:
+            await self._remove_unused(sampler)
+        for run in runs:
+            await self._engine.run(self._engine.remove_adapter, run.id)
 
     # ---- Requests and their results
 
@@ -229,7 +232,11 @@ class Service:
         queue = self._queues.setdefault(name, Queue())
 
         async def create() -> Any:
-            queue.run = await self._engine.run(make, name)
+            run = await self._engine.run(make, name)
+            if name not in self._queues:  # its session has ended meanwhile
+                await self._engine.run(self._engine.remove_adapter, name)
+                raise EngineError("This training run has ended. Create another.")
+            queue.run = run
             return {"model_id": name, **answer}
 
         return self._enqueue(name, 0, create)
@@ -325,11 +332,8 @@ class Service:
         """Return the name. Of more samplers than are held the one that was used longest ago is dropped."""
         self._samplers[name] = sampler
         if len(self._samplers) > MAX_SAMPLERS:
-            await self._drop_sampler(next(iter(self._samplers)))
+            await self._remove_unused(self._samplers.popitem(last=False)[1])
         return name
-
-    async def _drop_sampler(self, name: str) -> None:
-        await self._remove_unused(self._samplers.pop(name))
 
     async def _remove_unused(self, sampler: Sampler) -> None:
         if sampler.policy != BASE and not sampler.users:

@@ -1,9 +1,9 @@
 """Tinker's client and cookbook against Cadre: `python -m lab.tinker_recipes --python VENV/bin/python --gsm8k DIR`.
 
 VENV has tinker 0.38.0, tinker-cookbook 0.6.1 and peft; nothing is downloaded. Three recipes run unmodified in a folder
-where the names that they load are local: the tokenizer of a Llama of two layers (or of `--model DIR`) as
-Qwen/Qwen3-8B-Base, since the recipes know no small model, and rows of GSM8K as openai/gsm8k and as conversations. Then
-losses, gradients, steps of AdamW and log-probabilities are compared with PEFT and plain torch in float32.
+where the names that they load are local: a Llama of two layers as Qwen/Qwen3-8B-Base, since the recipes know no small
+model, and rows of GSM8K as openai/gsm8k and as conversations. Then losses, gradients, steps of AdamW and
+log-probabilities are compared with PEFT and plain torch in float32.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,22 +29,16 @@ RECIPES = {
 LOSSES = ["cross_entropy", "importance_sampling", "ppo", "cispo", "dro"]
 
 
-def lay_out(folder: Path, model: Path | None, gsm8k: Path) -> Path:
-    """Write what the recipes load by name below a folder, and return the folder of the model that is served."""
-    local = folder / NAME
-    if model is not None:
-        local.mkdir(parents=True)
-        for file in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-            shutil.copy(model / file, local)
-    else:
-        from transformers import LlamaConfig, LlamaForCausalLM
+def lay_out(folder: Path, gsm8k: Path) -> None:
+    """Write what the recipes load by name below a folder."""
+    from transformers import LlamaConfig, LlamaForCausalLM
 
-        from bench.tiny_models import byte_tokenizer, save
+    from bench.tiny_models import byte_tokenizer, save
 
-        size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-        config = LlamaConfig(vocab_size=260, max_position_embeddings=8192, eos_token_id=257, bos_token_id=None, **size)
-        save(lambda: LlamaForCausalLM(config), local)
-        byte_tokenizer().save_pretrained(local)
+    size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = LlamaConfig(vocab_size=260, max_position_embeddings=8192, eos_token_id=257, bos_token_id=None, **size)
+    save(lambda: LlamaForCausalLM(config), folder / NAME)
+    byte_tokenizer().save_pretrained(folder / NAME)
     for split, source, count in (("train", "train_first5000", 100), ("test", "test", 4)):
         rows = [json.loads(line) for line in (gsm8k / f"{source}.jsonl").read_text().splitlines()[:count]]
         turns = [(("user", row["question"]), ("assistant", row["answer"])) for row in rows]
@@ -56,7 +49,6 @@ def lay_out(folder: Path, model: Path | None, gsm8k: Path) -> Path:
     files = [f"  - {{split: {split}, path: main/{split}.jsonl}}" for split in ("train", "test")]
     head = ["---", "configs:", "- config_name: main", "  data_files:", *files, "---", ""]
     (folder / "openai/gsm8k/README.md").write_text("\n".join(head))
-    return model or local
 
 
 def compare(model: str, state: str) -> float:
@@ -132,7 +124,6 @@ def main() -> None:
     from bench.common import CADRE, record
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, help="the folder of a model; default: two layers, made anew")
     parser.add_argument("--python", required=True)
     parser.add_argument("--gsm8k", type=Path, required=True, help="with train_first5000.jsonl and test.jsonl")
     parser.add_argument("--write", action="store_true")
@@ -140,7 +131,8 @@ def main() -> None:
     codes = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        model, state = str(lay_out(folder, options.model, options.gsm8k).resolve()), str(folder / "state")
+        lay_out(folder, options.gsm8k)
+        model, state = str(folder / NAME), str(folder / "state")
         serve = ["serve", "--tinker", model, "--name", NAME, "--port", "0", "--state", state, "dtype=float32"]
         server = subprocess.Popen([*CADRE, *serve], stdout=subprocess.PIPE, text=True)
         try:

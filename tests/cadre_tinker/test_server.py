@@ -287,11 +287,15 @@ def test_sessions_that_have_ended_leave_nothing(served: Served, monkeypatch: pyt
     samplers = [served.result("save_weights_for_sampler", {"model_id": run, "seq_id": 1}) for run in runs]
     names = {*runs, *(sampler["sampling_session_id"] for sampler in samplers)}
     assert names <= adapters.pairs.keys()
+    for run in runs:  # what waits for a number that never comes is let go of, too
+        served.post("forward_backward", training_request(run, 9, DATA))
+    assert served.service._waiting_bytes > 0
     served.post(f"sessions/{sessions[0]}/finish", {"reason": {"type": "success"}})
     assert runs[0] not in adapters.pairs
     served.service._sessions[sessions[1]] -= server.SESSION_S + 1
     served.session()
     assert not names & adapters.pairs.keys()
+    assert served.service._waiting_bytes == 0
     assert not [name for name in served.service._requests if name.partition(":")[0] in sessions]
     assert served.send("POST", "optim_step", {"model_id": runs[1], "seq_id": 2, "adam_params": {}})[0] == 404
 
