@@ -87,7 +87,7 @@ def timeless(line: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in line.items() if not name.startswith("time/") and not name.endswith("_per_s")}
 
 
-SHIPPED = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadre_sandbox", "cadre_tasks")
+SHIPPED = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadre_sandbox", "cadre_tasks", "cadre_tinker")
 MEASURED_CODE = (*SHIPPED, "bench", "lab")
 
 

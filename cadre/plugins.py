@@ -118,6 +118,16 @@ def cluster_class() -> Any:
     return point.load()
 
 
+def server(name: str) -> Callable[..., None]:
+    """Return what serves a model to the clients of another system: `cadre serve --NAME`. Raises ConfigError if no
+    package has it."""
+    if (point := _declared("cadre.servers").get(name)) is None:
+        advice = "Install cadre-rl anew."
+        raise ConfigError(f"--{name}: no installed package serves it; expected one, as cadre_{name} does. {advice}")
+    serve: Callable[..., None] = point.load()
+    return serve
+
+
 def _declared(group: str) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name. Raises ConfigError if two packages declare different ones."""
     points: dict[str, EntryPoint] = {}

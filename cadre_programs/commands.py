@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 import threading
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cadre.cli.terminal import Base, Overrides, Target, Trust, console, print_lines
+from cadre import plugins
+from cadre.cli.terminal import Base, Overrides, Target, Trust, console, print_lines, reject_beside, reject_without
 from cadre.config.resolve import find_target, resolve_for_evaluation
+from cadre.errors import ConfigError
 from cadre_programs.chat import chat
 
 
 def serve(
-    target: Target,
+    context: typer.Context,
+    target: Target = "",
     overrides: Overrides = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="on the loopback interface; 0 for any")] = 8000,
     key: Annotated[str, typer.Option(help="API key that clients send; default: a new one each time")] = "",
@@ -25,8 +29,20 @@ def serve(
     ] = None,
     base: Base = False,
     trust: Trust = False,
+    tinker: Annotated[str, typer.Option(help="a model for Tinker's client; changes are then dtype=float32, say")] = "",
+    name: Annotated[list[str] | None, typer.Option(help="with --tinker: what clients may call the model too")] = None,
+    state: Annotated[Path, typer.Option(help="with --tinker: the folder for checkpoints")] = Path("tinker"),
 ) -> None:
-    """Answer OpenAI's clients with the team: each role is a model by its name."""
+    """Answer OpenAI's clients with the team: each role is a model by its name. Or let Tinker's client train a model."""
+    if tinker:
+        reject_beside(context, "--tinker", ["temperature", "role", "base", "trust"])
+        plugins.package("uvicorn", "programs", "--tinker")
+        settings = [*([target] if target else []), *(overrides or [])]
+        plugins.server("tinker")(tinker, settings, port, key, name or [], state, print_lines)
+        return
+    reject_without(context, "--tinker", ["name", "state"])
+    if not target:
+        raise ConfigError("serve: got nothing to serve; expected a run, a recipe, or --tinker MODEL. Name one.")
     from cadre.evaluation.loaded_team import load_team
     from cadre_programs import serving
 

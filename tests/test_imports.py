@@ -79,6 +79,7 @@ ARROWS = {
     "cadre_ray": {"cadre"},
     "cadre_sandbox": set(),
     "cadre_tasks": {"cadre", "cadre_programs", "cadre_sandbox"},
+    "cadre_tinker": {"cadre"},
 }
 
 
@@ -171,6 +172,7 @@ BUDGETS = {
     "cadre_ray": 1_150,
     "cadre_sandbox": 6_800,
     "cadre_tasks": 13_800,
+    "cadre_tinker": 1_250,
     "bench": 7_000,
     "lab": 6_900,
 }

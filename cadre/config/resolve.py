@@ -167,7 +167,7 @@ def _resolve_players(config: Config, env: type[Env] | None) -> Experiment:
     """Resolve the environment and the policies that play in it."""
     env_spec, held_out = resolve_environments(config, env or config.env)
     models = _find_models(config.team.policies)
-    policies = _choose_dtypes(config.team.policies, models)
+    policies = choose_dtypes(config.team.policies, models)
     learners = _merge_learners(config, policies)
     samplers = {name: apply_changes(config.sampling, policy.sampling) for name, policy in policies.items()}
     engines = choose_engines(config, policies, models, samplers, learners)
@@ -250,7 +250,7 @@ def weight_bytes(model: str) -> int:
     )
 
 
-def _choose_dtypes(policies: Mapping[str, PolicyConfig], models: Mapping[str, str]) -> dict[str, PolicyConfig]:
+def choose_dtypes(policies: Mapping[str, PolicyConfig], models: Mapping[str, str]) -> dict[str, PolicyConfig]:
     """Return the policies with the data type that `auto` stands for on this machine. A processor gains by bfloat16 if
     it has instructions for it, and if the weights are rounded once: those of a model that is trained whole are rounded
     at every step."""
@@ -324,7 +324,7 @@ def _add_critics(players: Experiment) -> Experiment:
     return replace(
         players,
         heads=heads,
-        policies={**players.policies, **_choose_dtypes(critics, models)},
+        policies={**players.policies, **choose_dtypes(critics, models)},
         models={**players.models, **models},
         learners={**players.learners, **_merge_learners(players.config, critics)},
         samplers={**players.samplers, **dict.fromkeys(heads, sampler)},
@@ -343,7 +343,7 @@ def _add_teacher(players: Experiment) -> Experiment:
     models = _find_models(policies)
     return replace(
         players,
-        policies={**players.policies, **_choose_dtypes(policies, models)},
+        policies={**players.policies, **choose_dtypes(policies, models)},
         models={**players.models, **models},
         samplers={**players.samplers, TEACHER: players.config.sampling.model_copy(update={"engine": "torch"})},
     )

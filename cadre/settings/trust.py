@@ -18,7 +18,7 @@ from cadre.errors import ConfigError
 
 FLAG = "--trust"
 # The packages of this distribution: their modules are never taken for the user's.
-OWN_PACKAGES = ("cadre", "cadre_analysis", "cadre_programs", "cadre_ray", "cadre_sandbox", "cadre_tasks")
+OWN_PACKAGES = tuple(f"cadre{name}" for name in ("", "_analysis", "_programs", "_ray", "_sandbox", "_tasks", "_tinker"))
 _only_reading: ContextVar[bool] = ContextVar("only_reading", default=False)
 # Run folders whose own code is not trusted in this process. Not a context variable: imports may come from any thread.
 UNTRUSTED_FOLDERS: set[Path] = set()

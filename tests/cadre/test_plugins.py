@@ -143,3 +143,9 @@ def test_extras_are_added_to_what_is_installed(monkeypatch, origin, requirement)
     monkeypatch.setattr(plugins, "distribution", lambda name: SimpleNamespace(read_text=lambda file: origin or None))
     monkeypatch.setattr("sys.executable", "/env/bin/python")
     assert plugins.install_command("data", "view") == f"/env/bin/python -m pip install {requirement}"
+
+
+def test_a_server_that_no_package_has_is_an_error() -> None:
+    assert callable(plugins.server("tinker"))
+    with pytest.raises(ConfigError, match="--absent: no installed package serves it"):
+        plugins.server("absent")

@@ -55,6 +55,7 @@ NEEDS = {
     "bench/repeat.py": "minutes",
     "bench/sandbox.py": "CADRE_DATA",
     "-m lab.search_trainings": "minutes",
+    "-m lab.tinker_recipes": "environment",
     "-m lab.vllm_faults": "make vllm",
     "-m lab.worlds": "hours",
     "make bench": "minutes|hours",

@@ -44,8 +44,7 @@ class Pair:
     @classmethod
     def initialise(cls, linear: nn.Linear, config: LoraConfig, key: tuple[int, str, str]) -> Pair:
         """Return PEFT's initial values: `down` uniform within 1 / sqrt(inputs), `up` zero, so that training starts at
-        the base. The random key is seed, policy and layer name: the draw does not depend on which other adapters
-        exist."""
+        the base. The random key ends with the layer's name: the draw does not depend on which other adapters exist."""
         generator = torch.Generator().manual_seed(random_keys.key("lora", *key))
         bound = 1.0 / math.sqrt(linear.in_features)
         down = torch.empty(config.rank, linear.in_features).uniform_(-bound, bound, generator=generator)
@@ -73,21 +72,29 @@ class Adapters:
     `pairs[policy][module]` is the adapter of one layer. A batch must be run within `rows`."""
 
     def __init__(self, model: Any, configs: Mapping[str, LoraConfig], seed: int) -> None:
-        self.configs = dict(configs)
+        self.configs: dict[str, LoraConfig] = {}
         self.pairs: dict[str, dict[str, Pair]] = {}
         self._segments: Segments = ()
         self._narrowed_segments: Segments = ()
         self._computed_pairs: Mapping[str, Mapping[str, Pair]] = self.pairs  # those that layers compute with
+        self._modules: dict[str, Any] = {}
         for policy, config in configs.items():
-            self.pairs[policy] = {
-                name: Pair.initialise(linear, config, (seed, policy, name))
-                for name, linear in targeted_layers(model, config, policy).items()
-            }
-        names = dict.fromkeys(name for pairs in self.pairs.values() for name in pairs)
-        self._modules = {name: model.get_submodule(name) for name in names}
-        for name, module in self._modules.items():
-            module.joined_adapter = None
-            module.register_forward_hook(self._make_hook(name))
+            self.add(model, policy, config, (seed, policy))
+
+    def add(self, model: Any, policy: str, config: LoraConfig, key: tuple[int, str]) -> None:
+        """Add a fresh adapter, drawn by a random key. Raises EngineError if its layers are not the model's."""
+        layers = targeted_layers(model, config, policy)
+        self.configs[policy] = config
+        self.pairs[policy] = {name: Pair.initialise(linear, config, (*key, name)) for name, linear in layers.items()}
+        for name, module in layers.items():
+            if name not in self._modules:
+                self._modules[name] = module
+                module.joined_adapter = None  # type: ignore[assignment]
+                module.register_forward_hook(self._make_hook(name))
+
+    def remove(self, policy: str) -> None:
+        """Forget an adapter. The hooks of its layers stay, and add nothing."""
+        del self.configs[policy], self.pairs[policy]
 
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """Return the trained weights of one policy, under PEFT's names without their prefix."""

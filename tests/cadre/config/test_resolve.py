@@ -43,7 +43,7 @@ def test_auto_is_the_faster_data_type(
         "fixed": PolicyConfig(model="seed", frozen=True),
         "named": PolicyConfig(model="seed", lora=LoraConfig(), dtype="float32"),
     }
-    chosen = resolve_module._choose_dtypes(policies, resolve_module._find_models(policies))
+    chosen = resolve_module.choose_dtypes(policies, resolve_module._find_models(policies))
     assert {name: policy.dtype for name, policy in chosen.items()} == dtypes
 
 
