@@ -108,24 +108,13 @@ def command_packages() -> list[dict[str, dict[str, Callable[..., None]]]]:
 
 
 @functools.cache
-def cluster_class() -> Any:
-    """Return the class that runs samplers, learners and environments in other processes. Raises ConfigError if no
-    package has one."""
-    point = next(iter(_declared("cadre.cluster").values()), None)
+def component(kind: str) -> Any:
+    """Return what an installed package has as `cadre.KIND`: `cluster` is the class that runs samplers, learners and
+    environments in other processes, `tinker` serves a model to Tinker's client. Raises ConfigError if none has it."""
+    point = next(iter(_declared(f"cadre.{kind}").values()), None)
     if point is None:
-        advice = "Install cadre-rl anew, or remove the section cluster."
-        raise ConfigError(f"cluster: no installed package runs one; expected one, as cadre_ray does. {advice}")
+        raise ConfigError(f"{kind}: no installed package has it; expected one. Install cadre-rl anew, or leave it out.")
     return point.load()
-
-
-def server(name: str) -> Callable[..., None]:
-    """Return what serves a model to the clients of another system: `cadre serve --NAME`. Raises ConfigError if no
-    package has it."""
-    if (point := _declared("cadre.servers").get(name)) is None:
-        advice = "Install cadre-rl anew."
-        raise ConfigError(f"--{name}: no installed package serves it; expected one, as cadre_{name} does. {advice}")
-    serve: Callable[..., None] = point.load()
-    return serve
 
 
 def _declared(group: str) -> dict[str, EntryPoint]:

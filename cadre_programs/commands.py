@@ -38,7 +38,7 @@ def serve(
         reject_beside(context, "--tinker", ["temperature", "role", "base", "trust"])
         plugins.package("uvicorn", "programs", "--tinker")
         settings = [*([target] if target else []), *(overrides or [])]
-        plugins.server("tinker")(tinker, settings, port, key, name or [], state, print_lines)
+        plugins.component("tinker")(tinker, settings, port, key, name or [], state, print_lines)
         return
     reject_without(context, "--tinker", ["name", "state"])
     if not target:

@@ -88,7 +88,7 @@ class TinkerModel:
 
     def create_run(self, run_id: str, lora: LoraConfig, seed: int) -> TrainingRun:
         """Return a run with a fresh adapter."""
-        self.engine.add_adapter(run_id, lora, seed)
+        self._add_adapter(run_id, lora, seed)
         return TrainingRun(run_id, lora, torch.optim.AdamW(self._parameters(run_id)))
 
     def load_run(self, run_id: str, folder: Path, with_moments: bool) -> TrainingRun:
@@ -96,6 +96,15 @@ class TinkerModel:
         run = self.create_run(run_id, self.read_lora(folder), seed=0)
         self.load(run_id, folder, run if with_moments else None)
         return run
+
+    def _add_adapter(self, policy: str, lora: LoraConfig, seed: int) -> None:
+        """Hold one more adapter on the base, drawn by the seed alone, under a name that no other has had."""
+        self.loaded.adapters.add(self.loaded.model, policy, lora, (seed, ""))
+        self.engine.versions[policy] = 0
+
+    def remove_adapter(self, policy: str) -> None:
+        """Forget an adapter. The hooks of its layers stay, and add nothing."""
+        del self.loaded.adapters.configs[policy], self.loaded.adapters.pairs[policy], self.engine.versions[policy]
 
     def _parameters(self, policy: str) -> list[nn.Parameter]:
         return list(self.loaded.adapters.parameters(policy).values())
@@ -178,13 +187,13 @@ class TinkerModel:
 
     def take_snapshot(self, run: TrainingRun, sampler: str) -> None:
         """Hold the run's weights as they are under the name of a sampler."""
-        self.engine.add_adapter(sampler, run.lora, 0)
+        self._add_adapter(sampler, run.lora, 0)
         adapters = self.loaded.adapters
         storage.copy_tensors(adapters.parameters(run.id), adapters.parameters(sampler))
 
     def open_sampler(self, sampler: str, folder: Path) -> None:
         """Hold saved weights under the name of a sampler."""
-        self.engine.add_adapter(sampler, self.read_lora(folder), 0)
+        self._add_adapter(sampler, self.read_lora(folder), 0)
         self.load(sampler, folder)
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
@@ -209,15 +218,19 @@ class TinkerModel:
         prompt: Sequence[int],
         count: int,
         sampling: Sampling,
-        stops: Sequence[int] | None,
+        stops: Sequence[int],
         key: int,
     ) -> list[Completion]:
         """Return completions with their log-probabilities in the distribution that they are drawn from.
 
-        They end at one of the ids `stops`, or the model's own where that is None, and at a text of `sampling.stop`,
-        whose tokens they include. Requests that are made at once, within `gather`, are drawn in one batch.
+        They end at one of the ids `stops`, at one of the model's own, and at a text of `sampling.stop`, all of which
+        they include. Requests that are made at once, within `gather`, are drawn in one batch.
         """
-        decode = self.loaded.templates[BASE].decode
+        text_ends = StopStrings(sampling.stop, self.loaded.templates[BASE].decode) if sampling.stop else None
+
+        def ends(ids: Sequence[int]) -> bool:
+            return ids[-1] in stops or (text_ends is not None and text_ends(ids))
+
         requests = [
             GenerationRequest(
                 policy=sampler,
@@ -226,12 +239,11 @@ class TinkerModel:
                 limit=min(sampling.max_tokens, self.loaded.context - len(prompt)),
                 sampling=sampling,
                 key=random_keys.fold(key, number),
-                ends=StopStrings(sampling.stop, decode) if sampling.stop else None,
-                stops=None if stops is None else tuple(stops),
+                ends=ends if stops or sampling.stop else None,
             )
             for number in range(count)
         ]
-        return [completion for (completion,) in await gather(*map(self.engine.complete, requests))]
+        return [completion for (completion,) in await gather(*map(self.engine.batcher.submit, requests))]
 
     # ---- Files
 

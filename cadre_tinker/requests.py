@@ -127,7 +127,7 @@ class Chunk(Body):
 
 
 class SamplingParams(Body):
-    """How completions are drawn. `stop` replaces what ends a completion by default."""
+    """How completions are drawn. `stop` ends a completion beside what ends one by default."""
 
     max_tokens: Positive | None = None
     seed: int | None = None

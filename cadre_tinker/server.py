@@ -152,7 +152,7 @@ class Service:
         for sampler in owned:
             await self._remove_unused(sampler)
         for run in runs:
-            await self._engine.run(self._engine.remove_adapter, run.id)
+            await self._engine.run(self.model.remove_adapter, run.id)
 
     # ---- Requests and their results
 
@@ -234,7 +234,7 @@ class Service:
         async def create() -> Any:
             run = await self._engine.run(make, name)
             if name not in self._queues:  # its session has ended meanwhile
-                await self._engine.run(self._engine.remove_adapter, name)
+                await self._engine.run(self.model.remove_adapter, name)
                 raise EngineError("This training run has ended. Create another.")
             queue.run = run
             return {"model_id": name, **answer}
@@ -337,7 +337,7 @@ class Service:
 
     async def _remove_unused(self, sampler: Sampler) -> None:
         if sampler.policy != BASE and not sampler.users:
-            await self._engine.run(self._engine.remove_adapter, sampler.policy)
+            await self._engine.run(self.model.remove_adapter, sampler.policy)
 
     def _find_sampler(self, name: str) -> Sampler:
         if name not in self._samplers:
@@ -398,7 +398,7 @@ class Service:
         params, context = request.sampling_params, self.model.loaded.context
         stop = [params.stop] if isinstance(params.stop, str) else params.stop
         texts = tuple(text for text in stop or () if isinstance(text, str) and text)
-        ids = None if stop is None else tuple(id_ for id_ in stop if isinstance(id_, int))
+        ids = tuple(id_ for id_ in stop or () if isinstance(id_, int))
         top_k, limit = max(0, params.top_k), params.max_tokens or context
         sampling = Sampling(params.temperature, params.top_p, top_k, limit, texts)
         key = secrets.randbits(63) if params.seed is None else random_keys.key("tinker", params.seed)

@@ -6,7 +6,7 @@ import argparse
 import random
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 import cadre
 from bench.common import record
-from cadre_tasks.models.make_seed import Row, by_length, byte_level, encode, pretrain, tiny_llama
+from cadre_tasks.models.make_seed import Row, batches, byte_level, encode, pretrain, tiny_llama
 
 # A number of one or two digits is a token with the space before it.
 PIECES = r" ?\w+|\s|[^\w\s]+"
@@ -26,12 +26,6 @@ def example(line: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast) -> Row:
     ids, _ = encode(line.get("before", []), tokenizer)
     more, labels = encode([("user", line["prompt"]), ("assistant", line["answer"])], tokenizer)
     return ids + more, [-100] * len(ids) + labels
-
-
-def batches(rows: list[Row], size: int, generator: random.Random) -> Iterator[dict[str, Any]]:
-    """Yield endless right-padded batches, transcripts of similar length together."""
-    while True:
-        yield from by_length(generator.sample(rows, min(len(rows), size * 16)), size, generator)
 
 
 def teach(

@@ -656,8 +656,7 @@ def _merged(setting: Given) -> list[tuple[Section, str]]:
 
 
 def find_training_warnings(experiment: Experiment) -> list[str]:
-    """Return all warnings about a training. Raises the error of making the first task of a split, as where settings
-    leave none."""
+    """Return all warnings about a training. Raises ConfigError where settings leave a split without tasks."""
     _first_tasks(experiment.training_tasks, 0, 1)
     if experiment.config.evaluate.tasks:
         _first_tasks(experiment.held_out_tasks, 0, 1)

@@ -19,7 +19,7 @@ from cadre.engines.factory import LearnerSpec, SamplerSpec, TorchSpec, VllmSpec
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError, nearest
 from cadre.learn.token_notes import TokenNotes
-from cadre.plugins import cluster_class
+from cadre.plugins import component
 from cadre.settings import CriticConfig, SandboxConfig
 from cadre.team import BatchMemory, Learner, Sampler, Teacher, Team, Weights, closed_on_failure
 from cadre.types import Request, Sample
@@ -98,7 +98,7 @@ def build_team(
     )
     cluster: Cluster | None = None
     if experiment.config.cluster is not None:
-        cluster = cluster_class()(experiment.config.cluster)
+        cluster = component("cluster")(experiment.config.cluster)
     with closed_on_failure() as failed:
         failed.callback(team.close)  # the samplers and learners built by then
         for names in experiment.engines:
@@ -310,7 +310,7 @@ def host_environments(experiment: Experiment) -> Experiment:
     config = experiment.config.cluster
     if config is None or not config.environments:
         return experiment
-    cluster: Cluster = cluster_class()(config)
+    cluster: Cluster = component("cluster")(config)
     return replace(experiment, env_spec=cluster.host_environment(experiment.env_spec, experiment.config.sandbox))
 
 

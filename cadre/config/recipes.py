@@ -430,8 +430,7 @@ def _base_model(setting: str, folder: Path, described: Mapping[str, Any], model:
 
 
 def _is_same(base: str, model: str) -> bool:
-    """Return True if two names are of one model: the same folder, or names that end alike, of a hub and a local
-    copy."""
+    """Return True if two names are of one model: the same folder, or a hub's and its local copy's."""
     if Path(base).expanduser().resolve() == Path(model).expanduser().resolve():
         return True
     return base.rstrip("/").rpartition("/")[2].lower() == model.rstrip("/").rpartition("/")[2].lower()

@@ -210,8 +210,7 @@ class EvaluationRequest:
 
 
 def open_evaluation(target: Target, request: EvaluationRequest) -> tuple[LoadedTeam, Sequence[Task]]:
-    """Return the team and the tasks. Raises ConfigError or RunError for what cannot be played, before any model
-    loads."""
+    """Return the team and the tasks. Before any model loads, ConfigError or RunError say what cannot be played."""
     experiment = resolve_for_evaluation(target.config, target.env, target.typed)
     if target.run is None and request.checkpoint != LATEST:
         got = "got a recipe or a model, which has none"

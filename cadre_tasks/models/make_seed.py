@@ -133,6 +133,12 @@ def by_length(rows: list[Row], size: int, generator: random.Random) -> Iterator[
     return map(padded, chunks)
 
 
+def batches(rows: list[Row], size: int, generator: random.Random) -> Iterator[dict[str, Any]]:
+    """Yield endless right-padded batches, transcripts of similar length together."""
+    while True:
+        yield from by_length(generator.sample(rows, min(len(rows), size * 16)), size, generator)
+
+
 def padded(rows: list[Row]) -> dict[str, torch.Tensor]:
     """Return ids and labels as tensors, padded on the right."""
     width = max(len(ids) for ids, _ in rows)

@@ -145,7 +145,7 @@ def test_extras_are_added_to_what_is_installed(monkeypatch, origin, requirement)
     assert plugins.install_command("data", "view") == f"/env/bin/python -m pip install {requirement}"
 
 
-def test_a_server_that_no_package_has_is_an_error() -> None:
-    assert callable(plugins.server("tinker"))
-    with pytest.raises(ConfigError, match="--absent: no installed package serves it"):
-        plugins.server("absent")
+def test_a_component_that_no_package_has_is_an_error() -> None:
+    assert callable(plugins.component("tinker"))
+    with pytest.raises(ConfigError, match="absent: no installed package has it"):
+        plugins.component("absent")

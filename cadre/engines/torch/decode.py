@@ -73,7 +73,7 @@ class DecodingBatch:
         self._vocabulary: int = loaded.model.get_output_embeddings().weight.shape[0]
         # A parameter is a product and a sum a token.
         self._flops = 2 * sum(weight.numel() for weight in loaded.model.parameters())
-        self._stops = torch.tensor(loaded.stops, dtype=torch.int64, device=device)
+        self._stops = torch.tensor(loaded.stops, device=device)
         self._results = Results(requests)
         self._sequences = ActiveSequences.make(requests, self._vocabulary, device)
         self._segments = self._make_segments()

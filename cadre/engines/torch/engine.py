@@ -37,7 +37,7 @@ from cadre.engines.torch.request_batcher import GenerationRequest, Listener, Req
 from cadre.engines.torch.trials import choose_recorder, choose_sampling_form, limit_context
 from cadre.errors import EngineError
 from cadre.learn.loss import ValueHeads
-from cadre.settings import LearnerConfig, LoraConfig, PolicyConfig
+from cadre.settings import LearnerConfig, PolicyConfig
 from cadre.team import Weights
 from cadre.types import Choice, Message, Request, Sample, Sampling, Tool, TrainingSequence
 
@@ -81,7 +81,7 @@ class TorchEngine:
         self.dtype = DTYPES[next(iter(policies.values())).dtype]
         self.versions = dict.fromkeys(policies, 0)
         self.thread = ComputeThread(device)
-        self._batcher = RequestBatcher(self._decode, self.thread)
+        self.batcher = RequestBatcher(self._decode, self.thread)
         if device.type == "cuda" and device.index is not None:
             self.work(torch.cuda.set_device, device)  # of this thread; decoding steps are recorded on its current GPU
         self.loaded = limit_context(self.work(load, source, policies, device, seed))
@@ -118,23 +118,8 @@ class TorchEngine:
             ends=StopStrings(sampling.stop, template.decode) if sampling.stop else None,
             images=prompt.images,
         )
-        completions = await self.complete(generation)
+        completions = await self.batcher.submit(generation)
         return [self._text.sample(request, prompt, completion) for completion in completions]
-
-    async def complete(self, request: GenerationRequest) -> list[Completion]:
-        """Return the completions of token ids, drawn in one batch with the other requests of the round."""
-        return await self._batcher.submit(request)
-
-    def add_adapter(self, policy: str, config: LoraConfig, seed: int) -> None:
-        """Hold one more adapter on the base, drawn by the seed alone, under a name that no other has had. Runs in the
-        engine's thread. Raises EngineError if its layers are not the model's."""
-        self.loaded.adapters.add(self.loaded.model, policy, config, (seed, ""))
-        self.versions[policy] = 0
-
-    def remove_adapter(self, policy: str) -> None:
-        """Forget an adapter, in the engine's thread."""
-        self.loaded.adapters.remove(policy)
-        del self.versions[policy]
 
     async def load(self, weights: Weights) -> None:
         """Load a policy's weights, after the batch that is being drawn: those of a folder, or a learner's tensors.
@@ -233,19 +218,14 @@ class TorchEngine:
         options = CacheOptions(self.prefix_cache, self._form, record)
         sequence = SequenceMemory.from_config(self.loaded.model.config.get_text_config(), self.dtype)
         versions = dict(self.versions)
-        # Sequences of one batch end at the same ids.
-        alike = [[one for one in requests if one.stops == stops] for stops in dict.fromkeys(r.stops for r in requests)]
-        parts = [part for group in alike for part in memory_limits.split_batches(group, sequence, self.memory)]
-        for fitting in parts:
-            stops = fitting[0].stops
-            loaded = self.loaded if stops is None else replace(self.loaded, stops=stops)
+        for fitting in memory_limits.split_batches(requests, sequence, self.memory):
             with (
                 torch.inference_mode(),
                 autocast(self.loaded.model, self.dtype),
                 self.packed.used(),
                 narrow_weights(self.loaded, self.dtype),
             ):
-                batch = start_batch(loaded, fitting, options)
+                batch = start_batch(self.loaded, fitting, options)
                 while len(batch) and not listener.gone():
                     with use_threads(1 if batch.is_small else torch.get_num_threads()):
                         self.sampled_tokens += len(batch)

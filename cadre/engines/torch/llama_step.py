@@ -128,6 +128,8 @@ class PackedLinears:
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         is_usable = model.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+        # Where there are no instructions for 16 bits, oneDNN refuses them.
+        is_usable &= dtype == torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
         linears = [part for part in model.modules() if is_usable and type(part) is nn.Linear]
         self._modules = [linear for linear in linears if linear.weight.numel() >= LARGE]
         self._dtype = dtype

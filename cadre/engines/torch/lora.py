@@ -92,10 +92,6 @@ class Adapters:
                 module.joined_adapter = None  # type: ignore[assignment]
                 module.register_forward_hook(self._make_hook(name))
 
-    def remove(self, policy: str) -> None:
-        """Forget an adapter. The hooks of its layers stay, and add nothing."""
-        del self.configs[policy], self.pairs[policy]
-
     def parameters(self, policy: str) -> dict[str, nn.Parameter]:
         """Return the trained weights of one policy, under PEFT's names without their prefix."""
         pairs = self.pairs[policy].items()

@@ -22,7 +22,7 @@ class GenerationRequest:
     """A request for `count` completions of one prompt, of at most `limit` tokens each; `key` seeds their noise.
 
     `ends` returns True if the text of a completion's ids so far ends it; None if no text does. `images` are those that
-    the placeholders of the prompt stand for. `stops` are the ids that end a completion, None for the model's own.
+    the placeholders of the prompt stand for.
     """
 
     policy: str
@@ -33,7 +33,6 @@ class GenerationRequest:
     key: int
     ends: Callable[[Sequence[int]], bool] | None = None
     images: tuple[Media, ...] = ()
-    stops: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
