@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 import cadre
 from bench.common import record
-from cadre_tasks.models.make_seed import Row, batches, byte_level, encode, pretrain, tiny_llama
+from cadre_tasks.models.make_seed import Row, batches_of, byte_level, encode, pretrain, tiny_llama
 
 # A number of one or two digits is a token with the space before it.
 PIECES = r" ?\w+|\s|[^\w\s]+"
@@ -57,7 +57,7 @@ def teach(
             continue
         print(f"{model.num_parameters():,} parameters, {len(stage):,} prompts with answers", flush=True)
         rows = [example(line, tokenizer) for line in stage]
-        pretrain(model, batches(rows, 32, random.Random(0)), stage_steps, rate)
+        pretrain(model, batches_of(rows, 32, random.Random(0)), stage_steps, rate)
     for part in (model, tokenizer):
         part.save_pretrained(folder)
 

@@ -133,8 +133,8 @@ def by_length(rows: list[Row], size: int, generator: random.Random) -> Iterator[
     return map(padded, chunks)
 
 
-def batches(rows: list[Row], size: int, generator: random.Random) -> Iterator[dict[str, Any]]:
-    """Yield endless right-padded batches, transcripts of similar length together."""
+def batches_of(rows: list[Row], size: int, generator: random.Random) -> Iterator[dict[str, torch.Tensor]]:
+    """Yield endless right-padded batches of given rows, those of similar length together."""
     while True:
         yield from by_length(generator.sample(rows, min(len(rows), size * 16)), size, generator)
 
