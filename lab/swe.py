@@ -40,7 +40,7 @@ def train(folder: Path, seed: int, sections: dict[str, Any]) -> dict[str, Any]:
     shutil.rmtree(run, ignore_errors=True)
     trained = cadre.train(folder / "small_model.yaml", run=run, train={"seed": seed}, **sections)
     reports = [trained.evaluations()[place]["outcomes"] for place in (0, -1)]
-    steps = [step["success"] for step in trained.metrics()]
+    steps = [step["rollout/success"] for step in trained.metrics()]
     trained.close()
     minutes = (time.monotonic() - began) / 60
     new = {"settings": {"test": str(folder / "new_bugs.jsonl")}, "tasks": NEW_BUGS}
