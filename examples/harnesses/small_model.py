@@ -69,7 +69,7 @@ team:
 algorithm: {{name: grpo, k: 8}}
 sampling: {{max_tokens: 40}}
 learner: {{learning_rate: 1.0e-3}}
-train: {{steps: 30, tasks_per_step: 4}}
+train: {{steps: 20, tasks_per_step: 4}}
 evaluate: {{tasks: 60}}
 """
 
