@@ -42,6 +42,8 @@ def train(folder: Path, seed: int, sections: dict[str, Any]) -> dict[str, Any]:
     reports = [trained.evaluations()[place]["outcomes"] for place in (0, -1)]
     steps = [step["rollout/success"] for step in trained.metrics()]
     trained.close()
+    if len(steps) < trained.experiment.config.train.steps:
+        raise SystemExit(f"seed {seed} was stopped after {len(steps)} steps: train it again")
     minutes = (time.monotonic() - began) / 60
     new = {"settings": {"test": str(folder / "new_bugs.jsonl")}, "tasks": NEW_BUGS}
     reports += [cadre.evaluate(run, untrained=untrained, **new).outcomes for untrained in (True, False)]

@@ -55,7 +55,7 @@ RECIPE = """# mini-swe-agent with a model that was made for it: examples/harness
 env: program
 settings:
   run: mini_swe_agent.py:main
-  reward: judge.py:score
+  reward: judge.py:verdict
   roles: [coder]
   models: {{"*": coder}}
   tasks: train.jsonl
@@ -68,7 +68,7 @@ team:
   roles: {{coder: coder}}
 algorithm: {{name: grpo, k: 8}}
 sampling: {{max_tokens: 40}}
-learner: {{learning_rate: 1.0e-3}}
+learner: {{learning_rate: 3.0e-4, minibatches: 4}}
 train: {{steps: 20, tasks_per_step: 4}}
 evaluate: {{tasks: 60}}
 """
