@@ -68,7 +68,8 @@ team:
   roles: {{coder: coder}}
 algorithm: {{name: grpo, k: 8}}
 sampling: {{max_tokens: 40}}
-learner: {{learning_rate: 3.0e-4, minibatches: 4}}
+learner: {{learning_rate: 1.0e-3, minibatches: 4}}
+loss: {{kl_bound: 0.05}}
 train: {{steps: 20, tasks_per_step: 4}}
 evaluate: {{tasks: 60}}
 """
