@@ -25,7 +25,7 @@ from bench.common import ROOT, commit, record
 from cadre_analysis.compare import difference_interval, table_interval
 
 FOLDER = ROOT / "runs" / "swe"
-NEW_BUGS = 24
+NEW_BUGS = 16
 console = Console(soft_wrap=True, highlight=False)
 
 

@@ -9,9 +9,10 @@ recipe. The tasks are the easiest of `repair`: in a small package one operator, 
 the files, replaces what may be such a bug (mostly the first that it sees), runs the test, and ends at random whatever
 the test printed.
 
-train.jsonl     of these it learns
-test.jsonl      packages with other names, other calls, and drawn by other seeds; the bugs are those of training
-new_bugs.jsonl  as these, with bugs that no task of training has
+train.jsonl     the tasks of the conversations
+easy.jsonl      of these it learns by reward: at most seven texts may be wrong
+test.jsonl      as easy, packages with other names and calls, drawn by other seeds; the bugs are those of training
+new_bugs.jsonl  as easy, with bugs that no other task has
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ from cadre_tasks.models.transcripts import Transcript
 from cadre_tasks.worlds.repair_repositories import PACKAGES, RULES, draw_repository
 
 FILES = ("mini_swe_agent.py", "repository.py", "judge.py", "short_prompts.yaml")
-SPLITS = {"train": 300, "test": 60, "new_bugs": 24}
+SPLITS = {"train": 300, "easy": 120, "test": 40, "new_bugs": 16}
+MOST_EDITS = 7  # of an easy repository
 TEST_PACKAGES = PACKAGES[::3]
 LOOK, END = "cat */*.py", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 UNDO, TEST = "git checkout -q .; ", "; python -m unittest -q 2>&1 | tail -1"
@@ -58,7 +60,7 @@ settings:
   reward: judge.py:verdict
   roles: [coder]
   models: {{"*": coder}}
-  tasks: train.jsonl
+  tasks: easy.jsonl
   test: test.jsonl
   python: {python}
   environment: {{SSL_CERT_DIR: /nonexistent, MSWEA_MINI_CONFIG_PATH: {folder}/short_prompts.yaml}}
@@ -68,10 +70,10 @@ team:
   roles: {{coder: coder}}
 algorithm: {{name: grpo, k: 8}}
 sampling: {{max_tokens: 40}}
-learner: {{learning_rate: 1.0e-3, minibatches: 4}}
+learner: {{learning_rate: 1.0e-3, epochs: 2, minibatches: 4}}
 loss: {{kl_bound: 0.05}}
 train: {{steps: 20, tasks_per_step: 4}}
-evaluate: {{tasks: 60}}
+evaluate: {{tasks: 40}}
 """
 
 
@@ -97,7 +99,8 @@ def draw_repositories(split: str) -> Iterator[dict[str, Any]]:
         # One right edit in seven is that of a new bug. Where something was left out, no edit is right.
         if not edits or (random_keys.key("small model", *edits[0]) % 7 == 0) != (split == "new_bugs"):
             continue
-        if (data["package"] in TEST_PACKAGES) != (split == "train"):
+        is_easy = len(find_edits(data["files"])) <= MOST_EDITS
+        if (data["package"] in TEST_PACKAGES) == (split in ("test", "new_bugs")) and (is_easy or split == "train"):
             count -= 1
             yield data
 
@@ -153,9 +156,10 @@ def write_experiment(folder: Path, python: str) -> None:
 
 
 async def converse(folder: Path, count: int) -> list[Transcript]:
-    """Return conversations of the script with mini-swe-agent on tasks of training, and print how many solved theirs."""
+    """Return conversations of the script with mini-swe-agent, and print how many solved theirs."""
     settings = yaml.safe_load((folder / "small_model.yaml").read_text())["settings"]
-    tasks = Program.tasks("train", tasks=str(folder / settings.pop("tasks")), test=str(folder / settings.pop("test")))
+    tasks = Program.tasks("train", tasks=str(folder / "train.jsonl"), test=str(folder / "test.jsonl"))
+    del settings["tasks"], settings["test"]
     settings |= {name: str(folder / settings[name]) for name in ("run", "reward")}
     settings["limits"] = InstanceLimits(**settings["limits"])
     turns = asyncio.Semaphore(AT_ONCE)
