@@ -175,14 +175,17 @@ async def converse(folder: Path, count: int) -> list[Transcript]:
     return [talk for talk, _ in played]
 
 
-def teach(talks: list[Transcript], folder: Path, steps: int, seed: int = 0) -> None:
+def teach(talks: list[Transcript], folder: Path, steps: int) -> None:
     """Write a Llama of a quarter of a million parameters, with a tokenizer of its own, that was taught what the script
-    said in conversations. Equal conversations and seeds give equal weights on one machine."""
-    torch.manual_seed(seed)
+    said in all conversations, and then in those on easy repositories. Equal ones give equal weights on one machine."""
+    torch.manual_seed(0)
     tokenizer = byte_level(PIECES, (text for talk in talks for _, text in talk), VOCABULARY)
     # Of this spread attention looks somewhere from the start, as in lab/taught.py.
     model = tiny_llama(tokenizer, len(tokenizer), hidden=64, mlp=176, layers=4, context=CONTEXT, spread=0.08)
-    pretrain(model, batches([encode(talk, tokenizer) for talk in talks], 16, random.Random(seed)), steps, 3e-3)
+    easy = [talk for talk in talks if len(find_edits({"the/listing.py": talk[3][1]})) <= MOST_EDITS]
+    for seed, (stage, stage_steps, rate) in enumerate(((talks, steps, 3e-3), (easy or talks, steps * 5 // 7, 1e-3))):
+        rows = [encode(talk, tokenizer) for talk in stage]
+        pretrain(model, batches(rows, 16, random.Random(seed)), stage_steps, rate)
     for part in (model, tokenizer):
         part.save_pretrained(folder)
 
