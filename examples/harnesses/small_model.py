@@ -65,13 +65,13 @@ settings:
   python: {python}
   environment: {{SSL_CERT_DIR: /nonexistent, MSWEA_MINI_CONFIG_PATH: {folder}/short_prompts.yaml}}
   limits: {{seconds: 120, calls: 30}}
+  errors: 0  # whoever writes too much has not solved it
 team:
   policies: {{coder: {folder}/model}}
   roles: {{coder: coder}}
 algorithm: {{name: grpo, k: 8}}
 sampling: {{max_tokens: 40}}
-learner: {{learning_rate: 1.0e-3, epochs: 2, minibatches: 4}}
-loss: {{kl_bound: 0.05}}
+learner: {{learning_rate: 3.0e-4, minibatches: 4}}
 train: {{steps: 20, tasks_per_step: 4}}
 evaluate: {{tasks: 40}}
 """
