@@ -5,9 +5,9 @@
     cadre train FOLDER/small_model.yaml
 
 The folder gets tasks, a model that was taught conversations of mini-swe-agent with a script that mostly fails, and a
-recipe, FOLDER/small_model.yaml. The tasks are the easiest of `repair`: in a small package one operator, index or call is
-wrong. The script reads the files, replaces what may be such a bug (mostly the first that it sees), runs the test, and
-ends at random whatever the test printed.
+recipe, FOLDER/small_model.yaml. The tasks are the easiest of `repair`: in a small package one operator, index or call
+is wrong. The script reads the files, replaces what may be such a bug (mostly the first that it sees), runs the test,
+and ends at random whatever the test printed.
 
 train.jsonl     the tasks of the conversations
 easy.jsonl      of these it learns by reward: at most seven texts may be wrong
