@@ -19,3 +19,10 @@ async def score(task, transcript, result):
     pairs = zip(values if isinstance(values, list) else [], hidden["expected"], strict=False)
     right = sum(value == expected for value, expected in pairs)
     return {"team": right / len(hidden["expected"]), "success": right == len(hidden["expected"])}
+
+
+async def verdict(task, transcript, result):
+    """Return 1 if all hidden calls are right, else 0. Of calls that are right with the bug too, `score` rewards whoever
+    changes nothing."""
+    outcome = await score(task, transcript, result)
+    return outcome | {"team": float(outcome["success"])}

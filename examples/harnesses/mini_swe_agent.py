@@ -9,12 +9,18 @@ os.environ |= {
     "MSWEA_GLOBAL_CONFIG_DIR": f"{os.environ['XDG_CACHE_HOME']}/mini-swe-agent",
     "MSWEA_CONFIGURED": "true",
     "MSWEA_SILENT_STARTUP": "true",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it tries to download prices
 }
+import litellm
 import minisweagent.agents.interactive
 import minisweagent.environments.local
 import minisweagent.models.litellm_model  # noqa: F401 - these three would be imported in every instance
 from minisweagent.run.mini import main as mini
 
+# What a first call loads is loaded here, once; nothing is sent.
+litellm.completion(model="openai/coder", messages=[{"role": "user", "content": ""}], mock_response="-")
+# A file of the user's settings, merged over its own.
+SETTINGS = [path] if (path := os.environ.get("MSWEA_MINI_CONFIG_PATH")) else []
 MODEL = "openai/coder"  # a provider of LiteLLM, whose address OPENAI_BASE_URL is; the model's name is the role
 
 
@@ -34,6 +40,6 @@ def main(task):
         agent_class=None,
         environment_class=None,
         output=None,
-        config_spec=["mini.yaml", "model.cost_tracking=ignore_errors", "agent.step_limit=30"],
+        config_spec=["mini.yaml", "model.cost_tracking=ignore_errors", "agent.step_limit=30", *SETTINGS],
     )
     return collect(folder)

@@ -18,7 +18,7 @@ HARNESSES = Path(__file__).parents[2] / "examples" / "harnesses"
 def on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(HARNESSES))
     yield
-    for name in ("judge", "try_harness"):
+    for name in ("judge", "try_harness", "small_model", "make_tasks"):
         sys.modules.pop(name, None)
 
 
@@ -56,3 +56,24 @@ def test_mini_swe_agent_solves_a_task_and_is_replayed():
     harness = importlib.import_module("try_harness")
     settings, tasks = harness.load("mini_swe_agent", [])
     assert asyncio.run(harness.episode("mini_swe_agent", settings, tasks[0])) == 1.0
+
+
+def test_a_repository_for_testing_shares_no_name_with_training_and_a_new_bug_no_bug(monkeypatch):
+    small_model = importlib.import_module("small_model")
+    monkeypatch.setattr(small_model, "SPLITS", {"train": 20, "test": 5, "new_bugs": 5})
+    repositories = {split: [*small_model.draw_repositories(split)] for split in small_model.SPLITS}
+
+    def bugs(split):
+        return {
+            edit for data in repositories[split] for edit in small_model.find_right_edits(data["files"], data["fixed"])
+        }
+
+    names = {split: {data["package"] for data in drawn} for split, drawn in repositories.items()}
+    assert not names["train"] & (names["test"] | names["new_bugs"])
+    assert not bugs("train") & bugs("new_bugs")
+
+
+def test_an_edit_is_a_text_that_a_rule_may_have_written_and_what_stood_there():
+    small_model = importlib.import_module("small_model")
+    files = {"oak/main.py": "def run(a):\n    return a[0] + max(a)\n", "test_run.py": "run(1 < 2)\n"}
+    assert small_model.find_edits(files) == [("a[0]", "a[-1]"), (" + max", " - max"), ("max(a", "min(a")]
