@@ -1,4 +1,4 @@
-"""An update with prefix trees against a padded one: `python -m lab.learner [--write]`, two minutes.
+"""An update with prefix trees against a padded one: `python -m lab.learner [--write]`, eight minutes.
 
 `learner.vs_bound.pP.kK` is the time of an update with prefix trees over that of a padded one, divided by the fraction
 of tokens that are distinct, for K completions of each prompt of P tokens: 64 sequences of random tokens, a Llama of
