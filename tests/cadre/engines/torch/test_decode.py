@@ -362,6 +362,16 @@ def test_without_memory_for_them_products_are_not_packed(engine, monkeypatch):
     assert sample(engine("qwen2"), request(TEXTS[0], 2, 0))
 
 
+@pytest.mark.parametrize("has_instructions", [False, True])
+def test_weights_of_16_bits_are_packed_where_the_processor_multiplies_them(engine, monkeypatch, has_instructions):
+    monkeypatch.setattr(llama_step, "LARGE", 1)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: has_instructions)
+    model = engine("qwen2").loaded.model
+    counts = [len(llama_step.PackedLinears(model, dtype)._modules) for dtype in (torch.float32, torch.bfloat16)]
+    assert counts[0] > 0
+    assert counts[1] == (counts[0] if has_instructions else 0)
+
+
 def test_a_sequence_is_the_same_alone_and_in_any_batch(engine):
     torch_engine = engine("gemma2")
     requests = [
