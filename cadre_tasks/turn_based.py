@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from cadre.env import Env
 from cadre.types import Message, Observation, Reward
+
+# Settings of several environments: the wording of prompts, for small models or in full, and what is rewarded.
+Prompts = Literal["compact", "full"]
+Rewards = Literal["shaped", "outcome"]
 
 
 class TurnBased(Env):

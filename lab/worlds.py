@@ -1,4 +1,4 @@
-"""The worlds in figures: judges against references, against another implementation, against exploits and hostile texts.
+"""The worlds in figures: judges against references, exploits and hostile texts.
 
     python -m lab.worlds [references exploits hostile] [--worlds search] [--count 1000]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ from cadre.envs.splits import drawn_tasks, in_split
 from cadre.types import Drawing, Image, Message, Observation, Reward, Sound, Task
 from cadre_tasks.account import FORM, RIGHT, TEAM
 from cadre_tasks.answers import behind
+from cadre_tasks.turn_based import Prompts
 
 RATE = 16_000
 NOTE_S, GAP_S = 0.2, 0.04  # of a tone, and of the silence behind it
@@ -40,8 +41,6 @@ LONGEST_NOTE = 300  # characters of a note that are passed on
 MAX_ANSWER = 20_000
 Notes = Annotated[int, Field(ge=1, le=12)]
 Pitches = Annotated[int, Field(ge=2, le=8)]
-
-Prompts = Literal["compact", "full"]
 
 
 @lru_cache(maxsize=1024)

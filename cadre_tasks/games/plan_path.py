@@ -32,11 +32,11 @@ from cadre_tasks.games.tool_planner import (
     PlannerNoTool,
     PlannerSingleAgent,
     Prompts,
-    Rewards,
     Tool,
     ToolPlanner,
     Turns,
 )
+from cadre_tasks.turn_based import Rewards
 
 LEGEND = {"#": "wall", ".": "free", "S": "walker", "G": "goal", "o": "path"}
 # What every program finds defined; it reads the grid from standard input.

@@ -37,11 +37,11 @@ from cadre_tasks.games.tool_planner import (
     PlannerNoTool,
     PlannerSingleAgent,
     Prompts,
-    Rewards,
     Tool,
     ToolPlanner,
     Turns,
 )
+from cadre_tasks.turn_based import Rewards
 
 # What every program finds defined; it reads the level from standard input.
 PRELUDE = """\

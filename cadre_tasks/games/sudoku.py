@@ -33,11 +33,11 @@ from cadre_tasks.games.tool_planner import (
     PlannerNoTool,
     PlannerSingleAgent,
     Prompts,
-    Rewards,
     Tool,
     ToolPlanner,
     Turns,
 )
+from cadre_tasks.turn_based import Rewards
 
 CLUES = {4: 6, 9: 36}  # clues left of a solution, by size
 # "grid = " and a list of lists of digits.

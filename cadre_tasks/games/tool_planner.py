@@ -29,7 +29,7 @@ from cadre_tasks import sandbox
 from cadre_tasks.code.judge import IMPORTS, extract_code
 from cadre_tasks.cut_off import count_cut_off, describe_cut_off
 from cadre_tasks.games.returned import UnreadableError, show_value
-from cadre_tasks.turn_based import OneAgent, TurnBased
+from cadre_tasks.turn_based import OneAgent, Rewards, TurnBased
 
 LIMITS = sandbox.Limits(cpu_s=1.0)
 # The cost of an unreadable answer, and the reward of a program that prints a readable one.
@@ -42,7 +42,6 @@ Moves = Annotated[int, Field(ge=1, le=10_000)]
 # compact: for small models. full: in English; a program is a script with names defined before it. function: in English;
 # a program is a function with arguments, which the sandbox calls.
 Prompts = Literal["compact", "full", "function"]
-Rewards = Literal["shaped", "outcome"]
 
 
 @dataclass(frozen=True)

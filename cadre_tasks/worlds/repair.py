@@ -25,7 +25,7 @@ from cadre_tasks import sandbox
 from cadre_tasks.account import Account
 from cadre_tasks.patterns.question import FORM, RIGHT, TEAM, VERDICT, Count, verdict
 from cadre_tasks.patterns.refine import VERDICTS
-from cadre_tasks.turn_based import TurnBased
+from cadre_tasks.turn_based import Prompts, TurnBased
 from cadre_tasks.worlds.repair_repositories import draw_repository
 
 FORMAT = "Answer with the whole of each file that you change: a line `File: path`, then the file in a ```python block."
@@ -66,7 +66,7 @@ class Repair(TurnBased):
         self,
         task: Task,
         rounds: Count = 2,
-        prompts: Literal["compact", "full"] = "full",
+        prompts: Prompts = "full",
         isolation: Literal["sandbox", "container"] = "sandbox",
         container: ContainerConfig | None = None,
     ) -> None:

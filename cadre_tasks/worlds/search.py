@@ -15,7 +15,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -31,7 +31,7 @@ from cadre_tasks.answers import MARKS
 from cadre_tasks.data.tasks import DataSelection, load_data_tasks
 from cadre_tasks.data.user_file import is_user_file
 from cadre_tasks.from_data import HeldOut
-from cadre_tasks.turn_based import OneAgent, TurnBased
+from cadre_tasks.turn_based import OneAgent, Prompts, Rewards, TurnBased
 from cadre_tasks.worlds.library import Library, Passage, library, question
 from cadre_tasks.worlds.search_servers import MAX_QUERY, SearchServer, check_server, search_server
 
@@ -83,10 +83,6 @@ def found(seed: int, people: int, words: Sequence[str]) -> list[int]:
     # Rounded, so that equal scores stay equal on machines that sum floats in another order.
     ranked = sorted(range(len(built_library.passages)), key=lambda i: (-round(float(scores[i]), 6), i))
     return [i + 1 for i in ranked[:LISTED] if scores[i] > 0]
-
-
-Prompts = Literal["compact", "full"]
-Rewards = Literal["shaped", "outcome"]
 
 
 class Search(TurnBased):
