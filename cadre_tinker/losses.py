@@ -77,8 +77,8 @@ def find_loss(name: str, config: Config) -> tuple[Loss, Config]:
         raise EngineError(f"loss_fn: got {name[:80]!r}; expected one of {', '.join(LOSSES)}. Take one of these.")
     loss = LOSSES[name]
     if unknown := config.keys() - loss.config.keys():
-        known = ", ".join(loss.config) or "none"
-        raise EngineError(f"loss_fn_config of {name}: got {min(unknown)[:80]!r}; expected {known}. Remove it.")
+        names = ", ".join(loss.config) or "none"
+        raise EngineError(f"loss_fn_config of {name}: got {min(unknown)[:80]!r}; expected {names}. Remove it.")
     merged = {**loss.config, **config}
     for key, value in merged.items():
         if not math.isfinite(value):
@@ -95,8 +95,8 @@ def check_datum(datum: Datum, name: str, loss: Loss, tokens: int, context: int) 
     length, inputs = len(datum.tokens), datum.inputs
     if not 0 < length <= context:
         fail("model_input", f"{length} tokens", f"1 to {context}, the model's context")
-    needed, known = {"target_tokens", *loss.inputs}, {"target_tokens", *loss.inputs, *loss.optional}
-    if needed - inputs.keys() or inputs.keys() - known:
+    needed, allowed = {"target_tokens", *loss.inputs}, {"target_tokens", *loss.inputs, *loss.optional}
+    if needed - inputs.keys() or inputs.keys() - allowed:
         expected = f"{', '.join(sorted(needed))}{''.join(f', and perhaps {more}' for more in loss.optional)}"
         fail(f"loss_fn_inputs of {name}", ", ".join(sorted(inputs))[:200] or "none", expected)
     targets = inputs["target_tokens"]

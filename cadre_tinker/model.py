@@ -121,10 +121,10 @@ class TinkerModel:
         with torch.set_grad_enabled(not request.forward_only):
             for index, logprobs in self._forward([(run.id, datum) for datum in request.data]):
                 losses = []
-                for number, one in zip(index, logprobs, strict=True):
-                    inputs = {name: value.to(one.device) for name, value in request.data[number].inputs.items()}
-                    losses.append(loss.function(one, inputs, config).sum())
-                    outputs[number] = one.detach().cpu()
+                for number, row in zip(index, logprobs, strict=True):
+                    inputs = {name: value.to(row.device) for name, value in request.data[number].inputs.items()}
+                    losses.append(loss.function(row, inputs, config).sum())
+                    outputs[number] = row.detach().cpu()
                 part = torch.stack(losses).sum()
                 total += float(part.detach())
                 if part.requires_grad:
@@ -209,7 +209,7 @@ class TinkerModel:
         tokens = torch.tensor(prompt)
         datum = Datum(tokens[:-1], {"target_tokens": tokens[1:]})
         with torch.inference_mode():
-            parts = [one for _, parts in self._forward([(policy, datum)] if len(prompt) > 1 else []) for one in parts]
+            parts = [part for _, parts in self._forward([(policy, datum)] if len(prompt) > 1 else []) for part in parts]
         return [math.nan, *(number for part in parts for number in part.tolist())]
 
     async def sample(
@@ -271,9 +271,9 @@ class TinkerModel:
         """Return the adapter that a checkpoint describes. Raises EngineError if it is another model's, or no
         checkpoint."""
         try:
-            about: dict[str, Any] = read_json(folder / "adapter_config.json")
-            rank, alpha, base = about["r"], about["lora_alpha"], about["base_model_name_or_path"]
-            lora = LoraConfig(rank=rank, alpha=alpha, targets=tuple(about["target_modules"]))
+            config: dict[str, Any] = read_json(folder / "adapter_config.json")
+            rank, alpha, base = config["r"], config["lora_alpha"], config["base_model_name_or_path"]
+            lora = LoraConfig(rank=rank, alpha=alpha, targets=tuple(config["target_modules"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise EngineError(f"{folder.name}: got no checkpoint here ({error}); expected one. Fix the path.") from None
         if base not in self.names:

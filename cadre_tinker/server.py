@@ -120,7 +120,7 @@ class Service:
     # ---- Sessions
 
     async def create_session(self, request: requests.Session) -> Any:
-        for session in [one for one, heard in self._sessions.items() if heard < time.monotonic() - SESSION_S]:
+        for session in [name for name, heard in self._sessions.items() if heard < time.monotonic() - SESSION_S]:
             await self.end_session(session)
         session = secrets.token_hex(8)
         self._sessions[session] = time.monotonic()
@@ -141,7 +141,7 @@ class Service:
     async def end_session(self, session: str) -> None:
         """Forget a session with its runs, samplers and results."""
         self._sessions.pop(session, None)
-        self._requests = {name: one for name, one in self._requests.items() if not name.startswith(f"{session}:")}
+        self._requests = {key: held for key, held in self._requests.items() if not key.startswith(f"{session}:")}
         owned = [self._samplers.pop(name) for name in list(self._samplers) if name.startswith(f"{session}:")]
         queues = [self._queues.pop(name) for name in list(self._queues) if name.startswith(f"{session}:")]
         self._waiting_bytes -= sum(pending.size for queue in queues for pending in queue.waiting.values())
@@ -159,7 +159,7 @@ class Service:
     def _accept(self, name: str, size: int, work: Work) -> Pending:
         """Return a new request; the oldest result makes room. Raises RequestError if all wait."""
         if len(self._requests) >= MAX_REQUESTS:
-            self._requests.pop(next((key for key, one in self._requests.items() if one.result.done()), ""), None)
+            self._requests.pop(next((key for key, held in self._requests.items() if held.result.done()), ""), None)
         if len(self._requests) >= MAX_REQUESTS or self._waiting_bytes + size > MAX_WAITING_BYTES:
             raise RequestError(429, "As many requests wait as this server holds. Ask again when some are answered.")
         self._waiting_bytes += size
@@ -270,10 +270,10 @@ class Service:
         data = {"model_name": self.model.names[0], "tokenizer_id": tokenizer}
         return {"model_id": request.model_id, "model_data": data, "is_lora": True, "lora_rank": run and run.lora.rank}
 
-    async def compute(self, name: str, about: requests.OfRun, content: Any, size: int) -> Any:
+    async def compute(self, name: str, target: requests.OfRun, content: Any, size: int) -> Any:
         """Return the id of a request to a training run. What is wrong with it is its result: a number that was never
         computed would hold up all that follow."""
-        queue = self._find_queue(about.model_id)
+        queue = self._find_queue(target.model_id)
 
         async def work() -> Any:
             if queue.run is None:
@@ -283,7 +283,7 @@ class Service:
             read, answer = self.of_run[name]
             return await answer(queue.run, read(content))
 
-        return self._enqueue(about.model_id, about.seq_id, work, size)
+        return self._enqueue(target.model_id, target.seq_id, work, size)
 
     async def forward_backward(self, run: TrainingRun, request: wire.TrainingRequest) -> bytes:
         return wire.write_training_response(*await self._engine.run(self.model.forward_backward, run, request))
@@ -319,8 +319,8 @@ class Service:
         return {"base_model": self.model.names[0], "is_lora": True, "lora_rank": lora.rank, "train_unembed": False}
 
     def get_server_capabilities(self) -> Any:
-        about = {"max_context_length": self.model.loaded.context, "trainable": True, "sampleable": True}
-        return {"supported_models": [{"model_name": name, **about} for name in self.model.names]}
+        capabilities = {"max_context_length": self.model.loaded.context, "trainable": True, "sampleable": True}
+        return {"supported_models": [{"model_name": name, **capabilities} for name in self.model.names]}
 
     # ---- Sampling
 
@@ -403,7 +403,8 @@ class Service:
         sampling = Sampling(params.temperature, params.top_p, top_k, limit, texts)
         key = secrets.randbits(63) if params.seed is None else random_keys.key("tinker", params.seed)
         completions = await self.model.sample(policy, prompt, request.num_samples, sampling, ids, key)
-        return wire.write_samples(((one.token_ids, one.logprobs, one.finish) for one in completions), scored)
+        samples = ((sample.token_ids, sample.logprobs, sample.finish) for sample in completions)
+        return wire.write_samples(samples, scored)
 
 
 # ---- HTTP
@@ -441,12 +442,12 @@ def make_application(service: Service, key: str) -> Starlette:
             return await service.end_session(rest.removesuffix("/finish"))
         if name == "forward_backward":
             message = wire.Message(memoryview(body))
-            about = requests.OfRun(model_id=message.text(1), seq_id=message.integer(2))
-            return await service.compute(name, about, message, len(body))
+            target = requests.OfRun(model_id=message.text(1), seq_id=message.integer(2))
+            return await service.compute(name, target, message, len(body))
         content = parse_json(body) if method == "POST" else None
         if isinstance(content, dict) and {"model_id", "seq_id"} <= content.keys():
-            about = requests.OfRun(model_id=str(content["model_id"]), seq_id=content["seq_id"])
-            return await service.compute(name, about, content, len(body))
+            target = requests.OfRun(model_id=str(content["model_id"]), seq_id=content["seq_id"])
+            return await service.compute(name, target, content, len(body))
         if name not in bodies or method != "POST":
             supported = ", ".join(sorted({*bodies, *service.of_run}))
             raise RequestError(404, f"{name[:80]}: is not supported by Cadre; expected one of {supported}.")
