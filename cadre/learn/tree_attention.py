@@ -221,8 +221,9 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, merged, norm = ctx.saved_tensors
-        (gradient,) = gradients
+        *saved, norm = ctx.saved_tensors
+        # In bfloat16 the kernel's backward takes up to five times as long as in float32.
+        query, key, value, merged, gradient = (part.float() for part in (*saved, *gradients))
         layout, scale, window = ctx.layout, ctx.scoring.scale, ctx.scoring.window
         totals = [torch.zeros(part.shape) for part in (query, key, value)]
         for blocks in layout.blocks:
@@ -233,18 +234,17 @@ class _Attention(torch.autograd.Function):
             mask = _block_mask(blocks, window, query.dtype)
             slopes = _backward(upstream, *parts, result, norms, 0.0, mask is None, attn_mask=mask, scale=scale)
             for total, part in zip(totals, slopes, strict=True):
-                total.index_add_(0, blocks.nodes.flatten(), part.transpose(1, 2).flatten(0, 1).float())
+                total.index_add_(0, blocks.nodes.flatten(), part.transpose(1, 2).flatten(0, 1))
         for span in (*layout.alone, *layout.spans):
             mask = _span_mask(span, layout, window, query.dtype)
             queries = slice(span.start, span.end)
             parts = [_heads(query[queries]), _heads(key[span.keys]), _heads(value[span.keys])]
             upstream, result = _heads(gradient[queries]), _heads(merged[queries])
-            norms = norm[queries].transpose(0, 1).unsqueeze(0)
-            causal = span.causal and mask is None
+            norms, causal = norm[queries].transpose(0, 1).unsqueeze(0), span.causal and mask is None
             slopes = _backward(upstream, *parts, result, norms, 0.0, causal, attn_mask=mask, scale=scale)
             for total, part, nodes in zip(totals, slopes, (queries, span.keys, span.keys), strict=True):
                 total[nodes] += part[0].transpose(0, 1)
-        return (*(total.to(query.dtype) for total in totals), None, None)
+        return (*(total.to(gradients[0].dtype) for total in totals), None, None)
 
 
 def _heads(part: Tensor) -> Tensor:
