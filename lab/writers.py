@@ -58,6 +58,8 @@ def train_theirs(model: str, prompts: Sequence[Any]) -> None:
     from cadre_tasks.writing.text import TLDR, graded
 
     tokenizer = AutoTokenizer.from_pretrained(model)
+    # CoMLRL takes the first padding token for the end of the prompt; SmolLM2's is the one that ends each message.
+    tokenizer.pad_token = tokenizer.unk_token
 
     def templated(text: str) -> str:
         messages = [{"role": "user", "content": text}]
