@@ -31,7 +31,75 @@ META = re.compile(r"(?i)\b(save|restore|restart|quit|q|undo|script|transcript|no
 EXTRA = re.compile(r"<(score|moves)>\s*(\d+)\s*</\1>")
 
 
-class TextWorld(Env):
+@dataclass(frozen=True)
+class Turn:
+    """What a command leads to: the state after it, the reply, the points so far (None if unchanged), and the end."""
+
+    state: Any
+    reply: str
+    score: int | None
+    is_won: bool
+    is_over: bool
+
+
+class TextGame(Env):
+    """An adventure in text for one `player`, or for a `guide`, who alone is shown what the game is for, and a player.
+
+    `game` has a `start`, the first text as `shown`, its `objective`, a `walkthrough`, the `most` points, and
+    `play(state, text)`, which returns a Turn and may be called from any state.
+    """
+
+    def __init__(self, task: Task, game: Any, prompt: str, guided: bool, turns: int) -> None:
+        super().__init__(task)
+        self.guided, self.turns, self.game = guided, turns, game
+        self.state, self.score, self.commands, self.won, self.over = game.start, 0, 0, False, False
+        quest = f"{game.objective}\n\n{game.shown}"
+        self.seen: dict[str, tuple[Message, ...]] = {
+            "guide": (Message("user", f"{GUIDE}\n\n{quest}"),),
+            "player": (Message("user", f"{prompt}\n\n{game.shown if guided else quest}"),),
+        }
+        self.acting = "guide" if guided else "player"
+
+    @classmethod
+    def roles_of(cls, guided: bool = False, **settings: Any) -> tuple[str, ...]:  # type: ignore[override]
+        return ("guide", "player") if guided else ("player",)
+
+    def observe(self) -> dict[str, Observation]:
+        return {} if self.over else {self.acting: Observation(self.acting, self.seen[self.acting])}
+
+    async def step(self, actions: dict[str, str]) -> Reward:
+        ((role, text),) = actions.items()
+        self.see(role, Message("assistant", text))
+        if role == "guide":
+            self.acting, last = "player", self.seen["player"][-1]
+            self.seen["player"] = (*self.seen["player"][:-1], Message("user", f"{last.content}\n\nThe guide: {text}"))
+            return Reward()
+        turn: Turn = self.game.play(self.state, text)
+        score = self.score if turn.score is None else turn.score
+        gained, self.score, self.commands, self.state = score - self.score, score, self.commands + 1, turn.state
+        self.won, self.over = turn.is_won, turn.is_over or self.commands >= self.turns
+        self.see("player", Message("user", turn.reply))
+        self.see("guide", Message("user", f"The player: {text}\n\n{turn.reply}"))
+        self.acting = "guide" if self.guided else "player"
+        return Reward(gained / self.game.most)
+
+    def see(self, role: str, message: Message) -> None:
+        self.seen[role] = (*self.seen[role], message)
+
+    def fork(self) -> Self:
+        twin = copy.copy(self)
+        twin.seen = dict(self.seen)
+        return twin
+
+    @property
+    def success(self) -> bool:
+        return self.won
+
+    def privileged(self) -> str:
+        return f"The commands of the quest: {'; '.join(self.game.walkthrough)}"
+
+
+class TextWorld(TextGame):
     """Settings:
 
     rooms, objects, length   of a house: rooms, objects, and commands of the quest
@@ -53,60 +121,12 @@ class TextWorld(Env):
         turns: int = 20,
         folder: str = "",
     ) -> None:
-        super().__init__(task)
-        self.guided, self.turns = guided, turns
-        self.game = load_game(make_game(folder, task.data["seed"], rooms, objects, length))
-        self.state, self.score, self.commands, self.won, self.over = self.game.start, 0, 0, False, False
-        quest = f"{self.game.objective}\n\n{self.game.shown}"
-        prompt = f"{PLAYER}\n\n{self.game.shown if guided else quest}"
-        self.seen: dict[str, tuple[Message, ...]] = {
-            "guide": (Message("user", f"{GUIDE}\n\n{quest}"),),
-            "player": (Message("user", prompt),),
-        }
-        self.acting = "guide" if guided else "player"
-
-    @classmethod
-    def roles_of(cls, guided: bool = False, **settings: Any) -> tuple[str, ...]:  # type: ignore[override]
-        return ("guide", "player") if guided else ("player",)
+        game = load_game(make_game(folder, task.data["seed"], rooms, objects, length))
+        super().__init__(task, game, PLAYER, guided, turns)
 
     @classmethod
     def tasks(cls, split: Split, count: int = 1000, **settings: Any) -> Sequence[Task]:
         return seeded_tasks(split, count)
-
-    def observe(self) -> dict[str, Observation]:
-        return {} if self.over else {self.acting: Observation(self.acting, self.seen[self.acting])}
-
-    async def step(self, actions: dict[str, str]) -> Reward:
-        ((role, text),) = actions.items()
-        self.see(role, Message("assistant", text))
-        if role == "guide":
-            self.acting, last = "player", self.seen["player"][-1]
-            self.seen["player"] = (*self.seen["player"][:-1], Message("user", f"{last.content}\n\nThe guide: {text}"))
-            return Reward()
-        self.state, reply, points = self.game.play(self.state, text)
-        score = self.score if points is None else points
-        gained, self.score, self.commands = score - self.score, score, self.commands + 1
-        self.won = "*** The End ***" in reply
-        self.over = self.won or "*** You lost! ***" in reply or self.commands >= self.turns
-        self.see("player", Message("user", reply))
-        self.see("guide", Message("user", f"The player: {text}\n\n{reply}"))
-        self.acting = "guide" if self.guided else "player"
-        return Reward(gained / self.game.most)
-
-    def see(self, role: str, message: Message) -> None:
-        self.seen[role] = (*self.seen[role], message)
-
-    def fork(self) -> Self:
-        twin = copy.copy(self)
-        twin.seen = dict(self.seen)
-        return twin
-
-    @property
-    def success(self) -> bool:
-        return self.won
-
-    def privileged(self) -> str:
-        return f"The commands of the quest: {'; '.join(self.game.walkthrough)}"
 
 
 @dataclass(frozen=True)
@@ -120,13 +140,15 @@ class Game:
     walkthrough: Sequence[str]
     most: int
 
-    def play(self, state: Any, text: str) -> tuple[Any, str, int | None]:
-        """Return the state after a command, the reply, and the points so far, if the command took a turn."""
+    def play(self, state: Any, text: str) -> Turn:
+        """Return what a command leads to; its points are None where it took no turn."""
         command = META.sub(" ", OTHER.sub(" ", text)).strip()[:MOST_LETTERS] or "look"
         self.interpreter.set_state(state)
         reply, *_ = self.interpreter.step(command)
         points = dict(EXTRA.findall(reply)).get("score")
-        return self.interpreter.get_state(), clean(reply), int(points) if points else None
+        is_won = "*** The End ***" in reply
+        is_over = is_won or "*** You lost! ***" in reply
+        return Turn(self.interpreter.get_state(), clean(reply), int(points) if points else None, is_won, is_over)
 
 
 @lru_cache(maxsize=64)

@@ -5,6 +5,7 @@ import importlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -22,7 +23,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a machine has two use
 def on_path(monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLE))
     yield
-    for name in ("harbor_env", "machine", "make_tasks", "repository", "task_folder", "work"):
+    for name in ("harbor_env", "machine", "make_tasks", "repository", "swe_tasks", "task_folder", "work"):
         sys.modules.pop(name, None)
 
 
@@ -264,3 +265,99 @@ def test_a_verifier_runs_in_a_container_of_the_task_s_image(folder, tmp_path, mo
     run = next(words for words in commands if "--env=WORD=yes" in words)
     assert {"--network=none", "--cap-drop=ALL", "--pull=never", "--security-opt=no-new-privileges"} < set(run)
     assert commands[-1][0] == "kill"
+
+
+# Rows like SWE-bench's.
+
+SUMS = "def add(first, second):\n    return first {} second\n"
+TESTS = """import unittest
+
+from sums.core import add
+
+
+class TestAdd(unittest.TestCase):
+    def test_zero(self):
+        self.assertEqual(add(0, 0), 0)
+
+    def test_sum(self):
+        self.assertEqual(add(2, 3), 5)
+"""
+CORE_DIFF = """--- a/sums/core.py
++++ b/sums/core.py
+@@ -1,2 +1,2 @@
+ def add(first, second):
+-    return first - second
++    return first + second
+"""
+
+
+@pytest.fixture
+def swe(tmp_path):
+    """A clone with two commits, the older of which has a bug, and a row of it."""
+    clone = tmp_path / "clones" / "sums"
+    files = {"sums/__init__.py": "", "sums/core.py": SUMS.format("-"), "old.txt": "old\n"}
+    for number in range(2):
+        for path, text in files.items():
+            (clone / path).parent.mkdir(parents=True, exist_ok=True)
+            (clone / path).write_text(text)
+        git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", str(number)]):
+            subprocess.run([*git, *words], check=True)
+        files = {"sums/core.py": SUMS.format("*"), "later.txt": "later\n"}
+    commit = subprocess.run([*git, "rev-parse", "HEAD~1"], check=True, capture_output=True, text=True).stdout.strip()
+    added = "".join(f"+{line}\n" for line in TESTS.splitlines())
+    tests_diff = f"--- /dev/null\n+++ b/tests/test_sums.py\n@@ -0,0 +1,{len(TESTS.splitlines())} @@\n{added}"
+    return {
+        "instance_id": "sums-1",
+        "repo": "someone/sums",
+        "base_commit": commit,
+        "problem_statement": "add(2, 3) is -1",
+        "patch": CORE_DIFF,
+        "test_patch": tests_diff,
+        "FAIL_TO_PASS": json.dumps(["tests.test_sums.TestAdd.test_sum"]),
+        "PASS_TO_PASS": ["tests.test_sums.TestAdd.test_zero"],
+    }
+
+
+def make_swe(tmp_path, row):
+    swe_tasks = importlib.import_module("swe_tasks")
+    folder = tmp_path / "tasks" / row["instance_id"]
+    swe_tasks.write(folder, swe_tasks.task_files(row, tmp_path / "clones", 60))
+    return folder
+
+
+def test_a_row_becomes_a_task_of_the_older_commit_without_its_tests(tmp_path, swe):
+    task = importlib.import_module("task_folder").read_task(make_swe(tmp_path, swe))
+    assert set(task.files) == {"sums/__init__.py", "sums/core.py", "old.txt"}
+    assert task.files["sums/core.py"].decode() == SUMS.format("-")
+    assert task.instruction.endswith("\n\nadd(2, 3) is -1\n")
+
+
+@needs_root
+def test_the_tests_of_a_row_judge_and_are_not_to_be_edited(tmp_path, swe):
+    folder = make_swe(tmp_path, swe)
+    assert importlib.import_module("swe_tasks").is_valid(folder)
+    passing = TESTS.replace("add(2, 3), 5", "0, 0")
+    wrong = {"sums/__init__.py": b"", "sums/core.py": SUMS.format("-").encode()}
+    assert judge(folder, wrong | {"tests/test_sums.py": passing.encode()}) == {"reward": 0.0}
+    for cheat in ("import os; os._exit(0)", "raise SystemExit(0)", "print('[\"tests.test_sums.TestAdd.test_sum\"]')"):
+        assert judge(folder, wrong | {"sums/__init__.py": f"{cheat}\n".encode()}) == {"reward": 0.0}
+    for module in ("json", "unittest", "sitecustomize"):
+        assert judge(folder, wrong | {f"{module}.py": b"import os; os._exit(0)\n"}) == {"reward": 0.0}
+    assert judge(folder, {"sums/__init__.py": b"", "sums/core.py": SUMS.format("+").encode()}) == {"reward": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base_commit": "0" * 40}, "has no commit"),
+        ({"base_commit": "--output=x"}, "has no commit"),
+        ({"patch": CORE_DIFF.replace("first - second", "first / second")}, "does not apply"),
+        ({"test_patch": CORE_DIFF.replace("sums/core.py", "../core.py")}, "does not apply"),
+        ({"FAIL_TO_PASS": "[]", "PASS_TO_PASS": []}, "got no tests"),
+        ({"repo": None}, "expected a text"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(tmp_path, swe, changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_swe(tmp_path, swe | changes)
