@@ -2,11 +2,12 @@
 
     python examples/harbor/swe_tasks.py ROWS TASKS --clones FOLDER --check
 
-ROWS is a jsonl. A row has `instance_id`, `repo`, `base_commit`, `problem_statement`, the diffs `test_patch` and `patch`
-(the reference), and FAIL_TO_PASS and PASS_TO_PASS, lists of tests: names of unittest (tests.test_sums.TestSums.test_one),
-or of pytest with ::, for which pytest has to be in the image. FOLDER has a clone of each `repo`, by the last part of its
-name. The files of the tests are put over those that the agent leaves, and its code runs as user 65534. --check runs every
-verifier on the reference and on the repository as it is, and keeps the tasks whose rewards are 1 and 0.
+ROWS is a jsonl. A row has `instance_id`, `repo`, `base_commit`, `problem_statement`, the diffs `test_patch` and
+`patch` (the reference), and FAIL_TO_PASS and PASS_TO_PASS, lists of tests: names of unittest
+(tests.test_sums.TestSums.test_one), or of pytest with ::, for which pytest has to be in the image. FOLDER has a clone
+of each `repo`, by the last part of its name. The files of the tests are put over those that the agent leaves, and its
+code runs as user 65534. --check runs every verifier on the reference and on the repository as it is, and keeps the
+tasks whose rewards are 1 and 0.
 """
 
 import argparse
