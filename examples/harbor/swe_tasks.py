@@ -12,6 +12,7 @@ tasks whose rewards are 1 and 0.
 
 import argparse
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -155,15 +156,20 @@ def task_files(row: dict, clones: Path, seconds: int) -> dict[str, bytes]:
     for key in ("instance_id", "repo", "base_commit", "problem_statement", "patch", "test_patch"):
         if not isinstance(row.get(key), str):
             raise ValueError(f"{key}: got {row.get(key)!r}; expected a text")
+    repository = row["repo"].split("/")[-1]
+    for key, name in (("instance_id", row["instance_id"]), ("repo", repository)):
+        if not PLAIN.fullmatch(name) or name.startswith("."):
+            raise ValueError(f"{key}: got {row[key]!r}; expected letters, digits and ._@+-")
     tests = []
     for key in ("FAIL_TO_PASS", "PASS_TO_PASS"):
         names = json.loads(row[key]) if isinstance(row.get(key), str) else row.get(key, [])  # SWE-bench has JSON texts
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{key}: got {names!r}; expected names of tests")
-        tests += names
+        # Django's tests are named as unittest prints them: test_one (tests.test_sums.TestSums).
+        tests += [re.sub(r"^(\w+) \(([\w.]+?)(\.\1)?\)$", r"\2.\1", name) for name in names]
     if not tests:
         raise ValueError("FAIL_TO_PASS: got no tests; expected one or more")
-    base = checkout(clones / row["repo"].split("/")[-1], row["base_commit"])
+    base = checkout(clones / repository, row["base_commit"])
     test_files, removed = patched(base, row["test_patch"])
     solution, gone = patched(base, row["patch"])
     instruction = "The repository in /app has an issue. Mend it; tests that you do not have will be run.\n\n"
@@ -202,16 +208,16 @@ def main() -> None:
     options = parser.parse_args()
     if options.tasks.exists():
         parser.error(f"{options.tasks} exists; expected a new folder")
+    options.tasks.mkdir(parents=True)
     for number, line in enumerate(options.rows.read_text().splitlines(), 1):
         try:
             row = json.loads(line)
             files = task_files(row, options.clones, options.seconds)
-            if not PLAIN.fullmatch(row["instance_id"]):
-                raise ValueError(f"instance_id: got {row['instance_id']!r}; expected letters, digits and ._@+-")
+            folder = options.tasks.absolute() / row["instance_id"]
+            write(folder, files)
+            read_task(folder)
         except (AttributeError, ValueError) as error:
             parser.error(f"{options.rows}, line {number}: {error}")
-        folder = options.tasks.absolute() / row["instance_id"]
-        write(folder, files)
         if options.check and not is_valid(folder):
             shutil.rmtree(folder)
     (options.tasks / "harbor.yaml").write_text(RECIPE.format(here=HERE, target=options.tasks.absolute()))

@@ -314,7 +314,7 @@ def swe(tmp_path):
         "problem_statement": "add(2, 3) is -1",
         "patch": CORE_DIFF,
         "test_patch": tests_diff,
-        "FAIL_TO_PASS": json.dumps(["tests.test_sums.TestAdd.test_sum"]),
+        "FAIL_TO_PASS": json.dumps(["test_sum (tests.test_sums.TestAdd)"]),
         "PASS_TO_PASS": ["tests.test_sums.TestAdd.test_zero"],
     }
 
@@ -356,6 +356,8 @@ def test_the_tests_of_a_row_judge_and_are_not_to_be_edited(tmp_path, swe):
         ({"test_patch": CORE_DIFF.replace("sums/core.py", "../core.py")}, "does not apply"),
         ({"FAIL_TO_PASS": "[]", "PASS_TO_PASS": []}, "got no tests"),
         ({"repo": None}, "expected a text"),
+        ({"repo": "someone/.."}, "expected letters"),
+        ({"instance_id": "../sums"}, "expected letters"),
     ],
 )
 def test_rows_that_cannot_be_used_are_named(tmp_path, swe, changes, message):
