@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +25,8 @@ PLAYER = (
 )
 Rooms = Literal["unseen", "seen"]
 MOST_LETTERS = 150
+# Copies of the planner's library, each of which serves one game at a time.
+FREE_PLANNERS: list[Any] = []
 # The sentence of a task; its braces, brackets and crosses would be read by the grammar that it is put into.
 SENTENCE = re.compile(r"Your task is to: ([^\"\\#{}\[\]]+)")
 
@@ -37,7 +41,7 @@ class AlfWorld(TextGame):
     guided   the task is shown to a role `guide`, who advises the `player` before each command
     turns    an episode with more commands is over
 
-    The team earns 1 if the task is done, which is a success. States are reached by playing the commands again.
+    The team earns 1 if the task is done, which is a success.
     """
 
     def __init__(
@@ -77,46 +81,71 @@ def is_played(file: Path, kinds: Sequence[str]) -> bool:
     return is_supported and is_kind and bool(json.loads(file.read_text()).get("solvable"))
 
 
-@dataclass
+@dataclass(frozen=True)
+class Position:
+    """A state of a game: its number in the package's planner, what the package keeps beside it, and the last result."""
+
+    number: int
+    kept: dict[str, Any]
+    result: Any
+
+
 class Household:
-    """The package's interpreter of one game, and the commands that it has played; a state is such commands."""
+    """The package's interpreter of one game, which plays from any position, and what the game is for."""
 
-    interpreter: Any
-    shown: str
-    objective: str
-    listed: bool
-    played: tuple[str, ...] = ()
-    start: tuple[str, ...] = ()
-    most: int = 1
+    most = 1
+    kept = ("_facts", "_vars_by_name", "_vars_by_type", "_var_counts", "_operators")
 
-    def play(self, state: tuple[str, ...], text: str) -> Turn:
+    def __init__(self, interpreter: Any, shown: str, objective: str, listed: bool) -> None:
+        self.interpreter, self.shown, self.objective, self.listed = interpreter, shown, objective, listed
+        self.planner = interpreter.downward_lib
+        self.start = self.current = self.position()
+        weakref.finalize(self, FREE_PLANNERS.append, self.planner)
+
+    def play(self, state: Position, text: str) -> Turn:
         """Return what the command in the last line of a text leads to."""
         lines = text.strip().lower().splitlines() or [""]
         command = lines[-1].strip().removeprefix(">").strip()[:MOST_LETTERS]
-        if self.played != state:
-            self.interpreter.reset()
-            for earlier in state:
-                self.interpreter.step(earlier)
+        self.go_to(state)
         result, score, is_over = self.interpreter.step(command)
-        self.played = (*state, command)
+        self.current = self.position()
         reply = result.feedback.strip()
         if self.listed and not is_over:
             reply += list_commands(result)
-        return Turn(self.played, reply, score, bool(result["won"]), is_over)
+        return Turn(self.current, reply, score, bool(result["won"]), is_over)
+
+    def position(self) -> Position:
+        tables = {name: copy_table(getattr(self.interpreter._pddl_state, name)) for name in self.kept}
+        return Position(self.planner.get_state_id(), tables, self.interpreter.state)
+
+    def go_to(self, position: Position) -> None:
+        if position is not self.current:
+            self.planner.set_state_id(position.number)
+            for name, table in position.kept.items():
+                setattr(self.interpreter._pddl_state, name, copy_table(table))
+            self.interpreter.state = position.result
 
     @property
     def walkthrough(self) -> list[str]:
         """The commands of a plan by the package's planner."""
-        self.interpreter.reset()
-        self.played = ()
+        self.go_to(self.start)
+        self.current = self.start
         return list(self.interpreter._pddl_state.replan(self.interpreter._entity_infos))
+
+
+def copy_table(table: Any) -> Any:
+    """Return a copy of a dictionary of the package, and of the sets in it."""
+    twin = copy.copy(table)
+    for key, value in twin.items():
+        twin[key] = set(value) if isinstance(value, set) else value
+    return twin
 
 
 def list_commands(result: Any) -> str:
     return f"\nYou can: {', '.join(result['admissible_commands'])}."
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=16)
 def load_game(file: Path, listed: bool) -> Household:
     """Return the game of a file. Its problem and the sentence of its task are read; rules and wording are the
     package's, as the interpreter runs what stands in braces of a wording as Python."""
@@ -129,7 +158,12 @@ def load_game(file: Path, listed: bool) -> Household:
             f"{file}: its grammar has no 'Your task is to:'; expected a game of ALFWorld. Fetch it again."
         )
     grammar = Path(info.ALFRED_TWL2_PATH).read_text().replace("UNKNOWN GOAL.", sentence[1].strip())
-    interpreter = package("textworld.envs.pddl", "alfworld").PddlEnv()
+    # As PddlEnv begins, which would make a new copy of the planner's library, of 34 MB that are never freed.
+    environment = package("textworld.envs.pddl", "alfworld").PddlEnv
+    interpreter = environment.__new__(environment)
+    package("textworld", "alfworld").Environment.__init__(interpreter)
+    load_planner = package("fast_downward", "alfworld").load_lib
+    interpreter.downward_lib = FREE_PLANNERS.pop() if FREE_PLANNERS else load_planner()
     domain = Path(info.ALFRED_PDDL_PATH).read_text()
     interpreter.load({"pddl_domain": domain, "grammar": grammar, "pddl_problem": data["pddl_problem"]})
     names = demangler(game_infos=interpreter._entity_infos)

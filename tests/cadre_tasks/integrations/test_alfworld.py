@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from cadre.envs.check import check_env
 from cadre.envs.spec import EnvSpec
 from cadre.errors import ConfigError
 from cadre.types import Task
-from cadre_tasks.integrations.alfworld import AlfWorld
+from cadre_tasks.integrations.alfworld import AlfWorld, load_game
 
 # A mug in a closed drawer belongs on the shelf.
 PROBLEM = """(define (problem household) (:domain alfred)
@@ -100,6 +101,24 @@ def test_forks_go_on_alone_and_meet_the_state_that_they_left(folder: str) -> Non
     assert play(env, "go to desk 1", "take book 1 from desk 1") == [0.0, 0.0]
     assert env.seen["player"][-1].content.startswith("You pick up the book 1 from the desk 1.")
     assert (fork.success, env.success) == (True, False)
+
+
+def test_interleaved_forks_reply_as_a_fresh_game_does(folder: str) -> None:
+    draw = random.Random(0)
+    forks: list[tuple[AlfWorld, list[str]]] = [(AlfWorld(TASK, folder), [])]
+    for _ in range(60):
+        env, commands = draw.choice(forks)
+        if len(forks) < 6:
+            env, commands = env.fork(), list(commands)
+            forks.append((env, commands))
+        if not env.over:
+            commands.append(draw.choice(env.state.result["admissible_commands"]))
+            play(env, commands[-1])
+    for env, commands in forks:
+        load_game.cache_clear()
+        fresh = AlfWorld(TASK, folder)
+        play(fresh, *commands)
+        assert fresh.seen == env.seen
 
 
 def test_a_guide_alone_knows_the_task(folder: str) -> None:
