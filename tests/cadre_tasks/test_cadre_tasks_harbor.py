@@ -363,3 +363,14 @@ def test_the_tests_of_a_row_judge_and_are_not_to_be_edited(tmp_path, swe):
 def test_rows_that_cannot_be_used_are_named(tmp_path, swe, changes, message):
     with pytest.raises(ValueError, match=message):
         make_swe(tmp_path, swe | changes)
+
+
+def test_names_with_colons_are_pytests(tmp_path):
+    """Without a machine, whose Python has no pytest."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_it.py").write_text("def test_right(): print('x')\n\ndef test_wrong(): assert False\n")
+    names = ["tests/test_it.py::test_right", "tests/test_it.py::test_wrong", "tests/test_it.py::test_missing"]
+    command = [sys.executable, "-I", "-B", "-c", importlib.import_module("swe_tasks").RUN_TESTS]
+    order = json.dumps({"secret": "5ecret", "tests": names})
+    ended = subprocess.run(command, cwd=tmp_path, input=order, capture_output=True, text=True, check=True)
+    assert ended.stdout.splitlines()[-1] == f'5ecret["{names[0]}"]'
