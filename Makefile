@@ -39,7 +39,7 @@ test-slow: $(COMPLETE)
 
 # What trains and shows runs: 48 packages, a gigabyte. The versions are those of requirements.txt.
 $(READY): pyproject.toml requirements.txt
-	@echo "Installing torch and 47 other packages into .venv, about a gigabyte. This takes some minutes."
+	@echo "Installing torch and 47 other packages into .venv, 1.3 GB. This takes some minutes."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "$(TORCH)"
 	$(BIN)/pip install --quiet --constraint requirements.txt setuptools

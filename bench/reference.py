@@ -158,6 +158,7 @@ SECTIONS = (
     "sampling",
     "vllm",
     "learner",
+    "curriculum",
     "train",
     "episodes",
     "evaluate",

@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from cadre.envs import schemas
+from cadre.plugins import package
 from cadre.types import Finish, Message, Tool
 
 # Characters of a JSON schema, as many as OpenAI takes. It is in the prompt, and its validator is kept.
@@ -239,7 +240,7 @@ def is_satisfied(call: ModelCall, message: Message) -> bool:
     if call.schema is None or called_tools:
         return True
 
-    from referencing.exceptions import Unresolvable
+    Unresolvable = package("referencing.exceptions", "programs").Unresolvable
 
     try:
         value = json.loads(message.content)
@@ -253,8 +254,7 @@ def is_satisfied(call: ModelCall, message: Message) -> bool:
 @lru_cache(maxsize=64)
 def make_validator(schema: str) -> Any:
     """Return the validator of a JSON schema (draft 2020-12). Raises RequestError for text that is no schema."""
-    import jsonschema
-
+    jsonschema = package("jsonschema", "programs")
     try:
         jsonschema.Draft202012Validator.check_schema(json.loads(schema), format_checker=jsonschema.FormatChecker(()))
     except (jsonschema.SchemaError, RecursionError):

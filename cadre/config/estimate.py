@@ -156,12 +156,12 @@ def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | 
     engines, totals, shares = _estimate_engines(experiment, requests, size)
     # Engines of one process are on the same GPUs, those of a cluster on others.
     numbers, fullest = zip(*shares, strict=True)
-    taken = max(numbers), sum(fullest)
-    if experiment.config.cluster is not None:
-        taken = math.ceil(sum(numbers)), max(fullest)
+    is_divided = experiment.config.cluster is not None
+    taken = (math.ceil(sum(numbers)), max(fullest)) if is_divided else (max(numbers), sum(fullest))
+    held_out = len(experiment.held_out_tasks) if config.evaluate.tasks else 0
     return ResourceEstimate(
         env=config.env,
-        tasks=None if example else (len(experiment.training_tasks), len(experiment.held_out_tasks)),
+        tasks=None if example else (len(experiment.training_tasks), held_out),
         samples=samples,
         tokens=sum(count * experiment.sampling[role].max_tokens for role, count in samples.items()),
         characters=max(map(_count_characters, requests)),
@@ -169,7 +169,7 @@ def estimate_resources(config: Config, typed: Collection[str] = (), gpus: str | 
         long_prompts=check_prompts(experiment, requests),
         engines=engines,
         totals=totals,
-        is_divided=experiment.config.cluster is not None
+        is_divided=is_divided
         or any(experiment.ranks(names) > 1 for names in experiment.engines)
         or (bool(experiment.vllm_policies) and config.vllm.gpus > 1),
         divided=(taken[0], count, taken[1], size) if size else None,

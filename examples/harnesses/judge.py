@@ -14,6 +14,10 @@ HIDDEN = Path(__file__).parent / "hidden"
 
 async def score(task, transcript, result):
     hidden = json.loads((HIDDEN / f"{task['name']}.json").read_text())
+    if f"{hidden['package']}/main.py" not in task["files"]:
+        raise ValueError(
+            f"{task['name']}: there is no {hidden['package']}/main.py; expected one with `run`, which is called"
+        )
     files = {path: text for path, text in result["files"].items() if path.startswith(f"{hidden['package']}/")}
     values = await call_package(hidden["package"], files, hidden["calls"])
     pairs = zip(values if isinstance(values, list) else [], hidden["expected"], strict=False)
