@@ -34,6 +34,7 @@ def other_value(parameter: inspect.Parameter) -> Any:
 
 # What environments need in any case, and values that the environment or its other settings do not take by themselves.
 NEEDED: dict[str, dict[str, Any]] = {
+    "alfworld": {"folder": "games"},
     "gymnasium": {"id": "CartPole-v1"},
     "one-agent": {"of": "plan-path"},
     "mixture": {"envs": ["plan-path", {"name": "sokoban", "weight": 2}]},

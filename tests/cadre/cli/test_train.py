@@ -144,6 +144,7 @@ def test_a_dry_run_writes_nothing(speaker: Path, tmp_path: Path, monkeypatch: py
     plain = recipe(tmp_path, speaker)
     result = call("train", plain, "--dry-run")
     assert result.code == 0, result.err
-    assert "4 training and 4 held-out tasks" in result.out
+    assert "4 training and 0 held-out tasks" in result.out  # as evaluate.tasks is 0
+    assert "4 training and 4 held-out tasks" in call("train", plain, "--dry-run", "evaluate.tasks=2").out
     assert [path.name for path in tmp_path.iterdir()] == ["plain.yaml"]
     assert json.loads(Path(plain).read_text())["train"]["steps"] == 1
